@@ -315,7 +315,7 @@ def tests(run: Run) -> Iterator[Line]:
             command, env=variables, capture_output=True, text=True, timeout=left, check=False
         )
     except subprocess.TimeoutExpired as error:
-        yield {"ended": "time", "output": str(error.stdout or "")[-2000:]}
+        yield {"ended": "time", "output": (error.stdout or b"").decode(errors="replace")[-2000:]}
         return
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     yield {"rc": done.returncode, "failed": failed, "output": done.stdout[-400:]}

@@ -4,6 +4,7 @@ assistant's turn is cut out of what they render."""
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +41,7 @@ class Family:
     thoughts: bool = True  # it writes reasoning before calls
     admitted: bool = True  # a grammar admits what it writes (not if it breaks JSON into lines)
 
-    @property
+    @cached_property
     def source(self) -> str:
         path = FOLDER / self.package / f"{self.file}.jinja"
         if not path.is_file():
@@ -200,6 +201,12 @@ def common(one: str, other: str) -> int:
     """How many characters both begin with."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+@cache
+def renderer_of(family: Family) -> "Renderer":
+    """One for all tests: to compile a template and find its traits takes longer than to render it."""
+    return Renderer(family)
 
 
 class Renderer:

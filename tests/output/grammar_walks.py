@@ -57,6 +57,7 @@ class Walks:
             eos_token=[EOS],
         )
         self.special: Callable[[str], int | None] = self._vocabulary.id
+        self._known: dict[str, list[int]] = {}
 
     def matcher(self, source: str) -> llguidance.LLMatcher:
         whole = json.dumps({"grammars": [{"lark_grammar": source}]})
@@ -72,6 +73,11 @@ class Walks:
         return taken == len(tokens) and matcher.consume_tokens(tokens) and bool(matcher.is_accepting())
 
     def tokens(self, text: str) -> list[int]:
+        if text not in self._known:
+            self._known[text] = self._tokens(text)
+        return self._known[text]
+
+    def _tokens(self, text: str) -> list[int]:
         found: list[int] = []
         place = 0
         ordered = sorted(self._vocabulary.special, key=len, reverse=True)

@@ -13,7 +13,7 @@ from pippin.output.formats import (
     tool_format,
     tool_format_names,
 )
-from tests.output.families import BY_NAME, FAMILIES, FOLDER, LLAMA_CPP, VLLM, Family, Renderer
+from tests.output.families import BY_NAME, FAMILIES, FOLDER, LLAMA_CPP, VLLM, Family, renderer_of
 from tests.output.grammar_walks import Walks, special_tokens
 from tests.output.reading import fold, read, reader_of
 from tests.output.wire import CLOCK, TOOLS, WEATHER
@@ -100,7 +100,7 @@ def test_the_priorities_of_formats_leave_no_doubt() -> None:
 @by_file
 def test_calls_that_a_template_writes_are_read_back_in_any_pieces(family: Family) -> None:
     calls: list[Part] = [*calls_of(family)]
-    wire = Renderer(family).answer(calls, TOOLS)
+    wire = renderer_of(family).answer(calls, TOOLS)
     for size in (1, 5, 34):
         pieces = [wire[at : at + size] for at in range(0, len(wire), size)]
         assert parts_of(family, wire, pieces) == expected(calls), wire
@@ -110,7 +110,7 @@ def test_calls_that_a_template_writes_are_read_back_in_any_pieces(family: Family
 @by_file
 def test_calls_that_a_template_writes_are_read_back_cut_at_every_place(family: Family) -> None:
     calls: list[Part] = [*calls_of(family)]
-    wire = Renderer(family).answer(calls, TOOLS)
+    wire = renderer_of(family).answer(calls, TOOLS)
     for cut in range(len(wire)):
         assert parts_of(family, wire, [wire[:cut], wire[cut:]]) == expected(calls), (cut, wire)
 
@@ -122,7 +122,7 @@ def test_text_and_reasoning_beside_calls_are_kept(family: Family) -> None:
     beside: list[Part] = [Reasoning("Hm, a < b.")] if family.reasoning and family.thoughts else []
     beside += [Text("Let me see.")] if family.text else []
     parts = [*beside, *calls_of(family)]
-    wire = Renderer(family).answer(parts, TOOLS)
+    wire = renderer_of(family).answer(parts, TOOLS)
     assert parts_of(family, wire, list(wire)) == expected(parts), wire
 
 
@@ -132,7 +132,7 @@ def test_a_grammar_admits_what_a_template_writes(family: Family) -> None:
         pytest.skip("a grammar writes the same calls in another way")
     assert family.tool
     calls: list[Part] = [*calls_of(family)]
-    wire = Renderer(family).answer(calls, TOOLS).strip("\n")
+    wire = renderer_of(family).answer(calls, TOOLS).strip("\n")
     walks = Walks(special_tokens(tool_format(family.tool).markers))
     source = tool_format(family.tool).grammar(TOOLS, required=True, parallel=True, special=walks.special)
     assert walks.admits(source, wire), wire

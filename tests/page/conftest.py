@@ -39,6 +39,8 @@ HOSTILE = """<script>window.broken = 1</script><img src=x onerror="window.broken
 ```
 """
 
+CODE = "```python\n" + "x = 1  # one more line\n" * 60 + "```\n\nDone."
+
 SCRIPT: dict[str, Any] = {
     "rules": [
         {"when": {"user": "markdown"}, "say": MARKDOWN},
@@ -47,6 +49,12 @@ SCRIPT: dict[str, Any] = {
         {"when": {"tool_result": "rain"}, "say": "Take an umbrella."},
         {"when": {"user": "weather"}, "calls": [{"name": "weather", "arguments": {"city": "Oslo"}}]},
         {"when": {"user": "slow"}, "say": " ".join(f"word{n}" for n in range(600)), "gap": 0.05},
+        {"when": {"user": "brief"}, "say": " ".join(f"word{n}" for n in range(30)), "gap": 0.05},
+        {
+            "when": {"user": "code"},
+            "say": "```python\n" + "x = 1  # one more line\n" * 60 + "```\n\nDone.",
+            "gap": 0.01,
+        },
         {"when": {"system": "pirate"}, "say": "Arr!"},
     ]
 }

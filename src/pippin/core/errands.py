@@ -1,6 +1,5 @@
 """The messages to and from a process that converts or verifies a model, one JSON object a line."""
 
-import re
 from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct, field
@@ -14,15 +13,6 @@ GROUP_SIZES: Final = (32, 64, 128)
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 RECIPES: Final[tuple[Recipe, ...]] = get_args(Recipe)
 DTYPES: Final[tuple[Dtype, ...]] = get_args(Dtype)
-
-DRAFT_HEADS: Final = "mtp.safetensors"
-"""The file of a converted model that holds its draft heads: arrays under the names that the checkpoint gave them, with
-its numbers. Loaders of `model*.safetensors` do not see it. The file's metadata tell `layout`, "published" where names
-and numbers are the publisher's and "mlx" where the checkpoint was a conversion already; `bits`, `group_size` and `mode`
-of matrices that MLX quantised; and the publisher's `quantization_config`."""
-
-ROUTER: Final = re.compile(r"(?:gate|router)\.weight$")
-"""Names of draft heads' small matrices that choose experts, which are not quantised."""
 
 
 class Quantization(Struct, frozen=True, kw_only=True):
@@ -59,7 +49,7 @@ class Step(Struct, frozen=True, tag="step"):
 class Converted(Struct, frozen=True, kw_only=True, tag="converted"):
     size: int  # bytes of the weights
     bits_per_weight: float
-    draft_arrays: int  # arrays kept from the draft heads
+    has_draft_head: bool  # kept from the checkpoint, for `mtp`
 
 
 class ErrandFailed(Struct, frozen=True, tag="failed"):

@@ -317,11 +317,13 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
 
     def score(last: mx.array) -> mx.array:
         if isinstance(tokens, mx.array):
-            return mx.matmul(last.astype(mx.float32), tokens.T)
+            return last.astype(mx.float32) @ tokens.T
         yes, no = tokens
-        logits = model.lm_head(last) if "lm_head" in model else model.model.embed_tokens.as_linear(last)
-        gap: mx.array = (logits[:, yes] - logits[:, no])[:, None]
-        return gap
+        logits: mx.array = (
+            model.lm_head(last) if "lm_head" in model else model.model.embed_tokens.as_linear(last)
+        )
+        difference = logits[:, yes] - logits[:, no]
+        return mx.expand_dims(difference, 1)
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         ids, mask, _ = padded(batch, pad)

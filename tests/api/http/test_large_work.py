@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pippin.api.dialects.chat import encode as chat_encoder
-from pippin.api.dialects.completions import encode as completions_encoder
+from pippin.api.dialects.chat import dialect as chat_encoder
+from pippin.api.dialects.completions import dialect as completions_encoder
 from pippin.api.dialects.shared import fields
 from pippin.api.dialects.shared import media as media_source
 from pippin.api.dialects.shared.fields import names_of

@@ -1,6 +1,7 @@
 """What image models start from: sizes, pictures of clients, and folders of models."""
 
 import io
+import re
 import struct
 import zlib
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import GenerateImages
@@ -27,7 +29,7 @@ def png(width: int = 40, height: int = 20, mode: str = "RGB", colour: Any = (1, 
 
 def test_without_mlx_vlm_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ServerError, match=r'pip install "pippin\[vision\]"'):
+    with pytest.raises(ServerError, match=re.escape(install_command("vision"))):
         open_preparer(WorkerSpec(info=ModelInfo(id="x", kind="images", path="/nowhere")))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ TOOLS = ["add", "environment", "sleep", "fail", "long", "die"]
 def config(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("mcp") / "mcp.json"
     servers = {
-        "demo": {"command": sys.executable, "args": [EXAMPLE], "timeout": 4, "allowed_tools": TOOLS},
+        "demo": {"command": sys.executable, "args": [EXAMPLE], "timeout": 8, "allowed_tools": TOOLS},
         "broken": {"command": "/nonexistent"},
     }
     path.write_text(json.dumps({"mcpServers": servers, "max_tool_calls": 3}))
@@ -79,10 +80,10 @@ def address(tmp_path_factory: pytest.TempPathFactory, config: str) -> Iterator[s
 
 
 def until_connected(address: str) -> None:
-    for _ in range(400):
-        if httpx.get(f"{address}/v1/mcp/tools").json()["count"]:
-            return
-    raise AssertionError("the MCP server did not connect")
+    deadline = time.monotonic() + 60
+    while not httpx.get(f"{address}/v1/mcp/tools", timeout=30).json()["count"]:
+        assert time.monotonic() < deadline, "the MCP server did not connect"
+        time.sleep(0.05)
 
 
 def chat(address: str, user: str, **fields: Any) -> Any:

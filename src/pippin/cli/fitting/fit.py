@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pippin.catalog.footprint import context_bytes
 from pippin.cli.fitting.source import Source
@@ -12,8 +12,6 @@ from pippin.config.options.server import ServerOptions
 
 USUAL_WINDOW: Final = 8192  # tokens, for models that do not state a window
 CAPACITY_STEP: Final = 256  # tokens by which the memory of a sequence grows
-RunDtype = Literal["float32", "float16", "bfloat16"]
-VALUE_BYTES: Final[dict[RunDtype, int]] = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def measure(source: Source, context: int | None, clients: int, budget: int) -> F
     context = min(context or min(window, USUAL_WINDOW), window)
     if source.kind != "language":
         return Fit(source, context, clients, budget, None)
-    width = VALUE_BYTES[run_dtype(source.options, source.config)]
+    width = value_bytes(source.options, source.config)
 
     def needed(steps: int) -> int | None:
         return context_bytes(source.config, steps * CAPACITY_STEP, width, source.options)
@@ -77,13 +75,10 @@ def sequence_memory(free: int, options: ModelOptions) -> int:
     return max(free - prefixes, free // 8)
 
 
-def run_dtype(options: ModelOptions, config: dict[str, Any]) -> RunDtype:
-    """The dtype of keys and values."""
-    match options.dtype:
-        case "float32" | "float16" | "bfloat16":
-            return options.dtype
-        case "auto" if accelerator() == "cpu":
-            return "float32"
-        case _:
-            named = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
-            return "float32" if named == "float32" else "float16" if named == "float16" else "bfloat16"
+def value_bytes(options: ModelOptions, config: dict[str, Any]) -> int:
+    """Bytes of a number of a key or value."""
+    if options.dtype == "auto" and accelerator() == "cpu":
+        return 4
+    stored = options.dtype in ("auto", "stored")
+    named = (config.get("dtype") or config.get("torch_dtype")) if stored else options.dtype
+    return 4 if str(named).endswith("float32") else 2

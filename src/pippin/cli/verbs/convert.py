@@ -158,8 +158,8 @@ def _refuse_full_disk(target: Path, folder: Path, wanted: Quantization | None, d
 
 def _told(id: str, name: str, done: Converted) -> str:
     lines = [f"{name} is made of {id}: {size(done.size)}, {done.bits_per_weight:.1f} bits a weight."]
-    if done.draft_arrays:
-        lines.append(f"Its draft heads are kept: {done.draft_arrays} arrays in mtp.safetensors.")
+    if done.has_draft_head:
+        lines.append("Its prediction head is kept: --mtp drafts with it.")
     lines.append(f"What it cost: pippin verify {name} --against {id}")
     lines.append(f"Talk to it: pippin run {name}    Serve it: pippin serve {name}")
     return "\n".join(lines)

@@ -19,7 +19,7 @@ from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.output.formats import reasoning_format, tool_format
 from tests.engines.language.text.small_tokenizer import byte_level
-from tests.output.families import BY_NAME, FAMILIES, Family, Renderer
+from tests.output.families import BY_NAME, FAMILIES, Family, renderer_of
 from tests.output.grammar_walks import special_tokens
 from tests.output.test_templates import calls_of
 from tests.output.wire import TOOLS, WEATHER
@@ -61,7 +61,7 @@ def prepared_for(family: Family) -> LanguagePreparer:
 
 def turn_of(family: Family, parts: list[Part]) -> str:
     """What the model writes after the prompt."""
-    renderer = Renderer(family)
+    renderer = renderer_of(family)
     prompt = renderer.render([ASKED], TOOLS, prompt=True)
     whole = renderer.render([ASKED, Message("assistant", tuple(parts))], TOOLS)
     if whole.startswith(prompt):

@@ -11,7 +11,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model, quantize_model
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.errands import DRAFT_HEADS, Conversion, Converted, Quantization, Step
+from pippin.core.errands import Conversion, Converted, Quantization, Step
 from pippin.core.errors import ServerError
 from pippin.engines.device import decide, find_facts
 from pippin.engines.language.conversion import convert as conversion
@@ -41,26 +41,6 @@ def weights(folder: Path) -> dict[str, mx.array]:
     for path in sorted(folder.glob("model*.safetensors")):
         found.update(mx.load(str(path)))
     return found
-
-
-def with_arrays(folder: Path, arrays: dict[str, mx.array], **config: Any) -> Path:
-    """The checkpoint with more arrays and more configuration, as publishers have them."""
-    mx.save_safetensors(str(folder / "model-extra.safetensors"), arrays)
-    described = json.loads((folder / "config.json").read_bytes())
-    (folder / "config.json").write_text(json.dumps({**described, **config}))
-    return folder
-
-
-def with_single_experts(folder: Path) -> Path:
-    """The checkpoint with each expert's matrices apart, as publishers have them."""
-    arrays: dict[str, mx.array] = {}
-    for name, array in mx.load(str(folder / "model.safetensors")).items():
-        if ".switch_mlp." in name:
-            arrays |= {name.replace("switch_mlp", f"experts.{n}"): each for n, each in enumerate(array)}
-        else:
-            arrays[name] = array
-    mx.save_safetensors(str(folder / "model.safetensors"), arrays)
-    return folder
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3_moe", "qwen3_next", "gpt_oss"])
@@ -110,51 +90,6 @@ def test_a_recipe_gives_some_layers_more_bits(tmp_path: Path) -> None:
     assert {each["bits"] for each in listed.values() if isinstance(each, dict)} == {3, 6}
     assert 3.5 < done.bits_per_weight < 6.5
     load_model(tmp_path / "made")
-
-
-def test_draft_heads_are_kept_and_change_nothing_else(tmp_path: Path) -> None:
-    plain, source = (
-        with_single_experts(tiny_model("qwen3_next", tmp_path / name)) for name in ("plain", "source")
-    )
-    heads = {
-        "mtp.fc.weight": mx.random.normal((64, 128)),
-        "mtp.norm.weight": mx.random.normal((64,)),
-        "mtp.layers.0.mlp.gate.weight": mx.random.normal((4, 64)),
-        "mtp.layers.0.mlp.experts.0.up_proj.weight": mx.random.normal((32, 64)),
-    }
-    with_arrays(source, heads)
-    done, _ = converted(source, tmp_path / "made")
-    converted(plain, tmp_path / "made-plain")
-    kept, metadata = mx.load(str(tmp_path / "made" / DRAFT_HEADS), return_metadata=True)
-    assert done.draft_arrays == 4
-    packed = {"bits": "4", "group_size": "32", "mode": "affine"}
-    assert metadata == {"format": "mlx", "layout": "published", **packed}
-    for name in ("mtp.norm.weight", "mtp.layers.0.mlp.gate.weight"):
-        assert mx.array_equal(kept[name], heads[name]).item()
-    for stem in ("mtp.fc", "mtp.layers.0.mlp.experts.0.up_proj"):
-        unpacked = mx.dequantize(*(kept[f"{stem}.{leaf}"] for leaf in ("weight", "scales", "biases")), 32, 4)
-        assert mx.abs(unpacked - heads[f"{stem}.weight"]).max().item() < 0.5
-    with_heads, without = weights(tmp_path / "made"), weights(tmp_path / "made-plain")
-    assert with_heads.keys() == without.keys()
-    assert all(mx.array_equal(with_heads[name], without[name]).item() for name in without)
-    again, _ = converted(tmp_path / "made", tmp_path / "again", Quantization(bits=8, group_size=32))
-    assert again.draft_arrays == len(kept)
-    _, metadata = mx.load(str(tmp_path / "again" / DRAFT_HEADS), return_metadata=True)
-    assert metadata["bits"] == "4"
-
-
-def test_layers_behind_the_last_are_draft_heads_where_the_configuration_says_so(tmp_path: Path) -> None:
-    from pippin.engines.language.conversion import draft_heads
-
-    layer = {
-        "model.layers.2.mlp.up_proj.weight": mx.ones((8, 8)),
-        "model.layers.2.eh_proj.weight": mx.ones((8, 8)),
-    }
-    source = with_arrays(tiny_model("llama", tmp_path / "source"), layer)
-    model, config = load_model(tiny_model("llama", tmp_path / "plain"), lazy=True)
-    assert draft_heads.find(source, model, config).arrays == {}
-    found = draft_heads.find(source, model, {**config, "num_nextn_predict_layers": 1})
-    assert found.arrays.keys() == layer.keys()
 
 
 def test_a_vision_model_keeps_its_encoder_and_processor(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import mlx.core as mx
 import pytest
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.errands import DRAFT_HEADS, Conversion, Quantization
+from pippin.core.errands import Conversion, Quantization
 from pippin.engines.language.conversion.convert import convert
+from pippin.engines.language.conversion.draft_heads import LAYER
 from pippin.engines.language.drafters.layers import FAMILIES
+from pippin.engines.language.drafters.loading import SPLIT_OFF
 from tests.engines.language.bench import Bench
 from tests.engines.language.conversion.published_heads import PUBLISHED, published
 from tests.engines.language.drafters.test_split_heads import PROMPTS
@@ -34,7 +36,7 @@ def proposals(folder: Path) -> Proposals:
 def converted(source: Path, target: Path, quantization: Quantization | None) -> Path:
     asked = Conversion(target=str(target), quantization=quantization, dtype=None)
     done = convert(source, asked, lambda _: None)
-    assert done.draft_arrays > 0
+    assert done.has_draft_head
     return target
 
 
@@ -68,9 +70,29 @@ def test_a_converted_head_proposes_what_the_published_one_does(name: str, tmp_pa
     assert all(first == second for first, second in pairs(before, proposals(whole)))
     packed = converted(source, tmp_path / "packed", EIGHT)
     assert proposals(packed)
-    shutil.copy(packed / DRAFT_HEADS, whole)
+    _take_head(packed, whole)
     found = pairs(before, proposals(whole))
     assert sum(first == second for first, second in found) > 0.8 * len(found)
+
+
+def _take_head(source: Path, target: Path) -> None:
+    if (source / LAYER).exists():
+        shutil.copy(source / LAYER, target)
+    else:
+        shutil.copytree(source / SPLIT_OFF, target / SPLIT_OFF, dirs_exist_ok=True)
+
+
+def test_a_head_beside_a_model_changes_nothing_in_it(tmp_path: Path) -> None:
+    source = published("qwen3_5", tmp_path / "source")
+    made = converted(source, tmp_path / "made", EIGHT)
+    (source / "head.safetensors").unlink()
+    without = Conversion(target=str(tmp_path / "without"), quantization=EIGHT, dtype=None)
+    assert not convert(source, without, lambda _: None).has_draft_head
+    first, second = (
+        dict(mx.load(str(folder / "model.safetensors"))) for folder in (made, tmp_path / "without")
+    )
+    assert first.keys() == second.keys()
+    assert all(mx.array_equal(first[name], second[name]).item() for name in first)
 
 
 @pytest.mark.long
@@ -84,7 +106,7 @@ def test_a_head_of_a_conversion_is_converted_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_head_that_its_publisher_quantised_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_head_that_its_publisher_quantised_proposes_the_same(tmp_path: Path) -> None:
     source = published("qwen3_5", tmp_path / "source")
     config = json.loads((source / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
@@ -105,7 +127,4 @@ def test_a_head_that_its_publisher_quantised_stays_as_it_is(tmp_path: Path) -> N
         for name, quantization in (("whole", None), ("packed", EIGHT))
     )
     assert all(first == second for first, second in pairs(before, proposals(whole)))
-    kept = dict(mx.load(str(packed / DRAFT_HEADS)))
-    assert kept.keys() == stored.keys()
-    assert all(mx.array_equal(array, stored[name]).item() for name, array in kept.items())
     assert proposals(packed)

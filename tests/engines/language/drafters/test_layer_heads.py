@@ -8,10 +8,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
-from mlx_lm.utils import load_model
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.errands import DRAFT_HEADS, Conversion, Quantization
+from pippin.core.errands import Conversion, Quantization
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language.conversion import draft_heads
@@ -112,17 +111,12 @@ def test_most_is_accepted_of_a_head_that_says_what_its_model_says(architecture: 
 def test_a_head_is_read_as_a_conversion_keeps_it(
     tmp_path: Path, architecture: str, bits: int, group_size: int, mode: Any
 ) -> None:
-    folder, head = checkpoint(architecture, tmp_path)
+    source, head = checkpoint(architecture, tmp_path / "source")
+    asked = Quantization(bits=bits, group_size=group_size, mode=mode)
+    folder = tmp_path / "made"
+    convert(source, Conversion(target=str(folder), quantization=None, dtype=None), lambda _: None)
     config = json.loads((folder / "config.json").read_text())
-    model, _ = load_model(folder)
-    kept = draft_heads.find(folder, model, config)
-    path = folder / "model.safetensors"
-    weights = {name: array for name, array in mx.load(str(path)).items() if name not in kept.arrays}
-    mx.eval(weights, kept.arrays)
-    mx.save_safetensors(str(path), weights, {"format": "mlx"})
-    draft_heads.write(
-        folder / DRAFT_HEADS, kept, Quantization(bits=bits, group_size=group_size, mode=mode), None
-    )
+    assert draft_heads.keep(source, folder, config, asked, None)
     inner = open_layer_head(folder, config).inner
     assert {module.bits for module in inner.layer.modules() if hasattr(module, "bits")} == {bits}
     packed = mx.quantize(head["eh_proj.weight"], group_size, bits, mode)
@@ -139,7 +133,7 @@ def test_a_converted_model_drafts_with_its_head(tmp_path: Path) -> None:
     eight = Quantization(bits=8, group_size=32)
     asked = Conversion(target=str(tmp_path / "made"), quantization=eight, dtype=None)
     done = convert(source, asked, lambda _: None)
-    assert done.draft_arrays > 0
+    assert done.has_draft_head
     bench = Made("glm4_moe", tmp_path / "made", head).bench()
     answers, _ = run_all(bench, {"r0": PROMPTS["r0"]})
     bench.judge(PROMPTS["r0"][0], answers["r0", 0])

@@ -389,6 +389,7 @@ def test_adapters_add_to_projections_that_are_fused() -> None:
         assert float(mx.abs(expected - found).max()) < TOLERANCE
 
 
+@pytest.mark.long
 @pytest.mark.model
 def test_the_demo_model_says_the_same_as_in_float32(demo_model: Path, on_a_cpu: DevicePlan) -> None:
     """Every token of the answers is the likeliest, or ties with it, by what MLX says of the whole in one pass."""

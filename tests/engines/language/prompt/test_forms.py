@@ -29,7 +29,7 @@ from tests.engines.language.prompt.histories import (
     result,
     says,
 )
-from tests.output.families import FAMILIES, Family, Renderer
+from tests.output.families import FAMILIES, Family, renderer_of
 
 STRICT = (
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
@@ -49,28 +49,30 @@ NO_CONVERSATIONS = ("fireworks-ai-llama-3-firefunction-v2", "google-translategem
 class Template:
     """A fetched template, and the forms that its conversations need."""
 
+    variables = {"enable_thinking": True, "thinking": True}
+
     def __init__(self, family: Family) -> None:
-        self._renderer = Renderer(family)
+        self.renderer = renderer_of(family)
         self.forms = Forms(self.render)
 
     def render(self, messages: Conversation, tools: tuple[Tool, ...], generation: bool) -> str:
-        variables = {"add_generation_prompt": generation, "enable_thinking": True, "thinking": True}
-        return rendered(self._renderer.template, self._renderer.converter, messages, tools, variables)
+        variables = {"add_generation_prompt": generation, **self.variables}
+        return rendered(self.renderer.template, self.renderer.converter, messages, tools, variables)
 
     def needed(self, name: str, messages: Conversation = ()) -> tuple[str, ...]:
         """The forms that a history needs; `messages` are the history as it arrives in an API."""
-        generation = _answers(HISTORIES[name])
+        generation = answers(HISTORIES[name])
         forms = self.forms.needed(messages or HISTORIES[name], tools=name in AGENT, generation=generation)
         return tuple(form.__name__ for form in forms)
 
     def prompt(self, name: str, messages: Conversation = ()) -> str:
         messages, tools = messages or HISTORIES[name], TOOLS if name in AGENT else ()
-        generation = _answers(HISTORIES[name])
+        generation = answers(HISTORIES[name])
         kept = self.forms.of(messages, tools=bool(tools), generation=generation)
         return self.render(kept, tools, generation)
 
 
-def _answers(messages: Conversation) -> bool:
+def answers(messages: Conversation) -> bool:
     return messages[-1].role != "assistant"
 
 
@@ -129,7 +131,7 @@ def unusual() -> Iterator[tuple[str, Conversation, tuple[Tool, ...]]]:
 def unusual_lost(family: Family) -> dict[str, list[str]]:
     template, found = Template(family), {}
     for name, messages, tools in unusual():
-        generation = _answers(messages)
+        generation = answers(messages)
         kept = template.forms.of(messages, tools=bool(tools), generation=generation)
         prompt = template.render(kept, tools, generation)
         found[f"{name}, {len(tools)} tools"] = [

@@ -133,3 +133,17 @@ def test_a_search_in_vain_takes_bounded_time() -> None:
     began = time.process_time()
     assert Proof(prompt, None).lost(messages) is None
     assert time.process_time() - began < 2.0
+
+
+def test_the_search_takes_a_small_part_of_what_tokenizing_takes() -> None:
+    steps = [
+        (Message("assistant", (Text(f"Step {n}."), call(n))), result(n, f"Result {n}: " + "word \n" * 300))
+        for n in range(100)
+    ]
+    messages = (ASKED, *(message for step in steps for message in step))
+    text = text_of(prepared("Qwen-Qwen3-0.6B"), request_of(messages))
+    began = time.process_time()
+    assert Proof(text, None).lost(messages) is None
+    searched = time.process_time() - began
+    prepared("Qwen-Qwen3-0.6B").tokenizer.encode(text)
+    assert searched < (time.process_time() - began - searched) / 10

@@ -1,5 +1,6 @@
 """Draft heads on the model's states: what they propose, and that it changes nothing that a client sees."""
 
+import re
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_vlm.speculative.drafters.qwen3_dflash.dflash import DFlashAttention
 
+from pippin.config.errors import install_command
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
@@ -86,7 +88,7 @@ def test_a_head_without_its_library_is_refused_by_the_extra_that_brings_it(
     monkeypatch.setitem(sys.modules, "mlx_vlm", None)
     pair = pairs[name]
     folder = Path(pair.options.get("draft_model_path", pair.model))
-    with pytest.raises(ServerError, match=r'pip install "pippin\[vision\]"') as caught:
+    with pytest.raises(ServerError, match=re.escape(install_command("vision"))) as caught:
         find_kind(folder, own=name == "mtp")
     assert caught.value.report.kind == "load_failed"
     assert find_kind(tiny_model("llama", folder.parent / f"small {name}")) == "model"

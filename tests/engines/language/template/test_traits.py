@@ -94,11 +94,13 @@ def test_types_that_may_be_null_are_simplified_where_the_template_loops_over_the
     assert '["string", "null"]' in rendered(takes, ASKED, tools=(LOOK,))
 
 
-def test_calls_that_a_template_forgets_beside_text_stand_in_a_message_of_their_own() -> None:
-    forgets = TURNS + "{% if not message.content %}" + CALLS + "{% endif %}" + END
-    text = rendered(forgets, ASKED, called("c1", "Let me see."))
-    assert text == '[user]Q?[assistant]Let me see.[assistant]<c1 look {"at": "x"}>'
-    assert rendered(TURNS + CALLS + END, ASKED, called("c1", "Ok.")).count("[assistant]") == 1
+def test_tools_that_a_template_writes_beside_the_system_alone_come_with_an_empty_one() -> None:
+    offer = "{% if tools and messages[0].role == 'system' %}{{ tools | tojson }}{% endif %}"
+    offers = offer + TURNS + END
+    assert "look" in rendered(offers, ASKED, tools=(LOOK,))
+    assert rendered(offers, ASKED, tools=(LOOK,)).count("[system]") == 1
+    _, found = converter(offers)
+    assert found.traits.tools_in_system
 
 
 def test_a_template_that_stumbles_over_no_tools_is_not_given_the_variable() -> None:

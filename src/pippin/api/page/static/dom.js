@@ -33,6 +33,8 @@ export function labelled(label, control, help = null) {
 export function announce(sentence, kind = "note") {
   const place = document.getElementById("announcements");
   const note = element("p", { class: kind }, sentence);
+  // What is said again stands there once.
+  for (const before of [...place.children]) if (before.textContent === sentence) before.remove();
   place.append(note);
   setTimeout(() => note.remove(), kind === "error" ? 12000 : 4000);
 }
@@ -42,7 +44,8 @@ export async function trying(act) {
   try {
     return await act();
   } catch (error) {
-    if (error.name !== "AbortError") announce(error.message, "error");
+    // A server that is away is told in one place, for as long as it is.
+    if (!["AbortError", "Away"].includes(error.name)) announce(error.message, "error");
     return null;
   }
 }

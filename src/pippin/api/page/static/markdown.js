@@ -20,6 +20,9 @@ const ALLOWED = {
   RETURN_DOM_FRAGMENT: true,
 };
 
+/** Letters of the longest code that gets colours: more would keep the page from answering for over 100 ms. */
+const MOST_COLOURED = 30_000;
+
 const SAFE_LINK = /^(https?:|mailto:|#)/i;
 
 const marked = new Marked({ gfm: true, breaks: true });
@@ -71,24 +74,36 @@ export class GrowingMarkdown {
     this.blocks = [];
   }
 
-  show(text) {
+  /** `grows`: more text will come. A code block at the end is then added to as it is, and gets its colours at its end. */
+  show(text, grows = false) {
     const tokens = marked.lexer(text);
+    const open = grows && tokens.at(-1)?.type === "code" ? tokens.at(-1) : null;
     let same = 0;
-    while (same < this.blocks.length && this.blocks[same].raw === tokens[same]?.raw) same += 1;
+    while (same < this.blocks.length && this.holds(same, tokens[same], open)) same += 1;
     for (const block of this.blocks.splice(same)) block.nodes.forEach((node) => node.remove());
     for (const token of tokens.slice(same)) {
-      const nodes = [...drawn(token, tokens.links).childNodes];
+      const nodes = [...drawn(token, tokens.links, token === open).childNodes];
       this.place.append(...nodes);
-      this.blocks.push({ raw: token.raw, nodes });
+      this.blocks.push({ raw: token.raw, nodes, open: token === open ? token : null });
     }
+  }
+
+  /** Whether a block shows this token; one of code that has only grown is added to. */
+  holds(index, token, open) {
+    const block = this.blocks[index];
+    if (block.open === null || token !== open) return block.open === null && block.raw === token?.raw;
+    if (token.lang !== block.open.lang || !token.text.startsWith(block.open.text)) return false;
+    block.nodes[0].querySelector("code").append(token.text.slice(block.open.text.length));
+    Object.assign(block, { raw: token.raw, open: token });
+    return true;
   }
 }
 
-function drawn(token, links) {
+function drawn(token, links, plain) {
   const html = marked.parser(Object.assign([token], { links }));
   const fragment = DOMPurify.sanitize(html, ALLOWED);
   fragment.querySelectorAll("a").forEach(makeSafe);
-  fragment.querySelectorAll("pre").forEach(dressCode);
+  fragment.querySelectorAll("pre").forEach((block) => dressCode(block, plain));
   fragment.querySelectorAll("table").forEach(letScroll);
   fragment.querySelectorAll("span.math").forEach(drawMathematics);
   return fragment;
@@ -109,16 +124,16 @@ function letScroll(table) {
 }
 
 /** Code gets its colours, its language and a button that copies it. */
-function dressCode(block) {
+function dressCode(block, plain) {
   const code = block.querySelector("code");
   if (code === null) return;
   const text = code.textContent;
   const language = /(?:^|\s)language-(\S+)/.exec(code.className)?.[1] ?? "";
-  if (hljs.getLanguage(language)) {
+  if (!plain && text.length <= MOST_COLOURED && hljs.getLanguage(language)) {
     const { value } = hljs.highlight(text, { language, ignoreIllegals: true });
     code.replaceChildren(DOMPurify.sanitize(value, { ...ALLOWED, ALLOWED_TAGS: ["span"] }));
   }
-  const copy = button("Copy", () => copied(text), { class: "small" });
+  const copy = button("Copy", () => copied(code.textContent), { class: "small" });
   const frame = element("div", { class: "code" }, element("div", { class: "bar" }, element("span", {}, language || "text"), copy));
   block.replaceWith(frame);
   block.tabIndex = 0;

@@ -37,7 +37,7 @@ export async function ask(path, { method = "GET", json, form, signal } = {}) {
     const message = await sentenceOf(reply);
     if (reply.status !== 401) throw new Refusal(reply.status, message);
     // Another request may have asked for the key while this one was under way.
-    if (currentKey() === shown && !(await askForKey(message))) throw new Refusal(401, message);
+    if (currentKey() === shown && !(await askForKey())) throw new Refusal(401, message);
   }
 }
 
@@ -46,12 +46,17 @@ export async function askJson(path, options) {
   return (await ask(path, options)).json();
 }
 
+/** The server's reply, or an error of the name `Away`; the page says at its top for how long no reply comes. */
 async function reached(promise) {
+  const banner = document.getElementById("away");
   try {
-    return await promise;
+    const reply = await promise;
+    banner.hidden = true;
+    return reply;
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The server can't be reached. Is it still running?");
+    banner.hidden = false;
+    throw Object.assign(new Error("The server can't be reached. Is it still running?"), { name: "Away" });
   }
 }
 
@@ -96,14 +101,14 @@ export async function* lines(reply) {
 // One dialog at a time, however many requests wait for the key.
 let asking = null;
 
-function askForKey(why) {
-  asking ??= shownDialog(why).finally(() => {
+function askForKey() {
+  asking ??= shownDialog().finally(() => {
     asking = null;
   });
   return asking;
 }
 
-function shownDialog(why) {
+function shownDialog() {
   const input = element("input", { type: "password", autocomplete: "off", required: true, name: "key" });
   const dialog = element(
     "dialog",
@@ -112,10 +117,9 @@ function shownDialog(why) {
       "form",
       { method: "dialog" },
       element("h2", { id: "key-title" }, "API key"),
-      element("p", {}, currentKey() ? "The server does not know this key." : "This server asks for an API key."),
-      element("p", { class: "quiet" }, why),
+      element("p", {}, currentKey() ? "The server does not know this key." : "This server asks for an API key. Whoever runs it gives you one."),
       labelled("Key", input),
-      element("p", { class: "quiet" }, "It is kept in this tab alone, until the tab is closed."),
+      element("p", { class: "quiet" }, "It is kept in this tab alone, until the tab is closed. To give it later, reload the page."),
       element(
         "div",
         { class: "row" },

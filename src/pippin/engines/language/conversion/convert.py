@@ -23,7 +23,7 @@ from mlx_lm.utils import (
 
 from pippin.config.errors import install_command
 from pippin.config.repacked import is_repacked
-from pippin.core.errands import DRAFT_HEADS, Conversion, Converted, Quantization, Step
+from pippin.core.errands import Conversion, Converted, Quantization, Step
 from pippin.core.errors import ServerError
 from pippin.engines.language.conversion import draft_heads
 from pippin.engines.language.upstream import reading
@@ -90,11 +90,11 @@ def convert(folder: Path, asked: Conversion, tell: Tell) -> Converted:
         ) from error
     with _appearing(Path(asked.target)) as target:
         size, bits = _write_model(target, model, tell)
-        drafts = draft_heads.find(folder, model, source.config)
-        draft_heads.write(target / DRAFT_HEADS, drafts, asked.quantization, _dtype(asked, source.config))
+        dtype = _dtype(asked, source.config)
+        drafts = draft_heads.keep(folder, target, source.config, asked.quantization, dtype)
         save_config(dict(config), target / "config.json", keep_vision_config=library.keeps_encoders)
         _copy_the_rest(folder, target)
-    return Converted(size=size, bits_per_weight=bits, draft_arrays=len(drafts.arrays))
+    return Converted(size=size, bits_per_weight=bits, has_draft_head=drafts)
 
 
 def _text_library() -> Library:

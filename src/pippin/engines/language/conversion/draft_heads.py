@@ -1,112 +1,92 @@
 """Keeps the layers that predict tokens further ahead (multi-token prediction), which mlx-lm and mlx-vlm drop.
 
-Checkpoints hold them under names with `mtp` (Qwen3-Next, Qwen3.5, DeepSeek V4), or as layers after the last one
-(`num_nextn_predict_layers` of DeepSeek-V3 and GLM-4.5).
+mlx-vlm splits off the heads that it knows, each as a drafter in a folder of its own. The layer after a model's last one
+(DeepSeek V3, GLM 4.5) is written in a file of its own, under the checkpoint's names.
 """
 
-import json
+import importlib.util
 import re
+import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import mlx.core as mx
-import mlx.nn as nn
-from mlx.utils import tree_flatten
 
-from pippin.core.errands import ROUTER, Quantization
+from pippin.core.errands import Quantization
+from pippin.engines.language.drafters import layers
+from pippin.engines.language.drafters.loading import PREDICTION_HEADS, SPLIT_OFF
 
-NAMED: Final = re.compile(r"(?:^|\.)mtp(?:_[a-z_]+)?\.")
-LAYER: Final = re.compile(r"(?:^|\.)layers\.(\d+)\.")
-PACKING: Final = ("bits", "group_size", "mode")
-MATRIX: Final = re.compile(r"\.weight$|\.experts\.(?:gate_up|down)_proj$")
-"""Names of matrices. Some checkpoints have those of all experts in one array without `.weight`."""
-EXACT: Final = re.compile(r"(?:correction|expert|gate\.)_?bias$|\.hc_")
-"""Vectors in float32 beside other types: what is added to a router's scores, and the weights of hyper-connections."""
-
-
-@dataclass(frozen=True)
-class DraftHeads:
-    """Arrays by the checkpoint's names, not read yet, and the metadata that `DRAFT_HEADS` has of them."""
-
-    arrays: dict[str, mx.array]
-    metadata: dict[str, str]
-
-    @property
-    def packed(self) -> bool:
-        """Whether matrices are quantised already, by MLX or as their publisher did it."""
-        return any(
-            name.endswith(".scales") or (array.ndim > 1 and array.dtype in (mx.uint8, mx.int8, mx.uint32))
-            for name, array in self.arrays.items()
-        )
+LAYER: Final = "mtp.safetensors"
+"""The file of a head that is a layer. Loaders of `model*.safetensors` do not see it."""
+MATRIX: Final = re.compile(r"(?<!\.gate)\.weight$")
+"""Names of matrices that may be quantised: all but a router's, which chooses experts."""
+EXACT: Final = re.compile(r"correction_bias$")
+"""Vectors in float32 beside other types: what is added to a router's scores."""
 
 
-def find(folder: Path, model: nn.Module, config: dict[str, Any]) -> DraftHeads:
-    """The draft heads of the checkpoint; none if the model has them itself."""
-    if any(NAMED.search(name) for name, _ in tree_flatten(model.parameters())):
-        return DraftHeads({}, {})
-    text = config.get("text_config")
-    described = {**config, **(text if isinstance(text, dict) else {})}
-    behind = described.get("num_hidden_layers") if described.get("num_nextn_predict_layers") else None
-    found: dict[str, mx.array] = {}
-    told: dict[str, str] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        loaded: Any = mx.load(str(path), return_metadata=True)
-        arrays, metadata = loaded
-        for name, array in arrays.items():
-            layer = LAYER.search(name)
-            is_behind = isinstance(behind, int) and layer is not None and int(layer[1]) >= behind
-            if is_behind or NAMED.search(name):
-                found[name] = array
-                told = metadata
-    return DraftHeads(found, _metadata(told, found, described))
+def keep(
+    folder: Path,
+    target: Path,
+    config: Mapping[str, Any],
+    wanted: Quantization | None,
+    dtype: mx.Dtype | None,
+) -> bool:
+    """Write a checkpoint's head into the folder of its conversion, quantised as the model is; whether there is one. A
+    head that is quantised already stays as it is."""
+    if config.get("model_type") in layers.FAMILIES:
+        return _keep_layer(folder, target, config, wanted, dtype)
+    if (folder / SPLIT_OFF).is_dir():
+        shutil.copytree(folder / SPLIT_OFF, target / SPLIT_OFF)
+        return True
+    if importlib.util.find_spec("mlx_vlm") is None:
+        return False
+    from mlx_vlm.speculative.drafters.mtp_split import detect_mtp_splitter
+
+    splitter = detect_mtp_splitter(folder)
+    if splitter is None or splitter.output_model_type not in PREDICTION_HEADS:
+        return False
+    asked = (
+        {}
+        if wanted is None
+        else {"q_bits": wanted.bits, "q_group_size": wanted.group_size, "q_mode": wanted.mode}
+    )
+    splitter.split(str(folder), str(target / SPLIT_OFF), **asked)
+    return True
 
 
-def _metadata(
-    told: Mapping[str, str], found: Mapping[str, mx.array], config: Mapping[str, Any]
-) -> dict[str, str]:
-    """What a file's metadata and the configuration tell of the heads in it."""
-    if "layout" in told:
-        return {name: text for name, text in told.items() if name != "format"}
-    if told.get("format") != "mlx":
-        quantization = config.get("quantization_config")
-        published = {} if quantization is None else {"quantization_config": json.dumps(quantization)}
-        return {"layout": "published", **published}
-    quantization = config.get("quantization")
-    if not isinstance(quantization, dict) or not any(name.endswith(".scales") for name in found):
-        return {"layout": "mlx"}
-    return {"layout": "mlx", **_packing(quantization)}
+def _keep_layer(
+    folder: Path,
+    target: Path,
+    config: Mapping[str, Any],
+    wanted: Quantization | None,
+    dtype: mx.Dtype | None,
+) -> bool:
+    found, mode = layers.read_layer(folder, config)
+    if not found:
+        return False
+    matrices = (array for array in found.values() if array.ndim > 1)
+    if all(mx.issubdtype(array.dtype, mx.floating) for array in matrices):
+        found = {name: _cast(name, array, dtype) for name, array in found.items()}
+        found, mode = (found, mode) if wanted is None else (_quantized(found, wanted), wanted.mode)
+    prefix = layers.prefix_of(config)
+    written = {prefix + name: array for name, array in found.items()}
+    mx.save_safetensors(str(target / LAYER), written, metadata={"format": "mlx", "mode": mode})
+    return True
 
 
-def _packing(quantization: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(quantization.get(name, "affine")) for name in PACKING}
+def _cast(name: str, array: mx.array, dtype: mx.Dtype | None) -> mx.array:
+    return array if dtype is None or EXACT.search(name) else array.astype(dtype)
 
 
-def write(path: Path, heads: DraftHeads, wanted: Quantization | None, dtype: mx.Dtype | None) -> None:
-    """Write the heads under their own names, packed like the model or as they were; no file if there are none."""
-    if not heads.arrays:
-        return
-    metadata = {"format": "mlx", **heads.metadata}
-    if heads.packed:
-        mx.save_safetensors(str(path), heads.arrays, metadata=metadata)
-        return
-    written: dict[str, mx.array] = {}
-    for name, array in heads.arrays.items():
-        if dtype is not None and mx.issubdtype(array.dtype, mx.floating) and EXACT.search(name) is None:
-            array = array.astype(dtype)
-        if wanted is None or not _is_matrix(name, array, wanted.group_size):
+def _quantized(arrays: layers.Weights, wanted: Quantization) -> layers.Weights:
+    written: layers.Weights = {}
+    for name, array in arrays.items():
+        fits = array.ndim >= 2 and array.shape[-1] % wanted.group_size == 0
+        if not fits or MATRIX.search(name) is None:
             written[name] = array
             continue
         parts = mx.quantize(array, group_size=wanted.group_size, bits=wanted.bits, mode=wanted.mode)
         stem = name.removesuffix(".weight")
-        names = (name, f"{stem}.scales", f"{stem}.biases")
-        written.update(zip(names, parts, strict=False))
-    if wanted is not None:
-        metadata |= {"bits": str(wanted.bits), "group_size": str(wanted.group_size), "mode": wanted.mode}
-    mx.save_safetensors(str(path), written, metadata=metadata)
-
-
-def _is_matrix(name: str, array: mx.array, group_size: int) -> bool:
-    fits = array.ndim >= 2 and array.shape[-1] % group_size == 0 and mx.issubdtype(array.dtype, mx.floating)
-    return fits and MATRIX.search(name) is not None and ROUTER.search(name) is None
+        written.update(zip((name, f"{stem}.scales", f"{stem}.biases"), parts, strict=False))
+    return written

@@ -6,7 +6,6 @@ Begin with `heads.py`.
 - `layers.py`: multi-token prediction by a layer behind the model's last one, of the model's own class.
 - `blocks.py`: DFlash, which drafts a whole block in one pass.
 - `assistants.py`: Gemma 4's assistants, which attend to the model's own keys and values.
-- `kept_heads.py`: reads the heads that a conversion kept.
 - `loading.py`: which kind of drafter a folder holds, its weights, and whether it was made for the model.
 
 How sequences are followed and their drafts judged is `step/speculation/`.

@@ -102,7 +102,8 @@ def open_layer_head(folder: Path, config: Config) -> LayerHead:
     made, arguments = classes_of(changed)
     model = made(arguments.from_dict(changed))
     size = int(config["hidden_size"])
-    stored, mode = _read(folder, config)
+    stored, mode = read_layer(folder, config)
+    stored = {FIRST + name: array for name, array in stored.items()}
     stored = _with_whole_latents(stored, config, mode)
     weights = _by_parts(_with_stacked_scales(model.sanitize(stored)))
     inner = Layer(model, size)
@@ -113,10 +114,15 @@ def open_layer_head(folder: Path, config: Config) -> LayerHead:
     return LayerHead(inner, size)
 
 
+def prefix_of(config: Config) -> str:
+    """How the names of a head's weights begin in a checkpoint."""
+    return f"model.layers.{config.get('num_hidden_layers')}."
+
+
 def _stored(folder: Path, config: Config) -> Iterator[tuple[Path, dict[str, str]]]:
     """The files that have weights of a head (`pippin convert` writes one for heads), and the names there, each with
     DeepSeek V3's name without the number of the layer."""
-    prefix = f"model.layers.{config.get('num_hidden_layers')}."
+    prefix = prefix_of(config)
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
             header = read_header(file)
@@ -126,15 +132,16 @@ def _stored(folder: Path, config: Config) -> Iterator[tuple[Path, dict[str, str]
             yield path, found
 
 
-def _read(folder: Path, config: Config) -> tuple[Weights, str]:
-    """A head's weights as they are stored, under names of the first layer, and the mode of those that are quantised."""
+def read_layer(folder: Path, config: Config) -> tuple[Weights, str]:
+    """A head's weights as they are stored, under DeepSeek V3's names without the number of the layer, and the mode of
+    those that are quantised; nothing if there is no head. Raises `OSError`."""
     weights: Weights = {}
     mode = "affine"
     for path, found in _stored(folder, config):
         loaded: Any = mx.load(str(path), return_metadata=True)
         arrays, metadata = loaded
         mode = metadata.get("mode", mode)
-        weights |= {FIRST + ours: arrays[theirs] for theirs, ours in found.items()}
+        weights |= {ours: arrays[theirs] for theirs, ours in found.items()}
     return weights, mode
 
 

@@ -42,6 +42,9 @@ mlx-vlm's."""
 Kind = Literal["model", "assistant"] | HeadKind
 """A smaller model, an assistant (`assistants.py`), or a head."""
 
+SPLIT_OFF = "mtp"
+"""The folder inside a converted model that holds its head, as mlx-vlm splits it off from the published checkpoint."""
+
 TRIED = 2  # tokens of which an assistant is shown what its model keeps, for a trial
 
 OPTION = "draft_model_path"
@@ -77,6 +80,12 @@ def refusals_name(option: str) -> Iterator[None]:
         if error.report.param != OPTION:
             raise
         raise ServerError.of(msgspec.structs.replace(error.report, param=option)) from error
+
+
+def own_head(folder: Path) -> Path:
+    """Where the head of a model in this folder lies: in the checkpoint itself, or in a folder of its own."""
+    apart = folder / SPLIT_OFF
+    return apart if apart.is_dir() else folder
 
 
 def find_kind(folder: Path, *, own: bool = False) -> Kind:
@@ -252,11 +261,14 @@ def _layer_types(model: nn.Module) -> list[str]:
 
 
 def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> DraftHead:
-    """The head that `open_head` gives, not bound to the model yet."""
+    """The head that `open_head` gives, not bound to the model yet, none of its weights evaluated."""
     try:
         if kind == "layer":
             return layers.open_layer_head(folder, _configuration(folder))
-        inner = _open_module(folder, kind)
+        from mlx_vlm.speculative.drafters import load_drafter
+
+        with reading_spelled_out():
+            inner, _ = load_drafter(str(folder), kind, lazy=True)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
         raise _unusable(folder, error) from error
     match kind:
@@ -275,21 +287,6 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
             return BlockHead(inner)
         case _:
             assert_never(kind)
-
-
-def _open_module(folder: Path, kind: HeadKind) -> Any:
-    """mlx-vlm's module of a head with its weights, none of them evaluated."""
-    from mlx_vlm.speculative.drafters import load_drafter
-    from mlx_vlm.speculative.drafters.mtp_split import get_mtp_splitter
-
-    from pippin.engines.language.drafters import kept_heads
-
-    config = _configuration(folder)
-    if kept_heads.is_kept(folder):
-        return kept_heads.open_kept_head(folder, get_mtp_splitter(source_config=config), config)
-    with reading_spelled_out():
-        inner, _ = load_drafter(str(folder), kind, lazy=True)
-    return inner
 
 
 def _own_bytes(head: DraftHead, model: nn.Module) -> int:

@@ -361,10 +361,14 @@ class CacheGroups:
         it has preempted."""
         if self._promoted:
             self._move_promoted(limit)
-        if self._bytes_after(count) <= limit:
+
+        def fits() -> bool:
+            return sum(group.bytes_after(count) for group in self._groups.values()) <= limit
+
+        if fits():
             return True
         self._pack()
-        return self._bytes_after(count) <= limit
+        return fits()
 
     def _move_promoted(self, limit: int) -> None:
         """Sequences that have grown out of their group go over to another."""
@@ -375,12 +379,6 @@ class CacheGroups:
             growth, _ = self._spare(request, limit)
             self._groups[key].adopt(slot, growth)
         self._forget_empty()
-
-    def _bytes_after(self, count: int) -> int:
-        size = 0
-        for group in self._groups.values():
-            size += group.bytes_after(count)
-        return size
 
     def _pack(self) -> None:
         for group in self._groups.values():

@@ -95,7 +95,7 @@ def _open_drafter(
 ) -> tuple[Proposer, Many[Follower]]:
     """What drafts, and the same again where it follows the model's passes."""
     options = asked.options
-    kind = drafters.find_kind(named, own=options.mtp)
+    kind = drafters.find_kind(named, own=options.mtp and named == asked.folder)
     check_draft_kind(named, kind, options.draft_kind)
     if kind == "model":
         return open_draft_model(named, asked), ()
@@ -111,7 +111,7 @@ def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
         )
         raise ServerError("load_failed", message, "mtp")
     if options.mtp:
-        return folder
+        return None if folder is None else drafters.own_head(folder)
     return None if options.draft_model_path is None else Path(options.draft_model_path).expanduser()
 
 

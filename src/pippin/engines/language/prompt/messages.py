@@ -71,6 +71,8 @@ class Converter:
             converted += self._message(message, ids, f"messages[{index}]")
         if tools and not self.traits.tools:
             converted = with_tool_prompt(converted, self._offer_text(tools))
+        elif tools and self.traits.tools_in_system and converted[0]["role"] != "system":
+            converted.insert(0, {"role": "system", "content": ""})
         converted = self._place_system(converted)
         if not self.traits.repeated_roles:
             converted = _merge_repeated(converted)
@@ -173,7 +175,7 @@ class Converter:
         ]
 
     def _call(self, call: ToolCall, ids: CallIds) -> dict[str, Any]:
-        given: Any = call.arguments
+        given: Any = call.arguments or "{}"
         if self.traits.arguments == "object":
             given = parsed_arguments(call.arguments)
         shielded: dict[str, Any] = self.literals.shield_value({"name": call.name, "arguments": given})

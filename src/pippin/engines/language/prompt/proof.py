@@ -8,6 +8,7 @@ the one before it, which reads the prompt about once.
 import json
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, Final
 
 from pippin.core.conversation import Message, Part, Text, ToolCall, ToolResult
@@ -73,6 +74,8 @@ class Proof:
 
     def _has(self, text: str, track: "_Track") -> bool:
         text = text.strip()
+        if self._left < 0:
+            return True
         for _ in range(len(_NOTATIONS)):
             written = _NOTATIONS[track.notation](text)
             place = self._place(written, track.place)
@@ -82,7 +85,12 @@ class Proof:
             self._left -= len(self._prompt) - track.place
             track.notation = (track.notation + 1) % len(_NOTATIONS)
         self._left -= track.place
-        return self._left < 0 or any(notation(text) in self._prompt for notation in _NOTATIONS)
+        anywhere = any(notation(text) in self._prompt for notation in _NOTATIONS)
+        return anywhere or _squeezed(text) in self._squeezed
+
+    @cached_property
+    def _squeezed(self) -> str:
+        return _squeezed(self._prompt)
 
     def _place(self, text: str, start: int) -> int:
         # A long text is compared much faster than it is searched for.
@@ -104,6 +112,11 @@ _NOTATIONS: Final = (
     lambda text: repr(text)[1:-1],
 )
 """How templates write a text: as it is, in JSON, in ASCII, in Python's notation."""
+
+
+def _squeezed(text: str) -> str:
+    """The text without white space, which templates may write otherwise."""
+    return "".join(text.split())
 
 
 def _texts(value: Any) -> Iterator[str]:

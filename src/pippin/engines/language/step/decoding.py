@@ -72,7 +72,10 @@ class Decoding:
     def build_ahead(self) -> None:
         """Build the pass of the next step. It takes the drawn tokens as its input on the device, so that the host need
         not know them. It would be wasted if a sequence gets its last token now."""
-        if all(each.growth > 1 for each in self.batch.running) and self.fit():
+        for each in self.batch.running:
+            if each.growth <= 1:
+                return
+        if self.fit():
             self.batch.forward()
 
     def read(self) -> None:

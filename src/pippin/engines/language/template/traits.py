@@ -1,7 +1,6 @@
 """Which parts of a conversation a chat template can write, found by rendering samples when the model is opened."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +24,7 @@ class Traits:
     developer: bool = False  # the role `developer`
     repeated_roles: bool = True  # two messages of the user in a row
     tools: bool = False  # the tools on offer
+    tools_in_system: bool = False  # they are written in a system message alone
     tool_calls: bool = False  # the assistant's earlier calls
     tool_results: bool = False  # messages of the role `tool`
     no_tools: bool = True  # `tools=None`; where false, the variable has to be left out
@@ -42,37 +42,56 @@ class Traits:
     quoted_switches: re.Pattern[str] | None = None
 
 
-def probe(template: ChatTemplate, history: History) -> Traits:
-    """Render samples whose texts are unlikely words (QXA and on), and look for those in the result."""
+class _Trial:
+    """Renders samples in the form that the template was found to take."""
 
-    def text(words: str) -> Any:
-        return [{"type": "text", "text": words}] if content == "parts" else words
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
+        self.thoughts: dict[str, str] = {}  # empty ones, in each turn of the assistant
+        self.in_parts = False
+        self.in_parts = not self.says([_user("QXA")], "QXA") and self.says([_user(_in_parts("QXA"))], "QXA")
 
-    def says(messages: Messages, *words: str, **variables: Any) -> bool:
-        rendered = _try(template, messages, variables)
+    def text(self, words: str) -> Any:
+        return _in_parts(words) if self.in_parts else words
+
+    def render(self, messages: Messages, variables: dict[str, Any]) -> str | None:
+        """What the template makes of messages; None if it refuses them."""
+        samples = [{**self.thoughts, **each} if each["role"] == "assistant" else each for each in messages]
+        try:
+            return self._template.render(samples, {"add_generation_prompt": False, **variables})
+        except TemplateRefusal:
+            return None
+
+    def says(self, messages: Messages, *words: str, **variables: Any) -> bool:
+        rendered = self.render(messages, variables)
         return rendered is not None and all(word in rendered for word in words)
 
-    def in_order(messages: Messages, *words: str) -> bool:
-        places = [(_try(template, messages, {}) or "").find(word) for word in words]
+    def in_order(self, messages: Messages, *words: str) -> bool:
+        places = [(self.render(messages, {}) or "").find(word) for word in words]
         return places == sorted(places) and places[0] >= 0
 
-    content: Literal["text", "parts"] = "text"
-    if not says([_user("QXA")], "QXA"):
-        content = "parts"
-        if not says([_user(text("QXA"))], "QXA"):
-            content = "text"
+
+def probe(template: ChatTemplate, history: History) -> Traits:
+    """Render samples whose texts are unlikely words (QXA and on), and look for those in the result."""
+    trial = _Trial(template)
+    text, says, in_order = trial.text, trial.says, trial.in_order
     user, other, assistant = _user(text("QXA")), _user(text("QXB")), _assistant(text("QXC"))
+    fields = tuple(field for field in _REASONING_FIELDS if _reads_field(template.source, field))
+    if not says([user, assistant, other], "QXC"):
+        trial.thoughts = dict.fromkeys(fields, "")
+        trial.thoughts = trial.thoughts if says([user, assistant, other], "QXC") else {}
     system, second = {"role": "system", "content": text("QXS")}, {"role": "system", "content": text("QXT")}
     takes_system = says([system, user], "QXS", "QXA")
-    arguments, empty, calls = _call_style(template, history, text)
+    arguments, empty, calls = _call_style(trial, history)
     offer = _offer(description="QXD")
     call_id = _call_id(history)
     result = {"role": "tool", "content": text("QXR"), "tool_call_id": call_id, "name": "qxtool"}
     called = _calling(empty, _arguments(arguments), call_id)
-    tools = says([user], "qxtool", "QXD", tools=[offer])
-    fields = tuple(field for field in _REASONING_FIELDS if _reads_field(template.source, field))
+    offering = ([user], [{"role": "system", "content": text("")}, user])
+    asked: Messages = next((each for each in offering if says(each, "qxtool", "QXD", tools=[offer])), [])
+    tools = bool(asked)
     return Traits(
-        content=content,
+        content="parts" if trial.in_parts else "text",
         system=takes_system,
         late_system=takes_system
         and in_order([user, assistant, second, other], "QXA", "QXC", "QXT", "QXB")
@@ -83,20 +102,20 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         and says([{"role": "developer", "content": text("QXV")}, user], "QXV"),
         repeated_roles=says([user, other], "QXA", "QXB"),
         tools=tools,
+        tools_in_system=len(asked) == 2,
         tool_calls=calls,
         tool_results=calls and says([user, called, result], "QXR", tools=[offer]),
         no_tools=says([user], "QXA", tools=None),
-        descriptions=tools and not says([user], "qxtool", tools=[_offer()]),
-        null_types=not tools or says([user], "qxtool", tools=[_offer(["string", "null"], description="QXD")]),
+        descriptions=tools and not says(asked, "qxtool", tools=[_offer()]),
+        null_types=not tools or says(asked, "qxtool", tools=[_offer(["string", "null"], description="QXD")]),
         arguments=arguments,
         empty_content=empty,
-        empty_reasoning=not says([user, assistant, other], "QXC")
-        and says([user, {**assistant, **dict.fromkeys(fields, "")}, other], "QXC"),
+        empty_reasoning=bool(trial.thoughts),
         reasoning_fields=fields,
         thinking_parts="'thinking'" in template.source
         and says([user, _assistant(thinking_parts("QXH", "QXC"))], "QXH"),
         **_marks(template.source),
-        turn_end=_turn_end(_try(template, [user, assistant], {})),
+        turn_end=_turn_end(trial.render([user, assistant], {})),
     )
 
 
@@ -126,11 +145,8 @@ def _call_id(history: History) -> str:
     return "functions.qxtool:0" if history.call_ids == "function" else "call12345"
 
 
-def _try(template: ChatTemplate, messages: Messages, variables: dict[str, Any]) -> str | None:
-    try:
-        return template.render(messages, {"add_generation_prompt": False, **variables})
-    except TemplateRefusal:
-        return None
+def _in_parts(words: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": words}]
 
 
 def _user(content: Any) -> dict[str, Any]:
@@ -151,16 +167,14 @@ def _calling(content: Any, arguments: Any, id: str) -> dict[str, Any]:
     return {"role": "assistant", "content": content, "tool_calls": [call]}
 
 
-def _call_style(
-    template: ChatTemplate, history: History, text: Callable[[str], Any]
-) -> tuple[Literal["object", "json"], str | None, bool]:
+def _call_style(trial: _Trial, history: History) -> tuple[Literal["object", "json"], str | None, bool]:
     """The form of arguments and of empty content with which calls are written correctly, and whether they are at
     all."""
     styles: tuple[Literal["object", "json"], ...] = ("object", "json")
     for style in sorted(styles, key=lambda style: style != history.arguments):
         for empty in ("", None):
-            messages = [_user(text("QXA")), _calling(empty, _arguments(style), _call_id(history))]
-            rendered = _try(template, messages, {}) or ""
+            messages = [_user(trial.text("QXA")), _calling(empty, _arguments(style), _call_id(history))]
+            rendered = trial.render(messages, {}) or ""
             twice = '\\"qxkey' in rendered or "{'qxkey" in rendered
             if "qxtool" in rendered and "qxkey" in rendered and not twice:
                 return style, empty, True

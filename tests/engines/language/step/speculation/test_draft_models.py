@@ -127,7 +127,7 @@ def share_accepted(bench: Bench, run: Callable[[], Any]) -> float:
     return (after.accepted_tokens - before.accepted_tokens) / proposed
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(2, marks=AT_NIGHT), 4])
+@pytest.mark.parametrize("count", [*(pytest.param(count, marks=AT_NIGHT) for count in (1, 2)), 4])
 def test_the_model_as_its_own_draft_model_is_right(folders: Folders, architecture: str, count: int) -> None:
     """The second time, the prefix cache has most of the prompts, and the draft model reads them all the same."""
     bench = bench_of(folders(architecture), folders(architecture))
@@ -140,7 +140,7 @@ def test_the_model_as_its_own_draft_model_is_right(folders: Folders, architectur
         assert share_accepted(bench, run) >= RIGHT
 
 
-@pytest.mark.parametrize(("seed", "temperature"), [(7, 0.5), (8, 0.0)])
+@pytest.mark.parametrize(("seed", "temperature"), [(7, 0.5), pytest.param(8, 0.0, marks=AT_NIGHT)])
 def test_what_is_proposed_is_what_the_draft_model_says_after_the_text(
     folders: Folders, architecture: str, seed: int, temperature: float
 ) -> None:
@@ -164,7 +164,7 @@ def test_what_is_proposed_is_what_the_draft_model_says_after_the_text(
     assert stats.accepted_tokens < stats.draft_tokens
 
 
-@pytest.mark.parametrize("seed", [7, 8])
+@pytest.mark.parametrize("seed", [7, pytest.param(8, marks=AT_NIGHT)])
 def test_greedy_and_seeded_answers_are_those_without(folders: Folders, architecture: str, seed: int) -> None:
     drawn = Sampling(temperature=0.8, top_p=0.9, repetition_penalty=1.1, seed=5)
     plain = bench_of(folders(architecture), None)

@@ -1,43 +1,51 @@
-/** The chat: the list of conversations, the one that is shown, and the field to write in. */
+/** The chat: the conversation that is shown, the answers that run, and the field to write in. */
 
 import { modelFor } from "../abilities.js";
-import { announce, button, download, element, trying } from "../dom.js";
+import { announce, button, element, trying } from "../dom.js";
 import { recordButton } from "../microphone.js";
-import { ask, askJson } from "../server.js";
-import { answer, messagesOf } from "./answer.js";
+import { askJson } from "../server.js";
+import { messagesOf } from "./answer.js";
 import { partOf } from "./attachments.js";
+import { Conversations } from "./list.js";
 import { mediaView, MessageView } from "./message.js";
 import { Options } from "./options.js";
-import { allConversations, forget, keep } from "./store.js";
-import { add, exported, imported, newConversation, showBranch, shown, siblings } from "./tree.js";
+import { Run } from "./run.js";
+import { forgetMessages } from "./store.js";
+import { add, newConversation, removed, showBranch, shown, siblings } from "./tree.js";
 import { readAloud, wordsOf, writerFor } from "./voice.js";
 
 const MODEL = "pippin-chat-model";
 const NEAR = 80; // pixels from the end within which the view follows an answer that grows
+const LONG_PASTE = 4000; // letters from which on a pasted text becomes a file
 
 const at = (id) => document.getElementById(id);
 
-/** Begin. Gives what to do whenever the tab is shown. */
+/** Begin. Gives what to do whenever the tab is shown, with the id of the conversation in the address, if there is one. */
 export function startChat() {
   const chat = new Chat();
-  trying(() => chat.start());
-  return () => {
-    trying(() => chat.listModels());
+  const ready = trying(() => chat.start());
+  return (id) => {
+    if (id === undefined) chat.leave();
+    ready.then(() => trying(() => chat.shownAt(id)));
   };
 }
 
 class Chat {
   constructor() {
     this.conversation = newConversation();
-    this.conversations = [];
+    this.list = new Conversations(this);
     this.media = [];
     this.models = []; // all that the server has
+    this.views = new Map(); // of the messages that are shown, by their ids
     this.follows = true;
-    this.running = null; // what stops the answer that runs
+    this.runs = new Map(); // the answers that run, by the ids of their conversations
+    this.queues = new Map(); // what is sent when they are complete
     this.options = new Options(at("chat-options"));
     this.acts = {
-      retry: (message) => this.respond(message.parent),
+      retry: (message) => this.respond(this.conversation, message.parent),
+      goOn: (message) => this.goOn(message),
       edit: (message, text) => this.edit(message, text),
+      remove: (message) => trying(() => this.remove(message)),
       branch: (message) => this.turnTo(message),
       canRun: (name) => this.options.runs(name),
       answered: ({ id }) => shown(this.conversation).some(({ callId }) => callId === id),
@@ -52,8 +60,8 @@ class Chat {
     this.listen();
     await this.listModels();
     await this.options.draw();
-    await this.list();
-    this.draw();
+    await this.list.start();
+    this.draw({ toTheEnd: true });
     this.writePlace().focus();
   }
 
@@ -61,23 +69,28 @@ class Chat {
     return at("chat-input");
   }
 
+  get running() {
+    return this.runs.get(this.conversation.id) ?? null;
+  }
+
   listen() {
     const input = this.writePlace();
     at("chat-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      if (this.running) this.running.abort();
-      else trying(() => this.send());
+      if (this.running) this.running.stop();
+      else this.send();
     });
     input.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
         event.preventDefault();
-        if (!this.running) trying(() => this.send());
+        this.send();
+      } else if (event.key === "ArrowUp" && input.value === "") {
+        const mine = shown(this.conversation).findLast(({ role }) => role === "user");
+        if (mine) this.views.get(mine.id).edit();
       }
     });
-    document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && this.running) this.running.abort();
-    });
-    input.addEventListener("paste", (event) => this.attach(event.clipboardData.files));
+    input.addEventListener("paste", (event) => this.paste(event));
+    this.listenToShortcuts();
     this.followTheEnd();
     const part = at("chat");
     part.addEventListener("dragover", (event) => event.preventDefault());
@@ -90,16 +103,23 @@ class Chat {
     });
     const writer = () => writerFor(at("chat-model").value, this.models);
     at("chat-record").append(recordButton((file) => this.hear(file, writer()), { ready: writer }));
-    at("chat-new").addEventListener("click", () => this.open(newConversation()));
-    at("chat-export").addEventListener("click", () => this.export([this.conversation]));
-    at("chat-export-all").addEventListener("click", () => this.export(this.conversations));
-    at("chat-import").addEventListener("change", (event) => trying(() => this.import(event.target)));
+    at("chat-new").addEventListener("click", () => this.opened(newConversation()));
     at("chat-system").addEventListener("change", (event) => {
       this.conversation.system = event.target.value;
-      this.kept();
+      this.list.keep(this.conversation);
     });
     at("chat-model").addEventListener("change", (event) => localStorage.setItem(MODEL, event.target.value));
-    at("chat-search").addEventListener("input", () => this.drawList());
+  }
+
+  listenToShortcuts() {
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.running?.stop();
+      const key = (event.ctrlKey || event.metaKey) && event.key.toLowerCase();
+      if (key === "o" && event.shiftKey) this.opened(newConversation());
+      else if (key === "k") at("chat-search").focus();
+      else return;
+      event.preventDefault();
+    });
   }
 
   /** Keep the end in view as an answer grows, and formulas and pictures in it, unless the person scrolled away. */
@@ -130,77 +150,66 @@ class Chat {
       ...able.map(({ id, loaded }) => element("option", { value: id, selected: id === chosen.id }, loaded ? `${id} (loaded)` : id)),
     );
     at("chat-empty").textContent = chosen
-      ? "Ask something. Pictures, sound and files can be dropped or pasted here."
+      ? "Ask something. Pictures, sound, PDF and other files can be dropped or pasted here."
       : "There is no model to chat with yet. The page Models gets one.";
   }
 
   // Conversations
 
-  async list() {
-    this.conversations = await allConversations();
-    this.drawList();
+  /** The address names no conversation: a new one begins. */
+  leave() {
+    if (this.conversation.leaf !== null) this.open(newConversation());
   }
 
-  drawList() {
-    const wanted = at("chat-search").value.trim().toLowerCase();
-    const rows = this.conversations.filter((each) => matches(each, wanted)).map((each) => this.row(each));
-    at("chat-list").replaceChildren(...rows);
+  /** The address names a conversation. */
+  async shownAt(id) {
+    await this.listModels();
+    if (id === undefined || id === this.conversation.id) return;
+    const found = this.list.all.get(id);
+    if (found) this.open(found);
+    else announce("This browser does not keep that conversation.", "error");
   }
 
-  row(conversation) {
-    const current = conversation.id === this.conversation.id;
-    const title = conversation.title || "Conversation";
-    const choose = button(title, () => this.open(conversation), { class: "title", "aria-current": current ? "true" : null });
-    const remove = button("×", () => trying(() => this.remove(conversation)), { "aria-label": `Delete ${title}`, class: "small" });
-    const rename = button("✎", () => trying(() => this.rename(conversation)), { "aria-label": `Rename ${title}`, class: "small" });
-    return element("li", {}, choose, rename, remove);
+  /** The person chose a conversation: its address is shown, and by that the conversation. */
+  opened(conversation) {
+    this.open(conversation, "pushState");
   }
 
-  async rename({ id, title: before }) {
-    const title = prompt("Name of the conversation", before)?.trim();
-    if (!title) return;
-    // The one that is shown may be ahead of the list.
-    const conversation = id === this.conversation.id ? this.conversation : this.conversations.find((each) => each.id === id);
-    conversation.title = title;
-    await this.kept(conversation);
-  }
-
-  open(conversation) {
-    this.running?.abort();
+  open(conversation, way = "replaceState") {
     this.conversation = conversation;
     at("chat-system").value = conversation.system;
     at("chat-conversations").removeAttribute("data-open");
-    this.draw();
-    this.drawList();
+    this.draw({ toTheEnd: true });
+    this.list.draw();
+    this.tellAddress(way);
     this.writePlace().focus();
   }
 
-  async remove(conversation) {
-    if (!confirm(`Delete "${conversation.title || "Conversation"}"?`)) return;
-    await forget(conversation);
-    if (conversation.id === this.conversation.id) this.open(newConversation());
-    await this.list();
+  /** The address and the title are those of the conversation, once it has a message. */
+  tellAddress(way) {
+    const { id, leaf, title } = this.conversation;
+    const address = leaf === null ? "chat" : `chat/${id}`;
+    at("tab-chat").dataset.address = address;
+    document.title = title ? `${title} · Pippin` : "Pippin";
+    if (!at("chat").hidden && location.hash !== `#${address}`) history[way](null, "", `#${address}`);
   }
 
-  async kept(conversation = this.conversation) {
-    if (conversation.leaf === null) return;
-    await trying(() => keep(conversation));
-    await trying(() => this.list());
+  /** What this tab or another one changed is shown, if it is shown at all; `conversation` is null where it is gone. */
+  changed(conversation, id) {
+    if (id !== this.conversation.id) return;
+    if (conversation === null) {
+      this.running?.stop();
+      this.opened(newConversation());
+    } else {
+      this.conversation = conversation;
+      this.tellAddress("replaceState");
+      this.draw();
+    }
   }
 
-  export(conversations) {
-    const name = conversations.length === 1 ? "conversation" : "conversations";
-    download(`${name}.json`, exported(conversations));
-  }
-
-  async import(input) {
-    const [file] = input.files;
-    input.value = "";
-    const conversations = imported(await file.text());
-    for (const each of conversations) await keep(each);
-    await this.list();
-    if (conversations.length > 0) this.open(conversations[0]);
-    announce(`Imported ${conversations.length === 1 ? "a conversation" : `${conversations.length} conversations`}.`);
+  isRunning({ id }, message = null) {
+    const run = this.runs.get(id);
+    return run !== undefined && (message === null || run.message === message);
   }
 
   // Messages
@@ -208,6 +217,17 @@ class Chat {
   async attach(files) {
     for (const file of files) await trying(async () => this.media.push(await partOf(file)));
     this.drawMedia();
+  }
+
+  /** Files are attached, and so is a text that would fill the field. */
+  paste(event) {
+    const { files } = event.clipboardData;
+    const text = event.clipboardData.getData("text/plain");
+    if (files.length > 0) this.attach(files);
+    else if (text.length >= LONG_PASTE) {
+      event.preventDefault();
+      this.attach([new File([text], "pasted.txt", { type: "text/plain" })]);
+    }
   }
 
   /** Put a recording into the question: as it is, or as the words that the model `writer` hears in it. */
@@ -229,44 +249,74 @@ class Chat {
     at("chat-media").replaceChildren(...views);
   }
 
-  async send() {
+  /** Send what is written; while an answer runs, once it is complete. */
+  send() {
     const input = this.writePlace();
-    const text = input.value.trim();
-    if (text === "" && this.media.length === 0) return;
-    const { conversation } = this;
-    conversation.system = at("chat-system").value;
-    add(conversation, conversation.leaf, "user", { text, media: this.media });
+    const question = { text: input.value.trim(), media: this.media };
+    if (question.text === "" && question.media.length === 0) return;
     input.value = "";
     this.media = [];
     this.drawMedia();
-    await this.respond(conversation.leaf);
+    const { conversation } = this;
+    conversation.system = at("chat-system").value;
+    if (this.running) this.queueOf(conversation).push(question);
+    else trying(() => this.put(conversation, question));
+    this.drawQueue();
+  }
+
+  async put(conversation, question) {
+    const message = add(conversation, conversation.leaf, "user", question);
+    await this.respond(conversation, conversation.leaf, [message]);
+  }
+
+  queueOf({ id }) {
+    if (!this.queues.has(id)) this.queues.set(id, []);
+    return this.queues.get(id);
+  }
+
+  drawQueue() {
+    const queue = this.queueOf(this.conversation);
+    const rows = queue.map((question, index) => {
+      const drop = () => {
+        queue.splice(index, 1);
+        this.drawQueue();
+      };
+      const label = question.text || question.media[0].name;
+      return element("li", {}, element("span", {}, `Next: ${label}`), button("×", drop, { "aria-label": `Do not send ${label}`, class: "small" }));
+    });
+    at("chat-queue").replaceChildren(...rows);
   }
 
   async edit(message, text) {
     const { parent, role, media, model } = message;
-    add(this.conversation, parent, role, { text, media, model });
-    if (role === "user") await this.respond(this.conversation.leaf);
-    else {
-      this.draw();
-      await this.kept();
-    }
+    const added = add(this.conversation, parent, role, { text, media, model, finish: message.finish });
+    if (role === "user") await this.respond(this.conversation, added.id, [added]);
+    else await this.keepAndDraw([added]);
+  }
+
+  async remove(message) {
+    if (!confirm("Delete this message, and what follows it?")) return;
+    if (this.running) this.running.stop();
+    await forgetMessages(this.conversation, removed(this.conversation, message));
+    await this.keepAndDraw([]);
   }
 
   turnTo(message) {
     showBranch(this.conversation, message);
+    this.keepAndDraw([]);
+  }
+
+  async keepAndDraw(messages) {
     this.draw();
-    this.kept();
+    await this.list.keep(this.conversation, messages);
   }
 
   async giveResult(message, call, text) {
     const { conversation } = this;
-    add(conversation, conversation.leaf, "tool", { text, callId: call.id });
+    const result = add(conversation, conversation.leaf, "tool", { text, callId: call.id });
     const open = message.calls.filter(({ id }) => !shown(conversation).some(({ callId }) => callId === id));
-    if (open.length === 0) await this.respond(conversation.leaf);
-    else {
-      this.draw();
-      await this.kept();
-    }
+    if (open.length === 0) await this.respond(conversation, conversation.leaf, [result]);
+    else await this.keepAndDraw([result]);
   }
 
   async runTool(message, call) {
@@ -277,102 +327,79 @@ class Chat {
     });
   }
 
-  /** Let the model go on after the message `parent`. */
-  async respond(parent) {
-    this.running?.abort();
-    const { conversation } = this;
-    const model = at("chat-model").value || "default";
+  /** Let the model answer the message `parent`; `fresh` are messages that are not kept yet. */
+  async respond(conversation, parent, fresh = []) {
     const options = await trying(() => this.options.request());
-    if (options === null) return;
+    if (options === null) {
+      await this.keepAndDraw(fresh);
+      return;
+    }
+    const model = at("chat-model").value || "default";
     const message = add(conversation, parent, "assistant", { model });
     const branch = shown(conversation).slice(0, -1);
-    const request = { model, messages: messagesOf(conversation.system, branch), ...options };
-    const stop = new AbortController();
-    this.running = stop;
-    this.draw();
-    this.drawRunning();
-    const follow = new Follower(() => this.views.find((view) => view.message === message));
-    const watching = this.watchLoading(model, follow, stop.signal);
-    await this.kept(conversation);
-    await answer(message, request, { signal: stop.signal, changed: (progress) => follow.changed(progress) });
-    clearInterval(watching);
-    if (this.running === stop) this.running = null;
-    follow.end();
-    this.drawRunning();
-    if (this.conversation === conversation) this.draw();
-    announce(message.finish === "error" ? message.error : "The answer is complete.", message.finish === "error" ? "error" : "silent");
-    await this.kept(conversation);
-    await trying(() => this.listModels());
+    await this.run(conversation, message, { model, messages: messagesOf(conversation.system, branch), ...options }, fresh);
   }
 
-  /** Until the first event comes, say how far the model is loaded. */
-  watchLoading(model, follow, signal) {
-    const timer = setInterval(async () => {
-      if (follow.begun || signal.aborted) {
-        clearInterval(timer);
-        return;
-      }
-      try {
-        const reply = await ask(`/v1/models/${encodeURIComponent(model)}`, { signal });
-        const { state, stage, progress } = await reply.json();
-        const share = progress === null ? "" : `, ${Math.round(progress * 100)} %`;
-        if (!follow.begun && state === "loading") follow.wait(`Loading ${model}: ${stage ?? "starting"}${share}`);
-      } catch {
-        // The answer itself says what is wrong.
-      }
-    }, 1000);
-    return timer;
+  /** Let the model go on where its answer was cut off. */
+  async goOn(message) {
+    const options = await trying(() => this.options.request());
+    if (options === null) return;
+    const { conversation } = this;
+    const messages = messagesOf(conversation.system, shown(conversation));
+    Object.assign(message, { finish: null, error: null });
+    const going = { continue_final_message: true, add_generation_prompt: false };
+    await this.run(conversation, message, { model: message.model, messages, ...options, ...going });
+  }
+
+  /** Run one answer to its end, whatever is shown meanwhile, and then what was asked in the meantime. */
+  async run(conversation, message, request, fresh = []) {
+    this.runs.get(conversation.id)?.stop();
+    const view = () => (this.conversation === conversation ? this.views.get(message.id) : undefined);
+    const run = new Run(message, request, view, () => this.list.keep(conversation, [message]));
+    this.runs.set(conversation.id, run);
+    if (this.conversation === conversation) {
+      this.tellAddress("replaceState");
+      this.draw({ toTheEnd: true });
+    }
+    await this.list.keep(conversation, fresh);
+    await run.ended();
+    if (this.runs.get(conversation.id) === run) this.runs.delete(conversation.id);
+    if (this.conversation === conversation) this.draw();
+    announce(message.finish === "error" ? message.error : "The answer is complete.", "silent");
+    await this.list.keep(conversation, [message]);
+    await trying(() => this.listModels());
+    const queue = this.queueOf(conversation);
+    if (queue.length > 0 && !["error", "stopped"].includes(message.finish) && !this.isRunning(conversation)) {
+      const next = queue.shift();
+      this.drawQueue();
+      await this.put(conversation, next);
+    }
   }
 
   // Drawing
 
-  draw() {
+  /** Draw the messages that changed; the others stay as they are, for a long conversation takes seconds. */
+  draw({ toTheEnd = false } = {}) {
+    const thread = at("chat-thread");
     const branch = shown(this.conversation);
-    this.views = branch.map((message) => new MessageView(message, siblings(this.conversation, message), this.acts));
-    at("chat-thread").replaceChildren(...this.views.map(({ node }) => node));
+    const views = new Map();
+    for (const message of branch) {
+      const others = siblings(this.conversation, message);
+      const before = this.views.get(message.id);
+      const view = before?.message === message ? before : new MessageView(message, this.acts);
+      const run = this.running?.message === message ? this.running : null;
+      view.update(others, { running: run !== null, progress: run?.progress ?? null });
+      views.set(message.id, view);
+    }
+    this.views = views;
+    const nodes = [...views.values()].map(({ node }) => node);
+    for (const child of [...thread.children]) if (!nodes.includes(child)) child.remove();
+    for (const [index, node] of nodes.entries()) if (thread.children[index] !== node) thread.insertBefore(node, thread.children[index] ?? null);
     at("chat-empty").hidden = branch.length > 0;
-    this.toTheEnd();
-  }
-
-  drawRunning() {
+    if (toTheEnd || this.follows) this.toTheEnd();
     const send = at("chat-send");
     send.textContent = this.running ? "Stop" : "Send";
     send.classList.toggle("stop", this.running !== null);
-  }
-}
-
-function matches(conversation, wanted) {
-  if (wanted === "") return true;
-  const texts = Object.values(conversation.messages).map(({ text }) => text);
-  return [conversation.title, ...texts].some((text) => text.toLowerCase().includes(wanted));
-}
-
-/** Draws a growing answer at most once a frame. `view` gives where it is shown: the thread may be drawn anew meanwhile. */
-class Follower {
-  constructor(view) {
-    this.view = view;
-    this.begun = false;
-    this.ended = false;
-    this.drawing = false;
-    this.wait("Waiting …");
-  }
-
-  wait(sentence) {
-    this.view()?.draw({ running: true, progress: sentence });
-  }
-
-  changed(progress) {
-    this.begun = true;
-    this.progress = progress;
-    if (this.drawing) return;
-    this.drawing = true;
-    requestAnimationFrame(() => {
-      this.drawing = false;
-      if (!this.ended) this.view()?.draw({ running: true, progress: this.progress });
-    });
-  }
-
-  end() {
-    this.ended = true;
+    this.drawQueue();
   }
 }

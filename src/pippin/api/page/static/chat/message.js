@@ -12,14 +12,16 @@ const ENDS = {
   content_filter: "The answer was withheld.",
   stopped: "Stopped.",
 };
+const UNFINISHED = "This answer is not complete: another tab still gets it, or the page was closed before its end.";
+/** How an answer ends that can be continued. */
+const CUT = new Set(["length", "stopped", "error", null]);
 
 /**
- * The view of a message. `acts` are what can be done with it: retry, edit, branch, giveResult, runTool, canRun, readAloud,
- * speaks; and
- * `branches` are the messages at its place, itself among them.
+ * The view of a message. `acts` are what can be done with it: retry, goOn, edit, remove, branch, giveResult, runTool,
+ * canRun, readAloud, speaks.
  */
 export class MessageView {
-  constructor(message, branches, acts) {
+  constructor(message, acts) {
     this.message = message;
     this.acts = acts;
     this.reasoningPlace = element("div", { class: "markdown" });
@@ -31,12 +33,14 @@ export class MessageView {
     this.sound = element("div");
     this.foot = element("p", { class: "quiet foot" });
     this.progress = element("div", { class: "progress", hidden: true });
+    this.actions = element("div", { class: "row actions" });
+    this.model = element("span", { class: "quiet" });
     this.thought = new GrowingMarkdown(this.reasoningPlace);
     this.said = new GrowingMarkdown(this.place);
     this.node = element(
       "article",
       { class: `message ${message.role}`, "aria-label": NAMES[message.role] },
-      element("h3", {}, NAMES[message.role], message.model ? element("span", { class: "quiet" }, ` ${message.model}`) : null),
+      element("h3", {}, NAMES[message.role], this.model),
       message.media.length > 0 ? element("div", { class: "media" }, ...message.media.map(mediaView)) : null,
       this.reasoning,
       this.progress,
@@ -45,12 +49,25 @@ export class MessageView {
       this.tokens,
       this.sound,
       this.foot,
-      element("div", { class: "row actions" }, ...this.actions(branches)),
+      this.actions,
     );
-    this.draw({ running: false, progress: null });
   }
 
-  actions(branches) {
+  /** Draw what changed since the last time: the message, or the messages at its place, of which `branches` are all. */
+  update(branches, state) {
+    const { message } = this;
+    const answered = message.calls.filter((call) => this.acts.answered(call)).length;
+    const { text, reasoning, finish, model } = message;
+    const now = [text.length, reasoning.length, finish, model, message.calls.length, answered, state.running, branches.length].join();
+    const place = branches.indexOf(message);
+    if (now === this.drawn && place === this.drawnAt) return;
+    [this.drawn, this.drawnAt] = [now, place];
+    this.actions.replaceChildren(...this.buttons(branches, state.running));
+    this.drawCalls(state.running);
+    this.draw(state);
+  }
+
+  buttons(branches, running) {
     const { message, acts } = this;
     const at = branches.indexOf(message);
     const turn = (step, label, sign) =>
@@ -62,10 +79,12 @@ export class MessageView {
     const found = [button("Copy", () => copied(message.text), { class: "small" })];
     if (message.role !== "tool") found.push(button("Edit", () => this.edit(), { class: "small" }));
     if (message.role === "assistant") {
-      found.push(button("Retry", () => acts.retry(message), { class: "small" }));
+      if (!running && CUT.has(message.finish) && message.text !== "") found.push(button("Continue", () => acts.goOn(message), { class: "small" }));
+      found.push(button("Retry", () => acts.retry(message), { class: "small", title: "Answer again, with the model that is chosen above" }));
       if (acts.speaks()) found.push(button("Read aloud", () => trying(() => this.readAloud()), { class: "small" }));
       found.push(button("Tokens", () => this.toggleTokens(), { class: "small tokens-button", hidden: true }));
     }
+    found.push(button("Delete", () => acts.remove(message), { class: "small" }));
     if (branches.length > 1) {
       found.push(turn(-1, "Branch before", "‹"), element("span", {}, `${at + 1} of ${branches.length}`), turn(1, "Branch after", "›"));
     }
@@ -75,12 +94,13 @@ export class MessageView {
   /** Show what the message holds now. */
   draw({ running, progress }) {
     const { message } = this;
+    this.model.textContent = message.model ? ` by ${message.model}` : "";
     if (message.role === "user") this.place.textContent = message.text;
-    else this.said.show(message.text);
+    else this.said.show(message.text, running);
     this.reasoning.hidden = message.reasoning === "";
     if (message.reasoning !== "") {
       this.reasoningTitle.textContent = running && message.text === "" ? "Reasoning …" : "Reasoning";
-      this.thought.show(message.reasoning);
+      this.thought.show(message.reasoning, running);
     }
     this.drawProgress(running, progress);
     if (message.calls.length !== this.calls.childElementCount || running) this.drawCalls(running);
@@ -151,8 +171,8 @@ export class MessageView {
 
   /** What the answer took, or why there is none. */
   footText() {
-    const { finish, error, usage, timings } = this.message;
-    const told = [error ?? ENDS[finish] ?? ""];
+    const { role, finish, error, usage, timings } = this.message;
+    const told = [error ?? ENDS[finish] ?? (finish === null && role === "assistant" ? UNFINISHED : "")];
     if (usage) {
       const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
       told.push(`${whole(usage.prompt_tokens)} tokens in${cached ? ` (${whole(cached)} cached)` : ""}, ${whole(usage.completion_tokens)} out`);

@@ -53,6 +53,31 @@ function titleOf({ text, media }) {
   return line.length > 60 ? `${line.slice(0, 59)}…` : line;
 }
 
+/**
+ * Take into `here` what another tab kept of the same conversation. Messages that `isRunning` here stay as they are. The
+ * branch goes on with what was added to its end, and else stays the one that is shown.
+ */
+export function merge(here, kept, isRunning) {
+  const { messages, leaf, ...head } = kept;
+  Object.assign(here, head);
+  for (const [id, message] of Object.entries(messages)) {
+    if (here.messages[id] === undefined) here.messages[id] = message;
+    else if (!isRunning(here.messages[id])) Object.assign(here.messages[id], message);
+  }
+  for (let at = leaf; at !== null && at !== undefined; at = here.messages[at]?.parent) if (at === here.leaf) here.leaf = leaf;
+}
+
+/** Take a message out, and all that follows it; what is left of its branch is shown. Gives the ids of what is gone. */
+export function removed(conversation, { id, parent }) {
+  const gone = [id];
+  for (const each of gone) gone.push(...childrenOf(conversation, each).map((child) => child.id));
+  gone.forEach((each) => delete conversation.messages[each]);
+  const others = childrenOf(conversation, parent);
+  if (others.length > 0) showBranch(conversation, others.at(-1));
+  else conversation.leaf = parent;
+  return gone;
+}
+
 /** The messages of the branch that is shown, from the first. */
 export function shown(conversation) {
   const path = [];

@@ -1,0 +1,176 @@
+"""No word of a chat is lost: between tabs, in a reload, while another conversation is shown, and in long ones."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.page.browser import Opener, needs_browser
+from tests.page.test_chat import done, last, ready, say
+
+pytestmark = needs_browser
+
+BEFORE = """() => new Promise((resolve) => {
+  const request = indexedDB.open("pippin", 1);
+  request.onupgradeneeded = () => request.result.createObjectStore("conversations", { keyPath: "id" });
+  request.onsuccess = () => {
+    const transaction = request.result.transaction("conversations", "readwrite");
+    const message = { id: "m", parent: null, role: "user", created: 1, text: "From before", media: [], reasoning: "",
+      calls: [], callId: null, tokens: [], model: null, finish: null, error: null, usage: null, timings: null };
+    const kept = { id: "c", title: "Old", created: 1, changed: 1, system: "", leaf: "m", messages: { m: message } };
+    transaction.objectStore("conversations").put(kept);
+    transaction.oncomplete = () => { request.result.close(); resolve(); };
+  };
+})"""
+
+
+def ask(page: Any, text: str) -> None:
+    """Send a message and wait for its first word."""
+    ready(page)
+    page.fill("#chat-input", text)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=word3")
+
+
+def texts(page: Any) -> list[str]:
+    return [
+        str(each)
+        for each in page.eval_on_selector_all(
+            ".message.user .plain", "all => all.map(each => each.textContent)"
+        )
+    ]
+
+
+def test_two_tabs_add_to_the_same_conversation(address: str, opened: Opener) -> None:
+    one = opened(address)
+    say(one, "from the first")
+    other = one.context.new_page()
+    other.goto(one.url)
+    other.wait_for_selector(".message.user :text('from the first')")
+    say(other, "from the second")
+    one.wait_for_selector(".message.user :text('from the second')")
+    say(one, "and again")
+    other.wait_for_selector(".message.user :text('and again')")
+    other.reload()
+    other.wait_for_selector(".message.user :text('and again')")
+    assert texts(other) == ["from the first", "from the second", "and again"]
+
+
+def test_a_reload_keeps_what_came_of_an_answer_and_the_place(address: str, opened: Opener) -> None:
+    page = opened(address)
+    ask(page, "slow please")
+    page.wait_for_timeout(1500)
+    page.reload()
+    page.wait_for_selector("text=This answer is not complete")
+    assert "word3" in last(page)
+    assert page.title() == "slow please · Pippin"
+    with page.expect_request("**/chat/completions") as asked:
+        page.click("text=Continue")
+    assert asked.value.post_data_json["continue_final_message"] is True
+    page.keyboard.press("Escape")
+    done(page)
+
+
+def test_an_answer_goes_on_while_another_conversation_is_shown(address: str, opened: Opener) -> None:
+    page = opened(address)
+    ask(page, "brief please")
+    page.click("#chat-new")
+    assert page.is_visible("#chat-empty")
+    assert page.inner_text("#chat-send") == "Send"
+    page.go_back()
+    page.wait_for_selector("text=word29")
+    done(page)
+    assert page.inner_text(".foot >> nth=-1").startswith("2 tokens in") or "out" in page.inner_text(
+        ".foot >> nth=-1"
+    )
+
+
+def test_a_question_beside_an_answer_is_sent_after_it(address: str, opened: Opener) -> None:
+    page = opened(address)
+    ask(page, "brief please")
+    page.fill("#chat-input", "think")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#chat-queue :text('Next: think')")
+    page.wait_for_selector("text=It is 4.")
+    done(page)
+    assert texts(page) == ["brief please", "think"]
+
+
+def test_only_what_changed_is_drawn(address: str, opened: Opener, tmp_path: Path) -> None:
+    page = opened(address)
+    ready(page)
+    messages: dict[str, Any] = {}
+    for number in range(400):
+        role = "assistant" if number % 2 else "user"
+        parent = f"m{number - 1}" if number else None
+        messages[f"m{number}"] = {
+            "id": f"m{number}",
+            "parent": parent,
+            "role": role,
+            "text": f"Text {number}",
+            "finish": "stop",
+        }
+    kept = {"title": "Long", "system": "", "leaf": "m399", "messages": messages}
+    file = tmp_path / "long.json"
+    file.write_text(json.dumps({"format": "pippin-conversations", "version": 1, "conversations": [kept]}))
+    page.set_input_files("#chat-import", file)
+    page.wait_for_selector("text=Text 399")
+    page.evaluate("document.querySelectorAll('.message').forEach((each) => { each.dataset.before = 'yes'; })")
+    say(page, "think")
+    assert page.locator(".message[data-before]").count() == 400
+    assert page.locator(".message").count() == 402
+
+
+def test_code_that_grows_is_added_to_and_coloured_at_its_end(address: str, opened: Opener) -> None:
+    page = opened(address)
+    ready(page)
+    page.fill("#chat-input", "code please")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".code:has-text('one more line')")
+    page.evaluate("document.querySelector('.code').dataset.before = 'yes'")
+    while page.evaluate("document.querySelector('.code').textContent.length") < 600:
+        page.wait_for_timeout(50)
+    assert page.locator(".code[data-before]").count() == 1
+    assert page.locator(".hljs-comment").count() == 0
+    done(page)
+    assert page.locator(".hljs-comment").count() == 60
+
+
+def test_a_message_is_deleted_with_what_follows(address: str, opened: Opener) -> None:
+    page = opened(address)
+    say(page, "keep this")
+    say(page, "think")
+    page.click(".message.user >> nth=1 >> button:text-is('Delete')")
+    page.wait_for_selector(".message.user :text('think')", state="detached")
+    page.reload()
+    page.wait_for_selector(".message.user :text('keep this')")
+    assert texts(page) == ["keep this"]
+
+
+def test_a_server_that_is_away_is_told_once(address: str, opened: Opener) -> None:
+    page = opened(address)
+    ready(page)
+    page.route("**/v1/**", lambda route: route.abort())
+    page.click("#tab-now")
+    page.wait_for_selector("#away")
+    page.wait_for_timeout(2500)
+    assert page.locator("#announcements p").count() == 0
+    page.unroute("**/v1/**")
+    page.wait_for_selector("#away", state="hidden")
+
+
+def test_a_long_text_is_pasted_as_a_file(address: str, opened: Opener) -> None:
+    page = opened(address)
+    ready(page)
+    page.evaluate("text => navigator.clipboard.writeText(text)", "long " * 1000)
+    page.focus("#chat-input")
+    page.keyboard.press("Control+V")
+    page.wait_for_selector("#chat-media :text('pasted.txt')")
+    assert page.input_value("#chat-input") == ""
+
+
+def test_conversations_of_the_version_before_are_still_there(address: str, opened: Opener) -> None:
+    page = opened(address, path="/page/static/icon.svg")
+    page.evaluate(BEFORE)
+    page.goto(address)
+    page.click("#chat-list .title:text-is('Old')")
+    assert texts(page) == ["From before"]
