@@ -22,8 +22,6 @@ bench --server {NOBODY}
 bench small.script.json --clients x
 bench small.script.json --dataset none.json
 bench --compare none.json none.json
-cache clear
-cache show --cache-dir /no/such
 completion ksh
 config set
 config show --config none.yaml

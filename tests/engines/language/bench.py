@@ -1,7 +1,8 @@
 """A tiny model with an engine around it, and the model alone as the judge of its answers."""
 
+import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,14 +127,21 @@ def watch(engine: LanguageEngine) -> dict[tuple[str, int], list[int]]:
 
 
 def run_all(
-    bench: Bench, prompts: dict[str, tuple[tuple[int, ...], int]], *, key: bytes = b"", **request: Any
+    bench: Bench,
+    prompts: dict[str, tuple[tuple[int, ...], int]],
+    *,
+    key: bytes = b"",
+    predicted: Mapping[tuple[str, int], list[int]] | None = None,
+    **request: Any,
 ) -> tuple[dict[tuple[str, int], list[int]], dict[tuple[str, int], Finished]]:
-    """Submit all at once and run to the end: every row's tokens, and how it ended."""
+    """Submit all at once and run to the end: every row's tokens, and how it ended. `predicted` has the answers of an
+    earlier run, which are proposed."""
     engine = bench.engine
     accept = engine.lifecycle.accept
     watched = watch(engine)
     for name, (prompt, tokens) in prompts.items():
-        engine.submit(bench.job(name, prompt, tokens, key=key, **request))
+        job = bench.job(name, prompt, tokens, key=key, **request)
+        engine.submit(dataclasses.replace(job, prediction=tuple((predicted or {}).get((name, 0), ()))))
     ends = {}
     while engine.busy:
         for name, event in engine.step():

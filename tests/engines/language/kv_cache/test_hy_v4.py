@@ -38,8 +38,9 @@ def test_sequences_of_a_batch_say_what_mlx_vlm_says(folder: Path, monkeypatch: p
     monkeypatch.setattr(drafting, "Pace", Eager)
     bench = Bench(folder, ModelOptions(cache_block_tokens=8, prompt_lookup=True, num_draft_tokens=3))
     language = bench.model.inner.language_model
-    for known in (0, 56):  # the second time, the prefix cache has them, and proposals are what was said
-        answers, ends = run_all(bench, PROMPTS)
+    answers: dict[tuple[str, int], list[int]] = {}
+    for known in (0, 56):  # the second time, the prefix cache has them, and what was said is predicted
+        answers, ends = run_all(bench, PROMPTS, predicted=answers)
         assert ends["r3", 0].usage.cached_tokens == known
         for name, (prompt, _) in PROMPTS.items():
             answer = answers[name, 0]

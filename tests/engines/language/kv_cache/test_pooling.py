@@ -105,8 +105,9 @@ def test_neither_neighbours_nor_proposals_change_what_an_index_takes(
 ) -> None:
     monkeypatch.setattr(drafting, "Pace", Eager)
     blocks = bench_of(in_blocks, prompt_lookup=True, num_draft_tokens=3)
-    for _ in range(2):  # the second time, proposals are what was said
-        answers, _ = run_all(blocks, PROMPTS)
+    answers: dict[tuple[str, int], list[int]] = {}
+    for _ in range(2):  # the second time, what was said is predicted
+        answers, _ = run_all(blocks, PROMPTS, predicted=answers)
         for name, (prompt, _) in PROMPTS.items():
             bench.judge(prompt, answers[name, 0])
     assert blocks.engine.stats().accepted_tokens > 0
@@ -148,11 +149,12 @@ def test_proposals_are_taken_back_and_neighbours_that_leave_change_nothing(
 ) -> None:
     monkeypatch.setattr(drafting, "Pace", Eager)
     bench = bench_of(folder, prompt_lookup=True, num_draft_tokens=most)
-    run_all(bench, PROMPTS)
-    # Drawn answers follow what was likeliest for a while, which is proposed.
+    likeliest, _ = run_all(bench, PROMPTS)
+    # Drawn answers follow what was likeliest for a while, which is predicted.
     sampling = Sampling(temperature=0.25, seed=3)
-    drawn = [run_all(each, PROMPTS, sampling=sampling)[0] for each in (bench, bench_of(folder))]
-    assert drawn[0] == drawn[1]
+    drawn, _ = run_all(bench, PROMPTS, sampling=sampling, predicted=likeliest)
+    plain, _ = run_all(bench_of(folder), PROMPTS, sampling=sampling)
+    assert drawn == plain
     judge_others_of_one_that_leaves(bench, PROMPTS, 3)
     stats = bench.engine.stats()
     assert stats.draft_tokens > stats.accepted_tokens > 0

@@ -110,8 +110,9 @@ def test_sequences_of_a_batch_say_what_mlx_vlm_says(
 ) -> None:
     monkeypatch.setattr(drafting, "Pace", Eager)
     bench = Bench(folder, ModelOptions(cache_block_tokens=8, prompt_lookup=True, num_draft_tokens=most))
-    for known in (0, 96):  # the second time, the prefix cache has them, and proposals are what was said
-        answers, ends = run_all(bench, PROMPTS)
+    answers: dict[tuple[str, int], list[int]] = {}
+    for known in (0, 96):  # the second time, the prefix cache has them, and what was said is predicted
+        answers, ends = run_all(bench, PROMPTS, predicted=answers)
         assert ends["r3", 0].usage.cached_tokens == known
         for name, (prompt, _) in PROMPTS.items():
             answer = answers[name, 0]
@@ -131,7 +132,7 @@ def test_drawn_answers_are_the_same_alone_together_and_with_proposals(
     together, _ = run_all(bench, PROMPTS, sampling=sampling)
     monkeypatch.setattr(drafting, "Pace", Eager)
     proposing = Bench(folder, ModelOptions(cache_block_tokens=8, prompt_lookup=True, num_draft_tokens=4))
-    run_all(proposing, PROMPTS, sampling=sampling)  # what was drawn is proposed the next time
-    checked, _ = run_all(proposing, PROMPTS, sampling=sampling)
+    drawn, _ = run_all(proposing, PROMPTS, sampling=sampling)
+    checked, _ = run_all(proposing, PROMPTS, sampling=sampling, predicted=drawn)
     assert alone == [together[name, 0] for name in PROMPTS] == [checked[name, 0] for name in PROMPTS]
     assert proposing.engine.stats().accepted_tokens > 0

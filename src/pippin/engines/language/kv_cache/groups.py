@@ -8,6 +8,7 @@ it be computed, `leave` ends it, whatever was moved in between.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 import mlx.core as mx
@@ -362,13 +363,11 @@ class CacheGroups:
         if self._promoted:
             self._move_promoted(limit)
 
-        def fits() -> bool:
-            return sum(group.bytes_after(count) for group in self._groups.values()) <= limit
-
-        if fits():
+        taken: Callable[[SlotGroup], int] = methodcaller("bytes_after", count)
+        if sum(map(taken, self._groups.values())) <= limit:
             return True
         self._pack()
-        return fits()
+        return sum(map(taken, self._groups.values())) <= limit
 
     def _move_promoted(self, limit: int) -> None:
         """Sequences that have grown out of their group go over to another."""
