@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
 
 from pippin.engines.language.configuration import Config
+from pippin.engines.language.upstream.mends import mend
 from pippin.engines.language.upstream.newest import in_columns, in_its_family
 from pippin.engines.language.upstream.reading import load_model
+from tests.engines.language.vision.any_family import write
+from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 
 ROTARY = {"rope_theta": 10000.0, "rope_type": "default"}
@@ -103,3 +107,13 @@ def test_a_llava_with_the_encoder_of_pixtral_is_a_pixtral() -> None:
         "model_type"
     ] == ("pixtral")
     assert in_its_family({"model_type": "llava"})["model_type"] == "llava"
+
+
+def test_the_encoder_of_qwen3_vl_moe_has_the_forms_of_gelu_of_qwen3_vl(tmp_path: Path) -> None:
+    folder = write("qwen3_vl_moe", FAMILIES["qwen3_vl_moe"], tmp_path / "qwen3_vl_moe")
+    model = load_model(folder)
+    mend(model)
+    tower, numbers = model.vision_tower, mx.linspace(-3, 3, 50)
+    assert mx.allclose(tower.blocks[0].mlp.act_fn(numbers), nn.gelu_approx(numbers), atol=1e-6)
+    for merger in (tower.merger, *tower.deepstack_merger_list):
+        assert mx.allclose(merger.act_fn(numbers), nn.gelu(numbers), atol=1e-6)

@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping
 from inspect import Parameter
 from typing import Any
 
-import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from pippin.engines.language.configuration import Config, spelled_out
 from pippin.engines.language.upstream.fields import with_pattern
-
-Arrays = dict[str, mx.array]
+from pippin.engines.language.upstream.quantised import Arrays
 
 CLASSES = {"text_config": "TextConfig", "vision_config": "VisionConfig", "audio_config": "AudioConfig"}
 """A family's classes of the configurations of its parts."""
@@ -22,7 +20,6 @@ CLASSES = {"text_config": "TextConfig", "vision_config": "VisionConfig", "audio_
 BY_ENCODER = {("llava", "pixtral"): "pixtral"}
 """mlx-vlm's families by the types of a model and of its encoder."""
 
-DOWN = ".experts.down_proj"
 IN_COLUMNS = ("qwen3_vl_moe",)
 """Families whose classes turn the arrays of fused experts."""
 
@@ -31,8 +28,10 @@ UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError)
 
 def in_its_family(config: Config) -> Config:
     """The configuration with the type by which mlx-vlm has the family, where transformers tells it by the encoder."""
-    kinds = config.get("model_type"), (config.get("vision_config") or {}).get("model_type")
-    return {**config, "model_type": BY_ENCODER[kinds]} if kinds in BY_ENCODER else config
+    vision = config.get("vision_config")
+    encoder = vision.get("model_type") if isinstance(vision, dict) else None
+    family = BY_ENCODER.get((str(config.get("model_type")), str(encoder)))
+    return config if family is None else {**config, "model_type": family}
 
 
 def for_mlx_vlm(config: Config) -> Config:
@@ -46,6 +45,8 @@ def taken(spelled: Config, config: Config) -> Config:
     missing in `config` and that nobody takes, since some families give a class all fields of its part."""
     import mlx_vlm.utils
 
+    if not any(isinstance(config.get(part), dict) for part in CLASSES):
+        return spelled
     try:
         package, _ = mlx_vlm.utils.get_model_and_args(config)
     except UNREADABLE:
@@ -67,7 +68,8 @@ def _of_part(config: Config, fields: Mapping[str, Parameter], family: str) -> Co
     if "rope_parameters" not in fields and "rope_theta" in fields:
         found.pop("rope_parameters", None)
     # transformers 5 gives an encoder a type of its own, where families know their own name alone.
-    if found.get("model_type") == f"{family}_vision" and fields["model_type"].default == family:
+    known = "model_type" in fields and fields["model_type"].default == family
+    if known and found.get("model_type") == f"{family}_vision":
         found["model_type"] = family
     return found
 
@@ -96,7 +98,7 @@ def in_columns(arrays: Arrays, config: Config) -> Arrays:
     size = (config.get("text_config") or {}).get("hidden_size")
     if config.get("model_type") not in IN_COLUMNS:
         return arrays
-    rows = [name for name in arrays if name.endswith(DOWN) and arrays[name].shape[-1] != size]
+    rows = [name for name in arrays if name.endswith(".experts.down_proj") and arrays[name].shape[-1] != size]
     others = {each for name in rows for each in (name, name.replace("down_proj", "gate_up_proj"))}
     return {name: array.swapaxes(1, 2) if name in others else array for name, array in arrays.items()}
 

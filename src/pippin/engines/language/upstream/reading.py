@@ -13,14 +13,8 @@ from pippin.config.repacked import is_repacked
 from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
 from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
-from pippin.engines.language.upstream.newest import (
-    Arrays,
-    for_mlx_vlm,
-    in_columns,
-    in_its_family,
-    renamed,
-    taken,
-)
+from pippin.engines.language.upstream.newest import for_mlx_vlm, in_columns, in_its_family, renamed, taken
+from pippin.engines.language.upstream.quantised import Arrays
 from pippin.engines.language.upstream.rotary import complete
 from pippin.engines.language.upstream.stored import read_arrays
 
