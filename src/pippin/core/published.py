@@ -2,6 +2,7 @@
 called."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +11,8 @@ FLOATS: Final = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": fl
 """Numbers that JSON does not have. Python writes them bare, transformers as `{"__float__": "Infinity"}`."""
 
 LFS: Final = b"version https://git-lfs"
+# Not a `<` alone: safetensors begin with their header's length, whose first byte may be one.
+WEB_PAGE: Final = re.compile(rb"\s*<(!doctype|html|head|body|\?xml)", re.IGNORECASE)
 HUB_PREFIX: Final = "models--"
 
 
@@ -54,6 +57,6 @@ def mistaken(path: Path) -> str | None:
         return "is empty: fetch it again"
     if start.startswith(LFS):
         return "is a Git LFS pointer in place of the file: `git lfs pull` in its folder fetches it"
-    if start.lstrip()[:1] == b"<":
+    if WEB_PAGE.match(start):
         return "is a web page: fetch it again, from the address of the file itself"
     return None
