@@ -92,7 +92,7 @@ test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) lint ## Run the long 
 test-oracle: $(TO_TEST) $(ORACLE) ## Compare the answers of every architecture with those of transformers
 	PIPPIN_ORACLE_PYTHON=$(CURDIR)/.venv-oracle/bin/python \
 	  $(BIN)/pytest -m '' --timeout=1800 tests/engines/language/architectures/test_published.py \
-	  tests/engines/test_encoder_families.py tests/engines/whisper $(ARGS)
+	  tests/engines/test_encoder_families.py tests/engines/language/vision/test_oracle.py tests/engines/whisper $(ARGS)
 
 .PHONY: schedules
 schedules: $(TO_TEST) $(DEMO_FILE) ## Run N=1000 random schedules on every kind of cache

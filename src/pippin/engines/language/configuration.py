@@ -18,7 +18,7 @@ BESIDE = ("rope_theta", "partial_rotary_factor")
 """Settings of `rope_parameters` that stand beside `rope_scaling` in the older spelling, and not in it."""
 
 BASES = {
-    "full_attention": ("rope_theta", "global_rope_theta", "rotary_emb_base"),
+    "full_attention": ("rope_theta", "global_rope_theta", "rope_global_base_freq", "rotary_emb_base"),
     "sliding_attention": ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta"),
     "main": ("rope_theta",),
     "compress": ("compress_rope_theta",),

@@ -31,6 +31,13 @@ COMPUTING = (
 """Fields that add nothing to the weights, and change the answers."""
 
 
+PATTERNS = {
+    "full_attention linear_attention": "full_attention_interval",
+    "full_attention sliding_attention": "sliding_window_pattern",
+}
+"""By the types of layers, the older field that tells where those with full attention are."""
+
+
 def filled(config: Config) -> Config:
     """The configuration with what its architecture leaves out in the newest spelling."""
     kind = str(config.get("model_type"))
@@ -66,14 +73,18 @@ def _nothing(config: Mapping[str, Any]) -> Config:
     return {}
 
 
+def with_pattern(config: Config) -> Config:
+    """The configuration with the fields that older classes read instead of the types of all layers."""
+    return {**config, **_pattern(config)}
+
+
 def _pattern(config: Config) -> Config:
-    """Which layer is the first without a window, and so each that comes as many behind it: transformers lists the types
-    of all layers instead."""
+    """Which layer is the first that sees all tokens, and so each that comes as many behind it: transformers lists the
+    types of all layers instead."""
     types = config.get("layer_types") or []
-    told = config.get("sliding_window_pattern") is not None or config.get("model_type") == "exaone4"
-    if told or {*types} != {"sliding_attention", "full_attention"}:
-        return {}
-    return {"sliding_window_pattern": types.index("full_attention") + 1}
+    name = PATTERNS.get(" ".join(sorted({*types})), "")
+    told = config.get(name) is not None or config.get("model_type") == "exaone4"
+    return {} if not name or told else {name: types.index("full_attention") + 1}
 
 
 def _renamed(kinds: Mapping[str, str]) -> Callable[[Config], Config]:

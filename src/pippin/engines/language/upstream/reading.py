@@ -1,7 +1,6 @@
 """Models of mlx-vlm, made from configurations that are spelled out, and turned as these say."""
 
 import copy
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pippin.config.repacked import is_repacked
 from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
 from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
+from pippin.engines.language.upstream.newest import for_mlx_vlm, in_columns, in_its_family, renamed, taken
 from pippin.engines.language.upstream.quantised import Arrays
 from pippin.engines.language.upstream.rotary import complete
 from pippin.engines.language.upstream.stored import read_arrays
@@ -53,20 +53,27 @@ def _reading_stored(folder: Path) -> Iterator[None]:
     config = mlx_vlm.utils.load_config(folder)
     if "weight_map" in (index := object_in(folder / INDEX)) and index["weight_map"] is None:
         raise ValueError(f"its {INDEX} names no files: delete that file")
-    arrays = read_arrays(folder, config)
-    own = mlx_vlm.utils.load_config, mlx_vlm.utils._load_safetensors
+    arrays = in_columns(read_arrays(folder, config), config)
+    own = mlx_vlm.utils.load_config, mlx_vlm.utils._load_safetensors, mlx_vlm.utils.load_model_weights
 
     def once(path: str) -> Arrays:
         found = dict(arrays)
         arrays.clear()
         return found
 
+    def load_weights(
+        model: nn.Module, config: Config, weights: Arrays, *given: Any, **named: Any
+    ) -> nn.Module:
+        loaded: nn.Module = own[2](model, config, renamed(model, weights), *given, **named)
+        return loaded
+
     mlx_vlm.utils.load_config = lambda *given, **named: config
     mlx_vlm.utils._load_safetensors = once
+    mlx_vlm.utils.load_model_weights = load_weights
     try:
         yield
     finally:
-        mlx_vlm.utils.load_config, mlx_vlm.utils._load_safetensors = own
+        mlx_vlm.utils.load_config, mlx_vlm.utils._load_safetensors, mlx_vlm.utils.load_model_weights = own
 
 
 def _spelling_out(read: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,42 +84,18 @@ def _spelling_out(read: Callable[..., Any]) -> Callable[..., Any]:
     return spelling_out
 
 
-def for_mlx_vlm(config: Config) -> Config:
-    """The configuration in all spellings, but for those that a family's class of its text model does not take: some
-    families give that class all fields."""
-    return _taken(spelled_out(config), config)
-
-
-def _taken(spelled: Config, config: Config) -> Config:
-    """What is spelled out of a configuration, without fields of its text model that are new and that nobody takes."""
-    import mlx_vlm.utils
-
-    text, own = spelled.get("text_config"), config.get("text_config")
-    if not isinstance(text, dict) or not isinstance(own, dict):
-        return spelled
-    try:
-        package, _ = mlx_vlm.utils.get_model_and_args(config)
-        fields = inspect.signature(package.TextConfig).parameters
-    except (KeyError, ValueError, ImportError, AttributeError):
-        return spelled
-    taken = {name: value for name, value in text.items() if name in fields or name in own}
-    if "rope_parameters" not in fields and "rope_theta" in fields:
-        taken.pop("rope_parameters", None)
-    return {**spelled, "text_config": taken}
-
-
 def load_model(folder: Path, **settings: Any) -> nn.Module:
     """mlx-vlm's `load_model`. Raises what that does, and `ValueError` for rotary settings that its class leaves out."""
     import mlx_vlm.utils
 
     with reading_spelled_out(), _reading_stored(folder):
         model = mlx_vlm.utils.load_model(folder, **settings)
-    own = mlx_vlm.utils.load_config(folder)
+    own = in_its_family(mlx_vlm.utils.load_config(folder))
     config = spelled_out(own)
     named = next((name for name in TEXT_PARTS if rotary_tables(config.get(name) or {})), None)
 
     def make(changed: Config) -> nn.Module:
-        return _language(_made(_taken(changed if named is None else {**config, named: changed}, own)))
+        return _language(_made(taken(changed if named is None else {**config, named: changed}, own)))
 
     complete(_language(model), config if named is None else config[named], make)
     return model

@@ -10,7 +10,7 @@ import mlx.nn as nn
 
 from pippin.core.errors import ServerError
 from pippin.core.published import name_of, object_in
-from pippin.engines.language.upstream import reading
+from pippin.engines.language.upstream import newest, reading
 from pippin.engines.language.upstream.mends import mend
 from pippin.engines.language.vision.media import Modality
 from pippin.engines.language.vision.model import VisionModel
@@ -24,8 +24,8 @@ PLACEHOLDER_KEYS: dict[Modality, tuple[str, ...]] = {
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The folder's config.json; empty where it is missing or no JSON object."""
-    return object_in(folder / "config.json")
+    """The folder's config.json with the type of its family; empty where it is missing or no JSON object."""
+    return newest.in_its_family(object_in(folder / "config.json"))
 
 
 def placeholder_tokens(config: dict[str, Any]) -> dict[Modality, frozenset[int]]:
@@ -70,7 +70,7 @@ def family_of(config: dict[str, Any]) -> str | None:
 def configuration_of(family: str, config: dict[str, Any]) -> Any:
     """The configuration of a checkpoint as mlx-vlm's package of this name reads it; None for one that it can't read."""
     try:
-        return _package(family).ModelConfig.from_dict(reading.for_mlx_vlm(config))
+        return _package(family).ModelConfig.from_dict(newest.for_mlx_vlm(config))
     except (TypeError, ValueError, KeyError, AttributeError):
         return None
 

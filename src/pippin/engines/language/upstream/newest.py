@@ -1,0 +1,133 @@
+"""Checkpoints of vision-language models as transformers 5 writes them, in the form that mlx-vlm's families read: the
+fields of config.json, and the names of the weights."""
+
+import copy
+import inspect
+from collections.abc import Iterator, Mapping
+from inspect import Parameter
+from typing import Any
+
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from pippin.engines.language.configuration import Config, spelled_out
+from pippin.engines.language.upstream.fields import with_pattern
+from pippin.engines.language.upstream.quantised import Arrays
+
+CLASSES = {"text_config": "TextConfig", "vision_config": "VisionConfig", "audio_config": "AudioConfig"}
+"""A family's classes of the configurations of its parts."""
+
+BY_ENCODER = {("llava", "pixtral"): "pixtral"}
+"""mlx-vlm's families by the types of a model and of its encoder."""
+
+IN_COLUMNS = ("qwen3_vl_moe",)
+"""Families whose classes turn the arrays of fused experts."""
+
+UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError)
+
+
+def in_its_family(config: Config) -> Config:
+    """The configuration with the type by which mlx-vlm has the family, where transformers tells it by the encoder."""
+    vision = config.get("vision_config")
+    encoder = vision.get("model_type") if isinstance(vision, dict) else None
+    family = BY_ENCODER.get((str(config.get("model_type")), str(encoder)))
+    return config if family is None else {**config, "model_type": family}
+
+
+def for_mlx_vlm(config: Config) -> Config:
+    """The configuration in all spellings, as the classes of its family take it."""
+    config = in_its_family(config)
+    return taken(spelled_out(config), config)
+
+
+def taken(spelled: Config, config: Config) -> Config:
+    """A spelled-out configuration as the classes of its family read it: older fields for newer ones, and none that is
+    missing in `config` and that nobody takes, since some families give a class all fields of its part."""
+    import mlx_vlm.utils
+
+    if not any(isinstance(config.get(part), dict) for part in CLASSES):
+        return spelled
+    try:
+        package, _ = mlx_vlm.utils.get_model_and_args(config)
+    except UNREADABLE:
+        return spelled
+    found, least = dict(spelled), dict(spelled)
+    for part, name in CLASSES.items():
+        held, own, kind = spelled.get(part), config.get(part), getattr(package, name, None)
+        if isinstance(held, dict) and isinstance(own, dict) and inspect.isclass(kind):
+            fields = inspect.signature(kind).parameters
+            held = _of_part(held, fields, str(config.get("model_type")))
+            found[part] = {name: value for name, value in held.items() if name in fields or name in own}
+            least[part] = {name: value for name, value in held.items() if name in fields}
+    return next((_raised(each, read) for each in (found, least) if (read := _read(each, package))), found)
+
+
+def _of_part(config: Config, fields: Mapping[str, Parameter], family: str) -> Config:
+    """The configuration of a part for a class with these fields."""
+    found = with_pattern(config)
+    if "rope_parameters" not in fields and "rope_theta" in fields:
+        found.pop("rope_parameters", None)
+    # transformers 5 gives an encoder a type of its own, where families know their own name alone.
+    known = "model_type" in fields and fields["model_type"].default == family
+    if known and found.get("model_type") == f"{family}_vision":
+        found["model_type"] = family
+    return found
+
+
+def _read(config: Config, package: Any) -> Config:
+    """The configuration as a family's class leaves it when it has read it; empty where it can't."""
+    given = copy.deepcopy(config)
+    try:
+        package.ModelConfig.from_dict(given)
+    except UNREADABLE:
+        return {}
+    return given
+
+
+def _raised(config: Config, read: Config) -> Config:
+    """The fields of the text model beside its part as well, for a family whose class reads those alone."""
+    text, left = config.get("text_config"), read.get("text_config")
+    if not isinstance(text, dict) or not isinstance(left, dict):
+        return config
+    return {**text, **config} if "hidden_size" in text and "hidden_size" not in left else config
+
+
+def in_columns(arrays: Arrays, config: Config) -> Arrays:
+    """The arrays with fused experts as they are published, [experts, inputs, outputs], where transformers 5 has saved
+    them as [experts, outputs, inputs] and the family's class knows the first."""
+    size = (config.get("text_config") or {}).get("hidden_size")
+    if config.get("model_type") not in IN_COLUMNS:
+        return arrays
+    rows = [name for name in arrays if name.endswith(".experts.down_proj") and arrays[name].shape[-1] != size]
+    others = {each for name in rows for each in (name, name.replace("down_proj", "gate_up_proj"))}
+    return {name: array.swapaxes(1, 2) if name in others else array for name, array in arrays.items()}
+
+
+def renamed(model: nn.Module, arrays: Arrays) -> Arrays:
+    """The arrays, which the model's class has changed, by the names of its parameters.
+
+    transformers moves a module one level up or down between its versions. So an array that no parameter is named by
+    gets the name of the one that has none, if that is its own with one word more or less, and if it is the only such.
+    """
+    parameters = dict(tree_flatten(model.parameters()))
+    lacking = {name: value.shape for name, value in parameters.items() if name not in arrays}
+    shorter: dict[str, list[str]] = {}
+    for name in lacking:
+        for each in _without_a_word(name):
+            shorter.setdefault(each, []).append(name)
+    modules = {name.rpartition(".")[0] for name in parameters}
+    taken_by: dict[str, list[str]] = {}
+    for name, array in arrays.items():
+        if name in parameters or name.rpartition(".")[0] in modules:
+            continue
+        others = {*shorter.get(name, ()), *(each for each in _without_a_word(name) if each in lacking)}
+        fitting = [each for each in others if lacking[each] == array.shape]
+        if len(fitting) == 1:
+            taken_by.setdefault(fitting[0], []).append(name)
+    names = {own[0]: name for name, own in taken_by.items() if len(own) == 1}
+    return {names.get(name, name): array for name, array in arrays.items()}
+
+
+def _without_a_word(name: str) -> Iterator[str]:
+    words = name.split(".")
+    return (".".join(words[:place] + words[place + 1 :]) for place in range(len(words) - 1))

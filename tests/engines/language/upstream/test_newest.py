@@ -1,0 +1,119 @@
+"""A folder as transformers 5 writes it loads like the same one in the form that mlx-vlm's families know."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+
+from pippin.engines.language.configuration import Config
+from pippin.engines.language.upstream.mends import mend
+from pippin.engines.language.upstream.newest import in_columns, in_its_family
+from pippin.engines.language.upstream.reading import load_model
+from tests.engines.language.vision.any_family import write
+from tests.engines.language.vision.family_settings import FAMILIES
+from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
+
+ROTARY = {"rope_theta": 10000.0, "rope_type": "default"}
+
+
+def rewrite(
+    folder: Path, change: Callable[[Config], Config], name: Callable[[str], str | None] = lambda name: name
+) -> None:
+    """Change the folder's configuration, and the names of its weights; one without a name is left out."""
+    path, weights = folder / "config.json", folder / "model.safetensors"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    arrays = mx.load(str(weights))
+    found = {new: array for old, array in arrays.items() if (new := name(old)) is not None}
+    mx.save_safetensors(str(weights), found)
+
+
+def logits(folder: Path) -> mx.array:
+    return load_model(folder).language_model(mx.array([[1, 5, 9, 14]])).logits
+
+
+def same(config: Config) -> Config:
+    return config
+
+
+def nested(config: Config) -> Config:
+    """The fields of the text model in their own part, and the encoder's type with its suffix."""
+    vision = config.pop("vision_config")
+    kind, scaling = config["model_type"], config.pop("rope_scaling")
+    theta = config.pop("rope_theta")
+    text = {name: config.pop(name) for name in [*config] if not name.endswith(("_id", "model_type"))}
+    table = {"rope_theta": theta, "rope_type": "default", "mrope_section": scaling["mrope_section"]}
+    return {
+        **config,
+        "text_config": {**text, "model_type": f"{kind}_text", "rope_parameters": table},
+        "vision_config": {**vision, "model_type": f"{kind}_vision"},
+    }
+
+
+def layers_listed(config: Config) -> Config:
+    text = config["text_config"]
+    interval = text.pop("full_attention_interval")
+    count = text["num_hidden_layers"]
+    text["layer_types"] = [
+        "linear_attention" if (place + 1) % interval else "full_attention" for place in range(count)
+    ]
+    return {**config, "vision_config": {**config["vision_config"], "model_type": "qwen3_5_vision"}}
+
+
+def without_tower_level(name: str) -> str:
+    return name.replace("vision_tower.vision_model.", "vision_tower.")
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "name"),
+    [
+        ("llava", same, without_tower_level),
+        ("gemma3", same, without_tower_level),
+        ("qwen2_vl", nested, str),
+        ("qwen2_5_vl", nested, str),
+        ("qwen3_5", layers_listed, str),
+    ],
+)
+def test_the_newest_form_loads_as_the_older_one(family: str, change: Any, name: Any, tmp_path: Path) -> None:
+    folder = tiny_vision_model(family, tmp_path / family)
+    expected = logits(folder)
+    before = (folder / "config.json").read_text(), {*mx.load(str(folder / "model.safetensors"))}
+    rewrite(folder, change, name)
+    assert before != ((folder / "config.json").read_text(), {*mx.load(str(folder / "model.safetensors"))})
+    assert mx.array_equal(logits(folder), expected)
+
+
+def test_an_array_that_fits_no_parameter_is_still_refused(tmp_path: Path) -> None:
+    folder = tiny_vision_model("llava", tmp_path / "llava")
+    rewrite(folder, same, lambda name: name.replace("vision_tower.vision_model.", "vision_tower.one.two."))
+    with pytest.raises(ValueError, match="not in model"):
+        load_model(folder)
+
+
+def test_experts_saved_in_rows_are_turned_and_published_ones_are_not() -> None:
+    config = {"model_type": "qwen3_vl_moe", "text_config": {"hidden_size": 8}}
+    published = {"a.experts.gate_up_proj": mx.zeros((2, 8, 12)), "a.experts.down_proj": mx.zeros((2, 6, 8))}
+    saved = {name: array.swapaxes(1, 2) for name, array in published.items()}
+    shapes = {name: array.shape for name, array in published.items()}
+    for arrays in (published, saved):
+        assert {name: array.shape for name, array in in_columns(arrays, config).items()} == shapes
+
+
+def test_a_llava_with_the_encoder_of_pixtral_is_a_pixtral() -> None:
+    assert in_its_family({"model_type": "llava", "vision_config": {"model_type": "pixtral"}})[
+        "model_type"
+    ] == ("pixtral")
+    assert in_its_family({"model_type": "llava"})["model_type"] == "llava"
+
+
+def test_the_encoder_of_qwen3_vl_moe_has_the_forms_of_gelu_of_qwen3_vl(tmp_path: Path) -> None:
+    folder = write("qwen3_vl_moe", FAMILIES["qwen3_vl_moe"], tmp_path / "qwen3_vl_moe")
+    model = load_model(folder)
+    mend(model)
+    tower, numbers = model.vision_tower, mx.linspace(-3, 3, 50)
+    assert mx.allclose(tower.blocks[0].mlp.act_fn(numbers), nn.gelu_approx(numbers), atol=1e-6)
+    for merger in (tower.merger, *tower.deepstack_merger_list):
+        assert mx.allclose(merger.act_fn(numbers), nn.gelu(numbers), atol=1e-6)

@@ -1,0 +1,85 @@
+"""Makes tiny vision-language models as transformers saves them, and logits of theirs.
+
+    python tests/oracles/vision_oracle.py FOLDER
+
+Each folder in FOLDER holds a family's config.json and `inputs.npz`: `input_ids` [1, tokens] and what the family's
+processor makes of pictures. It gets config.json and weights as transformers writes them, and `logits.npy` [tokens,
+vocabulary], and `text.npy` of `TEXT` without pictures. What transformers cannot make has `failed.txt`. Needs torch
+and transformers.
+"""
+
+import inspect
+import json
+import sys
+import traceback
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForImageTextToText
+
+SECTIONS = {
+    "rope_type": "default",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.5,
+    "mrope_section": [1, 1, 2],
+}
+TEXT = [1, 5, 9, 14, 33, 2, 70]
+LARGEST = 20_000_000  # parameters: a size that the family's own classes do not name has transformers' default
+
+
+def write(folder: Path) -> None:
+    torch.manual_seed(5)
+    described = json.loads((folder / "config.json").read_text())
+    kind, text, vision = described["model_type"], described.get("text_config"), described.get("vision_config")
+    if kind in ("glm4v", "glm_ocr", "qwen3_5_moe"):
+        text["rope_parameters"] = SECTIONS
+    if kind == "qwen3_vl_moe":
+        text |= {"tie_word_embeddings": False, "moe_intermediate_size": 48}
+    if kind == "gemma3":
+        vision["vision_use_head"] = False  # as all checkpoints say
+    if kind == "llama4":
+        vision["projector_dropout"] = 0.0
+        text["moe_layers"] = None  # told by `interleave_moe_layer_step`
+    if described["model_type"] == "pixtral":  # transformers gives this name to its tower alone
+        described["model_type"] = "llava"
+    config = AutoConfig.for_model(**described)
+    if kind == "paddleocr_vl":  # as the published one says
+        config.tie_word_embeddings = config.get_text_config().tie_word_embeddings = False
+    with torch.device("meta"):
+        size = sum(each.numel() for each in AutoModelForImageTextToText.from_config(config).parameters())
+    assert size < LARGEST, f"{size} parameters"
+    model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Wide enough that the random model answers differently to different pictures.
+            parameter.add_(torch.randn_like(parameter) * (0.08 if parameter.ndim > 1 else 0.02))
+    model.save_pretrained(folder)
+    # What the folder says is compared, not what was in memory.
+    model = type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    taken = inspect.signature(model.forward).parameters
+    arrays = {name: array for name, array in np.load(folder / "inputs.npz").items() if name in taken}
+    given = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    if described["model_type"] == "paddleocr_vl":
+        given["pixel_values"] = given["pixel_values"][0]
+    given["attention_mask"] = torch.ones_like(given["input_ids"])
+    with torch.no_grad():
+        logits = model(**given).logits[0].numpy()
+        blind = {name: array for name, array in given.items() if name in ("input_ids", "attention_mask")}
+        assert np.abs(logits - model(**blind).logits[0].numpy()).max() > 1e-2, "no picture is seen"
+        text = model(input_ids=torch.tensor([TEXT])).logits[0].numpy()
+    np.save(folder / "logits.npy", logits)
+    np.save(folder / "text.npy", text)
+
+
+def main(root: Path) -> None:
+    torch.set_num_threads(1)
+    for path in sorted(root.glob("*/inputs.npz")):
+        try:
+            write(path.parent)
+        except Exception:
+            (path.parent / "failed.txt").write_text(traceback.format_exc())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
