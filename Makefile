@@ -37,6 +37,9 @@ BENCH := .cache/bench
 LOCK := uv.lock pyproject.toml
 SYNC := $(BIN)/uv sync --frozen --inexact --python $(BIN)/python $(addprefix --extra ,$(DEVICE) $(EXTRAS))
 
+# How many packages came is told; their names are in uv.lock.
+WITHOUT_NAMES := 2> >(grep -v '^ [-+~] ' >&2)
+
 SPACE := $(subst ,, )
 # Stamps say what was installed; the device is part of their names.
 UV := .venv/.uv
@@ -160,12 +163,12 @@ $(UV): scripts/make_environment.sh
 
 $(TO_SERVE): $(UV) $(LOCK)
 	@echo "Installing what serving needs (once; some hundred MB) ..."
-	@$(SYNC) --no-dev
+	@$(SYNC) --no-dev $(WITHOUT_NAMES)
 	@touch $@
 
 $(TO_TEST): $(UV) $(LOCK)
 	@echo "Installing what the tests need (once) ..."
-	@$(SYNC) --group dev --extra vision --extra realtime --extra mcp --extra cluster
+	@$(SYNC) --group dev --extra vision --extra realtime --extra mcp --extra cluster $(WITHOUT_NAMES)
 	@touch $@ $(TO_SERVE)
 
 # Where there is no C compiler, Pippin runs without them, and their tests are skipped.
