@@ -427,6 +427,29 @@ def test_a_single_key_has_no_salt_unless_others_come_in_without_it() -> None:
     assert asyncio.run(salt(api_keys=("one",), cache_salt_per_key=True)) is not None
 
 
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        ("/v1/chat/completions", "tempreture"),
+        ("/v1/completions", "tempreture"),
+        ("/v1/messages", "tempreture"),
+        ("/v1/responses", "tempreture"),
+        ("/api/chat", "optoins"),
+    ],
+)
+def test_a_mistyped_field_is_named_in_the_answer_too(path: str, wrong: str) -> None:
+    async def main() -> Any:
+        asked = {"prompt": "Hi"} if path == "/v1/completions" else {"messages": CHAT["messages"]}
+        asked = {"input": "Hi"} if path == "/v1/responses" else asked
+        body = {"model": MODEL.id, "stream": False, **asked, wrong: 1, "zzz": 1}
+        body |= {"max_tokens": 4} if path == "/v1/messages" else {}
+        async with client_of(application(FakeService())) as client:
+            return (await client.post(path, json=body)).json()
+
+    [told] = asyncio.run(main())["warnings"]
+    assert told.startswith(f"There is no field `{wrong}`; it was ignored. Did you mean")
+
+
 def test_an_unknown_field_is_ignored_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         service = FakeService()

@@ -110,6 +110,7 @@ class Operation:
     media: str = EVENTS  # type of a stream
     stream: bool = False
     timeout: float | None = None  # seconds that the request allows
+    warnings: tuple[str, ...] = ()  # of the body, which the first answer shows
 
     @property
     def generates(self) -> bool:
@@ -242,6 +243,8 @@ class Answer:
                 log.warning("%s id=%s", warning, self.ids[number])
             if each.warnings:
                 self._warnings[number] = each.warnings
+        if self.operation.warnings:
+            self._warnings[0] = self.operation.warnings + self._warnings.get(0, ())
         if self.failure is not None:  # ended in the same turn of the loop
             self.end(self.failure)
         return True

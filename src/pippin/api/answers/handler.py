@@ -67,6 +67,15 @@ class UnknownFields:
             log.warning("Ignored the unknown field %r of %s; it is named here once.%s", name, operation, hint)
 
 
+MOST_TOLD: Final = 4  # unknown fields that one answer names
+
+
+def mistyped(unknown: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+    """A sentence for each unknown field at the top of a body whose name is nearly that of a known one."""
+    near = {name: nearest(name, known) for name in unknown[:MOST_TOLD] if name.isidentifier()}
+    return tuple(f"There is no field `{name}`; it was ignored.{hint}" for name, hint in near.items() if hint)
+
+
 class Handler:
     """Reads a request, and begins what it asks of a model: a generation, another task, or a count of tokens.
 
@@ -162,7 +171,8 @@ class Handler:
             encoder = dialect.encoder(decoded, operation.run)
         else:
             encoder = await asyncio.to_thread(dialect.encoder, decoded, operation.run)
-        return replace(operation, encoder=encoder, media=dialect.media)
+        warnings = mistyped(decoded.ignored, dialect.contract.names)
+        return replace(operation, encoder=encoder, media=dialect.media, warnings=warnings)
 
     async def prepare_generation(
         self,
