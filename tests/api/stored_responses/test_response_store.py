@@ -18,6 +18,7 @@ from pippin.api.stored_responses.response_store import (
     ResponseStore,
     StoredConversation,
     StoredResponse,
+    digest,
 )
 from pippin.core.errors import ServerError
 
@@ -282,7 +283,7 @@ def test_every_store_holds_what_a_list_would(stores: Stores, kind: str, steps: l
         assert figures(store) == (len(held), sum(size for *_, size in held))
     for owner, name, _ in held:
         assert store.for_owner(owner).item(f"msg_{name}_in")["content"] == name
-        assert (store.get(owner, name, "response") or b"")[:9] == b'{"respons'
+        assert store.begin(owner, name, "response", 9) == b'{"respons'
     assert stored(store, "SELECT COUNT(*) FROM items WHERE entry NOT IN (SELECT id FROM entries)") == (0,)
     store.close()
 
@@ -310,6 +311,21 @@ def test_all_that_is_added_to_a_conversation_at_once_is_there(stores: Stores, ki
     assert len(found.metadata) == 20
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_entry_that_was_changed_or_deleted_meanwhile_is_not_written_over(
+    stores: Stores, kind: str
+) -> None:
+    store = ResponseStore(getattr(stores, kind)())
+    store.put("a", "conv", "conversation", b"one", [])
+    read = digest(b"one")
+    assert store.put("a", "conv", "conversation", b"two", [], read)
+    assert not store.put("a", "conv", "conversation", b"three", [], read)
+    assert store.get("a", "conv", "conversation") == b"two"
+    store.delete("a", "conv", "conversation")
+    assert not store.put("a", "conv", "conversation", b"four", [], digest(b"two"))
+    assert store.get("a", "conv", "conversation") is None
+
+
 def test_an_owner_who_stores_without_end_pushes_out_nothing_but_its_own() -> None:
     store = ResponseStore(entries=20, clock=Clock())
     bob, alice = store.for_owner("bob"), store.for_owner("alice")
@@ -330,6 +346,23 @@ def test_bytes_are_shared_by_owner_too() -> None:
         save(alice, f"a{number}", padding=2000)
     assert knows(bob, "b")
     assert knows(alice, "a49")
+
+
+def test_the_head_of_a_large_conversation_is_read_without_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = ResponseStore().for_owner("me")
+    items = [{"id": str(number), "type": "message", "text": "x" * 1000} for number in range(2000)]
+    metadata = {"items": '","items":[', "quote": '"\\'}
+    history.save_conversation(StoredConversation(id="large", created_at=7, metadata=metadata, items=items))
+    history.save_conversation(StoredConversation(id="empty", created_at=8))
+    with monkeypatch.context() as watched:
+        watched.setattr(ResponseStore, "get", lambda *_: pytest.fail("all of it was read"))
+        head = history.conversation_head("large")
+    assert (head.id, head.created_at, head.metadata, head.items) == ("large", 7, metadata, [])
+    assert history.conversation_head("empty").created_at == 8
+    with pytest.raises(ServerError, match="never stored"):
+        history.conversation_head("none")
+    with pytest.raises(ServerError, match="never stored"):
+        ResponseStore().for_owner("you").conversation_head("large")
 
 
 def test_what_is_deleted_from_memory_leaves_it() -> None:

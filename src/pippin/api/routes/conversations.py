@@ -100,7 +100,7 @@ class Conversations:
 
     async def read(self, request: Request) -> Response:
         history, name = history_of(self._api, request), request.path_params["id"]
-        return await asyncio.to_thread(lambda: json_reply(drawn(history.stored_conversation(name))))
+        return await asyncio.to_thread(lambda: json_reply(drawn(history.conversation_head(name))))
 
     async def change(self, request: Request) -> Response:
         return await asyncio.to_thread(self._change, request, await self._body(request))

@@ -5,11 +5,11 @@ thread.
 """
 
 import contextlib
+import hashlib
 import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -44,6 +44,9 @@ CREATE INDEX IF NOT EXISTS entries_bytes ON entries (owner, bytes, created);
 _PUT: Final = """INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, id) DO UPDATE
     SET kind = excluded.kind, used = excluded.used, bytes = excluded.bytes, body = excluded.body"""
 
+LARGEST_HEAD: Final = 64 << 10  # bytes of a conversation before its items; 16 pairs of metadata take 9 KiB
+BEFORE_ITEMS: Final = b',"items":['
+"""Occurs at most once in the JSON of a conversation: quotes inside texts are escaped, and metadata hold no lists."""
 LARGEST_PAGE: Final = 100  # items
 
 
@@ -96,15 +99,27 @@ class ResponseStore:
     def close(self) -> None:
         self._database.close()
 
-    def put(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None:
+    def put(
+        self,
+        owner: str,
+        id: str,
+        kind: Kind,
+        body: bytes,
+        items: Iterable[str],
+        replaces: bytes | None = None,
+    ) -> bool:
         """Write an entry, then evict entries that are too old, and more until the bounds hold.
 
         The least recently used entry of the owner who holds most is evicted first: an owner who holds less than an
-        equal share loses nothing to others. An entry that alone exceeds the bound is not kept. Raises `ServerError` if
-        nothing can be written.
+        equal share loses nothing to others. An entry that alone exceeds the bound is not kept.
+
+        `replaces`: the `digest` of the entry's body as the caller has read it. If the entry has changed since, or is
+        gone, nothing is written, and the result is False. Raises `ServerError` if nothing can be written.
         """
         now = self._clock()
         with self._database.transaction() as transaction:
+            if replaces is not None and not _still_is(transaction, owner, id, kind, replaces):
+                return False
             if len(body) > self._bytes or not self._entries:
                 _remove(transaction, owner, id)
             else:
@@ -116,10 +131,7 @@ class ResponseStore:
                 )
             if self._is_crowded(transaction, now):
                 self._make_room(transaction, now)
-
-    def alone(self) -> AbstractContextManager[sqlite3.Connection]:
-        """While it is entered, no other thread reads or writes here."""
-        return self._database.transaction()
+        return True
 
     def get(self, owner: str, id: str, kind: Kind) -> bytes | None:
         now = self._clock()
@@ -127,6 +139,15 @@ class ResponseStore:
             row = transaction.execute(
                 "UPDATE entries SET used = ? WHERE owner = ? AND id = ? AND kind = ? AND created >= ? RETURNING body",
                 (now, owner, id, kind, now - self._seconds),
+            ).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def begin(self, owner: str, id: str, kind: Kind, size: int) -> bytes | None:
+        """The first `size` bytes of an entry's body."""
+        with self._database.transaction() as transaction:
+            row = transaction.execute(
+                "SELECT SUBSTR(body, 1, ?) FROM entries WHERE owner = ? AND id = ? AND kind = ? AND created >= ?",
+                (size, owner, id, kind, self._clock() - self._seconds),
             ).fetchone()
         return None if row is None else bytes(row[0])
 
@@ -166,6 +187,13 @@ class ResponseStore:
                 held[owner][1] -= size
 
 
+def _still_is(transaction: sqlite3.Connection, owner: str, id: str, kind: Kind, known: bytes) -> bool:
+    """Whether an entry's body has this digest."""
+    query = "SELECT body FROM entries WHERE owner = ? AND id = ? AND kind = ?"
+    row = transaction.execute(query, (owner, id, kind)).fetchone()
+    return row is not None and digest(bytes(row[0])) == known
+
+
 def _remove_oldest(transaction: sqlite3.Connection, owner: str) -> int:
     """Delete the least recently used entry of this owner; returns its bytes."""
     query = "SELECT id, bytes FROM entries WHERE owner = ? ORDER BY used, created, id LIMIT 1"
@@ -202,18 +230,24 @@ class OwnedHistory:
             raise not_found("response", id)
 
     def save_conversation(self, conversation: StoredConversation) -> None:
+        """Store a new conversation; `change_conversation` changes an existing one."""
         self._put(conversation.id, "conversation", msgspec.json.encode(conversation), conversation.items)
 
     def change_conversation(self, id: str, change: Change) -> StoredConversation:
         """Change a conversation, store it and return it; concurrent changes of others are kept.
 
-        Raises `ServerError` if there is no such conversation, and whatever `change` raises.
+        `change` is called again if another change came first. Raises `ServerError` if there is no such conversation,
+        and whatever `change` raises.
         """
-        with self._store.alone():
-            conversation = self.stored_conversation(id)
+        while True:
+            body = self._store.get(self._owner, id, "conversation")
+            if body is None:
+                raise not_found("conversation", id)
+            conversation = from_json(body, StoredConversation)
             change(conversation)
-            self.save_conversation(conversation)
-        return conversation
+            changed = msgspec.json.encode(conversation)
+            if self._put(id, "conversation", changed, conversation.items, digest(body)):
+                return conversation
 
     def add_to_conversation(self, id: str, items: Iterable[Item]) -> None:
         """Add the items of an answer that a conversation does not have yet; a failure is only logged. A conversation
@@ -229,6 +263,14 @@ class OwnedHistory:
 
     def stored_conversation(self, id: str) -> StoredConversation:
         return self._get(id, "conversation", StoredConversation)
+
+    def conversation_head(self, id: str) -> StoredConversation:
+        """A conversation without its items, which may be many megabytes and come last in the stored JSON."""
+        begun = self._store.begin(self._owner, id, "conversation", LARGEST_HEAD)
+        if begun is None:
+            raise not_found("conversation", id)
+        head, found, _ = begun.partition(BEFORE_ITEMS)
+        return from_json(head + b"}", StoredConversation) if found else self.stored_conversation(id)
 
     def delete_conversation(self, id: str) -> None:
         if not self._store.delete(self._owner, id, "conversation"):
@@ -269,15 +311,22 @@ class OwnedHistory:
                     return item
         raise not_found("item", item_id)
 
-    def _put(self, id: str, kind: Kind, body: bytes, items: Iterable[Item]) -> None:
+    def _put(
+        self, id: str, kind: Kind, body: bytes, items: Iterable[Item], replaces: bytes | None = None
+    ) -> bool:
         ids = [item["id"] for item in items if isinstance(item.get("id"), str)]
-        self._store.put(self._owner, id, kind, body, ids)
+        return self._store.put(self._owner, id, kind, body, ids, replaces)
 
     def _get(self, id: str, kind: Kind, type: type[Body]) -> Body:
         body = self._store.get(self._owner, id, kind)
         if body is None:
             raise not_found(kind, id)
         return from_json(body, type)
+
+
+def digest(body: bytes) -> bytes:
+    """A digest that tells whether the body of an entry has changed."""
+    return hashlib.blake2b(body, digest_size=16).digest()
 
 
 @contextlib.contextmanager
