@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Iterable
 from functools import cache
-from importlib.metadata import distribution, distributions
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -59,7 +59,9 @@ def install_command(extra: str) -> str:
 
 def _origin() -> tuple[str, bool]:
     """The address that this package was installed from, empty for an index, and whether it is a folder in place."""
-    found = distribution("pippin").read_text("direct_url.json")
+    # Source that is only on Python's path has no distribution.
+    installed = next(iter(distributions(name="pippin")), None)
+    found = None if installed is None else installed.read_text("direct_url.json")
     if found is None:
         return "", False
     told = json.loads(found)
