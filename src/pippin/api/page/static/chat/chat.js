@@ -355,7 +355,7 @@ class Chat {
   async run(conversation, message, request, fresh = []) {
     this.runs.get(conversation.id)?.stop();
     const view = () => (this.conversation === conversation ? this.views.get(message.id) : undefined);
-    const run = new Run(message, request, view, () => this.list.keep(conversation, [message]));
+    const run = new Run(message, request, view, () => this.list.store(conversation, [message]));
     this.runs.set(conversation.id, run);
     if (this.conversation === conversation) {
       this.tellAddress("replaceState");

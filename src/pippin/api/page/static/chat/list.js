@@ -42,10 +42,15 @@ export class Conversations {
 
   /** Keep a conversation, and the given messages of it. One without any message is not kept. */
   async keep(conversation, messages = []) {
+    await this.store(conversation, messages);
+    this.draw();
+  }
+
+  /** The same without drawing the list, which has not changed while a message grows. */
+  async store(conversation, messages) {
     if (conversation.leaf === null) return;
     this.all.set(conversation.id, conversation);
     await trying(() => keep(conversation, messages));
-    this.draw();
   }
 
   draw() {
