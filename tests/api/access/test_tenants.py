@@ -228,6 +228,7 @@ def test_how_long_a_model_stays_is_for_administrators(
         task = service.runs[0].task
         assert isinstance(task, Generate)
         assert (task.request.keep_alive is not None) == honoured
+        assert ("`keep_alive` was ignored" in reply.text) == (not honoured)
 
 
 def test_only_administrators_put_a_request_before_those_of_others(keys: str) -> None:

@@ -1,6 +1,7 @@
 """Answers requests to models: the one path of every dialect and kind, streamed and whole."""
 
 import asyncio
+import functools
 import hashlib
 import logging
 import re
@@ -70,7 +71,15 @@ class UnknownFields:
 MOST_TOLD: Final = 4  # unknown fields that one answer names
 
 
-def mistyped(unknown: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+NOT_KEPT: Final = (
+    "Only who manages the server decides how long a model stays loaded; `keep_alive` was ignored."
+)
+
+
+@functools.lru_cache(
+    1024
+)  # a client sends the same unknown fields with each request, and to compare names takes long
+def mistyped(unknown: tuple[str, ...], known: frozenset[str]) -> tuple[str, ...]:
     """A sentence for each unknown field at the top of a body whose name is nearly that of a known one."""
     near = {name: nearest(name, known) for name in unknown[:MOST_TOLD] if name.isidentifier()}
     return tuple(f"There is no field `{name}`; it was ignored.{hint}" for name, hint in near.items() if hint)
@@ -171,7 +180,7 @@ class Handler:
             encoder = dialect.encoder(decoded, operation.run)
         else:
             encoder = await asyncio.to_thread(dialect.encoder, decoded, operation.run)
-        warnings = mistyped(decoded.ignored, dialect.contract.names)
+        warnings = operation.warnings + mistyped(decoded.ignored, dialect.contract.names)
         return replace(operation, encoder=encoder, media=dialect.media, warnings=warnings)
 
     async def prepare_generation(
@@ -283,6 +292,7 @@ class Handler:
             run=await self._run_info(first.model, exchange, Generate.model_kind),
             stream=stream,
             timeout=first.timeout,
+            warnings=() if exchange.manages or first.keep_alive is None else (NOT_KEPT,),
         )
 
     async def _run_info(self, model: str, exchange: Exchange, kind: ModelKind | None) -> RunInfo:
