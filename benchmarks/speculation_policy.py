@@ -27,7 +27,7 @@ from typing import Any, cast
 from benchmarks.speculation import Subject, Work
 from pippin.config.options.model import ModelOptions
 from pippin.engines.cpu.blas import accelerate_blas
-from pippin.engines.device import PRODUCT_COSTS
+from pippin.engines.device import WITH_VNNI
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.pace import Pace, StepTimes
 from pippin.engines.language.step.speculation.proposers import NOTHING, Lookup, Proposal
@@ -110,8 +110,8 @@ class ToldPace(Pace):
     """Knows what passes cost."""
 
     def __init__(self, most: int) -> None:
-        super().__init__(most, costs=PRODUCT_COSTS)
-        self.times = ToldTimes(costs=PRODUCT_COSTS)
+        super().__init__(most, costs=WITH_VNNI)
+        self.times = ToldTimes(costs=WITH_VNNI)
 
     def lengths(self, chances: Many[float], available: Many[int]) -> list[int]:
         self._trial, self._budget, self._since_plain = 1, 0.0, 0
@@ -144,7 +144,7 @@ class Machine:
     taken: float = 0.0  # seconds of the last step
 
     def __post_init__(self) -> None:
-        pace = ToldPace(self.proposed) if self.told else Pace(self.proposed, costs=PRODUCT_COSTS)
+        pace = ToldPace(self.proposed) if self.told else Pace(self.proposed, costs=WITH_VNNI)
         self.speculation = Speculation(Lookup(in_text=True), pace, most=self.proposed)
 
     def run(self, texts: list[Text], tokens: int) -> tuple[float, float]:
@@ -216,7 +216,7 @@ class Measuring(Pace):
 
 def print_costs(folder: Path, proposed: int, rounds: int) -> None:
     subject = Subject(folder, True, num_draft_tokens=proposed, prompt_lookup=True)
-    engine, pace = subject.engine, Measuring(proposed, costs=PRODUCT_COSTS)
+    engine, pace = subject.engine, Measuring(proposed, costs=WITH_VNNI)
     subject.speculation.proposer, subject.speculation.pace = Anything(), pace
     print("sequences  milliseconds of CPU time by vectors", flush=True)
     for sequences, numbers in VECTORS.items():

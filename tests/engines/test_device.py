@@ -9,6 +9,9 @@ from pippin.core.errors import ServerError
 from pippin.engines import device
 from pippin.engines.device import (
     CPU_CHUNK,
+    WITH_AVX2,
+    WITH_VNNI,
+    Costs,
     DeviceFacts,
     chunk_within,
     configure,
@@ -31,6 +34,12 @@ LINUX = DeviceFacts(
 CUDA = DeviceFacts(
     system="Linux", accelerator="cuda", memory=80 * GIB, free=79 * GIB, working_set=80 * GIB, cores=16
 )
+
+
+@pytest.mark.parametrize(("at_once", "costs"), [(True, WITH_VNNI), (False, WITH_AVX2)])
+def test_products_cost_what_the_processors_instructions_make_them_cost(at_once: bool, costs: Costs) -> None:
+    facts = msgspec.structs.replace(LINUX, multiplies_int8_at_once=at_once)
+    assert decide(facts, ModelOptions()).product_costs == costs
 
 
 def test_weights_run_as_stored_on_gpus_and_as_float32_on_a_cpu() -> None:

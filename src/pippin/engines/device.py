@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 import psutil
 from msgspec import Struct, to_builtins
@@ -59,7 +59,9 @@ REPORT_PAUSE = 0.5  # seconds over which the load of other processes is measured
 # 90,000 tokens of context (mlx issue 3267). Chunks stay whole up to 32,768 tokens of context; not measured by us.
 WATCHDOG_PAIRS = 2048 * (2048 + 32_768)
 
-PRODUCT_COSTS: Final = (
+Costs = tuple[tuple[int, float], ...]
+"""Numbers of vectors, ascending, and the time of a product with so many, as a multiple of that with one."""
+WITH_VNNI: Costs = (
     (1, 1.0),
     (2, 1.1),
     (3, 1.22),
@@ -79,10 +81,29 @@ PRODUCT_COSTS: Final = (
     (64, 13.6),
     (1024, 214.0),  # in proportion
 )
-"""Numbers of vectors, ascending, and the time of a product of the kernels for CPUs with so many, as a multiple of that
-with one, where they multiply int8 with one instruction. They take 1, 2, 3, 4, 6, 8, 12 or 16 vectors at a
+"""Of the kernels for CPUs that multiply int8 with one instruction. They take 1, 2, 3, 4, 6, 8, 12 or 16 vectors at a
 time, so that costs grow in steps: one more vector costs next to nothing, or much. Measured by
 `benchmarks.speculation_policy --measure`; on other machines the height differs, but hardly the shape."""
+WITH_AVX2: Costs = (
+    (1, 1.0),
+    (2, 1.7),
+    (3, 1.95),
+    (4, 2.4),
+    (6, 3.4),
+    (8, 4.2),
+    (9, 6.0),
+    (12, 6.7),
+    (16, 7.6),
+    (17, 9.1),
+    (24, 11.6),
+    (25, 13.6),
+    (32, 16.0),
+    (36, 17.5),
+    (48, 21.5),
+    (64, 30.2),
+    (1024, 480.0),  # in proportion
+)
+"""The same on AVX2, where a product takes several instructions, so that one vector leaves the processor less idle."""
 
 EVALUATED_BYTES = 256 * 2**20  # of weights evaluated at once: one command over 300 GB is killed, too
 
@@ -105,6 +126,8 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     most_arrays: int | None = None  # that can be there at once (Metal)
     largest_array: int | None = None  # bytes (Metal)
     cores: int = 1
+    # One instruction adds up products of int8, as VNNI, AMX and NEON have.
+    multiplies_int8_at_once: bool = False
 
 
 class DevicePlan(Struct, frozen=True, kw_only=True):
@@ -128,6 +151,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     slow_functions: bool = False  # MLX computes exp, erf and softmax one number at a time
     kernels: bool = False  # Pippin's own kernels for CPUs compute the decoders that they know
     activations: CpuActivations = "float32"  # what the kernels round vectors to
+    product_costs: Costs = WITH_VNNI  # of the kernels' products
     sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
 
     def longest_chunk(self, context: int) -> int:
@@ -172,6 +196,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         slow_functions=on_cpu and facts.system == "Linux",
         kernels=on_cpu and _wants_kernels(options),
         activations=options.cpu_activations if on_cpu else "float32",
+        product_costs=WITH_VNNI if facts.multiplies_int8_at_once else WITH_AVX2,
         sorts_slowly=on_cpu,
     )
 
@@ -264,6 +289,8 @@ def find_facts() -> DeviceFacts:
     """Ask MLX and the system what the device is. Imports mlx: an accelerated BLAS must have been loaded before."""
     import mlx.core as mx
 
+    from pippin.engines.cpu import kernels
+
     memory = psutil.virtual_memory()
     system = platform.system()
     accelerator: Accelerator = "cpu"
@@ -290,6 +317,7 @@ def find_facts() -> DeviceFacts:
         most_arrays=most_arrays,
         largest_array=largest_array,
         cores=os.cpu_count() or 1,
+        multiplies_int8_at_once=accelerator == "cpu" and kernels.multiplies_int8_at_once(),
     )
 
 

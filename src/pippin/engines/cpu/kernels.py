@@ -23,10 +23,20 @@ def best_instruction_set() -> str:
     return best
 
 
+def multiplies_int8_at_once() -> bool:
+    """Whether the kernels have one instruction that adds up products of int8, as VNNI, AMX and NEON do. AVX2 by itself
+    takes several."""
+    return why_missing() is None and _int8_sets()[0] not in ("avx2", "baseline")
+
+
 def has_amx() -> bool:
     """Whether `int8-amx` may be asked for here."""
-    if why_missing() is not None:
-        return False
+    return why_missing() is None and "amx" in _int8_sets()
+
+
+def _int8_sets() -> list[str]:
+    """Ways to multiply int8 that this processor has, the best first."""
     from pippin_kernels import int8_sets
 
-    return "amx" in int8_sets()
+    sets: list[str] = int8_sets()
+    return sets

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pippin.engines.device import PRODUCT_COSTS
+from pippin.engines.device import WITH_AVX2, WITH_VNNI
 from pippin.engines.language.step.speculation.pace import (
     Acceptance,
     Pace,
@@ -145,7 +145,7 @@ def test_of_two_sequences_only_the_one_that_is_guessed_right_has_proposals() -> 
 
 def measured(costs: dict[int, float], sequences: int) -> Pace:
     """A pace without padding that knows what passes of these sequences take, by the tokens that they compute."""
-    pace = Pace(8, costs=PRODUCT_COSTS)
+    pace = Pace(8, costs=WITH_VNNI)
     for _ in range(3):
         pace.observe(sequences, sequences, costs[sequences], sequences)
     for _ in range(2):
@@ -180,7 +180,7 @@ def test_what_hardly_pays_is_not_proposed_at_four_and_what_copies_is() -> None:
 def run_of_four(chance: float, steps: int, seed: int) -> float:
     """Times the speed of plain steps: four new sequences on the kernels, each of which finds something in a third of
     its steps."""
-    draw, pace = Random(seed), Pace(8, costs=PRODUCT_COSTS)
+    draw, pace = Random(seed), Pace(8, costs=WITH_VNNI)
     seen = [Acceptance() for _ in range(4)]
     taken, given = 0.0, 0
     for _ in range(steps):
@@ -209,7 +209,7 @@ def test_a_second_of_four_sequences_pays_little_for_finding_out(chance: float) -
 
 
 def test_four_sequences_try_nothing_that_could_not_pay_if_more_were_right() -> None:
-    pace = Pace(8, costs=PRODUCT_COSTS)
+    pace = Pace(8, costs=WITH_VNNI)
     for _ in range(3):
         pace.observe(4, 4, 0.01, 4)
     pace.observe(4, 8, 0.016, 5)  # one was right of four
@@ -218,7 +218,7 @@ def test_four_sequences_try_nothing_that_could_not_pay_if_more_were_right() -> N
 
 def test_what_was_never_measured_is_come_to_in_steps() -> None:
     """A guess that is too low would have the first check compute all that there is."""
-    pace = Pace(8, costs=PRODUCT_COSTS)
+    pace = Pace(8, costs=WITH_VNNI)
     for _ in range(3):
         pace.observe(4, 4, 0.01, 4)
     computed = []
@@ -230,27 +230,23 @@ def test_what_was_never_measured_is_come_to_in_steps() -> None:
     assert max(computed) > 8
 
 
-DEAR = ((1, 1.0), (2, 1.7), (4, 2.4), (8, 4.2))
-"""Of products that leave a processor less idle with one vector."""
-
-
 def test_before_it_is_measured_what_a_pass_takes_is_known_of_the_processor() -> None:
     pays = {}
-    for costs in (PRODUCT_COSTS, DEAR):
+    for costs in (WITH_VNNI, WITH_AVX2):
         pace = Pace(8, costs=costs)
         for _ in range(3):
             pace.observe(1, 1, 0.010, 1)
         rates = [pace.rate([0.6], [count]) for count in (0, 1)]
         pays[costs] = rates[1] > rates[0]
         assert pace.times.expected(1, 2) == pytest.approx(0.010 * dict(costs)[2])
-    assert pays[PRODUCT_COSTS]
-    assert not pays[DEAR]
+    assert pays[WITH_VNNI]
+    assert not pays[WITH_AVX2]
 
 
 def test_one_vector_more_than_a_product_takes_does_not_speak_for_many() -> None:
     """Five vectors take as long as six. By a line through that, four sequences would not pay for their right proposals
     at all, and nothing was proposed for the rest of their answers."""
-    pace = Pace(8, costs=PRODUCT_COSTS)
+    pace = Pace(8, costs=WITH_VNNI)
     for _ in range(3):
         pace.observe(4, 4, 0.010, 4)
     pace.observe(4, 5, 0.0173, 5)
@@ -260,7 +256,7 @@ def test_one_vector_more_than_a_product_takes_does_not_speak_for_many() -> None:
 
 
 def test_a_first_pass_that_was_held_up_does_not_speak_for_longer_ones() -> None:
-    times = StepTimes(costs=PRODUCT_COSTS)
+    times = StepTimes(costs=WITH_VNNI)
     for _ in range(2):
         times.observe(4, 4, 0.01)
     times.observe(4, 11, 0.2)
@@ -276,7 +272,7 @@ def test_one_pass_that_was_held_up_does_not_make_its_length_look_dear() -> None:
     assert times.expected(1, 4) == pytest.approx(0.016), "as much as for eight, at most"
 
 
-@pytest.mark.parametrize("costs", [(), PRODUCT_COSTS], ids=["with padding", "without"])
+@pytest.mark.parametrize("costs", [(), WITH_VNNI], ids=["with padding", "without"])
 def test_no_pass_is_expected_to_take_less_than_a_plain_step(costs: Points) -> None:
     """Plain steps that were held up made a line that fell, and beyond its zero times below none."""
     times = StepTimes(costs)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
 from pippin.core.requests import Sampling
-from pippin.engines.device import PRODUCT_COSTS
+from pippin.engines.device import WITH_VNNI
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.step.sequences import Running, Sequence
@@ -289,7 +289,7 @@ def tokens_of(speculation: Speculation, running: list[Running]) -> list[list[int
 
 def test_what_has_more_in_common_is_measured_apart_from_what_has_less() -> None:
     """A phrase of two tokens that is always followed otherwise takes nothing from a passage that is copied."""
-    pace = Pace(4, costs=PRODUCT_COSTS)
+    pace = Pace(4, costs=WITH_VNNI)
     for computed in (1, 1, 1, 5, 5, 4, 4, 3, 3, 2, 2):
         pace.times.observe(1, computed, 0.01 + 0.001 * computed)
     pace._trial = 1  # no trial is due

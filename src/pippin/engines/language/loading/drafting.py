@@ -12,7 +12,6 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.published import name_of
-from pippin.engines.device import PRODUCT_COSTS
 from pippin.engines.language.drafters import loading as drafters
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.probe import Batching, can_rewind, choose_batching
@@ -54,7 +53,7 @@ def open_speculation(asked: Asked, head: Head, batching: Batching) -> Speculatio
 
 
 def _pace_of(asked: Asked) -> Pace:
-    costs = PRODUCT_COSTS if getattr(asked.model, "takes_padding", False) else ()
+    costs = asked.plan.product_costs if getattr(asked.model, "takes_padding", False) else ()
     return Pace(asked.options.num_draft_tokens, overlaps=asked.plan.overlaps, costs=costs)
 
 
