@@ -70,6 +70,17 @@ def test_a_reload_keeps_what_came_of_an_answer_and_the_place(address: str, opene
     done(page)
 
 
+def test_a_reload_before_the_first_word_keeps_the_question(address: str, opened: Opener) -> None:
+    page = opened(address)
+    ready(page)
+    page.fill("#chat-input", "slow please")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#chat-list .title:has-text('slow please')")
+    page.reload()
+    page.wait_for_selector("text=This answer is not complete")
+    assert texts(page) == ["slow please"]
+
+
 def test_an_answer_goes_on_while_another_conversation_is_shown(address: str, opened: Opener) -> None:
     page = opened(address)
     ask(page, "brief please")

@@ -348,7 +348,8 @@ class Chat {
     const messages = messagesOf(conversation.system, shown(conversation));
     Object.assign(message, { finish: null, error: null });
     const going = { continue_final_message: true, add_generation_prompt: false };
-    await this.run(conversation, message, { model: message.model, messages, ...options, ...going });
+    const model = message.model ?? at("chat-model").value;
+    await this.run(conversation, message, { model, messages, ...options, ...going });
   }
 
   /** Run one answer to its end, whatever is shown meanwhile, and then what was asked in the meantime. */
@@ -361,7 +362,8 @@ class Chat {
       this.tellAddress("replaceState");
       this.draw({ toTheEnd: true });
     }
-    await this.list.keep(conversation, fresh);
+    // The end of a conversation is kept with its message, or a reload would look for it in vain.
+    await this.list.keep(conversation, [...fresh, message]);
     await run.ended();
     if (this.runs.get(conversation.id) === run) this.runs.delete(conversation.id);
     if (this.conversation === conversation) this.draw();
