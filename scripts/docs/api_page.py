@@ -107,7 +107,7 @@ this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC, SI
 | `input_audio_buffer.append` | with `server_vad`: `input_audio_buffer.speech_started`, `input_audio_buffer.speech_stopped`, then as for a commit |
 | `input_audio_buffer.commit` | `input_audio_buffer.committed`, the item, `conversation.item.input_audio_transcription.delta` and `.completed` or `.failed` |
 | `input_audio_buffer.clear` | `input_audio_buffer.cleared` |
-| `response.create` | `response.created`, `rate_limits.updated` if the key has limits; `response.output_item.added`, `response.content_part.added`; `response.output_text.delta` or `response.output_audio.delta` and `response.output_audio_transcript.delta`; `response.function_call_arguments.delta`; each with its `.done`; `response.mcp_call.*` for tools that Pippin calls; `response.done` |
+| `response.create` | `response.created`, `rate_limits.updated` if the key has limits; `response.output_item.added`, `response.content_part.added`; `response.output_text.delta` or `response.output_audio.delta` and `response.output_audio_transcript.delta`; `response.function_call_arguments.delta`; each with its `.done`; `response.done` |
 | `response.cancel` | `response.done` with the status `cancelled` |
 
 | Field of a session or a response | What happens |

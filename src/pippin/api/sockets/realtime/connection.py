@@ -18,7 +18,7 @@ from pippin.api.sockets.realtime.calls import OPERATION, Calls
 from pippin.api.sockets.realtime.conversation import Conversation, Entry, bytes_of, user_sound
 from pippin.api.sockets.realtime.input_sound import SHORTEST_MS, InputBuffer, Recording, sound_of
 from pippin.api.sockets.realtime.items import (
-    GivenItem,
+    Item,
     MessageItem,
     OutputItem,
     check_content,
@@ -247,7 +247,7 @@ class Connection:
         await self._send(e.ItemDone(previous_item_id=before, item=item))
         self._hear(entry)
 
-    def _entry_of(self, given: GivenItem, path: str) -> Entry:
+    def _entry_of(self, given: Item, path: str) -> Entry:
         """The entry for an item that the client sent. Raises `ServerError`."""
         item = completed(given, given.id or new_id("item"))
         recording = None
@@ -402,7 +402,7 @@ class Connection:
             metadata=fields.metadata,
         )
 
-    def _input(self, given: GivenItem | e.ItemReference, number: int, brought: list[Entry]) -> Entry:
+    def _input(self, given: Item | e.ItemReference, number: int, brought: list[Entry]) -> Entry:
         """The entry for an item of a response's own input; added to `brought` if it is not in the conversation."""
         if isinstance(given, e.ItemReference):
             return self._conversation.find(given.id)

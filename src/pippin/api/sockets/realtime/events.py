@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pippin.api.dialects.shared.fields import Contract
-from pippin.api.sockets.realtime.items import GivenItem, Item, ItemId
+from pippin.api.sockets.realtime.items import Item, ItemId
 from pippin.api.sockets.realtime.session import (
     Metadata,
     Modality,
@@ -30,7 +30,7 @@ class SessionUpdate(ClientEvent, kw_only=True):
 
 
 class ItemCreate(ClientEvent, kw_only=True):
-    item: GivenItem
+    item: Item
     previous_item_id: Annotated[str, Meta(max_length=64)] | None = None
 
 
@@ -59,7 +59,7 @@ class ResponseFields(SharedFields, kw_only=True):
     """The `response` of a `response.create`; its fields override the session's for this response."""
 
     conversation: Literal["auto", "none"] | UnsetType | None = UNSET
-    input: list[GivenItem | ItemReference] | UnsetType | None = UNSET
+    input: list[Item | ItemReference] | UnsetType | None = UNSET
     metadata: Metadata | None = None
 
 
@@ -189,11 +189,6 @@ class ServerEvent(Struct, tag_field="type", kw_only=True):
 
 class OfResponse(ServerEvent, kw_only=True):
     response_id: str
-
-
-class InProgress(ServerEvent, kw_only=True):
-    item_id: str
-    output_index: int
 
 
 class OfItem(OfResponse, kw_only=True):
@@ -362,23 +357,3 @@ class ArgumentsDone(OfItem, tag="response.function_call_arguments.done", kw_only
     call_id: str
     name: str
     arguments: str
-
-
-class ServerArgumentsDelta(ItemPiece, tag="response.mcp_call_arguments.delta", kw_only=True):
-    pass
-
-
-class ServerArgumentsDone(OfItem, tag="response.mcp_call_arguments.done", kw_only=True):
-    arguments: str
-
-
-class ServerCallStarted(InProgress, tag="response.mcp_call.in_progress", kw_only=True):
-    pass
-
-
-class ServerCallCompleted(InProgress, tag="response.mcp_call.completed", kw_only=True):
-    pass
-
-
-class ServerCallFailed(InProgress, tag="response.mcp_call.failed", kw_only=True):
-    pass

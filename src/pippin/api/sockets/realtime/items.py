@@ -1,7 +1,7 @@
 """The items of a conversation: their form on the wire, and as messages for the model."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -51,25 +51,7 @@ class OutputItem(BaseItem, tag_field="type", tag="function_call_output", kw_only
     output: str
 
 
-class ToolListItem(Struct, tag_field="type", tag="mcp_list_tools", kw_only=True):
-    id: ItemId
-    server_label: str
-    tools: list[dict[str, Any]]
-
-
-class ServerCallItem(Struct, tag_field="type", tag="mcp_call", kw_only=True):
-    """A call of an MCP tool that Pippin made itself."""
-
-    id: ItemId
-    server_label: str
-    name: str
-    arguments: str = ""
-    output: str | None = None
-    error: dict[str, Any] | None = None
-
-
-GivenItem = MessageItem | CallItem | OutputItem
-Item = GivenItem | ToolListItem | ServerCallItem
+Item = MessageItem | CallItem | OutputItem
 
 ALLOWED: Final[dict[str, tuple[ContentType, ...]]] = {
     "system": ("input_text",),
@@ -143,10 +125,6 @@ def messages_of(
                 end_turn()
                 result = ToolResult(item.call_id, (Text(item.output),), names.get(item.call_id))
                 messages.append(Message("tool", (result,)))
-            case ServerCallItem(output=str() as output):
-                turn.append(ToolCall(item.id, item.name, item.arguments))
-                end_turn()
-                messages.append(Message("tool", (ToolResult(item.id, (Text(output),), item.name),)))
     end_turn()
     return tuple(messages)
 
@@ -177,7 +155,7 @@ def size_of(item: Item) -> int:
     return len(msgspec.json.encode(item)) + 512
 
 
-def completed(item: GivenItem, id: str) -> GivenItem:
+def completed(item: Item, id: str) -> Item:
     """An item that a client sent, with the omitted fields filled in."""
     item.id = id
     item.object = "realtime.item"

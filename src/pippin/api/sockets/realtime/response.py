@@ -24,8 +24,6 @@ from pippin.api.sockets.realtime.items import (
     Content,
     Item,
     MessageItem,
-    ServerCallItem,
-    ToolListItem,
     messages_of,
 )
 from pippin.api.sockets.realtime.session import (
@@ -48,7 +46,6 @@ from pippin.core.events import (
     PartStarted,
     SpeechChunk,
     Spoken,
-    ToolsListed,
     Usage,
 )
 from pippin.core.requests import GenerationRequest
@@ -198,7 +195,6 @@ class Response:
         self._answer: Answer | None = None
         self._stopped: Reason | None = None
         self._stopping = asyncio.Event()
-        self._server_calls: dict[str, OpenItem] = {}  # by the id of the call
         self._usage: Usage | None = None
         self._warnings: list[str] | UnsetType = UNSET
         self._incomplete = False
@@ -280,27 +276,11 @@ class Response:
                     arguments="",
                 )
                 await self._begin(call)
-            case PartStarted(kind="server_call", id=id, name=name, server=server):
-                await self._begin_server_call(id or "", name or "", server or "")
-            case PartStarted(kind="server_result", id=id, is_error=is_error):
-                self._begin_server_result(id or "", is_error)
-            case PartStarted():  # reasoning, for which the API has no events
+            case PartStarted():  # reasoning, for which the API has no events, and tools that Pippin calls itself
                 self._open = None
             case PartDelta(text=text) if text and self._open is not None:
                 await self._say(self._open, text)
             case PartEnded() if self._open is not None:
-                await self._end_item(self._open)
-            case ToolsListed(server=server, tools=tools):
-                listed = [
-                    {
-                        "name": tool.name,
-                        "description": tool.description,
-                        "input_schema": tool.parameters or {},
-                    }
-                    for tool in tools
-                ]
-                await self._begin(ToolListItem(id=new_id("mcpl"), server_label=server, tools=listed))
-                assert self._open is not None
                 await self._end_item(self._open)
             case Finished(usage=usage):
                 self._usage, self._warnings = usage, warnings_of([event])
@@ -335,18 +315,6 @@ class Response:
             part = e.Part(type="text", text="")
         await self._send(e.PartAdded(**self._place(opened), part=part))
 
-    async def _begin_server_call(self, id: str, name: str, server: str) -> None:
-        call = ServerCallItem(id=new_id("mcp"), server_label=server, name=name)
-        self._server_calls[id] = opened = await self._begin(call)
-        await self._send(e.ServerCallStarted(item_id=opened.id, output_index=opened.index))
-
-    def _begin_server_result(self, id: str, is_error: bool) -> None:
-        """The result of a call completes the item of the call with the same id."""
-        self._open = opened = self._server_calls[id]
-        assert isinstance(opened.item, ServerCallItem)
-        opened.item.output = ""
-        opened.item.error = {"type": "tool_execution_error", "message": ""} if is_error else None
-
     async def _say(self, opened: OpenItem, text: str) -> None:
         match opened.item:
             case MessageItem(content=[part]):
@@ -361,13 +329,6 @@ class Response:
                 opened.pieces.append(text)
                 place = self._item_place(opened)
                 await self._send(e.ArgumentsDelta(**place, call_id=str(call.call_id), delta=text))
-            case ServerCallItem(output=None) as server_call:
-                server_call.arguments += text
-                await self._send(e.ServerArgumentsDelta(**self._item_place(opened), delta=text))
-            case ServerCallItem() as server_call:
-                server_call.output = (server_call.output or "") + text
-                if server_call.error is not None:
-                    server_call.error["message"] = server_call.output
             case _:
                 pass
 
@@ -387,15 +348,6 @@ class Response:
                         **self._item_place(opened), call_id=str(call.call_id), name=call.name, arguments=said
                     )
                 )
-            case ServerCallItem(output=None) as server_call if not interrupted:
-                self._open = None  # the result will end this item
-                await self._send(
-                    e.ServerArgumentsDone(**self._item_place(opened), arguments=server_call.arguments)
-                )
-                return
-            case ServerCallItem(error=error):
-                kind = e.ServerCallFailed if error or interrupted else e.ServerCallCompleted
-                await self._send(kind(item_id=opened.id, output_index=opened.index))
             case _:
                 pass
         self._open = None
