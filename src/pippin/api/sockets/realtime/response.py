@@ -4,7 +4,7 @@ import asyncio
 import base64
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from uuid import uuid4
@@ -13,29 +13,20 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from pippin.api.access.errors import INTERNAL
-from pippin.api.access.exchange import Exchange
 from pippin.api.answers.answer import Answer
 from pippin.api.dialects.shared.openai import error_body, warnings_of
 from pippin.api.sockets.realtime import events as e
 from pippin.api.sockets.realtime.calls import Calls, Send
-from pippin.api.sockets.realtime.conversation import Conversation, Entry, SpokenText
-from pippin.api.sockets.realtime.items import (
+from pippin.api.sockets.realtime.conversation import (
     CallItem,
     Content,
+    Conversation,
+    Entry,
     Item,
     MessageItem,
     messages_of,
 )
-from pippin.api.sockets.realtime.session import (
-    Pcm,
-    Pcma,
-    Pcmu,
-    Settings,
-    SoundFormat,
-    bytes_per_ms,
-    choice_of,
-    tools_of,
-)
+from pippin.api.sockets.realtime.session import PCM, Settings, choice_of, tools_of
 from pippin.core.conversation import Inline
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import (
@@ -49,7 +40,7 @@ from pippin.core.events import (
     Usage,
 )
 from pippin.core.requests import GenerationRequest
-from pippin.core.tasks import Speak, SpeechFormat
+from pippin.core.tasks import Speak
 from pippin.core.traces import trace_of
 
 log = logging.getLogger(__name__)
@@ -68,13 +59,9 @@ Speaking = Callable[[str], AsyncIterator[bytes]]
 class Voice:
     """Speaks one message. `say` adds text; `finish` waits until all of it was spoken."""
 
-    def __init__(
-        self, speak: Speaking, format: SoundFormat, longest: int, send: Callable[[str], Awaitable[None]]
-    ) -> None:
+    def __init__(self, speak: Speaking, longest: int, send: Callable[[str], Awaitable[None]]) -> None:
         """`longest` is the most characters for one call of the speech model. `send` gets sound in base64."""
-        self.spoken: list[SpokenText] = []
         self._speak = speak
-        self._rate = bytes_per_ms(format)
         self._longest = longest
         self._send = send
         self._written = ""
@@ -101,17 +88,11 @@ class Voice:
 
     async def _run(self) -> None:
         while (sentence := await self._sentences.get()) is not None:
-            begin = self.spoken[-1].end if self.spoken else 0.0
-            self.spoken.append(SpokenText(sentence, begin, begin))
             if not any(letter.isalnum() for letter in sentence):
                 continue
-            size = 0
             async for data in self._speak(sentence.strip()):
                 for start in range(0, len(data), DELTA):
-                    piece = data[start : start + DELTA]
-                    size += len(piece)
-                    self.spoken[-1] = SpokenText(sentence, begin, begin + size / self._rate)
-                    await self._send(base64.b64encode(piece).decode())
+                    await self._send(base64.b64encode(data[start : start + DELTA]).decode())
 
 
 def sentence_length(text: str, longest: int) -> int | None:
@@ -125,8 +106,6 @@ def sentence_length(text: str, longest: int) -> int | None:
     return blank + 1 if blank > 0 else longest
 
 
-Reason = Literal["client_cancelled", "turn_detected"]
-
 CANCELLED: Final = ErrorReport(kind="cancelled", message="The response was cancelled.")
 
 
@@ -136,9 +115,8 @@ class Order:
 
     settings: Settings
     entries: tuple[Entry, ...]
-    brought: tuple[Entry, ...] = ()  # entries that are not in the conversation
     hears: bool  # the language model itself takes audio
-    conversation: Conversation | None  # to which the answer is added
+    conversation: Conversation  # to which the answer is added
     conversation_id: str
     metadata: dict[str, str] | None = None
 
@@ -193,24 +171,18 @@ class Response:
         self._output: list[Item] = []
         self._open: OpenItem | None = None
         self._answer: Answer | None = None
-        self._stopped: Reason | None = None
+        self.stopped = False  # `stop` was called; the last events may still be sent
         self._stopping = asyncio.Event()
         self._usage: Usage | None = None
         self._warnings: list[str] | UnsetType = UNSET
         self._incomplete = False
         self._sound_tokens = 0
 
-    @property
-    def stopped(self) -> bool:
-        """Whether `stop` was called; the last events may still be sent."""
-        return self._stopped is not None
-
-    def stop(self, reason: Reason) -> None:
-        if self._stopped is None:
-            self._stopped = reason
-            self._stopping.set()
-            if self._answer is not None:
-                self._answer.end(CANCELLED)
+    def stop(self) -> None:
+        self.stopped = True
+        self._stopping.set()
+        if self._answer is not None:
+            self._answer.end(CANCELLED)
 
     async def run(self) -> None:
         """Answer, and send how the response ended. Only raises `CancelledError`."""
@@ -239,13 +211,12 @@ class Response:
             stopping.cancel()
 
     async def _generate(self) -> None:
-        if self._stopped is not None:
+        if self.stopped:
             return
-        async with self._calls.generation(request_of(self._order)) as (answer, exchange):
+        async with self._calls.generation(request_of(self._order)) as answer:
             self._answer = answer
-            if self._stopped is not None:
+            if self.stopped:
                 answer.end(CANCELLED)
-            await self._tell_limits(exchange)
             try:
                 async for events in answer.batches():
                     # `Finished` comes in one batch with the end of the last part, whose item it makes incomplete.
@@ -290,12 +261,11 @@ class Response:
     async def _begin(self, item: Item) -> OpenItem:
         conversation = self._order.conversation
         entry = Entry(item)
-        before = conversation.add(entry) if conversation is not None else None
+        before = conversation.add(entry)
         self._open = opened = OpenItem(item, len(self._output), entry)
         self._output.append(item)
         await self._send(e.OutputItemAdded(response_id=self.id, output_index=opened.index, item=item))
-        if conversation is not None:
-            await self._send(e.ItemAdded(previous_item_id=before, item=item))
+        await self._send(e.ItemAdded(previous_item_id=before, item=item))
         return opened
 
     async def _begin_message(self) -> None:
@@ -308,8 +278,7 @@ class Response:
             message.content.append(Content(type="output_audio", transcript=""))
             part = e.Part(type="audio", transcript="")
             longest = self._calls.api.options.max_speech_chars
-            opened.voice = Voice(self._speak, settings.output, longest, self._sound)
-            opened.entry.spoken = opened.voice.spoken
+            opened.voice = Voice(self._speak, longest, self._sound)
         else:
             message.content.append(Content(type="output_text", text=""))
             part = e.Part(type="text", text="")
@@ -353,7 +322,7 @@ class Response:
         self._open = None
         await self._send(e.OutputItemDone(response_id=self.id, output_index=opened.index, item=opened.item))
         conversation = self._order.conversation
-        if conversation is not None and conversation.has(opened.id):
+        if conversation.has(opened.id):
             conversation.grown(opened.entry)
             await self._send(e.ItemDone(previous_item_id=conversation.before(opened.id), item=opened.item))
 
@@ -394,8 +363,8 @@ class Response:
             text=text,
             voice=settings.voice,
             speed=settings.speed,
-            format=spoken_format(settings.output),
-            rate=settings.output.rate,
+            format="pcm",
+            rate=PCM.rate,
             stream=True,
         )
         async with self._calls.task(task, settings.speech_model, counted=False) as answer:
@@ -408,14 +377,10 @@ class Response:
                             self._sound_tokens += usage.completion_tokens
 
     async def _sound(self, delta: str) -> None:
-        if self._open is not None and self._stopped is None:
+        if self._open is not None and not self.stopped:
             await self._send(e.SoundDelta(**self._place(self._open), delta=delta))
 
     # Reports
-
-    async def _tell_limits(self, exchange: Exchange) -> None:
-        if limits := limits_of(exchange):
-            await self._send(e.RateLimits(rate_limits=limits))
 
     def _place(self, opened: OpenItem) -> dict[str, Any]:
         return {**self._item_place(opened), "content_index": 0}
@@ -424,8 +389,8 @@ class Response:
         return {"response_id": self.id, "item_id": opened.id, "output_index": opened.index}
 
     def _ended(self, failure: ErrorReport | None) -> e.ResponseObject:
-        if self._stopped is not None:
-            details = e.StatusDetails(type="cancelled", reason=self._stopped)
+        if self.stopped:
+            details = e.StatusDetails(type="cancelled", reason="client_cancelled")
             return self._drawn("cancelled", details)
         if failure is not None:
             error = error_body(failure).error
@@ -446,7 +411,7 @@ class Response:
             status=status,
             status_details=details,
             output=list(self._output),
-            conversation_id=None if self._order.conversation is None else self._order.conversation_id,
+            conversation_id=self._order.conversation_id,
             output_modalities=settings.modalities,
             max_output_tokens=settings.max_output_tokens or "inf",
             metadata=self._order.metadata,
@@ -454,19 +419,9 @@ class Response:
             warnings=self._warnings,
         )
         if settings.speaks:
-            spoken = e.SpokenAs(format=settings.output, voice=settings.voice or "default")
+            spoken = e.SpokenAs(voice=settings.voice or "default")
             response.audio = e.ResponseAudio(output=spoken)
         return response
-
-
-def spoken_format(format: SoundFormat) -> SpeechFormat:
-    match format:
-        case Pcm():
-            return "pcm"
-        case Pcmu():
-            return "pcmu"
-        case Pcma():
-            return "pcma"
 
 
 def new_id(kind: str) -> str:
@@ -484,24 +439,6 @@ def figures(usage: Usage, sound: int) -> e.UsageFigures:
         ),
         output_token_details=e.OutputDetails(text_tokens=usage.completion_tokens, audio_tokens=sound),
     )
-
-
-def limits_of(exchange: Exchange) -> list[e.RateLimit]:
-    """The caller's rate limits and what is left of them, if it has any."""
-    found: list[e.RateLimit] = []
-    names: Sequence[Literal["requests", "tokens"]] = ("requests", "tokens")
-    for name in names:
-        limit = exchange.headers.get(f"x-ratelimit-limit-{name}")
-        if limit is not None:
-            found.append(
-                e.RateLimit(
-                    name=name,
-                    limit=int(limit),
-                    remaining=int(exchange.headers[f"x-ratelimit-remaining-{name}"]),
-                    reset_seconds=float(exchange.headers[f"x-ratelimit-reset-{name}"].removesuffix("s")),
-                )
-            )
-    return found
 
 
 def encoded(event: e.ServerEvent) -> bytes:
