@@ -45,10 +45,8 @@ knows is ignored, and named once in the log; so are unknown keys of objects in f
 |---|---|
 | `GET /api/v0/models`, `GET /api/v0/models/{id}` | the available models, with kind, state and context |
 | `POST /api/v0/chat/completions`, `/api/v0/completions`, `/api/v0/embeddings` | as OpenAI's addresses of these names |
-| `GET /api/v1/models` | the same in the newer form |
-| `POST /api/v1/models/load`, `POST /api/v1/models/unload` | for administrators |
 
-`/api/v1/chat` is refused; use `/v1/responses`, which keeps conversations.
+There is no `/api/v1`: models are loaded by `POST /v1/models/load`, and `/v1/responses` keeps conversations.
 
 ## Responses
 

@@ -42,7 +42,6 @@ EXECUTE_TOOL: Final = "/mcp/execute"
 MANAGED: Final = (
     *("/unload", "/load", "/models", "/cache", "/settings", EXECUTE_TOOL),
     *("/api/pull", "/api/delete", "/api/copy", "/api/create", "/api/push"),
-    *("/api/v1/models",),
 )
 """Paths below which every request that changes something is management."""
 KEY_PROTOCOL: Final = "openai-insecure-api-key."
