@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pippin.api.kinds.image_replies import LIFETIME, PictureShelf
+from pippin.api.kinds.images import LIFETIME, PictureShelf
 from pippin.core.events import Accepted, Event, Picture, Progress, SpeechChunk
 from pippin.core.tasks import Task
 from pippin.runtime.workers.link import Mailbox

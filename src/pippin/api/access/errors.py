@@ -16,7 +16,7 @@ from starlette.types import Scope
 from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import dialect_of_path
-from pippin.api.http.codings import ACCEPTED, CODING
+from pippin.api.http.body import ACCEPTED, CODING
 from pippin.core.errors import ErrorReport, ServerError
 
 log = logging.getLogger(__name__)

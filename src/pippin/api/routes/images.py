@@ -13,7 +13,7 @@ from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
 from pippin.api.dialects.shared.fields import invalid, unsupported
 from pippin.api.http.forms import is_form
-from pippin.api.kinds import image_replies, images
+from pippin.api.kinds import images
 from pippin.api.routing import VERSION, Api, both, json_reply
 from pippin.core.errors import ServerError
 from pippin.core.events import PicturesDone
@@ -24,8 +24,8 @@ TASKS: Final[dict[str, Literal["generate", "edit"]]] = {"generate": "generate", 
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    pictures = ImageRoutes(api, image_replies.PictureShelf())
-    reply = image_replies.ImagesReply
+    pictures = ImageRoutes(api, images.PictureShelf())
+    reply = images.ImagesReply
     return [
         *both("/images/generations", pictures.generate, "POST", body=images.ImageRequest, answer=reply),
         *both("/images/edits", pictures.edit, "POST", body=images.ImageEditRequest, answer=reply, form=True),
@@ -37,7 +37,7 @@ def routes(api: Api) -> list[BaseRoute]:
 @dataclass(frozen=True)
 class ImageRoutes:
     api: Api
-    shelf: image_replies.PictureShelf
+    shelf: images.PictureShelf
 
     async def generate(self, request: Request) -> Response:
         """Pictures from a text"""
@@ -122,7 +122,7 @@ class ImageRoutes:
     ) -> Response:
         handler, model = self.api.handler, fields.model or "default"
         if fields.stream:
-            events = image_replies.ImageEvents(fields, task, edit=operation == "image_edits")
+            events = images.ImageEvents(fields, task, edit=operation == "image_edits")
             exchange = exchange_of(request.scope)
             streamed = await handler.prepare_task(
                 exchange, task, model=model, operation=operation, encoder=events
@@ -137,5 +137,5 @@ class ImageRoutes:
             return f"{base}{VERSION}/images/files/{self.shelf.put(data, task.format)}"
 
         shelve = address if fields.response_format == "url" else None
-        reply = await asyncio.to_thread(image_replies.draw, task, found, done.usage.prompt_tokens, shelve)
+        reply = await asyncio.to_thread(images.draw, task, found, done.usage.prompt_tokens, shelve)
         return await asyncio.to_thread(json_reply, reply)

@@ -231,7 +231,7 @@ class Bridge:
     def _no_room(self) -> str:
         return (
             f"No machine of the cluster has {self._need}. `ray status` shows what is taken; `pippin join` on another "
-            "machine adds it."
+            "machine adds it, and --ranks splits a language model over several."
         )
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
