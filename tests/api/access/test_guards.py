@@ -20,7 +20,6 @@ from tests.api.fakes import MODEL, FakeService, Wire, application, client_of, ro
 
 CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
 KEYED = {"api_keys": ("sk-one", "schlüssel")}
-PICTURES = {"/images/files/{name}", "/v1/images/files/{name}"}  # their names cannot be guessed
 OPEN = {
     "/",
     "/page/{path:path}",
@@ -30,7 +29,6 @@ OPEN = {
     "/readyz",
     "/metrics",
     "/v1/metrics",
-    *PICTURES,
 }
 
 

@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 
 
 OPEN_PATHS: Final = frozenset({"/", "/health", "/v1/health", "/healthz", "/readyz"})
-PICTURES: Final = "/images/files/"
-"""Addresses below it can't be guessed, and browsers send no key when they show pictures."""
 PAGE: Final = "/page/"
 """Addresses below it are files of the page, the same for everybody; the page asks for the key itself."""
 GOING_AWAY: Final = 1001
@@ -183,7 +181,6 @@ class Guard:
         """Whether any web page may request an address. This excludes addresses that the operator opened to clients."""
         return (
             path in OPEN_PATHS
-            or bare(path).startswith(PICTURES)
             or path.startswith(PAGE)
             or (path in METRICS_PATHS and self._policy.metrics_open)
         )

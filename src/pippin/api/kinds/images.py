@@ -1,22 +1,17 @@
-"""Bodies of `/v1/images/generations` and `/v1/images/edits`, in OpenAI's form."""
+"""Bodies and replies of `/v1/images/generations` and `/v1/images/edits`, in OpenAI's form."""
 
 import base64
 import math
 import re
-import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
-from pippin.api.dialects.shared.frames import typed_frame
-from pippin.api.kinds.named_events import NamedEvents
-from pippin.core.events import Accepted, Event, Picture, Progress
+from pippin.core.events import Event, Picture
 from pippin.core.tasks import GenerateImages
 
 LARGEST_SIDE: Final = 4096
@@ -50,10 +45,7 @@ class ImageFields(Struct, kw_only=True, omit_defaults=True):
     quality: Annotated[
         Quality | None, Meta(description="low takes half the model's steps, high one and a half.")
     ] = None
-    response_format: Annotated[
-        Literal["b64_json", "url"] | None,
-        Meta(description="b64_json if not set; an address is good for an hour."),
-    ] = None
+    response_format: Annotated[Literal["b64_json"] | None, Meta(description="Only b64_json.")] = None
     output_format: Annotated[Literal["png", "jpeg", "webp"] | None, Meta(description="png if not set.")] = (
         None
     )
@@ -63,8 +55,6 @@ class ImageFields(Struct, kw_only=True, omit_defaults=True):
     background: Annotated[
         Literal["auto", "opaque", "transparent"] | None, Meta(description="Only auto or opaque.")
     ] = None
-    stream: Annotated[bool | None, Meta(description="Send pictures as events when they are ready.")] = None
-    progress: Annotated[bool | None, Meta(description="Events for each step too, with `stream`.")] = None
     steps: Annotated[
         Annotated[int, Meta(ge=1, le=200)] | None,
         Meta(description="Diffusion steps; the model's own if not set."),
@@ -125,7 +115,8 @@ REFUSED: Final = {
     "frame_duration_ms": "moving pictures are not made.",
     "mask": NO_MASK,
     "markup": NO_MASK,
-    "partial_images": "there are no previews; with `stream`, finished pictures are sent one by one.",
+    "stream": "pictures come in one answer; leave it out.",
+    "partial_images": "there are no previews.",
     "output_path": "the server writes no files; take the picture from the answer.",
     "output_dir": "the server writes no files; take the picture from the answer.",
     "auto_json_caption": "write the whole `prompt`.",
@@ -146,8 +137,6 @@ CONTRACTS: Final = {
 def task_of(fields: ImageFields, images: Sequence[bytes] = ()) -> GenerateImages:
     if fields.background == "transparent":
         raise unsupported("background", "pictures are opaque; leave it out.")
-    if fields.stream and fields.response_format == "url":
-        raise invalid("response_format", "must be b64_json with `stream`.")
     if len(images) > MOST_INPUTS:
         raise invalid("image", f"must not be more than {MOST_INPUTS} pictures.")
     output = fields.output_format or "png"
@@ -212,14 +201,9 @@ def _address(item: ImageAddress, path: str) -> str:
     return item.image_url
 
 
-LIFETIME: Final = 3600.0  # seconds that a URL is valid, as in OpenAI's API
-MOST_BYTES: Final = 256 << 20  # of all stored pictures
-
-
-class ImageItem(Struct, kw_only=True, omit_defaults=True):
-    b64_json: str | None = None
-    url: str | None = None
-    seed: int | None = None
+class ImageItem(Struct, kw_only=True):
+    b64_json: str
+    seed: int
 
 
 class InputDetails(Struct, kw_only=True):
@@ -256,107 +240,17 @@ def usage_of(prompt_tokens: int, pictures: Sequence[Picture]) -> ImageUsage:
     )
 
 
-def draw(
-    task: GenerateImages,
-    events: Sequence[Event],
-    prompt_tokens: int,
-    address: Callable[[bytes], str] | None,
-) -> ImagesReply:
-    """A whole reply. `address` stores a picture and returns its URL; if None, the reply contains the pictures."""
+def draw(task: GenerateImages, events: Sequence[Event], prompt_tokens: int) -> ImagesReply:
+    """A whole reply."""
     pictures = [event for event in events if isinstance(event, Picture)]
     pictures.sort(key=lambda picture: picture.index)
-    data = [
-        ImageItem(b64_json=base64.b64encode(picture.data).decode(), seed=picture.seed)
-        if address is None
-        else ImageItem(url=address(picture.data), seed=picture.seed)
-        for picture in pictures
-    ]
     return ImagesReply(
         created=int(time.time()),
-        data=data,
+        data=[
+            ImageItem(b64_json=base64.b64encode(picture.data).decode(), seed=picture.seed)
+            for picture in pictures
+        ],
         output_format=task.format,
         size=f"{pictures[0].width}x{pictures[0].height}",
         usage=usage_of(prompt_tokens, pictures),
     )
-
-
-class ImageEvents(NamedEvents):
-    """Encodes OpenAI's events: each picture when it is ready. Steps are comments, or events if the client asked."""
-
-    def __init__(self, fields: ImageFields, task: GenerateImages, *, edit: bool) -> None:
-        self._prefix = "image_edit" if edit else "image_generation"
-        self._quality = fields.quality if fields.quality in ("low", "medium", "high") else "auto"
-        self._format = task.format
-        self._progress = bool(fields.progress)
-        self._prompt_tokens = 0
-
-    def start(self, accepted: Sequence[Accepted]) -> bytes:
-        self._prompt_tokens = accepted[0].prompt_tokens
-        return b""
-
-    def event(self, event: Event, request: int = 0) -> bytes:
-        match event:
-            case Picture():
-                usage = usage_of(self._prompt_tokens, [event])
-                return self._frame("completed", {**self._body(event), "usage": usage})
-            case Progress(done=done, total=total) if self._progress:
-                return self._frame("progress", {"step": done, "steps": total})
-            case Progress(done=done, total=total):
-                return b": step %d of %d\n\n" % (done, total)
-            case _:
-                return b""
-
-    def _body(self, picture: Picture) -> dict[str, Any]:
-        return {
-            "b64_json": base64.b64encode(picture.data).decode(),
-            "created_at": int(time.time()),
-            "size": f"{picture.width}x{picture.height}",
-            "quality": self._quality,
-            "background": "opaque",
-            "output_format": self._format,
-            "index": picture.index,
-        }
-
-    def _frame(self, name: str, payload: dict[str, Any]) -> bytes:
-        return typed_frame(f"{self._prefix}.{name}", **payload)
-
-
-@dataclass(frozen=True, slots=True)
-class KeptPicture:
-    data: bytes
-    media: str
-    until: float
-
-
-class PictureShelf:
-    """Keeps pictures in memory for clients that asked for URLs; the oldest are evicted when it is full.
-
-    Names have 128 random bits, so nobody can guess the name of another client's picture.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic, most_bytes: int = MOST_BYTES) -> None:
-        self._clock = clock
-        self._most_bytes = most_bytes
-        self._kept: OrderedDict[str, KeptPicture] = OrderedDict()
-        self._bytes = 0
-
-    def put(self, data: bytes, format: str) -> str:
-        """Store a picture. Returns its name, which is valid for an hour."""
-        name = f"{secrets.token_urlsafe(16)}.{format}"
-        self._kept[name] = KeptPicture(data, f"image/{format}", self._clock() + LIFETIME)
-        self._bytes += len(data)
-        self._drop_old()
-        return name
-
-    def get(self, name: str) -> KeptPicture | None:
-        self._drop_old()
-        return self._kept.get(name)
-
-    def _drop_old(self) -> None:
-        now = self._clock()
-        while self._kept:
-            oldest = next(iter(self._kept.values()))
-            if oldest.until > now and (self._bytes <= self._most_bytes or len(self._kept) == 1):
-                return
-            self._kept.popitem(last=False)
-            self._bytes -= len(oldest.data)
