@@ -20,7 +20,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.engines.cpu.blas import accelerate_blas
 from pippin.engines.file_limit import own_file_limit
-from pippin.worker.foreign_code import forbid_foreign_code
+from pippin.worker.forbidden import forbid_foreign_code
 
 Asked = TypeVar("Asked", bound=Struct)
 Tell = Callable[[Struct], None]

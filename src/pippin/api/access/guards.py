@@ -26,8 +26,7 @@ from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.access.keys import Allowance, Key, Keyring, KeysInForce, salts_by_owner
 from pippin.api.http.body import check_json
 from pippin.config.options.server import ServerOptions
-from pippin.core.errors import SHUTTING_DOWN, ServerError
-from pippin.core.traces import trace_of
+from pippin.core.errors import SHUTTING_DOWN, ServerError, trace_of
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from pippin.config.cluster import set_ray_environment
 from pippin.config.errors import install_command
 from pippin.runtime.cluster.needs import Need
 from pippin.runtime.cluster.pairing import Identity
-from pippin.runtime.workers.stopped import until_stopped
+from pippin.runtime.workers.death import until_stopped
 
 READ_SIZE: Final = 1 << 16
 SILENT: Final = 12

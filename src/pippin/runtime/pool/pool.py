@@ -17,9 +17,8 @@ from pippin.config.options.model import ModelOptions, machines_of, ranks_here, r
 from pippin.config.options.server import ServerOptions
 from pippin.config.worker_environment import blas_threads
 from pippin.core.decoding import convert
-from pippin.core.errors import SHUTTING_DOWN, ErrorKind, ErrorReport, ServerError
+from pippin.core.errors import SHUTTING_DOWN, ErrorKind, ErrorReport, ServerError, without_folders
 from pippin.core.models import EngineStats, LoadState, ModelInfo, ModelKind, ModelState, WorkerSpec
-from pippin.core.traces import without_folders
 from pippin.runtime.pool.eviction import Resident, Shortage, shortage, victims
 from pippin.runtime.pool.overuse import Overuse
 from pippin.runtime.pool.source import Estimate, ModelSource

@@ -10,8 +10,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.runtime.cluster.asking import asked, ended
-from pippin.runtime.cluster.commands import in_the_cluster
-from pippin.runtime.cluster.needs import Need, Places
+from pippin.runtime.cluster.needs import Need, Places, in_the_cluster
 from pippin.runtime.ranks.places import far, group_of, of_rank, refuse_public
 
 EACH: Final = 200 << 20  # bytes of Python, libraries and tokenizer, which each rank needs for itself

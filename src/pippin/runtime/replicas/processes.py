@@ -20,8 +20,7 @@ from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.cluster.asking import Clusters
-from pippin.runtime.cluster.commands import CLUSTER, PLACE_WITHIN, in_the_cluster
-from pippin.runtime.cluster.needs import Cluster, Need
+from pippin.runtime.cluster.needs import CLUSTER, PLACE_WITHIN, Cluster, Need, in_the_cluster
 from pippin.runtime.ranks.cluster import need_of_each
 from pippin.runtime.replicas.group import Seat, Spread
 from pippin.runtime.workers.link import Mailbox

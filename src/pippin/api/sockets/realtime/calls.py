@@ -30,12 +30,11 @@ from pippin.api.sockets.realtime.events import (
 )
 from pippin.api.sockets.realtime.input_sound import Recording
 from pippin.api.sockets.realtime.session import Settings, Transcription
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import ErrorReport, ServerError, trace_of
 from pippin.core.events import Segment, Transcribed
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Task, Transcribe
-from pippin.core.traces import trace_of
 
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,7 @@ from pippin.api.sockets.realtime.conversation import (
 from pippin.api.sockets.realtime.input_sound import SHORTEST_MS, InputBuffer, Recording, sound_of
 from pippin.api.sockets.realtime.response import Order, Response, encoded, new_id
 from pippin.api.sockets.realtime.session import Settings, refuse_former, shown, with_session, with_shared
-from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.traces import trace_of
+from pippin.core.errors import ErrorReport, ServerError, trace_of
 
 log = logging.getLogger(__name__)
 

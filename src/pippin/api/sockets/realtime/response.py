@@ -28,7 +28,7 @@ from pippin.api.sockets.realtime.conversation import (
 )
 from pippin.api.sockets.realtime.session import PCM, Settings, choice_of, tools_of
 from pippin.core.conversation import Inline
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import ErrorReport, ServerError, trace_of
 from pippin.core.events import (
     Event,
     Finished,
@@ -41,7 +41,6 @@ from pippin.core.events import (
 )
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Speak
-from pippin.core.traces import trace_of
 
 log = logging.getLogger(__name__)
 
