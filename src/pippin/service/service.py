@@ -39,14 +39,25 @@ log = logging.getLogger(__name__)
 
 DEFAULT: Final = "default"
 CLAUDE: Final = "claude-"
+# Names that Anthropic's programs know. Claude Desktop refuses others, even `claude-qwen`.
+CLAUDE_NAMES: Final = (
+    "claude-opus-5",
+    "claude-sonnet-5",
+    "claude-haiku-4-5",
+    "claude-fable-5",
+    "claude-sonnet-4-6",
+    "claude-sonnet-4-5",
+    "claude-opus-4-5",
+    "claude-opus-4-1",
+)
 
 
 class Names:
     """Resolves names in requests. `kind` is None for tokenizer tasks, which mean the language model.
 
     Three sorts of names belong to no model. `default`, or no name, means the model of the kind that the request needs.
-    So does a `claude-*` name that no model here has, because Claude Code asks for several of them. So does any unknown
-    name, if the operator allows that.
+    So does a `claude-*` name that no model here has, nor is listed with, because Claude Code asks for several of them.
+    So does any unknown name, if the operator allows that.
     """
 
     def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
@@ -83,16 +94,23 @@ class Names:
         """
         if name == DEFAULT:
             return self._default(kind or "language")
-        if name.startswith(CLAUDE):
-            return (
-                name
-                if self._catalog.knows(name)
-                else self._options.claude_model or self._default(kind or "language")
-            )
+        if name.startswith(CLAUDE) and not self._catalog.knows(name):
+            listed = self.claude_names().get(name)
+            return listed.id if listed else self._options.claude_model or self._default(kind or "language")
         if self._options.any_model_name and not self._catalog.knows(name):
             served = self._served(kind or "language")
             return served[0] if len(served) == 1 else name
         return name
+
+    def claude_names(self) -> dict[str, ModelInfo]:
+        """The language models here under Anthropic's names, the operator's first; none unless the operator wants them
+        listed. Reads the disk."""
+        if not self._options.list_claude_names:
+            return {}
+        found = [info for info in self._catalog.models() if info.kind in ("language", "scripted")]
+        return {
+            name: self._pool.info(info.id) or info for name, info in zip(CLAUDE_NAMES, found, strict=False)
+        }
 
     def _default(self, kind: ModelKind) -> str:
         """The first served model, else the one loaded last, else the only one: of this kind, else of any kind.
@@ -412,6 +430,10 @@ class Service:
     def models(self) -> list[ModelInfo]:
         """Every known model, as its worker describes it if loaded, else as the catalog does."""
         return [self.pool.info(info.id) or info for info in self.catalog.models()]
+
+    def claude_names(self) -> dict[str, ModelInfo]:
+        """Models under Anthropic's names, as `Names.claude_names` gives them."""
+        return self._names.claude_names()
 
     def missing(self) -> list[ModelInfo]:
         """The models that the operator named and that are not downloaded yet."""

@@ -71,6 +71,13 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     claude_model: Annotated[
         str | None, Meta(description="Model that answers for any claude-* name.", extra=HOT)
     ] = None
+    list_claude_names: Annotated[
+        bool,
+        Meta(
+            description="List language models under names of Anthropic's models too, for programs that take no others.",
+            extra=HOT,
+        ),
+    ] = False
     any_model_name: Annotated[
         bool,
         Meta(
