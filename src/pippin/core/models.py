@@ -87,8 +87,7 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: dict[str, Any] = field(default_factory=dict)
     threads: int | None = None  # for the BLAS
     memory_bytes: int | None = None  # limit for weights and caches together
-    expected_bytes: int = 0  # estimated footprint
-    expected_in_ranks: int = 0  # the same for all ranks together, where a cluster may split the model
+    expected_bytes: int = 0  # estimated footprint, of all ranks together
     log_level: str = "info"
     offline: bool = False  # the worker may not use the network
     log_format: Literal["text", "json"] = "text"

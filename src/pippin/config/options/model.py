@@ -283,7 +283,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(
             description="The Ray cluster that runs the replicas, HOST:PORT, or `auto` for the one that this machine "
             "has joined (`pippin join`), or else for one of this machine alone. Ray places each where its memory is "
-            "free; a language model that no machine has the memory for is split over several."
+            "free."
         ),
     ] = None
     machine_command: Annotated[
