@@ -37,7 +37,7 @@ def _table() -> str:
         (
             "`generation_config.json`",
             _listed(generation),
-            f"named in the log: {_listed(LEFT_OUT)}; an answer's length is the request's",
+            f"named in the log: {'; '.join(f'{_listed(names)}: {why}' for why, names in LEFT_OUT.items())}",
         ),
         (
             "`tokenizer_config.json`",
