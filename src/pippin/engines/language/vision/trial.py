@@ -73,17 +73,13 @@ def _differences(
     found = []
     with in_float32(model):
         expected = logits_by_library(model, tokens, placed)
-        for modalities in (known, known | {medium.modality}) if _has_types(model, medium) else (known,):
+        # Others have no bidirectional attention among a medium's tokens.
+        may_see_whole = medium.has_token_types or hasattr(model.inner.language_model, "sees_pictures_whole")
+        for modalities in (known, known | {medium.modality}) if may_see_whole else (known,):
             model.bidirectional = modalities
             logits = logits_by_engine(model, tokens, PromptMedia((placed,)))
             found.append((difference(logits, expected), len(modalities), modalities))
     return expected, found
-
-
-def _has_types(model: VisionModel, medium: Medium) -> bool:
-    """Whether attention among the medium's tokens may be bidirectional: the family's processor returns token types, or
-    its language model takes them."""
-    return medium.has_token_types or hasattr(model.inner.language_model, "takes_token_types")
 
 
 def agree(found: mx.array, expected: mx.array) -> bool:
@@ -101,7 +97,7 @@ def logits_by_library(model: VisionModel, tokens: tuple[int, ...], placed: Place
     inner, ids, medium = model.inner, mx.array([tokens]), placed.medium
     arrays: dict[str, Any] = {name: on_device(value) for name, value in medium.arrays.items()}
     # Some families choose by the token types a mask that is bidirectional within a picture.
-    if _has_types(model, medium):
+    if medium.has_token_types:
         types = mx.zeros_like(ids)
         types[:, mx.array(placed.positions)] = TOKEN_TYPES[medium.modality]
         arrays["mm_token_type_ids"] = types

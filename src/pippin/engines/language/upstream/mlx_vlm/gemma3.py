@@ -14,11 +14,12 @@ from mlx_vlm.models.gemma3.language import Gemma3Model, LanguageModel
 from pippin.engines.language.classes import become
 from pippin.engines.language.kv_cache.layout import mutual
 from pippin.engines.language.kv_cache.slots import PromptCache
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import Mend
 
 
 class SeeingWhole(LanguageModel):  # type: ignore[misc] # mlx-vlm has no types
-    takes_token_types = True
+    sees_pictures_whole = True
+    picture: int  # the token that features replace
 
     def __call__(
         self,
@@ -26,13 +27,11 @@ class SeeingWhole(LanguageModel):  # type: ignore[misc] # mlx-vlm has no types
         inputs_embeds: mx.array | None = None,
         mask: mx.array | None = None,
         cache: PromptCache | None = None,
-        mm_token_type_ids: mx.array | None = None,
         **given: Any,
     ) -> Any:
-        """`mm_token_type_ids` [1, tokens], for a prompt that is computed at once: above 0 for tokens of a picture."""
-        if mm_token_type_ids is not None and cache is not None:
-            kinds = np.array(mm_token_type_ids[0] > 0).astype(int)
-            edges = np.flatnonzero(np.diff(kinds, prepend=0, append=0)).tolist()
+        if inputs_embeds is not None and cache is not None:
+            shown = np.array(inputs[0] == self.picture).astype(int)
+            edges = np.flatnonzero(np.diff(shown, prepend=0, append=0)).tolist()
             cache = mutual(cache, list(zip(edges[::2], edges[1::2], strict=True)))
         return super().__call__(inputs, inputs_embeds, mask, cache, **given)
 
@@ -62,28 +61,28 @@ class ExactlyScaled(Gemma3Model):  # type: ignore[misc]
         return found
 
 
-def scale_exactly(model: Gemma3Model) -> None:
+def _sees_whole(model: Model) -> None:
+    model.language_model.picture = model.config.image_token_index
+    become(model.language_model, SeeingWhole)
+    become(model, KeepingFeatures)
+
+
+def _scale_exactly(model: Gemma3Model) -> None:
     if model.embed_tokens.weight.dtype == mx.float32:
         become(model, ExactlyScaled)
 
 
 MENDS = (
     Mend(
-        original=LanguageModel,
-        kind="fault",
-        why="the tokens of a picture see earlier ones alone",
-        loaded=to(SeeingWhole),
-    ),
-    Mend(
         original=Model,
         kind="fault",
-        why="features of pictures are scaled by a field that checkpoints lack",
-        loaded=to(KeepingFeatures),
+        why="the tokens of a picture see earlier ones alone, and features are scaled by a field that checkpoints lack",
+        loaded=_sees_whole,
     ),
     Mend(
         original=Gemma3Model,
         kind="fault",
         why="the scale of embeddings in float32 is rounded to bfloat16",
-        loaded=scale_exactly,
+        loaded=_scale_exactly,
     ),
 )
