@@ -250,3 +250,31 @@ def computed_prompt(model: nn.Module, tokens: list[int]) -> PromptCache:
     model(mx.array([tokens]), cache=caches)
     mx.eval(arrays_of(caches))
     return caches
+
+
+class _MutualView:
+    """A layer's cache whose mask lets the tokens of each span see each other."""
+
+    def __init__(self, held: Any, spans: Iterable[tuple[int, int]]) -> None:
+        self._held = held
+        self._spans = spans
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._held, name)
+
+    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> mx.array:
+        mask: mx.array = self._held.make_mask(N, return_array=True, window_size=window_size)
+        earlier = mask.shape[-1] - N
+        for start, stop in self._spans:
+            mask[..., start:stop, earlier + start : earlier + stop] = True
+        return mask
+
+
+def counts_tokens(layer: Any) -> bool:
+    """Whether a layer's cache counts its tokens: caches of attention do, recurrent states do not."""
+    return hasattr(layer, "offset")
+
+
+def mutual(cache: PromptCache, spans: Sequence[tuple[int, int]]) -> PromptCache:
+    """The cache as a chunk of a prompt sees it in which the tokens of each span see each other."""
+    return [_MutualView(layer, spans) if counts_tokens(layer) else layer for layer in cache]

@@ -424,8 +424,7 @@ def as_published(request: GenerationRequest, generation: Mapping[str, Any]) -> G
     request biases them, texts that end an answer, and the least length of one."""
     if not generation:
         return request
-    never = dict.fromkeys(generation.get("suppress_tokens") or (), -parameters.LARGEST_BIAS)
-    bias = {**never, **(request.sampling.logit_bias or {})} or None
+    bias = parameters.biases(generation) | (request.sampling.logit_bias or {}) or None
     ends = generation.get("stop_strings") or ()
     return msgspec.structs.replace(
         request,
