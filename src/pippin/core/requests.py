@@ -8,6 +8,7 @@ from pippin.core.conversation import Message, Tool, ToolChoice, Toolset
 from pippin.core.errors import FieldName
 
 OverflowPolicy = Literal["error", "truncate", "summarize"]
+LoopGuard = Literal["off", "warn", "stop"]
 DiffusionSampler = Literal["entropy-bound", "confidence-threshold"]
 
 
@@ -171,6 +172,9 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Where an API makes every client name a length, more than is allowed is cut, not refused.
     cut_max_tokens: bool = False
     min_tokens: int = 0
+    loop_guard: LoopGuard | None = (
+        None  # what to do with an answer that repeats itself; None in an engine: nothing
+    )
     n: int = 1
     logprobs: int | None = None
     prompt_logprobs: int | None = None

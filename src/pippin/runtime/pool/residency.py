@@ -22,6 +22,7 @@ from pippin.runtime.pool.eviction import Resident, Shortage, shortage, victims
 from pippin.runtime.pool.overuse import Overuse
 from pippin.runtime.pool.source import Estimate
 from pippin.runtime.pool.state import Changes, Clock, Slot
+from pippin.runtime.workers.link import LOST
 from pippin.runtime.workers.worker import Launcher, Worker
 
 log = logging.getLogger(__name__)
@@ -353,6 +354,8 @@ class Residency:
         """Clean up after a load that did not complete."""
         ready, slot.ready = slot.ready, None
         slot.stage = None
+        if error.kind == LOST:
+            error = slot.load_killed(error)
         failed = error.kind == "load_failed"
         if failed:
             log.error("%s", error.message)
