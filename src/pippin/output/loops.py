@@ -2,7 +2,7 @@
 
 A period is a run of tokens that the end of an answer consists of, several times over. Sound answers repeat too: tables,
 test data, zeros, a word that somebody wants a hundred times. So a period that says something must come three times and
-for `LEAST` tokens, one without words much oftener, and each oftener than any number that the user named.
+for `LEAST` tokens more, one that says little for `LITTLE` tokens, and each oftener than any number that the user named.
 """
 
 import re
@@ -22,8 +22,7 @@ MOST_PLACES: Final = 4  # where they are found, the last ones
 REPETITIONS: Final = 3
 LEAST: Final = 96  # tokens beyond those
 WORDS: Final = 4  # different ones, in a period that says something
-WITH_A_WORD: Final = 128  # repetitions of a period that says little, or what the user said
-WITHOUT_WORDS: Final = 1024
+LITTLE: Final = 4096  # tokens of a loop whose period says little, or what the user said
 CALLS: Final = 4  # of a tool, with the same arguments
 RESULTS: Final = 3  # of such calls, which are the same
 
@@ -73,7 +72,7 @@ class Loops:
         """Look at all tokens so far, after every `LOOK_EVERY`."""
         if self.warnings or not (period := period_of(tokens)):
             return
-        length = period * self._most(text_of(tokens[-period:]), period)
+        length = self._most(text_of(tokens[-period:]), period)
         if len(tokens) >= length and tokens[-length:-period] == tokens[period - length :]:
             self._found(f"The answer repeats {period} token{'s' * (period > 1)}")
 
@@ -91,12 +90,14 @@ class Loops:
                     self._found(f"The answer calls `{call[0]}` with the same arguments")
 
     def _most(self, text: str, period: int) -> int:
-        """How often a period with this text must come to be a loop."""
+        """For how many tokens a period with this text must come to be a loop."""
         words = _words(text)
         if text.strip() and (len(words) < WORDS or words <= self._said):
-            return max(WITH_A_WORD if words else WITHOUT_WORDS, self._named + 1)
+            return max(LITTLE, (self._named + 1) * period)
         # A large number is rather one of words that an answer should have.
-        return max(REPETITIONS, min(self._named, MOST_NAMED) + 1, TOKENS_OF_ONE * self._named // period)
+        return max(
+            REPETITIONS * period, (min(self._named, MOST_NAMED) + 1) * period, TOKENS_OF_ONE * self._named
+        )
 
     def _found(self, what: str) -> None:
         self.over = self._stops

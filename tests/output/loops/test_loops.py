@@ -9,7 +9,7 @@ from pippin.core.events import Event, PartDelta, PartEnded, PartStarted
 from pippin.core.requests import GenerationRequest
 from pippin.engines.scripted.tokenizer import decode, encode
 from pippin.output.loops import LOOK_EVERY, Loops, repeated_calls
-from tests.output.corpus_of_loops import LONG, loops, sound
+from tests.output.loops.corpus import LONG, loops, sound
 
 
 def asked(text: str = "Go on.", **fields: object) -> GenerationRequest:
@@ -54,7 +54,7 @@ def test_no_sound_answer_is_ended() -> None:
 )
 def test_what_the_user_asked_for_is_given(question: str, period: str, count: int) -> None:
     assert end_of(period * count, asked(question)) is None
-    assert end_of(period * count * 20, asked(question)) is not None
+    assert end_of(period * count * 60, asked(question)) is not None
 
 
 def test_nothing_is_ended_where_the_client_forces_a_length_or_turns_the_guard_off() -> None:
