@@ -90,7 +90,7 @@ class Loops:
                     self._found(f"The answer calls `{call[0]}` with the same arguments")
 
     def _most(self, text: str, period: int) -> int:
-        """For how many tokens a period with this text must come to be a loop."""
+        """The tokens that repetitions of a period with this text fill at least if they are a loop."""
         words = _words(text)
         if text.strip() and (len(words) < WORDS or words <= self._said):
             return max(LITTLE, (self._named + 1) * period)
