@@ -107,6 +107,7 @@ ENGINE: Final[dict[str, Any]] = {
     "json_schema": SCHEMA,
     "keep_alive": "5m",
     "logit_bias": {"1": 2},
+    "loop_guard": "warn",
     "max_pixels": 99,
     "min_p": 0.5,
     "min_pixels": 9,

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, field
 from pippin.config.options.marks import HOT, default_of, flag
 from pippin.core import parameters as p
 from pippin.core.models import RankBackend, Split
-from pippin.core.requests import JsonSpacing, OverflowPolicy, Sampling
+from pippin.core.requests import JsonSpacing, LoopGuard, OverflowPolicy, Sampling
 
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
@@ -115,6 +115,9 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_request_tokens: Annotated[
         Positive | None, Meta(description="Most new tokens that a request may ask for.", extra=HOT)
     ] = None
+    loop_guard: Annotated[
+        LoopGuard, Meta(description="What to do with an answer that repeats itself without end.", extra=HOT)
+    ] = "stop"
     temperature: Annotated[Annotated[float, p.TEMPERATURE.bounds] | None, default_of(p.TEMPERATURE)] = None
     top_p: Annotated[Annotated[float, p.TOP_P.bounds] | None, default_of(p.TOP_P)] = None
     top_k: Annotated[Annotated[int, p.TOP_K.bounds] | None, default_of(p.TOP_K)] = None

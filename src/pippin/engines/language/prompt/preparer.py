@@ -35,6 +35,7 @@ from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_c
 from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly, WholePrompt
 from pippin.engines.language.vision.processors import load_processor, load_prompt_processor
 from pippin.output import checking, formats
+from pippin.output.loops import repeated_calls
 from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
 
@@ -224,7 +225,9 @@ class LanguagePreparer:
         return LanguageJob(
             id=id,
             request=request,
-            accepted=Accepted(len(prompt.tokens), prompt.dropped, warnings + prompt.warnings),
+            accepted=Accepted(
+                len(prompt.tokens), prompt.dropped, warnings + prompt.warnings + repeated_calls(request)
+            ),
             prompt=prompt.tokens,
             prompt_text=prompt.text if request.echo else "",
             raw_prompt=prompt.raw,
