@@ -238,7 +238,8 @@ def request_of(fields: DecisionRequest, files: Mapping[str, bytes]) -> Generatio
     for name, asked in fields.questions.items():
         options = _options(asked, f"questions.{name}")
         said = "" if asked.instructions is None else told(asked.instructions)
-        shown = [said, *options.labels, *(meaning or "" for meaning in options.meanings)]
+        labels = () if options.labels == YES_NO else options.labels
+        shown = [said, *labels, *(meaning or "" for meaning in options.meanings)]
         if placeholder := next(
             (each for each in fields.assets or () if any(each in text for text in shown)), None
         ):

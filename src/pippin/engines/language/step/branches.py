@@ -124,12 +124,13 @@ class Scoring:
         for row in sorted(self._rows, key=lambda each: -each.left):
             if not row.queue or (taken and most < len(row.queue[0].tokens) - row.done):
                 break
+            copied = 0
             if row.cache is None:
                 first = self._rows[0].cache or []
                 row.cache = self._layout.copy(first, self._prompt, self._capacity)
-                most -= self._prompt // COPIED_TOKENS
-            taken.append(self._chunk(row, row.cache, max(most, 1)))
-            most -= len(taken[-1].tokens)
+                copied = self._prompt // COPIED_TOKENS
+            taken.append(self._chunk(row, row.cache, most))
+            most -= len(taken[-1].tokens) + copied
         return taken
 
     def _chunk(self, row: Row, cache: PromptCache, most: int) -> Chunk:
