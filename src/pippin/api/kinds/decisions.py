@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from msgspec import Meta, Struct, field
 
 from pippin.api.dialects.responses.dialect import NoHistory, items_of
-from pippin.api.dialects.responses.items import ItemsReader
+from pippin.api.dialects.responses.items import ItemsReader, parts_of
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, called, convert, invalid, unsupported
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, called, invalid, unsupported
 from pippin.api.dialects.shared.media import source_of_base64
 from pippin.core.conversation import Image, Inline, Message, Part, Text
 from pippin.core.decoding import from_json
@@ -141,25 +141,25 @@ CONTRACTS: Final = {
 }
 
 
-class InputDetails(Struct, kw_only=True):
+class CachedDetails(Struct, kw_only=True):
     cached_tokens: int = 0
     cache_write_tokens: int = 0
 
 
-class OutputDetails(Struct, kw_only=True):
+class WrittenDetails(Struct, kw_only=True):
     reasoning_tokens: int = 0
 
 
 class DecisionUsage(Struct, kw_only=True):
     input_tokens: int
-    input_tokens_details: InputDetails = field(default_factory=InputDetails)
+    input_tokens_details: CachedDetails = field(default_factory=CachedDetails)
     output_tokens: int = 0
-    output_tokens_details: OutputDetails = field(default_factory=OutputDetails)
+    output_tokens_details: WrittenDetails = field(default_factory=WrittenDetails)
     total_tokens: int = 0
 
     @classmethod
     def of(cls, used: Usage) -> "DecisionUsage":
-        details = InputDetails(cached_tokens=used.cached_tokens, cache_write_tokens=used.stored_tokens)
+        details = CachedDetails(cached_tokens=used.cached_tokens, cache_write_tokens=used.stored_tokens)
         return cls(
             input_tokens=used.prompt_tokens, input_tokens_details=details, total_tokens=used.prompt_tokens
         )
@@ -248,7 +248,7 @@ def request_of(fields: DecisionRequest, files: Mapping[str, bytes]) -> Generatio
             )
         decisions.append(_decision(said, options, f"questions.{name}"))
     message = Message("user", _state_parts(fields, files))
-    return _scoring(fields.model, (message,), decisions, state="messages")
+    return _scoring(fields.model, (message,), decisions, "state")
 
 
 def openai_request(fields: OpenAIDecisionRequest) -> GenerationRequest:
@@ -256,20 +256,24 @@ def openai_request(fields: OpenAIDecisionRequest) -> GenerationRequest:
     decisions = []
     for number, asked in enumerate(fields.questions):
         at = f"questions[{number}]"
-        options = _listed_options(asked, at)
-        decisions.append(_decision(_listed_text(asked.instructions, f"{at}.instructions"), options, at))
+        parts, _ = parts_of(asked.instructions, f"{at}.instructions")
+        texts = [part.text for part in parts if isinstance(part, Text)]
+        if len(texts) < len(parts):
+            raise unsupported(f"{at}.instructions", "pictures belong into `input`.")
+        decisions.append(_decision("\n".join(texts), _listed_options(asked, at), at))
     reader = ItemsReader(NoHistory().item, complete=True)
-    reader.read(_without_json(items_of(fields.input)))
+    reader.read(items_of(fields.input))
     if reader.skipped or reader.tools:
         raise unsupported("input", "only messages, calls of tools and their outputs can be decided about.")
     if not reader.messages:
         raise invalid("input", "must not be empty.")
-    return _scoring(fields.model, tuple(reader.messages), decisions, input="messages")
+    return _scoring(fields.model, tuple(reader.messages), decisions, "input")
 
 
 def _scoring(
-    model: str, messages: tuple[Message, ...], decisions: Sequence[Decision], **names: str
+    model: str, messages: tuple[Message, ...], decisions: Sequence[Decision], field: str
 ) -> GenerationRequest:
+    """`field`: the body's name for the messages."""
     return GenerationRequest(
         model=model,
         messages=(Message("system", (Text(SYSTEM),)), *messages),
@@ -277,7 +281,7 @@ def _scoring(
         max_tokens=0,
         thinking=Thinking(enabled=False),
         overflow="error",
-        names=called(**{own: given for given, own in names.items()}),
+        names=called(messages=field),
     )
 
 
@@ -362,23 +366,6 @@ def _image(asset: Asset, files: Mapping[str, bytes], at: str) -> Image:
     return Image(source_of_base64(asset.data_base64, f"{at}.data_base64"), field=at)
 
 
-def _listed_text(instructions: str | list[dict[str, Any]], at: str) -> str:
-    if isinstance(instructions, str):
-        return instructions
-    texts = []
-    for number, part in enumerate(instructions):
-        match part.get("type"):
-            case "input_text":
-                texts.append(convert(part.get("text"), str, f"{at}[{number}].text"))
-            case "input_json":
-                texts.append(json.dumps(part.get("data"), ensure_ascii=False))
-            case "input_image":
-                raise unsupported(f"{at}[{number}]", "pictures belong into `input`.")
-            case _:
-                raise invalid(f"{at}[{number}].type", "must be `input_text` or `input_json`.")
-    return "\n".join(texts)
-
-
 def _listed_options(asked: ListedQuestion, at: str) -> Options:
     wanted = {"predicate": None, "choice": "choices", "score": "levels"}[asked.type]
     for name in ("choices", "levels"):
@@ -405,23 +392,6 @@ def _listed_options(asked: ListedQuestion, at: str) -> Options:
     if len(set(options.labels)) < len(options.labels):
         raise invalid(f"{at}.{wanted}", "must be different from each other.")
     return options
-
-
-def _without_json(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The items with the text of JSON in its place, which only decisions know as a part of a message."""
-    found = []
-    for item in items:
-        content = item.get("content")
-        if isinstance(content, list):
-            item = {**item, "content": [_without_json_part(part) for part in content]}
-        found.append(item)
-    return found
-
-
-def _without_json_part(part: Any) -> Any:
-    if isinstance(part, dict) and part.get("type") == "input_json":
-        return {"type": "input_text", "text": json.dumps(part.get("data"), ensure_ascii=False)}
-    return part
 
 
 # Answers of a language model

@@ -26,7 +26,7 @@ class Brancher:
         return self._opening + question + self._answering
 
     def before(self, tokens: list[int], question: str) -> list[int]:
-        """Of the tokens of a whole prompt, those to which branches are added. Raises `ServerError`."""
+        """The tokens of a whole prompt to which those of branches are added. Raises `ServerError`."""
         own = self._literals.encode(self.whole(question)[self._cut :])
         if tokens[-len(own) :] != own:
             if not self._cut:

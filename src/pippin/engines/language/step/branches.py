@@ -70,7 +70,7 @@ def pieces_of(number: int, branch: Branch, *, rewinds: bool) -> list[Piece]:
 
 
 def rows_of(job: LanguageJob, layout: CacheLayout) -> int:
-    """In how many rows the branches are computed at best; 1 without branches."""
+    """In how many rows the branches are computed at best."""
     if not layout.joins or job.media is not None:
         return 1
     return max(1, min(MOST_ROWS, len(job.branches) // BRANCHES_OF_A_ROW, TOKENS_OF_ROWS // len(job.prompt)))

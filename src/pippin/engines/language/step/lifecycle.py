@@ -101,9 +101,12 @@ class Lifecycle:
         _move(waiting.sequences, waiting)
 
     def _rows(self, job: LanguageJob) -> int:
-        """In how many rows the job's branches are computed, of those that fit the memory. Raises `ServerError`."""
+        """In how many rows the job's branches are computed, as many as fit the memory; 0 if it has none. Raises
+        `ServerError`."""
         layout = self._batch.groups.layout
-        if job.branches and not layout.forks:
+        if not job.branches:
+            return 0
+        if not layout.forks:
             raise ServerError(
                 "unsupported", "The caches of this model can't branch, so it decides nothing.", "model"
             )

@@ -289,6 +289,8 @@ class Scheduler:
         left = self.limits.memory
         for prompt in self.prefilling:
             left -= self._prompt_bytes(prompt.length, prompt.count)
+            if rows := prompt.waiting.rows:  # which lie in no slots
+                left -= rows * self.limits.prompt_bytes(prompt.length + prompt.growth + sizes.CAPACITY_STEP)
         longest: dict[int, int] = {}
         for each in self.running:
             longest[each.length_class] = max(longest.get(each.length_class, 0), each.length + 1)

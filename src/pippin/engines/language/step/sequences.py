@@ -146,7 +146,7 @@ class Waiting:
     priority: int
     arrival: int  # counts submissions; unchanged by a preemption
     account: str = ""
-    rows: int = 1  # in which branches of the prompt are computed
+    rows: int = 0  # in which branches of the prompt are computed, if it has any
 
     @property
     def count(self) -> int:

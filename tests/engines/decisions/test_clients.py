@@ -97,6 +97,7 @@ def test_typesafe_gets_an_answer_of_each_type(typesafe: TypeSafeClient) -> None:
     assert found.scores["urgent"].legend == {0: "can wait", 1: "this week", 2: "today"}
     assert 0 <= found.scores["urgent"].score <= 2
     assert found.model == "smollm2-135m-instruct"
+    assert [each.name for each in typesafe.models.list().models] == ["smollm2-135m-instruct"]
 
 
 def test_the_state_of_a_later_request_is_cached(address: str) -> None:
