@@ -117,6 +117,7 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     reasoning_tokens: int = 0  # of the completion
     draft_tokens: int = 0  # proposed by speculation
     accepted_tokens: int = 0  # of those
+    forced_tokens: int = 0  # of the completion, which a grammar or a budget left no choice about
 
     @property
     def total(self) -> int:

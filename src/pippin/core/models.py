@@ -196,6 +196,7 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     agreement: str = ""  # how near batches are to what sequences give alone, as the trials at the load found
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    forced_tokens: int = 0  # of answers that have ended
     draft_seconds: float = 0.0  # spent proposing tokens, without the steps that verify them
     media_encoded: int = 0  # images, clips and recordings encoded by the model's towers
     media_reused: int = 0  # media whose features were still cached

@@ -82,17 +82,19 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     logit_bias: dict[int, float] | None = None
 
 
+JsonSpacing = Literal["any", "one-line", "compact"]
+"""The white space between the tokens of JSON: none, a space or a line end, as the model likes; a space after each colon
+and comma; none at all. Where it is fixed, fewer tokens are chosen."""
+
+
 class JsonObject(Struct, frozen=True, tag=True, omit_defaults=True):
     """Any JSON object."""
-
-    compact: bool = False  # no white space between the tokens of JSON
 
 
 class JsonSchema(Struct, frozen=True, tag=True, omit_defaults=True):
     schema: dict[str, Any] | bool
     name: str | None = None
     strict: bool = True
-    compact: bool = False  # no white space between the tokens of JSON
 
 
 class Regex(Struct, frozen=True, tag=True):
@@ -178,6 +180,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Where an API makes every client name a length, more than is allowed is cut, not refused.
     cut_max_tokens: bool = False
     min_tokens: int = 0
+    json_spacing: JsonSpacing | None = None  # of JSON in an output format; None: the model's option
     n: int = 1
     logprobs: int | None = None
     prompt_logprobs: int | None = None

@@ -101,6 +101,7 @@ ENGINE: Final[dict[str, Any]] = {
     "guided_json": SCHEMA,
     "guided_regex": "a",
     "ignore_eos": True,
+    "json_spacing": "compact",
     "include_reasoning": False,
     "include_stop_str_in_output": True,
     "json_schema": SCHEMA,

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, field
 from pippin.config.options.marks import HOT, default_of, flag
 from pippin.core import parameters as p
 from pippin.core.models import RankBackend, Split
-from pippin.core.requests import OverflowPolicy, Sampling
+from pippin.core.requests import JsonSpacing, OverflowPolicy, Sampling
 
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
@@ -227,6 +227,14 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         bool,
         Meta(description="Propose tokens by looking up the text so far."),
     ] = False
+
+    json_spacing: Annotated[
+        JsonSpacing,
+        Meta(
+            description="White space in JSON that a schema asks for: as the model likes, a space after each colon and "
+            "comma, or none. Where it is fixed, fewer tokens are computed one by one."
+        ),
+    ] = "any"
 
     # Media
     min_pixels: Annotated[Positive | None, Meta(description="Smallest area of a picture, in pixels.")] = None

@@ -98,6 +98,7 @@ class LanguagePreparer:
         if ending is not None:
             self.tokenizer.eos |= {ending}
         self._grammars = GrammarCompiler(self.tokenizer)
+        self._spacing = options.json_spacing
         self._infill_ends = infill.end_tokens(self.tokenizer)
         longest = spec.info.context_window or UNKNOWN_CONTEXT_WINDOW
         self.context_window = min(longest, options.context_length or longest)
@@ -352,7 +353,12 @@ class LanguagePreparer:
                     special=self._grammars.special_id,
                 )
             return self._grammars.compile(
-                wanted, calls, reasoning=reasoning.format, thinks=thinks, param=param
+                wanted,
+                calls,
+                reasoning=reasoning.format,
+                thinks=thinks,
+                spacing=request.json_spacing or self._spacing,
+                param=param,
             )
 
         try:

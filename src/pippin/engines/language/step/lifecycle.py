@@ -46,6 +46,7 @@ class Lifecycle:
         self.stream_interval = stream_interval
         self.events: list[Emission] = []
         self.completion_tokens = 0  # generated since the load
+        self.forced_tokens = 0  # of answers that have ended
         self.preemptions = 0  # since the load
         self._steering = steering
         self._model = model
@@ -240,6 +241,7 @@ class Lifecycle:
         self._scheduler.drop(sequence.stage)
         request.sequences.remove(sequence)
         sequence.stage = None
+        self.forced_tokens += decoder.forced_tokens
         # Closing may find that the answer was a tool call.
         closing = decoder.close(decoder.finished or "stop")
         self._tell(request, [*sequence.unsent, *closing, sequence.finished(decoder.finished or "stop")])

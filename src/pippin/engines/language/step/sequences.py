@@ -126,6 +126,7 @@ class Sequence:
                 reasoning_tokens=decoder.reasoning_tokens,
                 draft_tokens=self.draft_tokens,
                 accepted_tokens=self.accepted_tokens,
+                forced_tokens=decoder.forced_tokens,
             ),
             Timings(
                 queue=(admitted - request.job.created) * 1e3,
