@@ -448,7 +448,7 @@ def valued_answer(asked: QuestionFields, chances: Sequence[float]) -> dict[str, 
 
 def listed_answer(asked: ListedQuestion, chances: Sequence[float]) -> dict[str, Any]:
     """An answer in OpenAI's form."""
-    told = {"type": asked.type, "name": asked.name}
+    told: dict[str, Any] = {"type": asked.type, "name": asked.name}
     if asked.type == "predicate":
         return {**told, "probability": chances[0]}
     told["confidence"] = confidence_of(chances)

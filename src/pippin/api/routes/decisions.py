@@ -98,8 +98,8 @@ def _either(body: bytes) -> tuple[kind.DecisionRequest | kind.OpenAIDecisionRequ
 
 def routes(api: Api) -> list[BaseRoute]:
     deciding = Deciding(api)
-    bodies = {"body": kind.DecisionRequest, "answer": kind.DecisionReply}
+    asked, answered = kind.DecisionRequest, kind.DecisionReply
     return [
-        *both("/systemone", deciding.systemone, "POST", **bodies),
-        *both("/decisions", deciding.decisions, "POST", **bodies),
+        *both("/systemone", deciding.systemone, "POST", body=asked, answer=answered),
+        *both("/decisions", deciding.decisions, "POST", body=asked, answer=answered),
     ]
