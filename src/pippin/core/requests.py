@@ -146,6 +146,13 @@ class AskedDiffusion(Struct, frozen=True, kw_only=True, omit_defaults=True):
     diffusion_sampler: DiffusionSampler | None = None
 
 
+class Decision(Struct, frozen=True, omit_defaults=True):
+    """A question that the user asks last, and the answers to it whose log probabilities are wanted."""
+
+    question: str
+    labels: tuple[str, ...]
+
+
 class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request to a language model: a conversation, or a raw prompt.
 
@@ -179,6 +186,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     n: int = 1
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    decisions: tuple[Decision, ...] = ()  # their labels are scored (`Scored`), and nothing is generated
     echo: bool = False  # report the prompt's own text and tokens first (`PromptEcho`)
     thinking: Thinking = field(default_factory=Thinking)
     template_kwargs: dict[str, Any] = field(default_factory=dict)

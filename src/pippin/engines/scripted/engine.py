@@ -6,7 +6,7 @@ import time
 from typing import Any, Final, Literal
 
 from pippin.core.errors import ServerError
-from pippin.core.events import Event, Finished, FinishReason, Progress, PromptEcho, Timings, Token, Usage
+from pippin.core.events import Event, Finished, FinishReason, Progress, PromptEcho, Scored, Timings, Token, Usage
 from pippin.core.models import CacheStats, EngineStats, RequestStatus, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.engines.base import Emission, LoadProgress
@@ -133,7 +133,13 @@ class Row:
                 tokens = scripted_tokens(tokenizer.pieces(self.job.prompt), request.prompt_logprobs)
                 tokens = (Token(tokens[0].id, tokens[0].raw, None), *tokens[1:]) if tokens else ()
             events.append(PromptEcho(self.job.prompt, tokens))
+        if request.decisions:
+            events.append(Scored(tuple(self._scores(each.labels) for each in request.decisions)))
         return events
+
+    def _scores(self, labels: tuple[str, ...]) -> tuple[float, ...]:
+        """Log probabilities: labels that the prompt has are four times as likely as others."""
+        return tuple(math.log(0.8 if label in self.job.prompt else 0.2) for label in labels)
 
     def play(self, now: float) -> list[Event]:
         """Play the next token of every choice that is not over."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache import kinds as shelf
 from pippin.engines.language.kv_cache.kinds.attention import IndexCache
-from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind
+from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, Snapshot
 from pippin.engines.language.kv_cache.replay import tell_calls
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotTable
 
@@ -184,6 +184,36 @@ class CacheLayout:
     def joins(self) -> bool:
         """Whether several prompts can be computed together."""
         return all(kind.joins for kind in self.kinds)
+
+    @property
+    def forks(self) -> bool:
+        """Whether a prompt can be taken back to where it was."""
+        return not any(isinstance(kind, UnknownKind) for kind in self.kinds)
+
+    def mark(self, caches: PromptCache) -> list[Snapshot]:
+        """What `rewind` needs to return a prompt's cache to how it is now, beside its length."""
+        return [
+            kind.snapshot(leaf) if kind.snapshots else ()
+            for kind, leaf in zip(self.kinds, leaves(caches), strict=True)
+        ]
+
+    def rewind(self, caches: PromptCache, mark: Sequence[Snapshot], tokens: int) -> None:
+        """Return a prompt's cache to its first `tokens`; after these it was marked, if a layer can't be cut."""
+        for kind, leaf, snapshot in zip(self.kinds, leaves(caches), mark, strict=True):
+            if kind.snapshots:
+                kind.restore(leaf, snapshot, tokens)
+            elif kind.token_arrays:
+                leaf.trim(leaf.offset - tokens)
+
+    def copy(self, caches: PromptCache, tokens: int, capacity: int) -> PromptCache:
+        """A cache with the first `tokens` of another and room for more, where no layer has anything but keys and
+        values."""
+        copied = self.new_prompt_cache(capacity)
+        for kind, leaf, own in zip(self.kinds, leaves(copied), leaves(caches), strict=True):
+            kind.fill(leaf, [array[:, :, :tokens] for array in kind.cut(own)])
+        # At once: a pending copy would make the next write to the original copy all of it.
+        mx.eval(arrays_of(copied))
+        return copied
 
     def tell_calls(self) -> None:
         """Have the model tell the caches that replay what they are called with, which they need to rewind."""

@@ -119,7 +119,7 @@ class LanguagePreparer:
             ):
                 raise NeedsWeightsError
             case Generate(request):
-                return self._job(id, request)
+                return self._decision_job(id, request) if request.decisions else self._job(id, request)
             case CountTokens(request):
                 return (Counted(len(self._counted(request).tokens)),)
             case RenderTemplate(request):
@@ -200,6 +200,37 @@ class LanguagePreparer:
     def _counted(self, request: GenerationRequest) -> RenderedPrompt:
         offered = self._offered(request)
         return self._readable(request, partial(self._renderer.prompt, tools=offered, most=MOST_COUNTED))[0]
+
+    def _decision_job(self, id: str, request: GenerationRequest) -> LanguageJob:
+        if self.diffusion is not None:
+            raise ServerError(
+                "unsupported", "A diffusion language model scores no labels: name another one.", "model"
+            )
+        window = self.context_window
+        try:
+            prompt, warnings = self._readable(request, partial(self._renderer.decisions, most=window))
+        except TooLong as error:
+            raise too_long(f"{error.least} tokens or more", window, request) from None
+        self._check_prompt(prompt, request)
+        for branch in prompt.branches:
+            self.tokenizer.check(
+                [*branch.tokens, *(token for label in branch.labels for token in label)], "questions"
+            )
+        longest = len(prompt.tokens) + max(branch.longest for branch in prompt.branches)
+        if longest > window:
+            raise too_long(f"{longest} tokens", window, request)
+        used = len(prompt.tokens) + sum(len(branch.tokens) for branch in prompt.branches)
+        return LanguageJob(
+            id=id,
+            request=request,
+            accepted=Accepted(used, warnings=warnings + prompt.warnings),
+            prompt=prompt.tokens,
+            branches=prompt.branches,
+            max_tokens=0,
+            created=time.monotonic(),
+            key=_cache_key(request),
+            media=prompt.media,
+        )
 
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
         check_numbers(request, self.tokenizer)

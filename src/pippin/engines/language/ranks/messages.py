@@ -13,9 +13,10 @@ from pippin import __version__
 from pippin.core.decoding import message_decoder
 from pippin.core.requests import GenerationRequest
 from pippin.engines.device import MemoryShares
+from pippin.engines.language.job import Branch
 from pippin.engines.language.ranks.kinds import Kind
 
-VERSION: Final = 1
+VERSION: Final = 2
 """The version of these messages; raised whenever one changes."""
 
 
@@ -66,6 +67,7 @@ class Take(Struct, frozen=True, tag=True):
     id: str
     request: GenerationRequest
     prompt: tuple[int, ...]
+    branches: tuple[Branch, ...]
     max_tokens: int
     pins: tuple[int, ...]
     key: bytes
