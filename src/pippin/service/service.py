@@ -39,14 +39,15 @@ log = logging.getLogger(__name__)
 
 DEFAULT: Final = "default"
 CLAUDE: Final = "claude-"
+GEMINI: Final = "gemini-"
 
 
 class Names:
     """Resolves names in requests. `kind` is None for tokenizer tasks, which mean the language model.
 
     Three sorts of names belong to no model. `default`, or no name, means the model of the kind that the request needs.
-    So does a `claude-*` name that no model here has, because Claude Code asks for several of them. So does any unknown
-    name, if the operator allows that.
+    So does a `claude-*` or `gemini-*` name that no model here has, because the vendors' own agents ask for several of
+    them. So does any unknown name, if the operator allows that.
     """
 
     def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
@@ -83,12 +84,11 @@ class Names:
         """
         if name == DEFAULT:
             return self._default(kind or "language")
-        if name.startswith(CLAUDE):
-            return (
-                name
-                if self._catalog.knows(name)
-                else self._options.claude_model or self._default(kind or "language")
-            )
+        if name.startswith((CLAUDE, GEMINI)):
+            if self._catalog.knows(name):
+                return name
+            chosen = self._options.claude_model if name.startswith(CLAUDE) else None
+            return chosen or self._default(kind or "language")
         if self._options.any_model_name and not self._catalog.knows(name):
             served = self._served(kind or "language")
             return served[0] if len(served) == 1 else name
