@@ -23,6 +23,7 @@ REFERENCE: Final = "#/components/schemas/{name}"
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 TAGS: Final = {
+    "v1beta": "Gemini",
     "models": "Models",
     "load": "Management",
     "unload": "Management",

@@ -89,24 +89,15 @@ class FunctionResponse(Struct, kw_only=True, rename="camel"):
     scheduling: Unused = None
 
 
-class Written(Struct, kw_only=True, rename="camel"):
-    """What a tool of Google's wrote: code, its output, or a transcript."""
-
-    text: str = ""
-    code: str = ""
-    language: str = ""
-    output: str = ""
-
-
 class ContentPart(MediaPart, kw_only=True, rename="camel"):
     text: str | None = None
     thought: bool | None = None
     thought_signature: str | None = None
     function_call: FunctionCall | None = None
     function_response: FunctionResponse | None = None
-    executable_code: Written | None = None
-    code_execution_result: Written | None = None
-    audio_transcription: Written | None = None
+    executable_code: dict[str, Any] | None = None
+    code_execution_result: dict[str, Any] | None = None
+    audio_transcription: dict[str, Any] | None = None
     tool_call: Any = None
     tool_response: Any = None
     part_metadata: Unused = None
@@ -221,17 +212,18 @@ class ContentsReader:
         match part:
             case ContentPart(text=str(text)):
                 return [Text(text)] if text else []
-            case ContentPart(executable_code=Written(code=code, language=language)):
-                return [Text(f"\n```{language.lower()}\n{code}\n```\n")]
-            case ContentPart(code_execution_result=Written(output=output)):
+            case ContentPart(executable_code={"code": code, **rest}):
+                return [Text(f"\n```{str(rest.get('language', '')).lower()}\n{code}\n```\n")]
+            case ContentPart(code_execution_result={"output": output}):
                 return [Text(f"\n```\n{output}\n```\n")]
-            case ContentPart(audio_transcription=Written(text=text)):
+            case ContentPart(audio_transcription={"text": str(text)}):
                 return [Text(text)]
             case ContentPart(function_call=None, function_response=None):
                 ran = [name for name in ("tool_call", "tool_response") if getattr(part, name) is not None]
                 self.skipped += ran
-                # A signature may come alone, after the last text.
-                return [] if ran or part.thought_signature else self._medium(part, at)
+                # A signature may come alone, after the last text; code may have no output.
+                empty = ran or part.thought_signature or part.code_execution_result
+                return [] if empty else self._medium(part, at)
             case _:
                 raise invalid(
                     at, "must stand in a turn of the other role: the model calls, the user answers."

@@ -65,7 +65,7 @@ def tools_of(given: Sequence[GivenTool]) -> tuple[tuple[Tool, ...], tuple[str, .
     for place, tool in enumerate(given):
         at = f"tools[{place}]"
         check_refused(tool, at)
-        left_out += [name for name in tool.__struct_fields__[2:] if getattr(tool, name) is not None]
+        left_out += [camel(name) for name in tool.__struct_fields__[2:] if getattr(tool, name) is not None]
         for number, function in enumerate(tool.function_declarations or ()):
             _offer(function, tools, f"{at}.functionDeclarations[{number}]")
         if len(tools) > MAX_TOOLS:
@@ -139,7 +139,7 @@ def _converted(given: Any, at: str) -> dict[str, Any]:
             case "type", str() if value.upper() != "TYPE_UNSPECIFIED":
                 made[name] = value.lower()
             case "ref", _:
-                made["$ref"] = value
+                made["$ref"] = str(value).replace("#/defs/", "#/$defs/")
             case _ if name in _COUNTS:
                 made[name] = _count(value, here)
             # Formats of numbers say how many bits they have, and `enum` that the texts are listed.
@@ -151,7 +151,10 @@ def _converted(given: Any, at: str) -> dict[str, Any]:
                 made[name] = value
     if isinstance(order, list) and isinstance(properties := made.get("properties"), dict):
         made["properties"] = {name: properties[name] for name in order if name in properties} | properties
-    return {"anyOf": [made, {"type": "null"}]} if nullable else made
+    if not nullable:
+        return made
+    outside = {name: made.pop(name) for name in ("$defs",) if name in made}
+    return {"anyOf": [made, {"type": "null"}], **outside}
 
 
 def _count(given: Any, at: str) -> int:
