@@ -6,7 +6,7 @@ from msgspec import Meta, Struct, field
 
 from pippin.config.options.marks import HOT, default_of, flag
 from pippin.core import parameters as p
-from pippin.core.models import RankBackend, Split
+from pippin.core.models import RankBackend
 from pippin.core.requests import OverflowPolicy, Sampling
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -306,12 +306,6 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "reach it, then those of others, where `machine_command` starts them."
         ),
     ] = ()
-    split: Annotated[
-        Split,
-        Meta(
-            description="What a rank holds: `tensor` is a part of every layer, `pipeline` some of the layers, whole."
-        ),
-    ] = "tensor"
     rank_backend: Annotated[
         RankBackend,
         Meta(description="How MLX's ranks talk: `ring` over TCP. `jaccl` and `nccl` were never tried here."),

@@ -21,7 +21,7 @@ from pippin.runtime.ranks.places import far, group_of, of_rank, refuse_public
 MOST: Final = 64  # ranks in a group
 EACH: Final = 200 << 20  # bytes of Python, libraries and tokenizer, which each rank needs for itself
 HEADS: Final = "num_attention_heads num_key_value_heads linear_num_key_heads linear_num_value_heads".split()
-"""Configuration keys of counts that the ranks of `--split tensor` must divide evenly."""
+"""Configuration keys of counts that the ranks must divide evenly."""
 
 
 class Held:
@@ -90,10 +90,12 @@ def ranks_needed(spec: WorkerSpec, options: ModelOptions, nodes: Sequence[Node])
     if spec.info.kind != "language":
         return 1
     memories = [node.memory for node in nodes]
-    divides = shares_evenly(spec.info) if options.split == "tensor" else _any
     needs = partial(need_of_each, spec, options)
     # If no fitting number of ranks divides the model, the ranks themselves report that, and which numbers would.
-    return least_ranks(memories, needs, divides) or least_ranks(memories, needs, _any) or 1
+    found = least_ranks(memories, needs, shares_evenly(spec.info)) or least_ranks(
+        memories, needs, lambda _: True
+    )
+    return found or 1
 
 
 def least_ranks(
@@ -110,10 +112,6 @@ def least_ranks(
         if room >= ranks and divides(ranks):
             return ranks
     return None
-
-
-def _any(ranks: int) -> bool:
-    return True
 
 
 def shares_evenly(info: ModelInfo) -> Callable[[int], bool]:
