@@ -166,11 +166,6 @@ class CacheLayout:
         return all(kind.batches for kind in self.kinds)
 
     @property
-    def rewinds(self) -> bool:
-        """Whether batched sequences can forget tokens."""
-        return all(kind.rewinds for kind in self.kinds)
-
-    @property
     def in_slots(self) -> bool:
         """Whether some of a prompt's cache can lie in the slot where its sequence will decode."""
         return any(kind.in_slots for kind in self.kinds)
