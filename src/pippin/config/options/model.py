@@ -14,7 +14,7 @@ Natural = Annotated[int, Meta(ge=0)]
 
 
 KvBits = Literal[2, 3, 4, 5, 6, 8]
-CpuActivations = Literal["float32", "int8", "int8-amx"]
+CpuActivations = Literal["float32", "int8"]
 UnreadableMedia = Literal["auto", "describe", "refuse"]
 
 
@@ -47,8 +47,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         CpuActivations,
         Meta(
             description="What the kernels for CPUs multiply packed weights with: `float32` is exact; `int8` rounds "
-            "each 32 numbers of a vector to 8 bits, which is quicker and changes answers (docs/measurements/cpu.md); "
-            "`int8-amx` does so by AMX's tiles for 16 vectors and more, and is untried on a processor that has them."
+            "each 32 numbers of a vector to 8 bits, which is quicker and changes answers (docs/measurements/cpu.md)."
         ),
     ] = "float32"
     expert_cache_gb: Annotated[
