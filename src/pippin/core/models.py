@@ -63,7 +63,6 @@ class HubModel(Struct, frozen=True, kw_only=True):
     task: str | None  # in the hub's terms, such as `text-generation`
 
 
-Split = Literal["tensor", "pipeline"]
 RankBackend = Literal["ring", "jaccl", "nccl"]
 
 
@@ -72,7 +71,6 @@ class RankSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     rank: int  # rank 0 leads: it takes the requests, schedules, and announces each step to the others
     size: int  # ranks of the group
-    split: Split = "tensor"
     backend: RankBackend = "ring"  # of `mx.distributed`
     control: str = ""  # HOST:PORT where rank 0 listens for the others
     coordinator: str = ""  # HOST:PORT where the backends `jaccl` and `nccl` rendezvous

@@ -60,8 +60,8 @@ class Names:
     """Resolves names in requests. `kind` is None for tokenizer tasks, which mean the language model.
 
     Three sorts of names belong to no model. `default`, or no name, means the model of the kind that the request needs.
-    So does a `claude-*`, `gemini-*` or `jev-*` name that no model here has, nor is listed with, because the vendors' own
-    agents and clients ask for several of these. So does any unknown name, if the operator allows that.
+    So does a `claude-*`, `gemini-*` or `jev-*` name that no model here has, nor is listed with, because the vendors'
+    own agents and clients ask for several of these. So does any unknown name, if the operator allows that.
     """
 
     def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:

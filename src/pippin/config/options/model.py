@@ -6,7 +6,7 @@ from msgspec import Meta, Struct, field
 
 from pippin.config.options.marks import HOT, default_of, flag
 from pippin.core import parameters as p
-from pippin.core.models import RankBackend, Split
+from pippin.core.models import RankBackend
 from pippin.core.requests import JsonSpacing, LoopGuard, OverflowPolicy, Sampling
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -14,7 +14,7 @@ Natural = Annotated[int, Meta(ge=0)]
 
 
 KvBits = Literal[2, 3, 4, 5, 6, 8]
-CpuActivations = Literal["float32", "int8", "int8-amx"]
+CpuActivations = Literal["float32", "int8"]
 UnreadableMedia = Literal["auto", "describe", "refuse"]
 
 
@@ -47,8 +47,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         CpuActivations,
         Meta(
             description="What the kernels for CPUs multiply packed weights with: `float32` is exact; `int8` rounds "
-            "each 32 numbers of a vector to 8 bits, which is quicker and changes answers (docs/measurements/cpu.md); "
-            "`int8-amx` does so by AMX's tiles for 16 vectors and more, and is untried on a processor that has them."
+            "each 32 numbers of a vector to 8 bits, which is quicker and changes answers (docs/measurements/cpu.md)."
         ),
     ] = "float32"
     expert_cache_gb: Annotated[
@@ -317,12 +316,6 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "reach it, then those of others, where `machine_command` starts them."
         ),
     ] = ()
-    split: Annotated[
-        Split,
-        Meta(
-            description="What a rank holds: `tensor` is a part of every layer, `pipeline` some of the layers, whole."
-        ),
-    ] = "tensor"
     rank_backend: Annotated[
         RankBackend,
         Meta(description="How MLX's ranks talk: `ring` over TCP. `jaccl` and `nccl` were never tried here."),

@@ -145,13 +145,8 @@ class CacheLayout:
         self.kinds = tuple(kinds)  # of the leaves of the model's caches
         # Each step asks for the same few sizes.
         self.slot_bytes = lru_cache(self._slot_bytes)
-        self.reckon_as(self.kinds)
-
-    def reckon_as(self, kinds: Sequence[CacheKind]) -> None:
-        """Give bytes as if these were the kinds: those of the whole model, where other ranks have a part of it."""
-        self._counts = Counter(kinds)
-        self._aside = Counter(kind for kind in kinds if not kind.in_slots)
-        self.slot_bytes.cache_clear()
+        self._counts = Counter(self.kinds)
+        self._aside = Counter(kind for kind in self.kinds if not kind.in_slots)
 
     @classmethod
     def learn(cls, model: nn.Module, cache: PromptCache) -> Self:
@@ -169,11 +164,6 @@ class CacheLayout:
     @property
     def batches(self) -> bool:
         return all(kind.batches for kind in self.kinds)
-
-    @property
-    def rewinds(self) -> bool:
-        """Whether batched sequences can forget tokens."""
-        return all(kind.rewinds for kind in self.kinds)
 
     @property
     def in_slots(self) -> bool:

@@ -8,15 +8,14 @@ import json
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final
 
-import numpy as np
 import tokenizers
-from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
 from pippin.core.parameters import APPLIED, left_out
@@ -313,14 +312,12 @@ class Tokenizer:
         special_names: dict[str, str] | None = None,
         chat_templates: dict[str, str] | None = None,
         generation: Mapping[str, Any] = MappingProxyType({}),
-        marker_text: str = "",
     ) -> None:
         """Wrap a tokenizer of the tokenizers library.
 
         `vocab_size` is the number of tokens that the model has embeddings for, which may be above or below that of the
         tokenizer. `special_names` are the variables of chat templates for special tokens: `bos_token`, `eos_token` and
-        so on. `generation` has what generation_config.json asks of every request (`APPLIED`). `marker_text` is the
-        `template_text` of `Literals`.
+        so on. `generation` has what generation_config.json asks of every request (`APPLIED`).
         """
         backend.no_padding()
         backend.no_truncation()
@@ -332,9 +329,8 @@ class Tokenizer:
         self.special_names = special_names or {}
         self.chat_templates = chat_templates or {}
         self.generation = generation
-        self.literals = Literals(backend, marker_text)
+        self.literals = Literals(backend, "")
         self.pieces = Pieces(backend)
-        self.tokens_holding = lru_cache(maxsize=16)(self._tokens_holding)
         self._shown = lru_cache(maxsize=16)(self._find_shown)
 
     @classmethod
@@ -419,16 +415,9 @@ class Tokenizer:
 
     def with_markers(self, text: str) -> "Tokenizer":
         """The same tokenizer with `text` as the `template_text` of its `Literals`."""
-        return Tokenizer(
-            self.backend,
-            eos=self.eos,
-            bos=self.bos,
-            vocab_size=self.rows,
-            special_names=self.special_names,
-            chat_templates=self.chat_templates,
-            generation=self.generation,
-            marker_text=text,
-        )
+        found = copy(self)
+        found.literals = Literals(self.backend, text)
+        return found
 
     def added_in(self, markers: Iterable[str]) -> frozenset[str]:
         """The texts of the added tokens that these markers are written with."""
@@ -447,13 +436,6 @@ class Tokenizer:
         """The added tokens that occur in markers. A marker may be several tokens with text between them."""
         return frozenset(
             token for text, token in self._added_ids.items() if any(text in marker for marker in markers)
-        )
-
-    def _tokens_holding(self, texts: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Which tokens contain any of `texts`, a mask [vocabulary]."""
-        wanted = [text.encode() for text in texts]
-        return np.array(
-            [any(text in self.raw(token) for text in wanted) for token in range(self.size)], np.bool_
         )
 
 
