@@ -362,8 +362,8 @@ class Run:
                     raise
                 self._again = asyncio.create_task(self._begin_again(), name=f"run {self.id} again")
             match await self._mailbox.first():
-                case Failed(error):
-                    raise ServerError.of(error)
+                case Failed(report):
+                    raise ServerError.of(report)
                 case Accepted() as accepted:
                     self.accepted = accepted
         except BaseException:
