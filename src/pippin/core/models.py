@@ -63,7 +63,6 @@ class HubModel(Struct, frozen=True, kw_only=True):
     task: str | None  # in the hub's terms, such as `text-generation`
 
 
-Split = Literal["tensor", "pipeline"]
 RankBackend = Literal["ring", "jaccl", "nccl"]
 
 
@@ -72,7 +71,6 @@ class RankSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     rank: int  # rank 0 leads: it takes the requests, schedules, and announces each step to the others
     size: int  # ranks of the group
-    split: Split = "tensor"
     backend: RankBackend = "ring"  # of `mx.distributed`
     control: str = ""  # HOST:PORT where rank 0 listens for the others
     coordinator: str = ""  # HOST:PORT where the backends `jaccl` and `nccl` rendezvous
@@ -195,6 +193,7 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     agreement: str = ""  # how near batches are to what sequences give alone, as the trials at the load found
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    forced_tokens: int = 0  # of answers that have ended
     draft_seconds: float = 0.0  # spent proposing tokens, without the steps that verify them
     media_encoded: int = 0  # images, clips and recordings encoded by the model's towers
     media_reused: int = 0  # media whose features were still cached

@@ -44,7 +44,8 @@ class RequestTask(BaseTask, frozen=True):
     def text_length(self) -> int:
         request = self.request
         prompt = request.prompt if isinstance(request.prompt, str) else ""
-        return len(prompt) + len(request.suffix or "") + _length_of_messages(request.messages or ())
+        asked = sum(len(each.question) + sum(map(len, each.labels)) for each in request.decisions)
+        return len(prompt) + len(request.suffix or "") + asked + _length_of_messages(request.messages or ())
 
     def prepares_slowly(self) -> bool:
         return _have_slow(part for message in self.request.messages or () for part in message.parts)

@@ -42,7 +42,7 @@ def test_a_rank_needs_its_part_of_the_weights_and_its_own_libraries(tmp_path: Pa
 
 
 def test_each_rank_is_told_its_place(tmp_path: Path) -> None:
-    own = spec(tmp_path, ranks=3, memory_bytes=30 * GB, split="pipeline")
+    own = spec(tmp_path, ranks=3, memory_bytes=30 * GB)
     held = Held(
         Places("pippin-1", ("10.0.0.1", "10.0.0.2", "10.0.0.1")), Need(10 * GB, "shared"), cast(Any, None)
     )
@@ -53,7 +53,6 @@ def test_each_rank_is_told_its_place(tmp_path: Path) -> None:
     ports = [place.rpartition(":")[2] for place in (*ranks[0].hosts, ranks[0].control, ranks[0].coordinator)]
     assert len(set(ports)) == 5  # two ranks share a machine
     assert ranks[2].control.startswith("10.0.0.1:")
-    assert {rank.split for rank in ranks} == {"pipeline"}
     assert [each.options["memory_bytes"] for each in told] == [10 * GB] * 3
     assert told[1].title == '"org/it\'s" (rank 1 of 3, on 10.0.0.2)'
     words = shlex.split(told[1].command or "")

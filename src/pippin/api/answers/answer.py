@@ -297,16 +297,9 @@ class Answer:
 
     async def whole(self) -> bytes:
         """The encoded completions of all runs. Raises `ServerError` if a run fails."""
-        await self.started()
-        for run in self._runs:
-            run.hold_back()
-        gathered: list[list[Event]] = [[accepted] for accepted in self.accepted]
-        async for request, events in self._batches():
-            for event in events:
-                if isinstance(event, Restarted):
-                    del gathered[request][1:]
-                else:
-                    gathered[request].append(event)
+        gathered = await self._gathered()
+        for accepted, events in zip(self.accepted, gathered, strict=True):
+            events.insert(0, accepted)
         encoder: Encoder = self.operation.encoder
 
         def whole() -> bytes:
@@ -318,10 +311,8 @@ class Answer:
 
     async def events(self) -> list[Event]:
         """All events of a single run of any kind. Raises `ServerError` if it fails."""
-        collected: list[Event] = []
-        async for events in self.batches():
-            collected += events
-        return collected
+        [events] = await self._gathered()
+        return events
 
     async def batches(self) -> AsyncIterator[list[Event]]:
         """The events of a single run of any kind as they come. Raises `ServerError` if it fails."""
@@ -384,6 +375,20 @@ class Answer:
         finally:  # the closing task may be cancelled, and limits count this answer until it is removed
             self._observer.closed()
             self._among.remove(self)
+
+    async def _gathered(self) -> list[list[Event]]:
+        """All events of each run. Raises `ServerError` if one fails."""
+        await self.started()
+        for run in self._runs:
+            run.hold_back()
+        gathered: list[list[Event]] = [[] for _ in self._runs]
+        async for request, events in self._batches():
+            for event in events:
+                if isinstance(event, Restarted):
+                    gathered[request].clear()
+                else:
+                    gathered[request].append(event)
+        return gathered
 
     async def _take(self) -> tuple[int, list[Event]]:
         """The number of a run, and its next events; no events once all runs have ended."""

@@ -138,7 +138,16 @@ class Handler:
         if not admitted:
             self._limits.admit(exchange)
         prepared = await self.prepare_task(exchange, task, model=model, operation=operation)
-        answer = Answer(prepared, exchange, Presence(request.receive), self.answers)
+        return await self._events(request, prepared)
+
+    async def events(self, request: Request, wanted: GenerationRequest, *, operation: str) -> list[Event]:
+        """All events of a generation that was counted when its body was read. Raises `ServerError`."""
+        exchange = exchange_of(request.scope)
+        prepared = await self._operation(operation, (wanted,), request.headers, exchange, stream=False)
+        return await self._events(request, prepared)
+
+    async def _events(self, request: Request, operation: Operation) -> list[Event]:
+        answer = Answer(operation, exchange_of(request.scope), Presence(request.receive), self.answers)
         try:
             return await answer.events()
         finally:
@@ -258,6 +267,7 @@ class Handler:
         context = DecodeContext(
             headers=dict(request.headers),
             query=dict(request.query_params),
+            path=request.path_params,
             history=history,
             stream_usage=self._options.stream_usage == "always",
         )

@@ -25,6 +25,7 @@ from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.pool.state import Changes, Clock, Slot, SystemClock
 from pippin.runtime.ranks.group import RankLauncher
 from pippin.runtime.replicas.processes import ReplicaLauncher
+from pippin.runtime.workers.link import LOST
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Launcher, Worker
 
@@ -357,6 +358,8 @@ class Residency:
         """Clean up after a load that did not complete."""
         ready, slot.ready = slot.ready, None
         slot.stage = None
+        if error.kind == LOST:
+            error = slot.load_killed(error)
         failed = error.kind == "load_failed"
         if failed:
             log.error("%s", error.message)
@@ -470,6 +473,11 @@ class Lease:
     def options(self) -> ModelOptions:
         return self.slot.options
 
+    async def renew(self) -> None:
+        """Take the model's next worker instead of one that is lost, and keep the place meanwhile. Raises `ServerError`,
+        and the lease is released then."""
+        await self.pool.renew(self)
+
     def release(self, keep_alive: float | None = None) -> None:
         """Give the lease back; a second call does nothing.
 
@@ -511,22 +519,20 @@ class Pool:
 
         `account`: whose place the lease takes; empty for the server itself. Raises `ServerError`."""
         slot = self._slot(info)
-        while True:
-            self._check_open()
-            if slot.closing:
-                await self._changes.until(lambda: not slot.closing)
-                continue
-            if slot.lost is not None:
-                await self._changes.until(lambda: slot.lost is None or slot.closing)
-                continue
-            slot.check_failure(self._clock.now())
-            slot.check_queue(account)
-            worker = await self._claimed(slot, account)
-            if worker is not None:
-                return Lease(self, slot, worker, account)
+        return Lease(self, slot, await self._worker(slot, account), account)
+
+    async def renew(self, lease: Lease) -> None:
+        """See `Lease.renew`."""
+        try:
+            worker = await self._worker(lease.slot, lease.account, lease)
+        finally:
+            lease.release()
+        lease.worker, lease.released = worker, False
 
     def release(self, slot: Slot, account: str, keep_alive: float | None) -> None:
         slot.give_back(account)
+        if slot.state == "loaded" and slot.lost is None:  # it serves, so that it is in no crash loop
+            slot.deaths.clear()
         self._touch(slot)
         slot.idle_seconds = keep_alive
         if slot.claims == 0:
@@ -540,13 +546,17 @@ class Pool:
         """Load a model completely, at once even if a load has just failed. Raises `ServerError` if it fails."""
         slot = self._slot(self._catalog.resolve(name))
         slot.refuse_until = 0.0
-        lease = await self.lease(slot.info)
-        try:
-            await asyncio.shield(lease.worker.weights_ready)
-            await self._changes.until(lambda: lease.slot.loading is None)
-        finally:
-            lease.release()
-        return lease.slot.as_state()
+        while True:
+            lease = await self.lease(slot.info)
+            try:
+                await asyncio.shield(lease.worker.weights_ready)
+                await self._changes.until(lambda: slot.loading is None)
+                return slot.as_state()
+            except ServerError as error:
+                if error.report.kind != LOST:
+                    raise
+            finally:
+                lease.release()
 
     async def unload(self, name: str) -> bool:
         """Unload a model once its requests are done, or after `drain_timeout`; False if it was not loaded."""
@@ -643,15 +653,38 @@ class Pool:
         leaving = [slot for slot in self._slots.values() if slot.loading or slot.worker or slot.unloading]
         await asyncio.gather(*(self._residency.unload(slot, deadline) for slot in leaving))
 
+    async def _worker(self, slot: Slot, account: str, lost: Lease | None = None) -> Worker:
+        """Claim the model's worker, in the place of a `lost` lease if there is one. Raises `ServerError`."""
+        while True:
+            self._check_open()
+            if slot.closing:
+                if lost is not None:
+                    lost.release()
+                await self._changes.until(lambda: not slot.closing)
+                continue
+            if slot.lost is not None:
+                await self._changes.until(lambda: slot.lost is None or slot.closing)
+                continue
+            if lost is not None and (pause := slot.pause(self._clock.now())) > 0:
+                await self._changes.until(lambda: slot.closing, pause)
+                continue
+            slot.check_failure(self._clock.now())
+            if lost is not None:
+                lost.release()
+            slot.check_queue(account)
+            worker = await self._claimed(slot, account)
+            if worker is not None:
+                return worker
+
     async def _claimed(self, slot: Slot, account: str) -> Worker | None:
-        """Claim the worker; None if its load was called off and may be tried again."""
+        """Claim the worker; None if its load was called off or its process killed, so that it may be tried again."""
         slot.claim(account)
         self._touch(slot)
         try:
             return await asyncio.shield(self._residency.ready(slot))
         except ServerError as error:
             self.release(slot, account, None)
-            if error.report.kind != CALLED_OFF:
+            if error.report.kind not in (CALLED_OFF, LOST):
                 raise
             return None
         except BaseException:

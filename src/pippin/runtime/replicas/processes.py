@@ -141,8 +141,9 @@ class Replicas(Stages):
             process.worker.load_weights(self._memory_of(process))
 
     def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
-        assert mailbox is None, "replicas are not nested"
-        return self._spread.submit(id, task, choices)
+        return self._spread.submit(
+            id, task, choices, mailbox or Mailbox(choices, on_overflow=lambda: self.cancel(id))
+        )
 
     def cancel(self, id: str) -> None:
         self._spread.cancel(id)

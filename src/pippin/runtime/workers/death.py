@@ -136,6 +136,7 @@ def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -
         words.append(f"The system ended it for lack of memory: {MENDS}.")
     elif killed:
         words.append(f"If nobody ended it by hand, the system did for lack of memory: {MENDS}.")
+        return ErrorReport(kind="worker_died", message=" ".join(words))
     else:
         words.append(death.cause or "The server's log has its last words.")
     return ErrorReport(kind="load_failed", message=" ".join(words))
