@@ -296,7 +296,7 @@ def test_whatever_a_processor_raises_refuses_its_picture_alone(
     assert bench.alone(bench.job("b", picture(60, 28, 1), "What?"))
 
 
-OWN = SimpleNamespace(
+PREPARES = SimpleNamespace(
     size={"height": 448, "width": 448}, image_mean=(0.5, 0.5, 0.5), resample=3, min_pixels=64, do_resize=True
 )
 
@@ -314,4 +314,4 @@ OWN = SimpleNamespace(
     ],
 )  # fmt: skip
 def test_what_a_processor_has_not_so_is_named(said: dict[str, Any], told: list[str]) -> None:
-    assert left_out(said, OWN) == told
+    assert left_out(said, PREPARES) == told
