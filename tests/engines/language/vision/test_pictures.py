@@ -306,11 +306,11 @@ PREPARES = SimpleNamespace(
     [
         ({"size": 448, "image_mean": [0.5, 0.5, 0.5], "resample": 3, "do_resize": True}, []),
         ({"size": {"shortest_edge": 336}}, ["size"]),
-        ({"image_mean": [0.48, 0.46, 0.41], "resample": 2}, ["resample", "image_mean"]),
+        ({"image_mean": [0.48, 0.46, 0.41], "resample": 2, "min_pixels": 448}, ["resample", "image_mean"]),
         ({"do_resize": False}, ["do_resize"]),
         ({"rescale_factor": 0.00392156862745098, "do_rescale": True, "do_normalize": True}, []),
         ({"rescale_factor": 0.0078, "do_normalize": False}, ["do_normalize", "rescale_factor"]),
-        ({"max_pixels": 1 << 20, "min_pixels": None, "image_processor_type": "X"}, ["max_pixels"]),
+        ({"max_pixels": 1 << 20, "min_pixels": 64, "image_processor_type": "X"}, ["max_pixels"]),
     ],
 )  # fmt: skip
 def test_what_a_processor_has_not_so_is_named(said: dict[str, Any], told: list[str]) -> None:
