@@ -62,7 +62,8 @@ def routes(api: Api) -> list[BaseRoute]:
 
 
 async def to_the_page(request: Request) -> Response:
-    return RedirectResponse("/")
+    # Relative: a proxy may have the server in a folder.
+    return RedirectResponse("../" if request.url.path.endswith("/") else "./")
 
 
 @dataclass(frozen=True)
