@@ -63,7 +63,7 @@ def routes(api: Api) -> list[BaseRoute]:
 
 async def to_the_page(request: Request) -> Response:
     # Relative: a proxy may have the server in a folder.
-    return RedirectResponse("../" if request.url.path.endswith("/") else "./")
+    return RedirectResponse("../" if request.scope["raw_path"].endswith(b"/") else "./")
 
 
 @dataclass(frozen=True)
