@@ -77,7 +77,7 @@ knows is ignored, and named once in the log; so are unknown keys of objects in f
   it. Errors are events of type `error` with a `status`; a connection ends after an hour.
 - **Tools**: `function` is passed on as it is. `custom`, `local_shell`, `shell` and `apply_patch` become functions, and
   their calls come back as items of their own type; the functions of a `namespace` are prefixed with its name. Tools
-  that run on OpenAI's servers (`web_search`, `code_interpreter` ...) are left out of the prompt with a warning in the
+  that run on OpenAI's servers (`code_interpreter` ..., and `web_search` without `--web-search`) are left out of the prompt with a warning in the
   log, and a `tool_choice` that forces one is refused. Of a custom tool's grammars, a regular expression is enforced; a
   Lark grammar is only shown to the model.
 - **`reasoning.context`** is accepted with a warning in the log: the chat template decides which reasoning of earlier

@@ -44,6 +44,7 @@ class DecodeContext:
     headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
     query: Mapping[str, str] = field(default_factory=dict)
     history: History | None = None
+    searches: bool = False  # whether the operator names what searches the web
     stream_usage: bool = False  # whether streams end with usage unasked, as set by the operator
 
 
