@@ -1,19 +1,26 @@
 """Codings of bodies: compressed requests are decoded within their limit; HTTP/1.0 clients get whole answers."""
 
+import sys
 import zlib
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from starlette.datastructures import Headers
 
 from pippin.core.errors import ServerError
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+ZSTD: Final = "zstd"
 WINDOWS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 """The `wbits` of zlib for each coding that is decoded (RFC 9110, section 8.4.1). For `deflate` zlib's own header and
 gzip's are both recognised."""
 CODING: Final = "content-encoding"
 """The header that refusals of a coding name; `Accept-Encoding` then says what is decoded (RFC 9110, section 12.5.3)."""
-ACCEPTED: Final = "gzip, deflate"
+ACCEPTED: Final = "gzip, deflate, zstd"
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 
@@ -23,11 +30,11 @@ def coding_of(headers: Headers) -> str | None:
     coding = headers.get(CODING, "identity").strip().lower()
     if coding in ("", "identity"):
         return None
-    if coding not in WINDOWS:
+    if coding not in (*WINDOWS, ZSTD):
         raise ServerError(
             "unsupported_media_type",
             f"The body is in the content coding '{coding}', which this server does not decode. Send it as it is, or "
-            "compressed with gzip or deflate.",
+            "compressed with gzip, deflate or zstd.",
             CODING,
         )
     return coding
@@ -37,10 +44,10 @@ def decoded(body: bytes, coding: str | None, limit: int) -> bytes | None:
     """The body without its coding; None if it is larger than `limit` bytes. Raises `ServerError` for damaged data."""
     if coding is None:
         return body
-    reader = zlib.decompressobj(WINDOWS[coding])
+    reader: Any = zstd.ZstdDecompressor() if coding == ZSTD else zlib.decompressobj(WINDOWS[coding])
     try:
-        plain = reader.decompress(body, limit + 1)
-    except zlib.error as error:
+        plain: bytes = reader.decompress(body, limit + 1)
+    except (zlib.error, zstd.ZstdError) as error:
         if coding == "deflate":  # some clients send it without zlib's header
             reader = zlib.decompressobj(-zlib.MAX_WBITS)
             try:
