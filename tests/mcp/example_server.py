@@ -43,12 +43,6 @@ def die() -> str:
 
 
 @server.tool()
-def find(query: str) -> str:
-    """Searches the web."""
-    return f"{query}\n\nPippin\nhttps://docs.example.org/pippin\nA server."
-
-
-@server.tool()
 def run_command(command: str) -> str:
     """Would run anything."""
     return "ran " + command

@@ -17,7 +17,7 @@ from openai import OpenAI
 from pippin.service.tools.web_search import pages_in
 from tests.api.live_server import MODEL, live_server
 from tests.clients import anthropic_of, openai_of
-from tests.mcp import example_server
+from tests.mcp import search_server
 
 FOUND = [
     {"url": "https://docs.example.org/pippin", "title": "Pippin", "content": "A server."},
@@ -57,6 +57,7 @@ def engine() -> Iterator[ThreadingHTTPServer]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
     server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +203,7 @@ def test_without_the_option_nothing_searches(tmp_path: Path) -> None:
 
 def test_a_tool_of_an_mcp_server_searches(tmp_path: Path) -> None:
     config = tmp_path / "mcp.json"
-    server = {"command": sys.executable, "args": [example_server.__file__], "allowed_tools": ["find"]}
+    server = {"command": sys.executable, "args": [search_server.__file__], "allowed_tools": ["find"]}
     config.write_text(json.dumps({"mcpServers": {"demo": server}}))
     with (
         live_server(tmp_path, SCRIPT, mcp_config=str(config), web_search="mcp:demo/find") as address,
