@@ -2,7 +2,7 @@
 
 Grammar of a generation: `Accepted ToolsListed* Progress* PromptEcho? Scored? choice*`. The events of each choice are
 `(PartStarted PartDelta* PartEnded)* Finished`, and choices are interleaved. `Failed` may end the request at any point;
-nothing follows it. Tasks of other kinds answer `Accepted? Progress* item* terminal`.
+nothing follows it. Tasks of other kinds answer `Accepted? item* terminal`.
 
 Frequent events have `gc=False`: they can't be part of a cycle, so the garbage collector need not track them.
 """
@@ -29,7 +29,7 @@ class Accepted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
 
 
 class Progress(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
-    """Progress on the prompt or on a diffusion step: `done` of `total`, `cached` among them, after `seconds`."""
+    """Progress on the prompt: `done` of `total`, `cached` among them, after `seconds`."""
 
     done: int
     total: int
@@ -267,7 +267,7 @@ class Picture(Struct, frozen=True, tag=True, omit_defaults=True):
     data: bytes
     width: int
     height: int
-    seed: int | None = None
+    seed: int
 
 
 class PicturesDone(Ending, frozen=True, tag=True, omit_defaults=True):

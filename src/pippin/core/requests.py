@@ -8,6 +8,7 @@ from pippin.core.conversation import Message, Tool, ToolChoice, Toolset, WebSear
 from pippin.core.errors import FieldName
 
 OverflowPolicy = Literal["error", "truncate", "summarize"]
+LoopGuard = Literal["off", "warn", "stop"]
 DiffusionSampler = Literal["entropy-bound", "confidence-threshold"]
 
 
@@ -181,6 +182,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Where an API makes every client name a length, more than is allowed is cut, not refused.
     cut_max_tokens: bool = False
     min_tokens: int = 0
+    loop_guard: LoopGuard | None = None  # of an answer that repeats itself; None in an engine: off
     json_spacing: JsonSpacing | None = None  # of JSON in an output format; None: the model's option
     n: int = 1
     logprobs: int | None = None

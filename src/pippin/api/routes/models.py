@@ -126,11 +126,15 @@ class Listing:
             )
         found = await asyncio.to_thread(self.api.service.models)  # reads the disk
         missing = await asyncio.to_thread(self.api.service.missing)
-        here = {info.id for info in found}
-        shown = list(filter(exchange_of(request.scope).opens, (*found, *missing)))
-        page, more = page_of(shown, request.query_params)
+        claude = await asyncio.to_thread(self.api.service.claude_names)
+        here = {info.id: info for info in found} | claude
+        opened = exchange_of(request.scope).opens
+        named = [msgspec.structs.replace(info, id=name) for name, info in claude.items() if opened(info)]
+        page, more = page_of([*filter(opened, (*found, *missing)), *named], request.query_params)
         data = [
-            await self._described(request, info) if info.id in here else self._missing(request, info)
+            await self._described(request, here[info.id]) | {"id": info.id}
+            if info.id in here
+            else self._missing(request, info)
             for info in page
         ]
         ends = (

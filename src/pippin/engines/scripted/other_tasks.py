@@ -40,7 +40,6 @@ from pippin.engines.scripted import tokenizer
 
 VOICES = ("alba", "basil")
 SAMPLE_RATE = 16000
-G711_RATE = 8000
 SECONDS_PER_CHARACTER = 0.01
 IMAGE_TOKENS = 10
 
@@ -150,8 +149,6 @@ def _speak(task: Speak) -> tuple[Event, ...]:
 
 
 def _tone(task: Speak, seconds: float) -> bytes:
-    if task.format in ("pcmu", "pcma"):
-        return b"\xd5" * int(seconds * G711_RATE)
     rate = task.rate or SAMPLE_RATE
     moments = np.arange(int(seconds * rate)) / rate
     pcm = (8000 * np.sin(2 * np.pi * 440 * (task.pitch or 1.0) * moments)).astype("<i2").tobytes()

@@ -145,13 +145,8 @@ class CacheLayout:
         self.kinds = tuple(kinds)  # of the leaves of the model's caches
         # Each step asks for the same few sizes.
         self.slot_bytes = lru_cache(self._slot_bytes)
-        self.reckon_as(self.kinds)
-
-    def reckon_as(self, kinds: Sequence[CacheKind]) -> None:
-        """Give bytes as if these were the kinds: those of the whole model, where other ranks have a part of it."""
-        self._counts = Counter(kinds)
-        self._aside = Counter(kind for kind in kinds if not kind.in_slots)
-        self.slot_bytes.cache_clear()
+        self._counts = Counter(self.kinds)
+        self._aside = Counter(kind for kind in self.kinds if not kind.in_slots)
 
     @classmethod
     def learn(cls, model: nn.Module, cache: PromptCache) -> Self:
@@ -169,11 +164,6 @@ class CacheLayout:
     @property
     def batches(self) -> bool:
         return all(kind.batches for kind in self.kinds)
-
-    @property
-    def rewinds(self) -> bool:
-        """Whether batched sequences can forget tokens."""
-        return all(kind.rewinds for kind in self.kinds)
 
     @property
     def in_slots(self) -> bool:
@@ -280,3 +270,31 @@ def computed_prompt(model: nn.Module, tokens: list[int]) -> PromptCache:
     model(mx.array([tokens]), cache=caches)
     mx.eval(arrays_of(caches))
     return caches
+
+
+class _MutualView:
+    """A layer's cache whose mask lets the tokens of each span see each other."""
+
+    def __init__(self, held: Any, spans: Iterable[tuple[int, int]]) -> None:
+        self._held = held
+        self._spans = spans
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._held, name)
+
+    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> mx.array:
+        mask: mx.array = self._held.make_mask(N, return_array=True, window_size=window_size)
+        earlier = mask.shape[-1] - N
+        for start, stop in self._spans:
+            mask[..., start:stop, earlier + start : earlier + stop] = True
+        return mask
+
+
+def counts_tokens(layer: Any) -> bool:
+    """Whether a layer's cache counts its tokens: caches of attention do, recurrent states do not."""
+    return hasattr(layer, "offset")
+
+
+def mutual(cache: PromptCache, spans: Sequence[tuple[int, int]]) -> PromptCache:
+    """The cache as a chunk of a prompt sees it in which the tokens of each span see each other."""
+    return [_MutualView(layer, spans) if counts_tokens(layer) else layer for layer in cache]

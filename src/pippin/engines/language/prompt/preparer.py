@@ -35,6 +35,7 @@ from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_c
 from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly, WholePrompt
 from pippin.engines.language.vision.processors import load_processor, load_prompt_processor
 from pippin.output import checking, formats
+from pippin.output.loops import repeated_calls
 from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
 
@@ -255,7 +256,9 @@ class LanguagePreparer:
         return LanguageJob(
             id=id,
             request=request,
-            accepted=Accepted(len(prompt.tokens), prompt.dropped, warnings + prompt.warnings),
+            accepted=Accepted(
+                len(prompt.tokens), prompt.dropped, warnings + prompt.warnings + repeated_calls(request)
+            ),
             prompt=prompt.tokens,
             prompt_text=prompt.text if request.echo else "",
             raw_prompt=prompt.raw,
@@ -455,8 +458,7 @@ def as_published(request: GenerationRequest, generation: Mapping[str, Any]) -> G
     request biases them, texts that end an answer, and the least length of one."""
     if not generation:
         return request
-    never = dict.fromkeys(generation.get("suppress_tokens") or (), -parameters.LARGEST_BIAS)
-    bias = {**never, **(request.sampling.logit_bias or {})} or None
+    bias = parameters.biases(generation) | (request.sampling.logit_bias or {}) or None
     ends = generation.get("stop_strings") or ()
     return msgspec.structs.replace(
         request,

@@ -180,7 +180,7 @@ class LeadingEngine:
         self._telling.send(Clear(prefixes_only))
 
     def agreed(self, own: MemoryShares, together: MemoryShares) -> None:
-        """Note that this rank could give `own` and that the ranks agreed on `together`, in bytes of the whole model."""
+        """Note that this rank could give `own` and that the ranks agreed on `together`."""
         self._own, self._together = own, together
 
     def _in_proportion(self, shares: MemoryShares) -> MemoryShares:

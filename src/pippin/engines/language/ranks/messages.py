@@ -14,7 +14,6 @@ from pippin.core.decoding import message_decoder
 from pippin.core.requests import GenerationRequest
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.job import Branch
-from pippin.engines.language.ranks.kinds import Kind
 
 VERSION: Final = 2
 """The version of these messages; raised whenever one changes."""
@@ -51,14 +50,6 @@ class Ready(Struct, frozen=True, tag=True):
 
     shares: MemoryShares  # the most that it could give
     keeps_prefixes: bool
-    kinds: list[Kind]  # of its caches, one for each of the model's layers
-
-
-class Agreed(Struct, frozen=True, tag=True):
-    """What all ranks have agreed on."""
-
-    shares: MemoryShares
-    kinds: list[Kind]
 
 
 class Take(Struct, frozen=True, tag=True):

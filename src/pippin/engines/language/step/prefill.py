@@ -12,6 +12,7 @@ from pippin.engines.language.kv_cache.layout import arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, Prefixes
+from pippin.engines.language.sampling.filters import best
 from pippin.engines.language.step.branches import Scoring
 from pippin.engines.language.step.joining import fits
 from pippin.engines.language.step.scheduler import Scheduler
@@ -310,10 +311,9 @@ class Prefill:
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         targets = prompt.tokens[start : start + logits.shape[0]]
         chosen = mx.take_along_axis(logprobs, mx.array(targets)[:, None], axis=-1)[:, 0]
-        best = mx.argsort(-logprobs, axis=-1)[:, :alternatives]
-        values = mx.take_along_axis(logprobs, best, axis=-1)
-        mx.eval(chosen, best, values, arrays_of(prompt.cache or []))
-        columns = (np.array(chosen).tolist(), np.array(best).tolist(), np.array(values).tolist())
+        best_ids, values = best(logprobs, min(alternatives, logprobs.shape[-1]))
+        mx.eval(chosen, best_ids, values, arrays_of(prompt.cache or []))
+        columns = (np.array(chosen).tolist(), np.array(best_ids).tolist(), np.array(values).tolist())
         found = []
         for token, logprob, ids, tops in zip(targets, *columns, strict=True):
             top = tuple(
