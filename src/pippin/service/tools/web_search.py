@@ -53,18 +53,18 @@ class WebSearcher:
         """What the operator's search answers. Raises `ServerError` and `CallFailed`."""
         named = self.named or ""
         if not named.startswith(MCP):
-            return (
-                await self.fetch(named.replace("{query}", quote(query, safe="")), "The search")
-            ).data.decode(errors="replace")
+            found = await self.fetch(named.replace("{query}", quote(query, safe="")), "The search")
+            return found.data.decode(errors="replace")
         server, _, tool = named.removeprefix(MCP).partition("/")
         offered = await self.servers.offered((Toolset(server, (tool,)),))
         if not offered:
             raise CallFailed(f"The search tool {named.removeprefix(MCP)} is not there.")
-        [found] = offered.values()
-        answer = await self.servers.call(found, {"query": query})
-        if answer.is_error:
-            raise CallFailed(answer.text)
-        return answer.text
+        [searching] = offered.values()
+        # Not by `servers.call`, which counts calls at once: this is made within one.
+        text, is_error = await searching.connection.call(tool, {"query": query})
+        if is_error:
+            raise CallFailed(text)
+        return text
 
 
 @dataclass(frozen=True)
