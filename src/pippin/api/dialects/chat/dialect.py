@@ -51,6 +51,7 @@ from pippin.core.conversation import (
     ToolCall,
     ToolResult,
     Video,
+    WebSearch,
 )
 from pippin.core.events import Event, Finished, PartDelta, PartKind, PartStarted, Progress, Token
 from pippin.core.requests import GenerationRequest
@@ -652,7 +653,7 @@ class ChatDialect(OpenAIErrors, Dialect[ChatShape]):
         if fields.web_search_options is not None:
             if not context.searches:
                 raise unsupported("web_search_options", NO_SEARCH)
-            request = replace(request, web_search=fields.web_search_options.wanted)
+            request = replace(request, web_search=WebSearch(results=fields.web_search_options.results))
         return Decoded(
             requests=(request,),
             shape=ChatShape(

@@ -16,6 +16,7 @@ from pippin.api.dialects.shared.media import (
 )
 from pippin.api.dialects.shared.sealed_text import unseal
 from pippin.core.conversation import (
+    WEB_SEARCH,
     Attachment,
     Document,
     FoundPage,
@@ -128,8 +129,10 @@ ANSWERED: Final = ("mcp_tool_result", "web_search_tool_result")
 _SKIPPED: Final = frozenset(
     {
         "redacted_thinking",
+        "server_tool_use",
         "mcp_tool_listing",
         "advisor_tool_result",
+        "web_search_tool_result",
         "web_fetch_tool_result",
         "code_execution_tool_result",
         "bash_code_execution_tool_result",
@@ -185,7 +188,7 @@ class MessagesReader:
             match block.get("type"):
                 case "mcp_tool_use":
                     self._server_call(convert(block, ServerToolUse, at))
-                case "server_tool_use":
+                case "server_tool_use" if block.get("name") == WEB_SEARCH:
                     self._server_call(convert(block, ServerToolUse, at))
                 case "mcp_tool_result":
                     parts = self._server_result(block, parts, at)

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, loggable, unsupported
 from pippin.api.dialects.shared.tools import McpTool, toolset_of
-from pippin.api.dialects.shared.web_search import WebSearchOptions
+from pippin.api.dialects.shared.web_search import FilteredSearch
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 from pippin.core.decoding import from_json
 
@@ -177,7 +177,7 @@ def toolbox_of(given: list[dict[str, Any]], param: str = "tools", *, searches: b
         if spec.get("type") == "mcp"
     ]
     searching = [spec for spec in given if searches and str(spec.get("type")).startswith(WEB_SEARCH)]
-    search = convert(searching[-1], WebSearchOptions, param).wanted if searching else None
+    search = convert(searching[-1], FilteredSearch, param).wanted if searching else None
     for number, spec in enumerate(given):
         if spec in searching:
             continue

@@ -22,14 +22,20 @@ class WebSearchOptions(Struct, kw_only=True):
     """OpenAI's options of a search."""
 
     search_context_size: Literal["low", "medium", "high"] | None = None
-    filters: SearchFilters | None = None
     user_location: Unused = None
+
+    @property
+    def results(self) -> int:
+        return RESULTS[self.search_context_size or "medium"]
+
+
+class FilteredSearch(WebSearchOptions, kw_only=True):
+    filters: SearchFilters | None = None
 
     @property
     def wanted(self) -> WebSearch:
         filters = self.filters or SearchFilters()
-        results = RESULTS[self.search_context_size or "medium"]
-        return WebSearch(filters.allowed_domains or (), filters.blocked_domains or (), results)
+        return WebSearch(filters.allowed_domains or (), filters.blocked_domains or (), self.results)
 
 
 def pages_of(text: str) -> list[FoundPage]:
