@@ -93,8 +93,8 @@ There is no `/api/v1`: models are loaded by `POST /v1/models/load`, and `/v1/res
   it. Errors are events of type `error` with a `status`; a connection ends after an hour.
 - **Tools**: `function` is passed on as it is. `custom`, `local_shell`, `shell` and `apply_patch` become functions, and
   their calls come back as items of their own type; the functions of a `namespace` are prefixed with its name. Tools
-  that run on OpenAI's servers (`web_search`, `code_interpreter` ...) are left out of the prompt with a warning in the
-  log, and a `tool_choice` that forces one is refused. Of a custom tool's grammars, a regular expression is enforced; a
+  that run on OpenAI's servers (`code_interpreter` ..., and `web_search` unless Pippin [searches](mcp.md#searching-the-web))
+  are left out of the prompt with a warning in the log, and a `tool_choice` that forces one is refused. Of a custom tool's grammars, a regular expression is enforced; a
   Lark grammar is only shown to the model.
 - **`reasoning.context`** is accepted with a warning in the log: the chat template decides which reasoning of earlier
   turns the model is shown.
@@ -190,7 +190,8 @@ connection. The beta of this API (`OpenAI-Beta: realtime=v1`) is refused with an
 - **A last message of the assistant** is continued.
 - **Tools of MCP servers**: a tool of type `mcp_toolset` names a server that the operator has set up ([mcp.md](mcp.md)).
 - **Anthropic's own tools** that have no schema are left out with a warning, except `bash_*` and `text_editor_*`, which
-  the client runs: they get the schema that Anthropic's models know.
+  the client runs: they get the schema that Anthropic's models know; and `web_search_*` if Pippin
+  [searches the web](mcp.md#searching-the-web).
 - **Documents** (PDF, text, inline content) and search results are read; file ids and citations are refused.
 - **Models**: a request for a `claude-*` name that no model has is answered by the model of the option `claude_model`, or
   by the default model. The answer has the requested name, because Claude Code drops the thinking of other models.

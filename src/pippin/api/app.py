@@ -31,6 +31,7 @@ from pippin.core.errors import ServerError
 from pippin.mcp import ToolServers
 from pippin.service import Service
 from pippin.service.tools.offers import ToolOffers
+from pippin.service.tools.web_search import WebSearcher
 
 
 def create_app(
@@ -53,8 +54,10 @@ def create_app(
     errors = Errors(dialects)
     limits = Limits(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
     access = Access(keys=keys, limits=limits, errors=errors)
-    tools = ToolOffers(tool_servers or ToolServers(McpSettings()), options.mcp_offer)
-    handler = Handler(service, options, observer, limits, MediaResolver(options), tools)
+    media, servers = MediaResolver(options), tool_servers or ToolServers(McpSettings())
+    searcher = WebSearcher(options.web_search, servers, media.fetch)
+    tools = ToolOffers(servers, options.mcp_offer, searcher)
+    handler = Handler(service, options, observer, limits, media, tools)
     batches = batches or Batches(options)
     for follower in (tools, handler, batches):
         live.follow(follower.adopt)

@@ -141,7 +141,7 @@ class MessagesDialect(Dialect[MessageShape]):
         reader.read(fields.messages)
         if not reader.messages:
             raise invalid("messages", "must hold something that a model here can read.")
-        tools, toolsets, left_out = tools_of(fields.tools or [])
+        given = tools_of(fields.tools or [], searches=context.searches)
         messages, cached = _pins(fields, engine.with_media_options(reader.messages, fields), reader.cached)
         choice = fields.tool_choice
         # Anthropic's `context_management` means something else: edits, which are not made here.
@@ -149,9 +149,11 @@ class MessagesDialect(Dialect[MessageShape]):
         request = msgspec.structs.replace(
             engine.request_of(unedited, fields.model, own_formats=_own_formats(fields)),
             messages=messages,
-            tools=tools,
-            toolsets=toolsets,
-            tool_choice=tool_choice_of(choice, tools, toolsets),
+            tools=given.tools,
+            toolsets=given.toolsets,
+            web_search=given.search,
+            max_tool_calls=given.most_calls,
+            tool_choice=tool_choice_of(choice, given),
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
             stop=shared.stops_of(fields.stop_sequences, "stop_sequences"),
             max_tokens=fields.max_tokens,
@@ -165,11 +167,11 @@ class MessagesDialect(Dialect[MessageShape]):
                 thinking=_thinking_shown(fields),
                 cached=cached,
                 model=fields.model,
-                servers=bool(toolsets),
+                servers=bool(given.toolsets or given.search),
             ),
             stream=bool(fields.stream),
             ignored=ignored,
-            warnings=_warnings(left_out, reader.skipped) + engine.reasoning_warnings(fields),
+            warnings=_warnings(given.left_out, reader.skipped) + engine.reasoning_warnings(fields),
         )
 
     def encoder(self, decoded: Decoded[MessageShape], run: RunInfo) -> Encoder:

@@ -1,15 +1,17 @@
 """The tools and the tool choice of Anthropic's Messages API."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.core.conversation import Tool, ToolChoice, Toolset
+from pippin.api.dialects.shared.web_search import SearchFilters
+from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 
 MAX_TOOLS: Final = 1024
 TOOLSET: Final = "mcp_toolset"
+SEARCHING: Final = "web_search_"
 
 
 class ToolSpec(Struct, kw_only=True):
@@ -39,6 +41,21 @@ class ToolsetSpec(Struct, tag_field="type", tag=TOOLSET, kw_only=True):
     configs: Annotated[dict[str, ToolSwitch], Meta(max_length=512)] | None = None
     cache_control: Any = None
     tools: Any = None
+
+
+class SearchSpec(SearchFilters, kw_only=True):
+    """Anthropic's tool that searches the web."""
+
+    max_uses: Annotated[int, Meta(ge=1)] | None = None
+    user_location: Unused = None
+
+
+class GivenTools(NamedTuple):
+    tools: tuple[Tool, ...]
+    toolsets: tuple[Toolset, ...]
+    search: WebSearch | None
+    most_calls: int | None
+    left_out: tuple[str, ...]  # types of tools that can't be run here
 
 
 GivenTool = Annotated[dict[str, Any], read_as(ToolSpec, ToolsetSpec)]
@@ -79,17 +96,23 @@ _BUILT_IN: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 }
 
 
-def tools_of(given: list[dict[str, Any]]) -> tuple[tuple[Tool, ...], tuple[Toolset, ...], tuple[str, ...]]:
-    """The tools, the MCP servers, and the types of tools left out because they can't be run here."""
+def tools_of(given: list[dict[str, Any]], *, searches: bool = False) -> GivenTools:
+    """`searches`: the operator names what searches the web."""
     if len(given) > MAX_TOOLS:
         raise invalid("tools", f"must hold at most {MAX_TOOLS} tools.")
     tools: list[Tool] = []
     toolsets: list[Toolset] = []
     left_out: list[str] = []
+    search, most_calls = None, None
     for number, spec in enumerate(given):
         at = f"tools[{number}]"
         if spec.get("type") == TOOLSET:
             toolsets.append(_toolset(convert(spec, ToolsetSpec, at), at))
+            continue
+        if searches and str(spec.get("type")).startswith(SEARCHING):
+            asked = convert(spec, SearchSpec, at)
+            search = WebSearch(asked.allowed_domains or (), asked.blocked_domains or ())
+            most_calls = asked.max_uses
             continue
         tool = _tool(spec, at)
         if tool is not None and any(tool.name == other.name for other in tools):
@@ -98,7 +121,7 @@ def tools_of(given: list[dict[str, Any]]) -> tuple[tuple[Tool, ...], tuple[Tools
             left_out.append(str(spec["type"]))
         else:
             tools.append(tool)
-    return tuple(tools), tuple(toolsets), tuple(left_out)
+    return GivenTools(tuple(tools), tuple(toolsets), search, most_calls, tuple(left_out))
 
 
 def _toolset(spec: ToolsetSpec, param: str) -> Toolset:
@@ -131,22 +154,21 @@ def _tool(spec: dict[str, Any], param: str) -> Tool | None:
     return Tool(tool.name, tool.description, tool.input_schema, bool(tool.strict))
 
 
-def tool_choice_of(
-    given: ChoiceSpec | None, tools: tuple[Tool, ...], toolsets: tuple[Toolset, ...] = ()
-) -> ToolChoice:
+def tool_choice_of(given: ChoiceSpec | None, offered: GivenTools) -> ToolChoice:
+    names = {tool.name for tool in offered.tools} | ({WEB_SEARCH} if offered.search else set())
     match given:
         case None | ChoiceSpec(type="auto"):
             return ToolChoice()
         case ChoiceSpec(type="none"):
             return ToolChoice("none")
         case ChoiceSpec(type="any"):
-            if not tools and not toolsets:
+            if not names and not offered.toolsets:
                 raise invalid("tool_choice", "can't be `any` without a tool in `tools` that can be called.")
             return ToolChoice("required")
         case ChoiceSpec(name=None):
             raise invalid("tool_choice.name", "is required.")
         case ChoiceSpec(name=str(name)):
-            if not any(tool.name == name for tool in tools):
+            if name not in names:
                 raise unsupported("tool_choice.name", "it must be a tool of `tools` that can be called here.")
             return ToolChoice("required", (name,))
         case _:

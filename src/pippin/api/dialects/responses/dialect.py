@@ -184,7 +184,7 @@ def _read(
     if (conversation := conversation_of(fields)) is not None:
         reader.read(history.conversation(conversation), "conversation")
     reader.read(given)
-    return reader, toolbox_of((fields.tools or []) + reader.tools)
+    return reader, toolbox_of((fields.tools or []) + reader.tools, searches=context.searches)
 
 
 def _before(previous: str, history: History) -> list[Item]:
@@ -221,6 +221,7 @@ def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Tool
         messages=messages,
         tools=toolbox.tools,
         toolsets=toolbox.toolsets,
+        web_search=toolbox.search,
         tool_choice=choice,
         parallel_tool_calls=fields.parallel_tool_calls is not False,
         max_tool_calls=fields.max_tool_calls,
@@ -257,6 +258,7 @@ def _shape(fields: ResponsesBody, given: tuple[Item, ...], toolbox: Toolbox) -> 
         toolbox=toolbox,
         reasoning=_reasoning_shown(fields),
         sealed="reasoning.encrypted_content" in (fields.include or ()),
+        sourced="web_search_call.action.sources" in (fields.include or ()),
     )
 
 
