@@ -82,7 +82,7 @@ class ToolOffers:
         """
         search, request = request.web_search, msgspec.structs.replace(request, web_search=None)
         equipped = await self._equipped(request, named, allowed=allowed)
-        if search is None:
+        if search is None or any(tool.name == WEB_SEARCH for tool in request.tools):
             return equipped
         searching = {WEB_SEARCH: self._searcher.tool(search)}
         return Equipped(with_tools(equipped.request, searching), {**equipped.offered, **searching})
