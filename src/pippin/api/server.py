@@ -110,7 +110,7 @@ class Server:
         preparing = asyncio.create_task(prepare())
         serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
         self._tool_servers.start()
-        self._batches.runner.start()
+        self._batches.start()
         on_ready()
         try:
             await serving
