@@ -20,7 +20,6 @@ NPM_PACKAGES: Final = {
     "cn": "@continuedev/cli@1.5.47",
     "cline": "cline@3.0.65",
     "pi": "@earendil-works/pi-coding-agent@1.6.0",
-    "gemini": "@google/gemini-cli@0.61.0",
     "kilo": "@kilocode/cli@7.7.7",  # 7.8.1 lacks its program for Linux
     "kimi": "@moonshot-ai/kimi-code@2.1.0",
     "goose": "@aaif/goose-binary-linux-x64@0.20.1",

@@ -17,9 +17,8 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import ModelOptions, explain_sampling
 from pippin.config.options.server import ServerOptions
-from pippin.config.sampling_defaults import explain_sampling
 from pippin.core.completion import Completion
 from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
 from pippin.core.events import (
@@ -362,8 +361,8 @@ class Run:
                     raise
                 self._again = asyncio.create_task(self._begin_again(), name=f"run {self.id} again")
             match await self._mailbox.first():
-                case Failed(error):
-                    raise ServerError.of(error)
+                case Failed(report):
+                    raise ServerError.of(report)
                 case Accepted() as accepted:
                     self.accepted = accepted
         except BaseException:

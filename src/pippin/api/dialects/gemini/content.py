@@ -17,6 +17,7 @@ from pippin.core.conversation import (
     Audio,
     Detail,
     Image,
+    MediaSource,
     Message,
     Part,
     Reasoning,
@@ -240,6 +241,7 @@ class ContentsReader:
             raise invalid(at, "must hold text, a medium, or a call or response of a function.")
         mime = given.mime_type or mimetypes.guess_type(given.file_uri.partition("?")[0])[0] or ""
         mime = mime.partition(";")[0].strip().lower()
+        source: MediaSource
         if part.inline_data is not None:
             source = source_of_base64(_standard(given.data), field, mime)
         else:

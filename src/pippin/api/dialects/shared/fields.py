@@ -273,7 +273,7 @@ def refused(sentence: str) -> Meta:
 def _refusals(type: type[msgspec.Struct]) -> tuple[tuple[str, str, str], ...]:
     """The refused fields of a struct: attribute, name on the wire, and sentence."""
     return tuple(
-        (own.name, own.encode_name, own.type.extra["refused"])
+        (own.name, own.encode_name, own.type.extra["refused"])  # type: ignore[index]
         for own in type_of(type).fields  # type: ignore[attr-defined]
         if isinstance(own.type, inspect.Metadata) and "refused" in (own.type.extra or {})
     )
