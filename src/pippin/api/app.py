@@ -79,7 +79,7 @@ def create_app(
             Exception: errors.unexpected,
         },
     )
-    batches.connect(app, handler.answers, keys)
+    batches.connect(app, handler.answers, keys, api.store)
     return ExchangeFrame(_guarded(app, live, access), observer.http)
 
 

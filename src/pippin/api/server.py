@@ -144,7 +144,7 @@ class Server:
         keeping = asyncio.create_task(self._ledger.keep(environment.home() / FILE))
         serving = asyncio.create_task(self._uvicorn.serve(list(self._listeners)))
         self._tool_servers.start()
-        self._batches.runner.start()
+        self._batches.start()
         on_ready()
         try:
             await serving
