@@ -97,12 +97,6 @@ def in_order(prompt: str, words: list[str]) -> bool:
     return True
 
 
-def says_late(messages: Conversation) -> bool:
-    """Whether the system speaks after others."""
-    roles = [message.role for message in messages]
-    return "system" in roles[roles.count("system") :]
-
-
 def touched(family: Family) -> list[str]:
     """Histories whose prompt is another than the template's own, though that has everything."""
     template = Template(family)
@@ -110,8 +104,6 @@ def touched(family: Family) -> list[str]:
     for name, messages in SENT.items():
         tools = name in AGENT
         if tools and not converter.traits.tool_calls:  # results are written as their calls are: as text
-            continue
-        if says_late(messages) and not converter.traits.late_system:  # it loses such words elsewhere
             continue
         variables: dict[str, Any] = {"add_generation_prompt": answers(messages), **template.variables}
         if tools or converter.traits.no_tools:

@@ -30,6 +30,7 @@ Render = Callable[[Conversation, tuple[Tool, ...], bool], str]
 """Renders a conversation with tools on offer, and with the beginning of an answer if the flag says so. Raises
 `ServerError` where the template refuses it."""
 
+SYSTEM: Final = ("system", "developer")
 MOST_FORMS: Final = 3
 """Most changes that are combined."""
 MOST_KEPT: Final = 512
@@ -110,10 +111,9 @@ def answered_results(messages: Conversation) -> Conversation:
 
 def user_first(messages: Conversation) -> Conversation:
     """An empty turn of the user before an assistant that speaks first."""
-    spoken = [message for message in messages if message.role not in ("system", "developer")]
-    if not spoken or spoken[0].role == "user":
+    first = _opening(messages)
+    if first == len(messages) or messages[first].role == "user":
         return messages
-    first = messages.index(spoken[0])
     return (*messages[:first], Message("user", (Text(""),)), *messages[first:])
 
 
@@ -125,21 +125,49 @@ def asked(messages: Conversation) -> Conversation:
 
 
 def one_system(messages: Conversation) -> Conversation:
-    """All that the system says in one message at the start."""
-    said = [message for message in messages if message.role in ("system", "developer")]
-    if len(said) < 2:
+    """All that the system says at the start in one message."""
+    opening = messages[: _opening(messages)]
+    if len(opening) < 2:
         return messages
-    parts = tuple(part for message in said for part in message.parts)
-    return (replace(said[0], parts=parts), *(message for message in messages if message not in said))
+    parts = tuple(part for message in opening for part in message.parts)
+    return (replace(opening[0], parts=parts), *messages[len(opening) :])
 
 
 def system_in_turn(messages: Conversation) -> Conversation:
     """What the system says at the start at the head of the user's first turn."""
-    first = next((n for n, message in enumerate(messages) if message.role not in ("system", "developer")), 0)
+    first = _opening(messages)
     said = tuple(part for message in messages[:first] for part in message.parts)
-    if not said or messages[first].role != "user":
+    if not said or first == len(messages) or messages[first].role != "user":
         return messages
     return (replace(messages[first], parts=(*said, *messages[first].parts)), *messages[first + 1 :])
+
+
+def late_system_in_turn(messages: Conversation) -> Conversation:
+    """What the system says later as marked text of the turns around it, so that the computed prefix of a conversation
+    stays valid in its next turn.
+
+    It stands at the end of the user's turn or the result right before it, else at the end of the result or the head of
+    the user's turn right behind it, else in a turn of its own.
+    """
+    opening = _opening(messages)
+    placed = list(messages[:opening])
+    waiting: tuple[Part, ...] = ()
+    for message in messages[opening:]:
+        if message.role in SYSTEM:
+            marked = _marked(message.parts) if any(map(_says_something, message.parts)) else ()
+            if waiting or not (_has_result(placed[-1]) or placed[-1].role == "user"):
+                waiting = _seamed(waiting, marked)
+            else:
+                placed[-1] = _with_end(placed[-1], marked)
+            continue
+        if waiting and _has_result(message):
+            message, waiting = _with_end(message, waiting), ()
+        elif waiting and message.role == "user":
+            message, waiting = replace(message, parts=_seamed(waiting, message.parts)), ()
+        placed += [Message("user", waiting)] if waiting else []
+        placed.append(message)
+        waiting = ()
+    return (*placed, *([Message("user", waiting)] if waiting else []))
 
 
 def merged_turns(messages: Conversation) -> Conversation:
@@ -159,11 +187,7 @@ def question_in_result(messages: Conversation) -> Conversation:
     changed: list[Message] = []
     for message in _results_apart(messages):
         if changed and _has_result(changed[-1]) and message.role == "user" and _only_text(message):
-            last = changed[-1]
-            result = last.parts[-1]
-            assert isinstance(result, ToolResult)
-            result = replace(result, parts=(*result.parts, *message.parts))
-            changed[-1] = replace(last, parts=(*last.parts[:-1], result), pin=message.pin)
+            changed[-1] = replace(_with_end(changed[-1], message.parts), pin=message.pin)
         else:
             changed.append(message)
     return tuple(changed)
@@ -188,7 +212,8 @@ FORMS: Final[tuple[Form, ...]] = (
     question_in_result,
     system_in_turn,
 )
-"""In the order in which they are tried: those that change less come first. `calls_as_text` comes behind all of them."""
+"""In the order in which they are tried: those that change less come first. `late_system_in_turn` is tried before each
+of them, and `calls_as_text` behind all."""
 
 
 class Forms:
@@ -262,7 +287,8 @@ class Forms:
 
     def _expressible(self, skeleton: "Skeleton") -> bool:
         alone = [(), *((form,) for form in (*FORMS, calls_as_text))]
-        return any(self._missing(skeleton, forms) is None for forms in alone)
+        tried = itertools.product(((), (late_system_in_turn,)), alone)
+        return any(self._missing(skeleton, (*late, *forms)) is None for late, forms in tried)
 
 
 class Skeleton:
@@ -316,7 +342,7 @@ class Skeleton:
         return f"QX{next(self._count)}Z"
 
     def _message(self, message: Message) -> Message:
-        self._turns = self._turns or message.role not in ("system", "developer")
+        self._turns = self._turns or message.role not in SYSTEM
         # Templates write the text of a turn before its calls, wherever it stood.
         parts = list(message.parts)
         for calls in (False, True):
@@ -334,7 +360,7 @@ class Skeleton:
                 if not text.strip():
                     return Text("")
                 word = self._word()
-                opens = message.role in ("system", "developer") and not self._turns
+                opens = message.role in SYSTEM and not self._turns
                 (self._opening if opens else self._said).append(word)
                 return Text(word)
             case Reasoning():
@@ -367,15 +393,45 @@ def _combinations(messages: Conversation) -> Iterator[tuple[Form, ...]]:
     """Each change that makes a difference to the conversation, then several of them."""
     useful = [form for form in FORMS if form(messages) != messages]
     most = MOST_FORMS if len(messages) <= LONG else 1
+    late = [(late_system_in_turn,)] if late_system_in_turn(messages) != messages else []
     for last in ((), (calls_as_text,)):
-        for size in range(not last, min(len(useful), most) + 1):
-            yield from ((*forms, *last) for forms in itertools.combinations(useful, size))
+        for size in range(min(len(useful), most) + 1):
+            for forms in itertools.combinations(useful, size):
+                yield from ((*first, *forms, *last) for first in (*late, ()))
 
 
 def _changed(messages: Conversation, forms: tuple[Form, ...]) -> Conversation:
     for form in forms:
         messages = form(messages)
     return messages
+
+
+def _opening(messages: Conversation) -> int:
+    """How many messages of the system the conversation begins with."""
+    return next((n for n, message in enumerate(messages) if message.role not in SYSTEM), len(messages))
+
+
+def _marked(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """What the system says, marked as Claude Code marks its own reminders."""
+    return _seamed(_seamed((Text("<system-reminder>"),), parts, "\n"), (Text("</system-reminder>"),), "\n")
+
+
+def _seamed(first: tuple[Part, ...], second: tuple[Part, ...], seam: str = "\n\n") -> tuple[Part, ...]:
+    """Parts in a row; texts that meet become one, with `seam` between them."""
+    match first, second:
+        case (*before, Text(end)), (Text(begin), *after):
+            return (*before, Text(f"{end}{seam}{begin}"), *after)
+        case _:
+            return (*first, *second)
+
+
+def _with_end(message: Message, parts: tuple[Part, ...]) -> Message:
+    """The message with more parts at the end of its text or of its last result."""
+    if not _has_result(message):
+        return replace(message, parts=_seamed(message.parts, parts))
+    *before, result = message.parts
+    assert isinstance(result, ToolResult)
+    return replace(message, parts=(*before, replace(result, parts=_seamed(result.parts, parts))))
 
 
 def _results_after(messages: Conversation, index: int) -> dict[str, ToolResult]:
