@@ -60,6 +60,20 @@ def one_call_a_turn(messages: Conversation) -> Conversation:
     return tuple(split)
 
 
+def results_as_called(messages: Conversation) -> Conversation:
+    """Results in the order of their calls, for a template that does not say whose they are."""
+    changed = list(messages)
+    for index, message in enumerate(messages):
+        calls = [part.id for part in message.parts if isinstance(part, ToolCall)]
+        order = {id_: place for place, id_ in enumerate(calls)}
+        run = list(itertools.takewhile(_only_results, messages[index + 1 :])) if len(calls) > 1 else []
+        parts = [replace(part, name=part.name or each.name) for each in run for part in each.parts]
+        ordered = iter(sorted(parts, key=lambda part: order.get(part.call_id, len(order))))
+        for place, each in enumerate(run, index + 1):
+            changed[place] = replace(each, parts=tuple(itertools.islice(ordered, len(each.parts))), name=None)
+    return tuple(changed)
+
+
 def text_before_calls(messages: Conversation) -> Conversation:
     """The text of a turn with calls as a turn of its own; its thoughts stay with the calls."""
     split: list[Message] = []
@@ -200,6 +214,7 @@ def without_empty_turns(messages: Conversation) -> Conversation:
 
 
 FORMS: Final[tuple[Form, ...]] = (
+    results_as_called,
     text_before_calls,
     one_call_a_turn,
     orphans_as_text,
@@ -327,12 +342,17 @@ class Skeleton:
         for word in self._opening:
             if word not in text:
                 return word
-        for words in (self._said, [word for word, _ in self._results]):
-            place = 0
-            for word in words:
-                place = text.find(word, place)
-                if place < 0:
-                    return word
+        if lost := _first_lost(text, self._said):
+            return lost
+        results = [word for word, _ in self._results]
+        as_called = [word for word, _ in sorted(self._results, key=_number_of_call)]
+        # In another order only where the prompt says whose they are.
+        told = all(
+            text.count(_call_id(call)) > 1 or text.count(call) > 1 for _, call in self._results if call
+        )
+        lost = _first_lost(text, as_called)
+        if lost and (not told or _first_lost(text, results)):
+            return lost
         for word, call in self._results:
             if call and text.rfind(word) < text.find(call):
                 return word
@@ -383,6 +403,22 @@ class Skeleton:
         self._names.append(name)
         self._said += [name, word]
         return ToolCall(_call_id(name), name, f'{{"qxk": "{word}"}}')
+
+
+def _first_lost(text: str, words: list[str]) -> str | None:
+    """The first of the words that is not in the text, or not behind those before it."""
+    place = 0
+    for word in words:
+        place = text.find(word, place)
+        if place < 0:
+            return word
+    return None
+
+
+def _number_of_call(result: tuple[str, str]) -> int:
+    """The place of the call of a result, of which it has the word."""
+    _, call = result
+    return int(call[3:-1]) if call else 0
 
 
 def _call_id(name: str) -> str:
@@ -450,6 +486,10 @@ def _has_result(message: Message) -> bool:
 
 def _speaks(message: Message, role: str) -> bool:
     return message.role == role and not all(isinstance(part, ToolResult) for part in message.parts)
+
+
+def _only_results(message: Message) -> bool:
+    return bool(message.parts) and all(isinstance(part, ToolResult) for part in message.parts)
 
 
 def _only_text(message: Message) -> bool:
