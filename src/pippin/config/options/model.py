@@ -6,15 +6,15 @@ from msgspec import Meta, Struct, field
 
 from pippin.config.options.marks import HOT, default_of, flag
 from pippin.core import parameters as p
-from pippin.core.models import RankBackend, Split
-from pippin.core.requests import OverflowPolicy, Sampling
+from pippin.core.models import RankBackend
+from pippin.core.requests import JsonSpacing, LoopGuard, OverflowPolicy, Sampling
 
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 
 
 KvBits = Literal[2, 3, 4, 5, 6, 8]
-CpuActivations = Literal["float32", "int8", "int8-amx"]
+CpuActivations = Literal["float32", "int8"]
 UnreadableMedia = Literal["auto", "describe", "refuse"]
 
 
@@ -47,8 +47,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         CpuActivations,
         Meta(
             description="What the kernels for CPUs multiply packed weights with: `float32` is exact; `int8` rounds "
-            "each 32 numbers of a vector to 8 bits, which is quicker and changes answers (docs/measurements/cpu.md); "
-            "`int8-amx` does so by AMX's tiles for 16 vectors and more, and is untried on a processor that has them."
+            "each 32 numbers of a vector to 8 bits, which is quicker and changes answers (docs/measurements/cpu.md)."
         ),
     ] = "float32"
     expert_cache_gb: Annotated[
@@ -115,6 +114,9 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_request_tokens: Annotated[
         Positive | None, Meta(description="Most new tokens that a request may ask for.", extra=HOT)
     ] = None
+    loop_guard: Annotated[
+        LoopGuard, Meta(description="What to do with an answer that repeats itself without end.", extra=HOT)
+    ] = "stop"
     temperature: Annotated[Annotated[float, p.TEMPERATURE.bounds] | None, default_of(p.TEMPERATURE)] = None
     top_p: Annotated[Annotated[float, p.TOP_P.bounds] | None, default_of(p.TOP_P)] = None
     top_k: Annotated[Annotated[int, p.TOP_K.bounds] | None, default_of(p.TOP_K)] = None
@@ -228,6 +230,14 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(description="Propose tokens by looking up the text so far."),
     ] = False
 
+    json_spacing: Annotated[
+        JsonSpacing,
+        Meta(
+            description="White space in JSON that a schema asks for: as the model likes, a space after each colon and "
+            "comma, or none. Where it is fixed, fewer tokens are computed one by one."
+        ),
+    ] = "any"
+
     # Media
     min_pixels: Annotated[Positive | None, Meta(description="Smallest area of a picture, in pixels.")] = None
     max_pixels: Annotated[Positive | None, Meta(description="Largest area of a picture, in pixels.")] = None
@@ -275,7 +285,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(
             description="The Ray cluster that runs the replicas, HOST:PORT, or `auto` for the one that this machine "
             "has joined (`pippin join`), or else for one of this machine alone. Ray places each where its memory is "
-            "free; a language model that no machine has the memory for is split over several."
+            "free."
         ),
     ] = None
     machine_command: Annotated[
@@ -306,12 +316,6 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "reach it, then those of others, where `machine_command` starts them."
         ),
     ] = ()
-    split: Annotated[
-        Split,
-        Meta(
-            description="What a rank holds: `tensor` is a part of every layer, `pipeline` some of the layers, whole."
-        ),
-    ] = "tensor"
     rank_backend: Annotated[
         RankBackend,
         Meta(description="How MLX's ranks talk: `ring` over TCP. `jaccl` and `nccl` were never tried here."),
