@@ -2,6 +2,7 @@
 
 import json
 import re
+import string
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -98,7 +99,7 @@ def table() -> str:
     letters = {KEPT: ".", REFUSED: "x"}
     for cell, _ in counts.most_common():
         letters.setdefault(cell, chr(ord("a") + len(letters) - 2))
-    heads = [chr(ord("A") + number) for number in range(len(kinds))]
+    heads = (string.ascii_uppercase + string.digits)[: len(kinds)]
     told = [f"- {head}: {', '.join(columns[kind])}" for head, kind in zip(heads[1:], kinds[1:], strict=True)]
     cells = {name: "".join(letters[kind[number]] for kind in kinds) for number, name in enumerate(lines)}
     refusing = [
@@ -117,7 +118,7 @@ def table() -> str:
             f"{legend}. {len(lines) - len(grid)} more rows are `{cells['one turn']}`. Refused by {reasons}.",
             "",
             "```text",
-            "".join(heads),
+            heads,
             *grid,
             "```",
         ]

@@ -259,6 +259,15 @@ def test_what_was_found_for_a_kind_of_conversation_is_not_tried_again() -> None:
     assert calls["render"] == 1
 
 
+@pytest.mark.parametrize("file", ["Qwen-Qwen3-0.6B", "GLM-4.6", "meta-llama-Llama-3.1-8B-Instruct"])
+def test_a_result_stands_where_its_call_is_looked_for(file: str) -> None:
+    """Parallel calls end in any order. A template that writes no ids leaves it to the order which result is whose."""
+    prompt = Template(family(file)).prompt("two calls, results the other way")
+    assert prompt.index("RES1") < prompt.index("RES2")
+    assert prompt.index("ARG1") < prompt.rindex("RES1")
+    assert prompt.index("ARG2") < prompt.rindex("RES2")
+
+
 def test_calls_whose_ids_are_used_again_keep_their_own_results() -> None:
     template = Template(family("meta-llama-Llama-3.1-8B-Instruct"))
     prompt = template.prompt("ids used again")

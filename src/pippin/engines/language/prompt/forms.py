@@ -346,10 +346,10 @@ class Skeleton:
             return lost
         results = [word for word, _ in self._results]
         as_called = [word for word, _ in sorted(self._results, key=_number_of_call)]
-        # In another order only where the prompt says whose they are.
-        told = all(
-            text.count(_call_id(call)) > 1 or text.count(call) > 1 for _, call in self._results if call
-        )
+        # In another order only where the prompt says whose they are, beside the calls and the tools on offer.
+        named = 1 + text.count(self._names[0])
+        called = (call for _, call in self._results if call)
+        told = all(text.count(_call_id(call)) > 1 or text.count(call) > named for call in called)
         lost = _first_lost(text, as_called)
         if lost and (not told or _first_lost(text, results)):
             return lost
