@@ -232,10 +232,10 @@ class Grammar:
         return string(head + tags.head_end)
 
     def _after_line(self, marker: str) -> str:
-        """A marker, or a line break and the marker."""
+        """A marker behind up to two line breaks."""
         if self.is_special(marker):
-            return f"{MAYBE_LINE} {self.mark(marker)}"
-        return self.rule(self.terminal(f"/\\n?/ {string(marker)}"))
+            return f"{MAYBE_LINE} {MAYBE_LINE} {self.mark(marker)}"
+        return self.rule(self.terminal(f"/\\n{{0,2}}/ {string(marker)}"))
 
     def _text_of(self, tags: Tags, opens: str, heads: list[str]) -> str:
         """A text up to and including the end of its element, which the text may contain where its reader can tell.

@@ -280,7 +280,7 @@ class Forms:
             if isinstance(error.__cause__, TemplateTooCostly):  # other forms would cost as much
                 raise
             return str(error.__cause__ or error)
-        return skeleton.missing(text)
+        return skeleton.missing(text, in_turn=calls_as_text in forms)
 
     def _refusal(self, skeleton: "Skeleton") -> ServerError:
         """The refusal of the first turn with which no change alone helps."""
@@ -337,8 +337,11 @@ class Skeleton:
     def has(self, word: str) -> bool:
         return word in (*self._opening, *self._said) or any(word in pair for pair in self._results)
 
-    def missing(self, text: str) -> str | None:
-        """The first word that is not in the text, or not behind those before it."""
+    def missing(self, text: str, *, in_turn: bool) -> str | None:
+        """The first word that is not in the text, or not behind those before it.
+
+        Results may stand in another order than their calls where the text says whose they are, and if `in_turn`.
+        """
         for word in self._opening:
             if word not in text:
                 return word
@@ -346,12 +349,11 @@ class Skeleton:
             return lost
         results = [word for word, _ in self._results]
         as_called = [word for word, _ in sorted(self._results, key=_number_of_call)]
-        # In another order only where the prompt says whose they are, beside the calls and the tools on offer.
         named = 1 + text.count(self._names[0])
         called = (call for _, call in self._results if call)
         told = all(text.count(_call_id(call)) > 1 or text.count(call) > named for call in called)
         lost = _first_lost(text, as_called)
-        if lost and (not told or _first_lost(text, results)):
+        if lost and (not (told or in_turn) or _first_lost(text, results)):
             return lost
         for word, call in self._results:
             if call and text.rfind(word) < text.find(call):
