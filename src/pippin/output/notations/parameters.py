@@ -84,7 +84,7 @@ def read_parameters(calls: Calls, name: str, tags: Tags, first: str | None = Non
     if first is None:
         yield from source.space()
         first = yield from source.literal(tags.opens, *tags.ends)
-    if first is None and (source.truncated or (yield from source.peek())):
+    if first is None:  # a head alone is no call: prose mentions it
         raise Malformed
     parameters = _Parameters(calls, name, tags)
     if first == tags.opens:

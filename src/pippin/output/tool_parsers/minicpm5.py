@@ -19,8 +19,8 @@ class FunctionElements(ToolFormat):
 
     def lark(self, grammar: Grammar) -> str:
         def called(tool: Tool) -> str:
-            inner = grammar.elements(tool, lambda key, _: string(f'<param name="{key}">'), TAGS.close)
-            return f"{string(chr(34) + tool.name + chr(34) + '>')} {inner} {grammar.mark(TAGS.ends[0])}"
+            arguments = grammar.tagged_call(tool, TAGS, lambda key, _: f' name="{key}"')
+            return f"{string(chr(34) + tool.name + chr(34) + '>')} {arguments}"
 
         return grammar.source(self.openers[0], grammar.calls(called), repeat=True)
 
