@@ -7,12 +7,32 @@ from typing import Any
 
 import pytest
 from anthropic import AsyncAnthropic, beta_async_tool, beta_tool
+from anthropic.tools import BetaLocalFilesystemMemoryTool
 
 from tests.api.scripted_server import scripted_server
 from tests.clients import anthropic_of
 
 RULES: tuple[dict[str, Any], ...] = (
     {"when": {"tool_result": "rain"}, "say": "It rains in Oslo."},
+    {"when": {"tool_result": "note.txt"}, "say": "There is a note."},
+    {
+        "when": {"tool_result": "File created"},
+        "calls": [{"name": "memory", "arguments": {"command": "view", "path": "/memories"}}],
+    },
+    {
+        "when": {"user": "remember", "tools": ["memory"]},
+        "calls": [
+            {
+                "name": "memory",
+                "arguments": {"command": "create", "path": "/memories/note.txt", "file_text": "Oslo"},
+            }
+        ],
+    },
+    {
+        "when": {"user": "press", "tools": ["computer__key"]},
+        "calls": [{"name": "computer__key", "arguments": {"text": "Return"}}],
+    },
+    {"when": {"tool_result": "pressed Return"}, "say": "It is pressed."},
     {"when": {"user": "weather"}, "calls": [{"name": "weather", "arguments": {"city": "Oslo"}}]},
 )
 ASKED: Any = {
@@ -61,3 +81,12 @@ def test_an_asynchronous_tool_runner_runs_to_the_end(address: str) -> None:
         return str(last.content[0].text)
 
     assert asyncio.run(main()) == "It rains in Oslo."
+
+
+def test_the_vendors_memory_runs_in_its_own_loop(address: str, tmp_path: Path) -> None:
+    memory = BetaLocalFilesystemMemoryTool(base_path=str(tmp_path))
+    asked = ASKED | {"messages": [{"role": "user", "content": "remember Oslo"}]}
+    with anthropic_of(address) as client:
+        last = client.beta.messages.tool_runner(**asked, tools=[memory]).until_done()
+    assert last.content[0].text == "There is a note."
+    assert (tmp_path / "memories" / "note.txt").read_text() == "Oslo"
