@@ -243,8 +243,8 @@ def test_members_of_a_clients_toolset_are_tools_that_are_named_apart() -> None:
 
 def test_a_call_of_a_member_names_its_toolset_on_both_ways() -> None:
     decoded = decode(tools=[{"type": "browser_toolset_20260801"}])
-    call = PartStarted(0, "tool_call", id="call_1", name="browser__navigate")
-    said = stream(decoded, call, PartEnded(0), finished("tool_calls"))
+    call = PartStarted(0, 0, "tool_call", "call_1", "browser__navigate")
+    said = stream(decoded, call, PartEnded(0, 0), finished("tool_calls"))
     (block,) = [each["content_block"] for each in said if each["type"] == "content_block_start"]
     assert (block["name"], block["toolset_name"]) == ("navigate", "browser")
     block |= {"input": {"url": "x"}}
@@ -291,7 +291,7 @@ def test_a_compaction_is_a_summary_in_a_block_of_its_own() -> None:
     decoded = decode(system="S", compaction={"type": "summarize", "instructions": "In one line."})
     assert decoded.requests[0].messages is not None
     assert decoded.requests[0].messages[-1].parts == (Text("In one line."),)
-    parts = (PartStarted(0, "text"), PartDelta(0, "They "), PartDelta(0, "met."), PartEnded(0))
+    parts = (PartStarted(0, 0, "text"), PartDelta(0, 0, "They met."), PartEnded(0, 0))
     said = stream(decoded, *parts, finished())
     assert [each["delta"] for each in said if each["type"] == "content_block_delta"] == [
         {"type": "compaction_delta", "content": "They met."}
