@@ -34,7 +34,6 @@ X86 = {
 }
 X86 |= {
     "int8_avx512_vnni": [*X86["avx512"], "-mavx512vnni"],
-    "int8_amx": [*X86["avx512"], "-mavx512vnni", "-mamx-tile", "-mamx-int8"],
     "int8_avx2_vnni": [*X86["avx2"], "-mavxvnni"],
     "int8_avx2": X86["avx2"],
 }
@@ -43,7 +42,6 @@ SPECIAL = {"__x86_64__": X86, "__aarch64__": ARM}
 NEEDED = {
     "avx512": {"avx512f", "avx512dq", "avx512bw", "avx512vl"},
     "int8_avx512_vnni": {"avx512f", "avx512_vnni"},
-    "int8_amx": {"avx512f", "avx512_vnni", "amx_tile", "amx_int8"},
     "int8_avx2_vnni": {"avx2", "avx_vnni"},
     "int8_neon_dotprod": {"asimddp"},
     "int8_neon_i8mm": {"asimddp", "i8mm"},

@@ -41,9 +41,8 @@ static const pk_isa *find_isa(const char *name)
 
 static const pk_int8 *nth_int8(int index)
 {
-    /* AMX comes last: it is used where it is asked for alone, until somebody has measured it. */
-    const pk_int8 *known[] = {pk_int8_avx512_vnni(),  pk_int8_avx2_vnni(), pk_int8_avx2(), pk_int8_neon_i8mm(),
-                              pk_int8_neon_dotprod(), pk_int8_baseline(),  pk_int8_amx()};
+    const pk_int8 *known[] = {pk_int8_avx512_vnni(), pk_int8_avx2_vnni(),    pk_int8_avx2(),
+                              pk_int8_neon_i8mm(),   pk_int8_neon_dotprod(), pk_int8_baseline()};
     for (size_t place = 0; place < sizeof known / sizeof *known; place++)
         if (known[place] != NULL && index-- == 0)
             return known[place];
@@ -137,8 +136,6 @@ int pk_round_activations(pk_context *context, const char *int8_set)
     const pk_int8 *set = find_int8(int8_set);
     if (set == NULL)
         return pk_refuse("This machine cannot multiply int8 in that way.");
-    if (set->permit != NULL && !set->permit())
-        return pk_refuse("The system does not let this process use AMX.");
     context->int8 = set;
     return PK_OK;
 }

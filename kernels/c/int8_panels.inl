@@ -3,15 +3,10 @@
  * A vector's number is one byte, or DIGITS of them, the highest first, to the base 256: 23 bits of the largest number of
  * its 32 columns, whose product is as exact as a sum of float32 numbers, in a third of the instructions.
  *
- * A panel holds, for each of its vectors side by side: dwords of 4 bytes [columns / 4, width * digits], or where TILED is
- * not 0 and there is one digit, [runs of 32 or 16 columns, width, dwords of a run]; the factors of groups
- * [ceil(columns / 32), width]; and, by which biases are multiplied, the sums [ceil(columns / 16), width] of 32 columns, or of
- * 16 in NVFP4, with their factor. Which columns share a dword depends on how the weights are packed: those that one shift and
- * one mask bring into the four bytes of a word. */
-#ifndef TILED
-#define TILED 0
-#endif
-
+ * A panel holds, for each of its vectors side by side: dwords of 4 bytes [columns / 4, width * digits]; the factors of
+ * groups [ceil(columns / 32), width]; and, by which biases are multiplied, the sums [ceil(columns / 16), width] of 32
+ * columns, or of 16 in NVFP4, with their factor. Which columns share a dword depends on how the weights are packed: those
+ * that one shift and one mask bring into the four bytes of a word. */
 #include "isa.h"
 #include "tile.h"
 #include "vector.h"
@@ -160,7 +155,7 @@ INLINE void take_digit(I *numbers, int8_t *digit)
 INLINE void pack_vector(const pk_matrix *matrix, const float *x, int width, const int digits, const uint8_t *order,
                         panel at)
 {
-    const int run = run_of(matrix->format), a_run = run / 4;
+    const int run = run_of(matrix->format);
     for (int64_t column = 0; column < matrix->columns; column += PK_QUANTISED) {
         const int64_t left = matrix->columns - column;
         const int count = left < PK_QUANTISED ? (int)left : PK_QUANTISED;
@@ -183,7 +178,7 @@ INLINE void pack_vector(const pk_matrix *matrix, const float *x, int width, cons
             reorder(bytes, order, dwords);
             reorder(bytes + 16, order, dwords + 4);
             for (int place = 0; place < count / 4; place++)
-                out[TILED ? place / a_run * a_run * width + place % a_run : place * width * digits + digit] = dwords[place];
+                out[place * width * digits + digit] = dwords[place];
         }
     }
 }
@@ -191,10 +186,10 @@ INLINE void pack_vector(const pk_matrix *matrix, const float *x, int width, cons
 /* Nothing is read of a vector that is not there. */
 INLINE void pack_nothing(const pk_matrix *matrix, int width, const int digits, panel at)
 {
-    const int64_t columns = matrix->columns, a_run = run_of(matrix->format) / 4;
+    const int64_t columns = matrix->columns;
     for (int64_t place = 0; place < columns / 4; place++)
         for (int digit = 0; digit < digits; digit++)
-            at.dwords[TILED ? place / a_run * a_run * width + place % a_run : place * width * digits + digit] = 0;
+            at.dwords[place * width * digits + digit] = 0;
     for (int64_t place = 0; place < (columns + 31) / 32; place++)
         at.factors[place * width] = 0.0f;
     for (int64_t place = 0; place < (columns + 15) / 16; place++)
@@ -204,7 +199,7 @@ INLINE void pack_nothing(const pk_matrix *matrix, int width, const int digits, p
 INLINE void pack_one(const pk_matrix *matrix, const float *x, int width, int place, const int digits, float *memory)
 {
     const panel first = panel_at(memory, matrix->columns, width, digits);
-    const int64_t dword = place * (TILED ? run_of(matrix->format) / 4 : digits);
+    const int64_t dword = (int64_t)place * digits;
     const panel at = {first.dwords + dword, first.factors + place, first.sums + place};
     if (x == NULL) {
         pack_nothing(matrix, width, digits, at);

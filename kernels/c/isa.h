@@ -70,9 +70,7 @@ enum { PK_QUANTISED = 32 };
 typedef struct pk_int8 {
     const char *name;
     const struct pk_int8 *exact; /* the same with vectors of 23 bits, or NULL */
-    int (*permit)(void); /* whether the system lets this process use it, from then on; NULL where none need ask */
     int (*pays)(int bits, int64_t tokens); /* for so many vectors, with weights of so many bits */
-    const struct pk_int8 *(*few)(void);    /* what is used where it does not pay; NULL for float32 */
     int (*width)(int64_t tokens);
     int64_t (*panel_size)(int64_t columns, int width); /* in floats */
     /* Vector `place` of a panel, NULL for none, for matrices that are stored as `matrix` is. */
@@ -85,7 +83,6 @@ const pk_isa *pk_isa_avx512(void);
 const pk_isa *pk_isa_avx2(void);
 const pk_isa *pk_isa_baseline(void);
 const pk_int8 *pk_int8_avx512_vnni(void);
-const pk_int8 *pk_int8_amx(void);
 const pk_int8 *pk_int8_avx2_vnni(void);
 const pk_int8 *pk_int8_avx2(void);
 const pk_int8 *pk_int8_neon_i8mm(void);

@@ -199,9 +199,7 @@ const pk_int8 *pk_int8_for(const pk_context *context, const pk_matrix *matrix, i
     /* As bytes the numbers of fp4 have an offset, which float32 does not hold for the largest of their scales. */
     if (set == NULL)
         set = is_affine(matrix) ? context->exact : NULL;
-    while (set != NULL && !set->pays(matrix->bits, tokens))
-        set = set->few == NULL ? NULL : set->few();
-    return set;
+    return set != NULL && set->pays(matrix->bits, tokens) ? set : NULL;
 }
 
 static int are_alike(const pk_context *context, const pk_products *products)

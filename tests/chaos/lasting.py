@@ -1,9 +1,7 @@
-"""What comes with weeks of use: memory above the plan, long prompts that are given up, a system that speaks late."""
+"""What comes with weeks of use: long prompts that are given up, a system that speaks late."""
 
 import asyncio
-import json
 import random
-import re
 import signal
 from contextlib import aclosing
 from pathlib import Path
@@ -11,18 +9,11 @@ from typing import Any, Final
 
 import httpx
 
-from tests.chaos.clients import Broken, events, progressed, user, whole
+from tests.chaos.clients import Broken, Refused, events, progressed, user, whole
 from tests.chaos.ledger import Ledger
 from tests.chaos.server import ServerProcess
-from tests.chaos.storm import calm, clients, write_models
+from tests.chaos.storm import write_models
 
-HEAVY: Final = {
-    "rules": [{"when": {"user": "grow"}, "leaves_mb": 1100, "say": "grown"}],
-    "context_window": 65536,
-}
-PLAN: Final = 40_000_000
-"""Bytes. Its soft limit is just above 1 GiB, its hard one above 2 GiB."""
-SHED_WITHIN: Final = 60.0  # seconds; it is looked for every five
 STRICT: Final = (
     "{% for message in messages %}{% if message.role == 'system' and not loop.first %}"
     "{{ raise_exception('The system speaks first.') }}{% endif %}"
@@ -32,44 +23,15 @@ STRICT: Final = (
 ROUNDS: Final = 4
 PROMPT_WORDS: Final = 600
 DEATH_NOTICED: Final = 2.0  # seconds
+GREEDY_CLIENTS: Final = 8
+KILLS: Final = 12
+KILL_EVERY: Final = 14.0  # seconds
+QUESTIONS: Final = [
+    f"Tell me {what} about {thing}."
+    for what in ("a story", "everything")
+    for thing in ("the sea", "bread", "Rome", "bees", "snow")
+]
 BLOCK: Final = 16  # tokens of the prefix cache; what is computed of the last one is computed again
-
-
-async def too_much_memory(folder: Path, ledger: Ledger) -> None:
-    """A model above its plan sheds its caches and is started anew between requests; nobody's answer is lost by it."""
-    models = [*write_models(folder), "heavy"]
-    (folder / "heavy.script.json").write_text(json.dumps(HEAVY))
-    server = ServerProcess(
-        folder, ["--enable-metrics", "--memory-bytes", str(PLAN), *(f"{name}.script.json" for name in models)]
-    )
-    await server.start()
-    async with clients(server, models, ledger, 11):
-        await server.ask("/v1/chat/completions", "POST", {"model": "heavy", "messages": user("grow")})
-        found = await asyncio.wait_for(_shed_and_renewed(server), SHED_WITHIN)
-    ledger.outcomes.update(found)
-    await calm(server, models, ledger)
-    left = await server.stop(signal.SIGTERM)
-    if left:
-        ledger.violation(f"workers outlived the server: {left}")
-    if any(name.startswith(("5", "424")) for name in ledger.outcomes):
-        ledger.violation(f"a start for memory cost answers: {dict(ledger.outcomes)}")
-    if "sheds its caches" not in server.log.read_text():
-        ledger.violation("the log says nothing of caches that were shed")
-
-
-async def _shed_and_renewed(server: ServerProcess) -> dict[str, int]:
-    """Wait until the heavy model was started anew; how often each of both was."""
-    async with httpx.AsyncClient(timeout=30) as http:
-        while True:
-            text = (await http.get(server.address + "/metrics")).text
-            found = {
-                name: int(float(match[1]))
-                for name in ("sheds", "restarts")
-                if (match := re.search(rf'pippin_memory_{name}(?:_total)?{{model="heavy"}} (\S+)', text))
-            }
-            if found.get("restarts"):
-                return {f"memory {name}": count for name, count in found.items()}
-            await asyncio.sleep(0.5)
 
 
 async def a_real_model(folder: Path, ledger: Ledger) -> None:
@@ -99,6 +61,73 @@ async def a_real_model(folder: Path, ledger: Ledger) -> None:
                     await asyncio.sleep(DEATH_NOTICED)
     finally:
         await server.stop(signal.SIGTERM)
+
+
+async def killed_worker(folder: Path, ledger: Ledger) -> None:
+    """`kill -9` of the worker now and then beside greedy streams and whole answers: each text is the quiet one."""
+    from tests.chaos.phases import demo_model
+
+    models = write_models(folder)
+    model = demo_model()
+    name, flags = (models[0], ["alpha.script.json"]) if model is None else ("demo", [str(model)])
+    server = ServerProcess(
+        folder, [*flags, "--served-model-name", name, "--cache-dir", str(folder / "cache")]
+    )
+    await server.start()
+    try:
+        async with httpx.AsyncClient(base_url=server.address, timeout=300) as http:
+            quiet = {words: await greedy(http, name, words, 0) for words in QUESTIONS}
+            ended = asyncio.Event()
+            asking = [
+                asyncio.create_task(ask_greedily(http, ledger, name, quiet, number, ended))
+                for number in range(GREEDY_CLIENTS)
+            ]
+            for _ in range(KILLS):
+                await asyncio.sleep(KILL_EVERY)
+                for worker in server.workers():
+                    worker.kill()
+                ledger.outcomes["workers killed"] += 1
+            ended.set()
+            await asyncio.gather(*asking)
+    finally:
+        await server.stop(signal.SIGTERM)
+
+
+async def ask_greedily(
+    http: httpx.AsyncClient,
+    ledger: Ledger,
+    model: str,
+    quiet: dict[str, str],
+    number: int,
+    ended: asyncio.Event,
+) -> None:
+    draw = random.Random(number)
+    while not ended.is_set():
+        words = draw.choice(QUESTIONS)
+        try:
+            text = await greedy(http, model, words, number)
+        except (Refused, Broken, httpx.HTTPError) as error:
+            ledger.violation(f"client {number}, {words!r}: {error!r}")
+            continue
+        ledger.answered("greedily")
+        if text != quiet[words]:
+            ledger.violation(f"client {number}, {words!r}: {text!r} instead of {quiet[words]!r}")
+
+
+async def greedy(http: httpx.AsyncClient, model: str, words: str, number: int) -> str:
+    """A greedy answer of some hundred tokens, whole or streamed by one of two APIs."""
+    body = {"model": model, "messages": user(words), "max_tokens": 300, "temperature": 0}
+    if number % 4 == 3:
+        answer = await whole(http, "/v1/chat/completions", body)
+        return str(answer["choices"][0]["message"]["content"])
+    text = ""
+    if number % 4 == 2:
+        async for event in events(http, "/v1/messages", body):
+            text += event.get("delta", {}).get("text") or ""
+        return text
+    async for event in events(http, "/v1/chat/completions", body):
+        text += "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+    return text
 
 
 async def given_up(http: httpx.AsyncClient, ledger: Ledger, draw: random.Random, number: int) -> None:

@@ -182,15 +182,6 @@ LLAMA4 = {
     "use_qk_norm": True,
 }
 ODD_ONES: dict[str, dict[str, Any]] = {
-    "afm7": {
-        "vocab_size": VOCABULARY,
-        "hidden_dim": 64,
-        "num_layers": 4,
-        "num_kv_reuse_layers": 2,
-        "num_heads": 4,
-        "num_kv_heads": 2,
-        "eos_token_id": EOS,
-    },
     "llama4": {"text_config": LLAMA4, "eos_token_id": EOS},
     "mamba": {
         **COMMON,
@@ -227,15 +218,6 @@ ODD_ONES: dict[str, dict[str, Any]] = {
         "eos_token_id": EOS,
     },
     "gemma2": {**HEADS, **COMMON, "num_hidden_layers": 2, "query_pre_attn_scalar": 16},
-    "baichuan_m1": {
-        **HEADS,
-        **COMMON,
-        "num_hidden_layers": 2,
-        "sliding_window": 24,
-        "sliding_window_layers": [0],
-        "conv_window": 2,
-        "tie_word_embeddings": False,  # mlx-lm looks for another head all the same
-    },
     "longcat_flash_ngram": {
         **COMMON,
         "hidden_size": 64,

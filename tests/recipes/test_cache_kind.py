@@ -32,7 +32,6 @@ from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind,
 @dataclass(frozen=True, kw_only=True)
 class OwnArraysKind(CacheKind):
     serves = (ConcatenateKVCache,)
-    rewinds = True
 
     keys: TokenArray
     values: TokenArray

@@ -12,19 +12,18 @@ from starlette.types import ASGIApp
 from pippin.api import routes
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import ExchangeFrame, caller_of
-from pippin.api.access.guards import Guard, LastCatcher
+from pippin.api.access.guards import REPORTED, Guard, LastCatcher, Limits
 from pippin.api.access.keys import Allowance, KeysInForce
-from pippin.api.access.limits import REPORTED, Limits
+from pippin.api.answers.answer import Observer, Unobserved
 from pippin.api.answers.handler import Handler, endpoint_of
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
-from pippin.api.dialects.registry import find_dialects
+from pippin.api.dialects.registry import find_dialects, unversioned
 from pippin.api.http.body import MIB, BodyMemory
 from pippin.api.live_settings import LiveSettings
-from pippin.api.routing import VERSION, Access, Api, both
+from pippin.api.routing import Access, Api, both
 from pippin.api.schema import schema_routes
 from pippin.api.stored_responses.response_store import open_store
-from pippin.api.telemetry.observer import Observer, Unobserved
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings
 from pippin.config.settings import Settings
@@ -121,5 +120,5 @@ def find_routes(api: Api) -> list[BaseRoute]:
         found += both(
             path, endpoint_of(api.handler, dialect), "POST", body=dialect.contract.body, answer=dialect.answer
         )
-    found.sort(key=lambda route: route.path.removeprefix(VERSION) not in api.dialects)
+    found.sort(key=lambda route: unversioned(route.path) not in api.dialects)
     return [*found, *schema_routes(found, api.dialects)]

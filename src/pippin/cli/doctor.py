@@ -69,8 +69,7 @@ def metal_kernels(report: dict[str, Any]) -> Iterator[Finding]:
 def cpu_kernels(report: dict[str, Any]) -> Iterator[Finding]:
     """Whether models on this CPU can run on their packed weights."""
     if report.get("kernels"):
-        amx = ". This CPU has AMX: --cpu-activations int8-amx uses it, untested" if report.get("amx") else ""
-        yield Finding("ok", f"Kernels for CPUs with {report['kernels']}{amx}")
+        yield Finding("ok", f"Kernels for CPUs with {report['kernels']}")
     elif "cpu" in report["device"]:
         yield Finding(
             "warning", f"No kernels for CPUs, models run in float32: {report.get('kernels_missing')}"

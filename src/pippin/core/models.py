@@ -63,7 +63,6 @@ class HubModel(Struct, frozen=True, kw_only=True):
     task: str | None  # in the hub's terms, such as `text-generation`
 
 
-Split = Literal["tensor", "pipeline"]
 RankBackend = Literal["ring", "jaccl", "nccl"]
 
 
@@ -72,7 +71,6 @@ class RankSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     rank: int  # rank 0 leads: it takes the requests, schedules, and announces each step to the others
     size: int  # ranks of the group
-    split: Split = "tensor"
     backend: RankBackend = "ring"  # of `mx.distributed`
     control: str = ""  # HOST:PORT where rank 0 listens for the others
     coordinator: str = ""  # HOST:PORT where the backends `jaccl` and `nccl` rendezvous
@@ -87,8 +85,7 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: dict[str, Any] = field(default_factory=dict)
     threads: int | None = None  # for the BLAS
     memory_bytes: int | None = None  # limit for weights and caches together
-    expected_bytes: int = 0  # estimated footprint
-    expected_in_ranks: int = 0  # the same for all ranks together, where a cluster may split the model
+    expected_bytes: int = 0  # estimated footprint, of all ranks together
     log_level: str = "info"
     offline: bool = False  # the worker may not use the network
     log_format: Literal["text", "json"] = "text"
@@ -251,8 +248,6 @@ class ModelState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     restarts: int = 0  # after a worker's death, since the server started
     loads: int = 0  # successful ones
     evictions: int = 0  # to make room for another model
-    sheds: int = 0  # times it shed its caches for using more memory than planned
-    renewals: int = 0  # restarts because shedding did not help
     error: ErrorReport | None = None  # why the last load or the last worker failed
 
 

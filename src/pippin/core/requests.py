@@ -8,6 +8,7 @@ from pippin.core.conversation import Message, Tool, ToolChoice, Toolset
 from pippin.core.errors import FieldName
 
 OverflowPolicy = Literal["error", "truncate", "summarize"]
+LoopGuard = Literal["off", "warn", "stop"]
 DiffusionSampler = Literal["entropy-bound", "confidence-threshold"]
 
 
@@ -145,6 +146,13 @@ class AskedDiffusion(Struct, frozen=True, kw_only=True, omit_defaults=True):
     diffusion_sampler: DiffusionSampler | None = None
 
 
+class Decision(Struct, frozen=True, omit_defaults=True):
+    """A question that the user asks last, and the answers to it whose log probabilities are wanted."""
+
+    question: str
+    labels: tuple[str, ...]
+
+
 class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request to a language model: a conversation, or a raw prompt.
 
@@ -173,10 +181,12 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Where an API makes every client name a length, more than is allowed is cut, not refused.
     cut_max_tokens: bool = False
     min_tokens: int = 0
+    loop_guard: LoopGuard | None = None  # of an answer that repeats itself; None in an engine: off
     json_spacing: JsonSpacing | None = None  # of JSON in an output format; None: the model's option
     n: int = 1
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    decisions: tuple[Decision, ...] = ()  # their labels are scored (`Scored`), and nothing is generated
     echo: bool = False  # report the prompt's own text and tokens first (`PromptEcho`)
     thinking: Thinking = field(default_factory=Thinking)
     template_kwargs: dict[str, Any] = field(default_factory=dict)

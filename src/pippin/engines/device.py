@@ -126,7 +126,7 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     most_arrays: int | None = None  # that can be there at once (Metal)
     largest_array: int | None = None  # bytes (Metal)
     cores: int = 1
-    # One instruction adds up products of int8, as VNNI, AMX and NEON have.
+    # One instruction adds up products of int8, as VNNI and NEON have.
     multiplies_int8_at_once: bool = False
 
 
@@ -422,7 +422,6 @@ def report() -> dict[str, object]:
     return {
         "kernels": None if missing else kernels.best_instruction_set(),
         "kernels_missing": missing,
-        "amx": kernels.has_amx(),
         "version": version("mlx"),
         "device": str(mx.default_device()),
         "blas": blas,

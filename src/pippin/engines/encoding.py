@@ -330,7 +330,6 @@ def _on_kernels(model: nn.Module, threads: int, activations: CpuActivations) -> 
     if way.means != "fused layers":
         log.info("the model runs in float32, without the kernels for CPUs: %s", way.reason)
         return model
-    ways.refuse_activations(activations)
     found = ways.put_encoder_on(model, threads, activations=activations)
     rounded = "" if activations == "float32" else f", its activations rounded to {activations}"
     log.info("the model runs on the kernels for CPUs, by %s%s", way.means, rounded)

@@ -136,7 +136,7 @@ def test_a_rank_on_another_machine_is_started_by_a_command(tmp_path: Path) -> No
     with running_server(tmp_path, *words) as address, httpx.Client(base_url=address, timeout=120) as client:
         expected = said(client)
     # On Linux all of 127.0.0.0/8 is this machine, and 127.0.0.2 is not one of the names that Pippin knows as such.
-    far = ["--machines", "127.0.0.1,127.0.0.2", "--split", "pipeline"]
+    far = ["--machines", "127.0.0.1,127.0.0.2"]
     command = f"sh {ssh} {{machine}} {sys.executable} -m pippin worker {{model}} {{path}}"
     with (
         running_server(tmp_path, *words, *far, "--machine-command", command) as address,

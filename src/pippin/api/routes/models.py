@@ -61,10 +61,17 @@ def _capabilities(info: ModelInfo) -> dict[str, Any]:
     }
 
 
+def as_typesafe(info: ModelInfo) -> dict[str, str]:
+    day = datetime.fromtimestamp(info.created, UTC).date().isoformat()
+    return {"name": info.id, "description": f"A model of kind {info.kind}.", "release_date": day}
+
+
 def _said(supported: bool) -> dict[str, Any]:
     return {"supported": supported}
 
 
+TYPESAFE: Final = "x-typesafe-sdk"
+"""The header that TypeSafe's clients send, which read a list of their own."""
 OWNER = "pippin"
 OWNERS: Final[dict[Compat, str]] = {
     "mlx-server": "local",
@@ -134,6 +141,8 @@ class Listing:
         ends = (
             {"first_id": page[0].id, "last_id": page[-1].id} if page else {"first_id": None, "last_id": None}
         )
+        if TYPESAFE in request.headers:
+            return json_reply({"models": list(map(as_typesafe, page))})
         return json_reply({"object": "list", "data": data, "has_more": more, **ends})
 
     async def one(self, request: Request) -> Response:

@@ -1,20 +1,22 @@
-"""The options of one model: those of its worker, and those for the pool."""
+"""The options of one model: of its worker, and of the pool; and who sets each sampling parameter of a request."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from msgspec import Meta, Struct, field
 
 from pippin.config.options.marks import HOT, default_of, flag
 from pippin.core import parameters as p
-from pippin.core.models import RankBackend, Split
-from pippin.core.requests import JsonSpacing, OverflowPolicy, Sampling
+from pippin.core.models import ModelInfo, RankBackend
+from pippin.core.requests import JsonSpacing, LoopGuard, OverflowPolicy, Sampling
 
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 
 
 KvBits = Literal[2, 3, 4, 5, 6, 8]
-CpuActivations = Literal["float32", "int8", "int8-amx"]
+CpuActivations = Literal["float32", "int8"]
 UnreadableMedia = Literal["auto", "describe", "refuse"]
 
 
@@ -47,8 +49,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         CpuActivations,
         Meta(
             description="What the kernels for CPUs multiply packed weights with: `float32` is exact; `int8` rounds "
-            "each 32 numbers of a vector to 8 bits, which is quicker and changes answers (docs/measurements/cpu.md); "
-            "`int8-amx` does so by AMX's tiles for 16 vectors and more, and is untried on a processor that has them."
+            "each 32 numbers of a vector to 8 bits, which is quicker and changes answers (docs/measurements/cpu.md)."
         ),
     ] = "float32"
     expert_cache_gb: Annotated[
@@ -115,6 +116,9 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_request_tokens: Annotated[
         Positive | None, Meta(description="Most new tokens that a request may ask for.", extra=HOT)
     ] = None
+    loop_guard: Annotated[
+        LoopGuard, Meta(description="What to do with an answer that repeats itself without end.", extra=HOT)
+    ] = "stop"
     temperature: Annotated[Annotated[float, p.TEMPERATURE.bounds] | None, default_of(p.TEMPERATURE)] = None
     top_p: Annotated[Annotated[float, p.TOP_P.bounds] | None, default_of(p.TOP_P)] = None
     top_k: Annotated[Annotated[int, p.TOP_K.bounds] | None, default_of(p.TOP_K)] = None
@@ -283,7 +287,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(
             description="The Ray cluster that runs the replicas, HOST:PORT, or `auto` for the one that this machine "
             "has joined (`pippin join`), or else for one of this machine alone. Ray places each where its memory is "
-            "free; a language model that no machine has the memory for is split over several."
+            "free."
         ),
     ] = None
     machine_command: Annotated[
@@ -314,12 +318,6 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "reach it, then those of others, where `machine_command` starts them."
         ),
     ] = ()
-    split: Annotated[
-        Split,
-        Meta(
-            description="What a rank holds: `tensor` is a part of every layer, `pipeline` some of the layers, whole."
-        ),
-    ] = "tensor"
     rank_backend: Annotated[
         RankBackend,
         Meta(description="How MLX's ranks talk: `ring` over TCP. `jaccl` and `nccl` were never tried here."),
@@ -355,3 +353,48 @@ def replicas_here(options: ModelOptions) -> int:
 def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:
     """Bits of keys and of values in the KV cache; None for what is not quantised."""
     return options.kv_key_bits or options.kv_bits, options.kv_value_bits or options.kv_bits
+
+
+Origin = Literal["request", "model option", "server option", "checkpoint", "profile", "Pippin"]
+
+PIPPIN: Final = Sampling(temperature=1.0)
+"""Defaults where nobody sets a value, as the APIs document them. What is still unset is off."""
+
+OPTION_OF: Final = {
+    each.name: each.public_name
+    for each in p.PARAMETERS
+    if each.public_name in {field.name for field in msgspec.structs.fields(ModelOptions)}
+}
+"""The options with which operators set sampling defaults, by parameter name."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value and who set it, as `pippin show` prints it."""
+
+    name: str
+    value: Any
+    origin: Origin
+
+
+def explain_sampling(
+    request: Sampling, options: ModelOptions, server: ModelOptions, info: ModelInfo
+) -> list[Setting]:
+    """Every sampling parameter that somebody set. `options` are the model's merged options, `server` the server's
+    defaults."""
+    settings = []
+    for name in Sampling.__struct_fields__:
+        option = getattr(options, OPTION_OF[name]) if name in OPTION_OF else None
+        inherited = name in OPTION_OF and option == getattr(server, OPTION_OF[name])
+        candidates: tuple[tuple[Any, Origin], ...] = (
+            (getattr(request, name), "request"),
+            (option, "server option" if inherited else "model option"),
+            (getattr(info.sampling, name), "checkpoint"),
+            (getattr(options.fallbacks, name), "profile"),
+            (getattr(PIPPIN, name), "Pippin"),
+        )
+        for value, origin in candidates:
+            if value is not None:
+                settings.append(Setting(name, value, origin))
+                break
+    return settings

@@ -24,14 +24,9 @@ def best_instruction_set() -> str:
 
 
 def multiplies_int8_at_once() -> bool:
-    """Whether the kernels have one instruction that adds up products of int8, as VNNI, AMX and NEON do. AVX2 by itself
+    """Whether the kernels have one instruction that adds up products of int8, as VNNI and NEON do. AVX2 by itself
     takes several."""
     return why_missing() is None and _int8_sets()[0] not in ("avx2", "baseline")
-
-
-def has_amx() -> bool:
-    """Whether `int8-amx` may be asked for here."""
-    return why_missing() is None and "amx" in _int8_sets()
 
 
 def _int8_sets() -> list[str]:

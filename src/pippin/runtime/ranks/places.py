@@ -62,7 +62,6 @@ def group_of(options: ModelOptions, hosts: list[str], control: str, coordinator:
         RankSpec(
             rank=rank,
             size=len(hosts),
-            split=options.split,
             backend=options.rank_backend,
             control=control,
             coordinator=coordinator,

@@ -17,7 +17,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.engines.cpu.kernels import has_amx, why_missing
+from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.device import DevicePlan, configure, decide, find_facts
 from pippin.engines.language.kernels.ways import Way, put_on, way_of
 from pippin.engines.language.kv_cache.kinds.attention import JoinedAttention
@@ -229,13 +229,6 @@ def test_activations_are_rounded_where_the_option_says_so(tmp_path: Path, on_a_c
     exact, rounded = loaded(folder, on_a_cpu)(tokens), loaded(folder, rounding)(tokens)
     size = float(mx.abs(exact).max())
     assert 1e-5 * size < float(mx.abs(exact - rounded).max()) < 0.1 * size
-
-
-@pytest.mark.skipif(has_amx(), reason="this machine has AMX")
-def test_amx_is_refused_by_name_where_the_machine_lacks_it(tmp_path: Path) -> None:
-    plan = decide(find_facts(), ModelOptions(cpu_activations="int8-amx"))
-    with pytest.raises(ServerError, match=r"--cpu-activations int8-amx cannot be used.*Take int8 instead"):
-        loaded(quantised(tiny_model("llama", tmp_path / "model")), plan)
 
 
 def test_the_log_tells_of_an_option_that_changes_nothing(

@@ -60,7 +60,6 @@ class Play:
         self._model = model
         self._layout = CacheLayout.learn(model, probe_prompt(model, 2))
         self._layout.tell_calls()
-        assert self._layout.rewinds
         self._draw = Random(seed)
         self.aside = Random(seed)
         self._detours = detours

@@ -23,7 +23,7 @@ SOLO = (
     "gemma3_text",
     "qwen3_next",
     "mamba2",
-    "baichuan_m1",
+    "longcat_flash_ngram",
     "llama4",
     "concatenating",
     "deepseek_v41",

@@ -30,7 +30,6 @@ LENGTHS = {"short": 5, "long": 90, "middle": 23, "drawn": 12}
 
 class Plan(msgspec.Struct, frozen=True):
     folders: list[str]
-    splits: list[str]
     ranks: list[RankSpec]
     output: str
 
@@ -109,7 +108,7 @@ def crowd(engine: Engine, inner: Any) -> bool:
     while len(inner.scheduler.running) < len(LENGTHS):
         ends(engine)
     limits = inner.scheduler.limits
-    # Room for two, as the engine reckons, which may be in proportion to what this rank could give.
+    # Room for two.
     room = 2.2 * limits.sequence_bytes(256) * inner.share(1 << 30).sequences / limits.memory
     engine.reconfigure({"memory_bytes": inner.counters.weight_bytes + int(1.25 * room)})
     while engine.busy:
@@ -133,9 +132,7 @@ def main() -> None:
     results = {}
     with rank_environment(rank):
         for folder in map(Path, plan.folders):
-            for split in plan.splits:
-                place = msgspec.structs.replace(rank, split=split)
-                results[f"{folder.name} {split}"] = run(folder, options, place, link)
+            results[folder.name] = run(folder, options, rank, link)
     if rank.rank == 0:
         Path(plan.output).write_text(json.dumps(results))
 

@@ -8,62 +8,16 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import RankBackend, RankSpec
 from pippin.engines.device import MemoryShares
-from pippin.engines.language.kv_cache.kinds.attention import AttentionKind
-from pippin.engines.language.kv_cache.kinds.base import CacheKind, TokenArray
-from pippin.engines.language.kv_cache.kinds.sliding import SlidingKind
-from pippin.engines.language.kv_cache.kinds.state import StateKind
 from pippin.engines.language.ranks.follower import Astray, Hearing
-from pippin.engines.language.ranks.kinds import read, written
 from pippin.engines.language.ranks.messages import Budget, Close, Hello, Ready, Step, Tokens, encode, software
 from pippin.engines.language.ranks.opening import greet, join_group, reconciled, refuse_options
 
-REAL = TokenArray(8, 64, mx.float32)
-NOTHING = TokenArray(1, 1, mx.float32)
+READY = Ready(shares=MemoryShares(sequences=1000, prefixes=70), keeps_prefixes=True)
 
 
-def attention(array: TokenArray) -> AttentionKind:
-    return AttentionKind(keys=array, values=array)
-
-
-def ready(*kinds: CacheKind, **changes: object) -> Ready:
-    own = Ready(
-        shares=MemoryShares(sequences=1000, prefixes=100),
-        keeps_prefixes=True,
-        kinds=[written(kind) for kind in kinds],
-    )
-    return msgspec.structs.replace(own, **changes)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        attention(TokenArray(4, 32, mx.bfloat16)),
-        SlidingKind(keys=REAL, values=REAL, span=128, sinks=0),
-        StateKind(count=2, bytes=4096),
-    ],
-)
-def test_a_kind_of_cache_crosses_the_socket(kind: CacheKind) -> None:
-    sent = msgspec.msgpack.decode(encode(ready(kind)), type=Ready)
-    assert read(sent.kinds[0]) == kind
-
-
-def test_ranks_of_a_pipeline_reckon_with_the_whole_model() -> None:
-    agreed = reconciled(
-        [
-            ready(attention(REAL), attention(NOTHING), attention(NOTHING)),
-            ready(attention(NOTHING), attention(REAL), attention(REAL)),
-        ]
-    )
-    assert [read(kind) for kind in agreed.kinds] == [attention(REAL)] * 3
-    # The second rank has two of three layers: its 1,000 bytes are those of 1,500 of the whole model.
-    assert 1490 <= agreed.shares.sequences <= 1500
-    assert 149 <= agreed.shares.prefixes <= 150
-
-
-def test_ranks_with_equal_parts_have_what_the_poorest_can_give() -> None:
-    poor = MemoryShares(sequences=300, prefixes=70)
-    agreed = reconciled([ready(attention(REAL)), ready(attention(REAL), shares=poor)])
-    assert agreed.shares == poor
+def test_all_ranks_have_what_the_poorest_can_give() -> None:
+    poor = msgspec.structs.replace(READY, shares=MemoryShares(sequences=300, prefixes=100))
+    assert reconciled([READY, poor]) == MemoryShares(sequences=300, prefixes=70)
 
 
 class Said:
@@ -82,7 +36,7 @@ class Said:
 
 def test_a_rank_without_memory_beside_its_weights_does_not_begin() -> None:
     with pytest.raises(ServerError, match="Rank 1 has less memory than it needs") as raised:
-        reconciled([ready(attention(REAL)), ready(attention(REAL), keeps_prefixes=False)])
+        reconciled([READY, msgspec.structs.replace(READY, keeps_prefixes=False)])
     assert raised.value.report.kind == "load_failed"
 
 

@@ -36,13 +36,13 @@ MODELS: dict[str, dict[str, Any]] = {
 
 def alone(folders: list[Path], output: Path) -> dict[str, Said]:
     """What one process says with each model, by its folder."""
-    return run(Plan([*map(str, folders)], [], [], str(output)), output)
+    return run(Plan([*map(str, folders)], [], str(output)), output)
 
 
-def together(folders: list[Path], splits: list[str], ranks: int, output: Path) -> dict[str, Said]:
-    """What a group of `ranks` says with each model and split."""
+def together(folders: list[Path], ranks: int, output: Path) -> dict[str, Said]:
+    """What a group of `ranks` says with each model."""
     found = places(WorkerSpec(info=ModelInfo(id="tiny", kind="language"), options={"ranks": ranks}))
-    return run(Plan([*map(str, folders)], splits, found, str(output)), output)
+    return run(Plan([*map(str, folders)], found, str(output)), output)
 
 
 def run(plan: Plan, output: Path) -> dict[str, Said]:
@@ -90,23 +90,18 @@ def compare(one: Said, several: Said) -> None:
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_say_what_one_says(ranks: int, tmp_path: Path) -> None:
     folders = [tiny_model(name, tmp_path / name, **changes) for name, changes in MODELS.items()]
-    splits = ["tensor", "pipeline"]
-    said = together(folders, splits, ranks, tmp_path / "said.json")
+    said = together(folders, ranks, tmp_path / "said.json")
     known = alone(folders, tmp_path / "alone.json")
     for folder in folders:
         expected = known[str(folder)]
         assert expected["preempted"]
         assert expected["long again cached"] > 0
-        for split in splits:
-            compare(expected, said[f"{folder.name} {split}"])
+        compare(expected, said[folder.name])
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("split", "ranks"), [("tensor", 3), ("pipeline", 2)])
-def test_the_demo_model_in_parts_answers_as_one(
-    split: str, ranks: int, demo_model: Path, tmp_path: Path
-) -> None:
-    said = together([demo_model], [split], ranks, tmp_path / "said.json")
+def test_the_demo_model_in_parts_answers_as_one(demo_model: Path, tmp_path: Path) -> None:
+    said = together([demo_model], 3, tmp_path / "said.json")
     [expected] = alone([demo_model], tmp_path / "alone.json").values()
-    compare(expected, said[f"{demo_model.name} {split}"])
+    compare(expected, said[demo_model.name])

@@ -21,7 +21,7 @@ PIECES = st.lists(
 
 @pytest.fixture(scope="module", params=[byte_level, sentencepiece])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    return request.param(marker_text=CHATML + "<think></think>")
+    return request.param().with_markers(CHATML + "<think></think>")
 
 
 def rendered(content: str) -> str:
@@ -62,7 +62,7 @@ def test_the_twin_reads_ordinary_text_as_the_tokenizer_does(tokenizer, content):
 
 
 def test_trusted_text_keeps_markers_that_are_no_special_tokens():
-    tokenizer = byte_level(marker_text="<think>")
+    tokenizer = byte_level().with_markers("<think>")
     assert tokenizer.literals.shield("<think>a", trusted=True) == "<think>a"
     assert tokenizer.literals.shield("<think>a") != "<think>a"
     assert tokenizer.literals.shield("<|im_end|>", trusted=True) != "<|im_end|>"

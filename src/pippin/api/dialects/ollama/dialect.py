@@ -20,10 +20,10 @@ from pippin.api.dialects.shared.engine_fields import Name, SamplingFields, sampl
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, Unused, called, invalid, unsupported
 from pippin.api.dialects.shared.media import source_of_base64, source_of_url
 from pippin.api.dialects.shared.openai import StopTexts, stops_of
-from pippin.api.dialects.shared.tools import FunctionDefinition, ToolName, offer
+from pippin.api.dialects.shared.tools import CallsInOrder, FunctionDefinition, ToolName, offer
 from pippin.core.conversation import Image, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ErrorReport
-from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, Thinking
+from pippin.core.requests import GenerationRequest, JsonObject, LoopGuard, OutputFormat, Thinking
 
 LATEST: Final = ":latest"
 """The tag that Ollama's clients append to a name without one."""
@@ -87,6 +87,7 @@ class OllamaFields(Struct, kw_only=True, omit_defaults=True):
         bool | None,
         Meta(description="False refuses a conversation that is too long; else its oldest turns go."),
     ] = None
+    loop_guard: Annotated[LoopGuard | None, engine.LOOP_GUARD] = None
     logprobs: Annotated[bool | None, Meta(description="Report the log probability of each token.")] = None
     top_logprobs: Annotated[
         engine.TopLogprobs | None, Meta(description="And of this many others beside it.")
@@ -120,6 +121,7 @@ def with_fields(request: GenerationRequest, fields: OllamaFields) -> GenerationR
         thinking=thinking_of(fields.think),
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         overflow="error" if fields.truncate is False else "truncate",
+        loop_guard=fields.loop_guard,
         keep_alive=keep_alive_of(fields.keep_alive),
         names=called(max_tokens="options.num_predict", response_format="format"),
     )
@@ -183,41 +185,22 @@ class GivenTool(Struct, kw_only=True):
     type: str = "function"
 
 
-class _Calls:
-    """The calls of a conversation that have no result yet, in order."""
-
-    def __init__(self) -> None:
-        self._made = 0
-        self._open: list[tuple[str, str]] = []  # id and name
-
-    def call(self, given: GivenCall) -> ToolCall:
-        name = given.function.name
-        call_id = given.id or f"call_{self._made}"
-        self._made += 1
-        self._open.append((call_id, name))
-        arguments = given.function.arguments
-        if not isinstance(arguments, str):
-            arguments = msgspec.json.encode(arguments or {}).decode()
-        return ToolCall(call_id, name, arguments)
-
-    def answered(self, id: str | None, name: str | None) -> tuple[str, str | None]:
-        """The id and name of the call that a result belongs to."""
-        fits = [each for each in self._open if (each[0] == id if id else name in (None, each[1]))]
-        if not fits:
-            return id or name or f"call_{self._made}", name
-        self._open.remove(fits[0])
-        return fits[0]
+def _call(given: GivenCall, calls: CallsInOrder) -> ToolCall:
+    name, arguments = given.function.name, given.function.arguments
+    if not isinstance(arguments, str):
+        arguments = msgspec.json.encode(arguments or {}).decode()
+    return ToolCall(calls.made(given.id, name), name, arguments)
 
 
 def messages_of(given: tuple[OllamaMessage, ...]) -> tuple[Message, ...]:
     """Raises `ServerError` naming the message that can't be read."""
     if len(given) > MAX_MESSAGES:
         raise invalid("messages", f"must not hold more than {MAX_MESSAGES} messages.")
-    calls = _Calls()
+    calls = CallsInOrder()
     return tuple(_message_of(message, calls, f"messages[{place}]") for place, message in enumerate(given))
 
 
-def _message_of(message: OllamaMessage, calls: _Calls, at: str) -> Message:
+def _message_of(message: OllamaMessage, calls: CallsInOrder, at: str) -> Message:
     said = (Text(message.content),) if message.content else ()
     shown = images_of(message.images, f"{at}.images")
     if message.role == "tool":
@@ -230,7 +213,7 @@ def _message_of(message: OllamaMessage, calls: _Calls, at: str) -> Message:
         if message.thinking:
             parts.append(Reasoning(message.thinking))
         return Message(
-            "assistant", (*parts, *said, *(calls.call(given) for given in message.tool_calls or ()))
+            "assistant", (*parts, *said, *(_call(given, calls) for given in message.tool_calls or ()))
         )
     return Message(message.role, said + shown)
 

@@ -27,6 +27,7 @@ from pippin.core.requests import (
     JsonObject,
     JsonSchema,
     JsonSpacing,
+    LoopGuard,
     OutputFormat,
     OverflowPolicy,
     Regex,
@@ -395,6 +396,9 @@ def diffusion_of(fields: DiffusionFields) -> AskedDiffusion:
     return AskedDiffusion(**{name: getattr(fields, name) for name in AskedDiffusion.__struct_fields__})
 
 
+LOOP_GUARD = Meta(description="What to do with an answer that repeats itself: `off`, `warn` or `stop`.")
+
+
 class EngineFields(DiffusionFields, kw_only=True, omit_defaults=True):
     """Base of the dialects' request structs."""
 
@@ -438,6 +442,7 @@ class EngineFields(DiffusionFields, kw_only=True, omit_defaults=True):
     ] = None
     min_tokens: Annotated[Tokens | None, Meta(description="Least tokens before an end.")] = None
     ignore_eos: Annotated[bool | None, Meta(description="Go on after the end-of-text token.")] = None
+    loop_guard: Annotated[LoopGuard | None, LOOP_GUARD] = None
     stop_token_ids: Annotated[
         Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**31)], ...], Meta(max_length=64)] | None,
         Meta(description="Tokens that end the answer."),
@@ -581,6 +586,7 @@ def request_of(
         stop_token_ids=fields.stop_token_ids or (),
         include_stop=bool(fields.include_stop_str_in_output),
         ignore_eos=bool(fields.ignore_eos),
+        loop_guard=fields.loop_guard,
         min_tokens=fields.min_tokens or 0,
         json_spacing=spacing_of(fields),
         adapter=adapter_of(fields),

@@ -95,6 +95,6 @@ def floats(array: mx.array) -> NDArray[np.float32]:
 
 
 def round_activations(kernels: Kernels, activations: CpuActivations) -> None:
-    """Round vectors as the option says. Raises `KernelError` if the machine or its system does not support that."""
-    if activations != "float32":
-        kernels.round_activations("amx" if activations == "int8-amx" else None)
+    """Round vectors as the option says."""
+    if activations == "int8":
+        kernels.round_activations()

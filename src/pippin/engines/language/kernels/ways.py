@@ -7,7 +7,6 @@ import mlx.nn as nn
 import msgspec
 
 from pippin.config.options.model import CpuActivations
-from pippin.core.errors import ServerError
 from pippin.engines.cpu.kernels import why_missing
 
 if TYPE_CHECKING:
@@ -22,20 +21,6 @@ class Way(msgspec.Struct, frozen=True):
 
     means: Means
     reason: str | None = None
-
-
-def refuse_activations(activations: CpuActivations) -> None:
-    """Raises `ServerError("load_failed")` if this machine does not support the option."""
-    from pippin_kernels import KernelError, Kernels
-
-    from pippin.engines.language.kernels.matrices import round_activations
-
-    try:
-        round_activations(Kernels(1), activations)
-    except KernelError as error:
-        raise ServerError(
-            "load_failed", f"--cpu-activations {activations} cannot be used: {error} Take int8 instead."
-        ) from error
 
 
 def way_of(model: nn.Module) -> Way:

@@ -215,8 +215,8 @@ class BatchedGroup:
         self._table.fill(index, 0)
 
     def checkpoint(self) -> Checkpoint:
-        """The state of all sequences now, for `restore`. The layout `rewinds`. If tokens of the last step are to be
-        forgotten, `rewind` comes before."""
+        """The state of all sequences now, for `restore`. If tokens of the last step are to be forgotten, `rewind`
+        comes before."""
         lengths = {index: self.length(index) for index in self._taken}
         return Checkpoint(
             dict(self._taken), lengths, self._passed, [cache.checkpoint() for cache in self.caches]

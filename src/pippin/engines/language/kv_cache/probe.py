@@ -188,9 +188,7 @@ class Trials:
 
     def rewinds(self, shape: BatchShape) -> bool:
         """Whether two sequences of a batch, of which each has forgotten some tokens of a step, go on as alone."""
-        return shape.layout.rewinds and self.passes(
-            "taking tokens back", partial(_off_after_rewinding, self.model, shape)
-        )
+        return self.passes("taking tokens back", partial(_off_after_rewinding, self.model, shape))
 
 
 def _two_steps(step: Callable[[], mx.array]) -> mx.array:

@@ -148,10 +148,8 @@ def _open_follower(
 
 
 def _takes_back(drafter: nn.Module, layout: CacheLayout) -> bool:
-    if not (layout.rewinds and layout.batches):
-        return False
     replays = any(each.replays for each in layout.kinds)
-    return not replays or can_rewind(drafter, layout)
+    return layout.batches and (not replays or can_rewind(drafter, layout))
 
 
 def open_draft_model(folder: Path, asked: Asked) -> DraftModel:

@@ -134,7 +134,6 @@ def _put_on_kernels(
     if total > plan.memory_limit:
         raise weights_too_large(total, plan.memory_limit, info.id)
     progress(0, total, "weights")
-    ways.refuse_activations(plan.activations)
     _bound_allocator(plan)
     try:
         found, used = ways.put_on(model, way, threads, activations=plan.activations)

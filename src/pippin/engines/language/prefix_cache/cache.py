@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pippin.core.models import CacheStats
-from pippin.engines.language.kv_cache.kinds.base import CacheKind
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, DiskRead, DiskTier
 from pippin.engines.language.prefix_cache.tree import (
@@ -17,6 +16,7 @@ from pippin.engines.language.prefix_cache.tree import (
     Node,
     PrefixTree,
     Snapshot,
+    snapshot_arrays,
 )
 
 
@@ -54,10 +54,6 @@ class PrefixCache:
         self._misses = 0
         self._hit_tokens = 0
         self._lookup_tokens = 0
-
-    def reckon_as(self, kinds: Sequence[CacheKind]) -> None:
-        """Count bytes as if the caches were of these kinds: see `CacheLayout.reckon_as`."""
-        self._layout.reckoned = tuple(kinds)
 
     def match(self, key: bytes, tokens: Sequence[int], *, whole_blocks: bool = False) -> Match:
         """The known prefix of a prompt. `key` keeps adapters and tenants apart. `whole_blocks`: match no partial
@@ -109,7 +105,7 @@ class PrefixCache:
         for number, block in enumerate(self._layout.cut(cache, known, stop, size)):
             start = known + number * size
             added = tuple(tokens[start : start + size])
-            if self.tree.add(path, key, added, block, self._layout.block_bytes(block, size)) is None:
+            if self.tree.add(path, key, added, block, self._layout.held_bytes(block)) is None:
                 break
             if self._disk is not None:
                 self._disk.keep(path[-1])
@@ -187,7 +183,7 @@ class PrefixCache:
         return path[-1] if path and len(path) * self.block_tokens == len(tokens) else None
 
     def _keep_snapshot(self, node: Node, snapshot: Snapshot) -> None:
-        size = self._layout.snapshot_bytes(snapshot, node.depth * self.block_tokens)
+        size = self._layout.held_bytes(snapshot_arrays(snapshot))
         if self.tree.set_snapshot(node, snapshot, size) and self._disk is not None:
             self._disk.keep(node)
 
@@ -197,9 +193,6 @@ class NoPrefixes:
 
     keeps = has_snapshots = has_state = False
     block_tokens = 1
-
-    def reckon_as(self, kinds: Sequence[CacheKind]) -> None:
-        pass
 
     def match(self, key: bytes, tokens: Sequence[int], *, whole_blocks: bool = False) -> Match:
         return Match(asked=len(tokens), known=0, in_tree=0, blocks=[], snapshot=None)

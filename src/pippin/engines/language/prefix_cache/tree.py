@@ -339,23 +339,12 @@ class BlockLayout:
                 stacks.setdefault((kind, shape), Stack(kind, [])).members.append((layer, number))
         self._stacks = list(stacks.values())
         self._fill = fill
-        self.reckoned: tuple[CacheKind, ...] | None = None  # the whole model's kinds, if ranks split it
         self.has_blocks = bool(self._stacks)
         self.has_state = any(kind.replays for kind in self._kinds)
         self.has_snapshots = any(kind.snapshots for kind in self._kinds)
 
-    def block_bytes(self, block: Block, tokens: int) -> int:
-        if self.reckoned is None:
-            return self._counted(block)
-        return tokens * sum(array.token_bytes for kind in self.reckoned for array in kind.token_arrays)
-
-    def snapshot_bytes(self, snapshot: Snapshot, tokens: int) -> int:
-        """Bytes of a snapshot that was made after `tokens` tokens."""
-        if self.reckoned is None:
-            return self._counted(snapshot_arrays(snapshot))
-        return sum(kind.slot_bytes(tokens, 0) for kind in self.reckoned if kind.snapshots)
-
-    def _counted(self, arrays: Sequence[mx.array]) -> int:
+    def held_bytes(self, arrays: Sequence[mx.array]) -> int:
+        """What these arrays take on the device."""
         return sum(max(array.nbytes, self._least_bytes) for array in arrays)
 
     def cut(self, cache: PromptCache, start: int, stop: int, size: int) -> list[Block]:

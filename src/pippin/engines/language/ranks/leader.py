@@ -154,7 +154,8 @@ class LeadingEngine:
             logprobs=asked.logprobs,
             prompt_logprobs=asked.prompt_logprobs,
         )
-        self._telling.add(Take(job.id, request, job.prompt, job.max_tokens, job.pins, job.key, job.created))
+        fields = job.prompt, job.branches, job.max_tokens, job.pins, job.key, job.created
+        self._telling.add(Take(job.id, request, *fields))
 
     def cancel(self, id: str) -> None:
         self._engine.cancel(id)
@@ -179,7 +180,7 @@ class LeadingEngine:
         self._telling.send(Clear(prefixes_only))
 
     def agreed(self, own: MemoryShares, together: MemoryShares) -> None:
-        """Note that this rank could give `own` and that the ranks agreed on `together`, in bytes of the whole model."""
+        """Note that this rank could give `own` and that the ranks agreed on `together`."""
         self._own, self._together = own, together
 
     def _in_proportion(self, shares: MemoryShares) -> MemoryShares:

@@ -13,9 +13,9 @@ from pippin import __version__
 from pippin.core.decoding import message_decoder
 from pippin.core.requests import GenerationRequest
 from pippin.engines.device import MemoryShares
-from pippin.engines.language.ranks.kinds import Kind
+from pippin.engines.language.job import Branch
 
-VERSION: Final = 1
+VERSION: Final = 2
 """The version of these messages; raised whenever one changes."""
 
 
@@ -50,14 +50,6 @@ class Ready(Struct, frozen=True, tag=True):
 
     shares: MemoryShares  # the most that it could give
     keeps_prefixes: bool
-    kinds: list[Kind]  # of its caches, one for each of the model's layers
-
-
-class Agreed(Struct, frozen=True, tag=True):
-    """What all ranks have agreed on."""
-
-    shares: MemoryShares
-    kinds: list[Kind]
 
 
 class Take(Struct, frozen=True, tag=True):
@@ -66,6 +58,7 @@ class Take(Struct, frozen=True, tag=True):
     id: str
     request: GenerationRequest
     prompt: tuple[int, ...]
+    branches: tuple[Branch, ...]
     max_tokens: int
     pins: tuple[int, ...]
     key: bytes

@@ -15,16 +15,14 @@ from pippin.core.errors import ServerError
 from pippin.core.models import RankBackend, RankSpec, WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, MemoryShares, configure, decide, find_facts, share_memory
-from pippin.engines.language.kv_cache.kinds.base import CacheKind
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prefix_cache.disk import fingerprint
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.ranks.follower import Follower
-from pippin.engines.language.ranks.kinds import read, written
 from pippin.engines.language.ranks.leader import LeadingEngine
-from pippin.engines.language.ranks.messages import Agreed, Hello, RankLink, Ready, encode, software
-from pippin.engines.language.ranks.split import split_layers, split_within_layers
+from pippin.engines.language.ranks.messages import Hello, RankLink, Ready, encode, software
+from pippin.engines.language.ranks.split import split_model
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.steering import Steering
 from pippin.engines.language.vision.media import TEXT_ONLY
@@ -43,8 +41,6 @@ WANTED: Final[dict[RankBackend, str]] = {
     "nccl": "It needs an NVIDIA GPU for each rank, and MLX for CUDA.",
 }
 """What each backend asks of the machines."""
-RECKONED: Final = 4096
-"""The length in tokens of a sequence by whose bytes the caches of ranks are compared."""
 
 
 def open_rank(
@@ -59,17 +55,14 @@ def open_rank(
     configure(plan)
     greet(link, rank, Hello(software(), fingerprint(Path(spec.info.path or ""))))
     group = join_group(rank)
-    split = split_within_layers if rank.split == "tensor" else split_layers
-    model, _ = load_weights(
-        spec.info, plan, progress, Reading(text_only=True), split=partial(split, group=group)
-    )
+    split = partial(split_model, group=group)
+    model, _ = load_weights(spec.info, plan, progress, Reading(text_only=True), split=split)
     preparer.loaded(TEXT_ONLY)
     build = partial(_build, model, preparer, options, plan)
     found = LeadingEngine(link, build) if rank.rank == 0 else Follower(link, build)
     own = Ready(
         shares=share_memory(plan, options, found.engine.counters.weight_bytes),
         keeps_prefixes=found.engine.prefixes.keeps,
-        kinds=[written(kind) for kind in found.engine.batch.groups.layout.kinds],
     )
     shares = agree(link, rank, found.engine, own)
     if isinstance(found, LeadingEngine):
@@ -137,39 +130,27 @@ def compare(number: int, other: Hello, own: Hello) -> None:
 
 
 def agree(link: RankLink, rank: RankSpec, engine: LanguageEngine, own: Ready) -> MemoryShares:
-    """Let all ranks count alike, in bytes of the whole model's caches, with the share that the poorest rank can hold.
+    """Let all ranks have the share that the poorest of them can hold.
 
     Raises `ServerError("load_failed")` if a rank has no memory left beside its weights.
     """
     if rank.rank:
         link.tell(encode(own))
-        agreed = from_message(link.hear()[0], Agreed)
+        shares = from_message(link.hear()[0], MemoryShares)
     else:
-        agreed = reconciled([own, *(from_message(payload, Ready) for payload in link.hear())])
-        link.tell(encode(agreed))
-    kinds = [read(kind) for kind in agreed.kinds]
-    engine.batch.groups.layout.reckon_as(kinds)
-    engine.prefixes.reckon_as(kinds)
-    engine.resize(agreed.shares)
-    return agreed.shares
+        shares = reconciled([own, *(from_message(payload, Ready) for payload in link.hear())])
+        link.tell(encode(shares))
+    engine.resize(shares)
+    return shares
 
 
-def reconciled(ranks: list[Ready]) -> Agreed:
-    """The kinds of the whole model, and the smallest shares of any rank. Raises `ServerError("load_failed")`."""
-    first = ranks[0]
+def reconciled(ranks: list[Ready]) -> MemoryShares:
+    """The smallest shares of any rank. Raises `ServerError("load_failed")`."""
     for number, other in enumerate(ranks):
-        if other.keeps_prefixes != first.keeps_prefixes or len(other.kinds) != len(first.kinds):
+        if other.keeps_prefixes != ranks[0].keeps_prefixes:
             message = f"Rank {number} has less memory than it needs beside its weights: make room there."
             raise ServerError("load_failed", message, "ranks")
-    own = [[read(kind) for kind in rank.kinds] for rank in ranks]
-    # For a layer that a rank does not have, it keeps a placeholder, which is smaller than the layer's own cache.
-    whole = [max(layer, key=_bytes) for layer in zip(*own, strict=True)]
-    total = sum(map(_bytes, whole))
-    parts = [sum(map(_bytes, kinds)) for kinds in own]
-    sequences = min(rank.shares.sequences * total // part for rank, part in zip(ranks, parts, strict=True))
-    prefixes = min(rank.shares.prefixes * total // part for rank, part in zip(ranks, parts, strict=True))
-    return Agreed(MemoryShares(sequences=sequences, prefixes=prefixes), [written(kind) for kind in whole])
-
-
-def _bytes(kind: CacheKind) -> int:
-    return kind.slot_bytes(RECKONED, 0)
+    return MemoryShares(
+        sequences=min(rank.shares.sequences for rank in ranks),
+        prefixes=min(rank.shares.prefixes for rank in ranks),
+    )

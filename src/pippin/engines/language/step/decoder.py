@@ -16,6 +16,7 @@ from pippin.core.events import Event, FinishReason, Token, TopToken
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.output.checking import check_of
+from pippin.output.loops import LOOK_EVERY, Loops
 from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
 
 Shown = list[tuple[str, tuple[Token, ...]]]
@@ -141,6 +142,9 @@ class SequenceDecoder:
             thinking=_thinking(job),
             markup=Markup(tokens=tokenizer.added_in(markers), grammar=_held_to(job)),
         )
+        self._loops = Loops(request)
+        self._looked_for_calls = self._loops.watches and bool(tools)
+        self._tokens: list[int] = []  # where loops are watched for
         self._matcher = job.grammar.matcher() if job.grammar is not None else None
         self._blank = True  # only whitespace so far
         self._opening: tuple[int, ...] = ()  # the tokens still to come of those that open reasoning
@@ -157,6 +161,8 @@ class SequenceDecoder:
         if self.forced:
             self.forced_tokens += token == self.forced[0]
             self.forced = self.forced[1:] if token == self.forced[0] else ()
+        if self._loops.watches:
+            self._tokens.append(token)
         thinking = self._reader.thinking
         opens = self._constrained and self._opens_thinking(token)
         constrained = self._constrained and not opens
@@ -188,6 +194,7 @@ class SequenceDecoder:
             self.finished = "tool_calls"
         if self.stop_sequence is None:
             self.warnings = self._check.warnings(self.finished)
+        self.warnings += self._loops.warnings
         return events
 
     def cut(self) -> None:
@@ -341,6 +348,8 @@ class SequenceDecoder:
             if text or tokens:
                 events += self._reader.feed(text, tokens, self.completion_tokens)
         self._check.see(events)
+        if self._looked_for_calls:
+            self._loops.read(events)
         return events
 
     def _settle(self, *, grammar_over: bool) -> None:
@@ -353,6 +362,14 @@ class SequenceDecoder:
             self.finished = "stop"
         elif self.completion_tokens >= self.job.max_tokens:
             self.finished = "length"
+        elif self._loops.watches and not self._too_short:
+            if len(self._tokens) % LOOK_EVERY == 0:
+                self._loops.look(self._tokens, self._raw)
+            if self._loops.over:  # an answer that is not complete, except for its calls
+                self.finished = "stop" if self._reader.calls else "length"
+
+    def _raw(self, tokens: list[int]) -> str:
+        return b"".join(map(self._tokenizer.raw, tokens)).decode(errors="replace")
 
     def _force(self) -> None:
         """Decide whether there is no choice about the next tokens."""

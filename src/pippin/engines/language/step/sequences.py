@@ -23,6 +23,7 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot
 from pippin.engines.language.prefix_cache.disk import DiskRead
 from pippin.engines.language.prefix_cache.tree import Node
+from pippin.engines.language.step.branches import Scoring
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.vision.encoder import MediaInputs
 
@@ -146,10 +147,12 @@ class Waiting:
     priority: int
     arrival: int  # counts submissions; unchanged by a preemption
     account: str = ""
+    branched: int = 0  # tokens of the prompt's branches
+    rows: int = 0  # in which these are computed
 
     @property
     def count(self) -> int:
-        return len(self.sequences)
+        return max(len(self.sequences), self.rows)
 
     @property
     def length(self) -> int:
@@ -182,6 +185,7 @@ class Prefilling:
     chunk_ends: set[int] = field(default_factory=set)  # positions at which a chunk must end
     logits: mx.array | None = None  # [1, vocabulary], after its last token
     scores: list[Token] = field(default_factory=list)  # the prompt's own tokens with logprobs, if asked for
+    scoring: Scoring | None = None  # of its branches; None until the prompt is computed
 
     @property
     def request(self) -> Request:
@@ -218,6 +222,13 @@ class Prefilling:
     @property
     def remaining(self) -> int:
         return self.length - self.computed
+
+    @property
+    def left(self) -> int:
+        """Tokens still to be computed, those of branches among them."""
+        if self.scoring is not None:
+            return self.scoring.left
+        return self.remaining + self.waiting.branched
 
 
 @dataclass(eq=False, kw_only=True)

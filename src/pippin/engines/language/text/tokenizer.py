@@ -8,6 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from threading import Lock
@@ -128,6 +129,12 @@ class Literals:
                 return [self.shield_value(held, trusted=trusted) for held in value]
             case _:
                 return value
+
+    def last_marker(self, rendered: str) -> int:
+        """Where the last whole marker of a rendered prompt begins; 0 without one. What comes before does not change
+        the tokens from there on."""
+        found = () if self._any is None else self._any.finditer(rendered)
+        return max((each.start() for each in found), default=0)
 
     def encode(self, rendered: str, most: int | None = None) -> list[int]:
         """The tokens of a rendered prompt, in which whole markers are special tokens and shielded ones are text.
@@ -307,14 +314,12 @@ class Tokenizer:
         special_names: dict[str, str] | None = None,
         chat_templates: dict[str, str] | None = None,
         generation: Mapping[str, Any] = MappingProxyType({}),
-        marker_text: str = "",
     ) -> None:
         """Wrap a tokenizer of the tokenizers library.
 
         `vocab_size` is the number of tokens that the model has embeddings for, which may be above or below that of the
         tokenizer. `special_names` are the variables of chat templates for special tokens: `bos_token`, `eos_token` and
-        so on. `generation` has what generation_config.json asks of every request (`APPLIED`). `marker_text` is the
-        `template_text` of `Literals`.
+        so on. `generation` has what generation_config.json asks of every request (`APPLIED`).
         """
         backend.no_padding()
         backend.no_truncation()
@@ -326,7 +331,7 @@ class Tokenizer:
         self.special_names = special_names or {}
         self.chat_templates = chat_templates or {}
         self.generation = generation
-        self.literals = Literals(backend, marker_text)
+        self.literals = Literals(backend, "")
         self.pieces = Pieces(backend)
         self.tokens_holding = lru_cache(maxsize=16)(self._tokens_holding)
         self._shown = lru_cache(maxsize=16)(self._find_shown)
@@ -413,16 +418,9 @@ class Tokenizer:
 
     def with_markers(self, text: str) -> "Tokenizer":
         """The same tokenizer with `text` as the `template_text` of its `Literals`."""
-        return Tokenizer(
-            self.backend,
-            eos=self.eos,
-            bos=self.bos,
-            vocab_size=self.rows,
-            special_names=self.special_names,
-            chat_templates=self.chat_templates,
-            generation=self.generation,
-            marker_text=text,
-        )
+        found = copy(self)
+        found.literals = Literals(self.backend, text)
+        return found
 
     def added_in(self, markers: Iterable[str]) -> frozenset[str]:
         """The texts of the added tokens that these markers are written with."""

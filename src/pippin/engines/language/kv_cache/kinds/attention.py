@@ -397,7 +397,7 @@ class AttentionKind(CacheKind):
 
     serves = (KVCache, IndexCache)
     twins = ("HyV4KVCache",)  # which takes memory in other steps
-    rewinds = joins = True
+    joins = True
 
     keys: TokenArray
     values: TokenArray

@@ -66,7 +66,7 @@ class BatchedCache(ABC):
 
     def rewind(self, tokens: Mapping[int, int]) -> None:
         """After a step of several tokens: of each slot named the last so many are forgotten, fewer than the step had.
-        Called once after the step, where the kind `rewinds`, before the table of slots is told."""
+        Called once after the step, before the table of slots is told."""
 
     def clear(self, slot: int) -> None:
         """Between steps: the sequence in a slot begins anew, with no tokens. Nothing is to be done where lengths tell
@@ -75,15 +75,14 @@ class BatchedCache(ABC):
     def checkpoint(self) -> Any:
         """The state of all sequences now, for `restore`: what does not follow from their lengths. None for keys and
         values, which nobody reads behind the end of a sequence. The returned value must not change later. It must not
-        refer to an array that the next steps write into in place, which MLX would copy then. Called only where the kind
-        `rewinds`, and after `rewind` of the last step, if there is one."""
+        refer to an array that the next steps write into in place, which MLX would copy then. Called after `rewind` of
+        the last step, if there is one."""
         return None
 
     def restore(self, checkpoint: Any) -> None:
         """Return all sequences to their state at `checkpoint`, however many steps came since. They are in the same
         slots as then, and the steps since had no more tokens, with padding and rewound ones, than the table's slack.
-        Called only where the kind `rewinds`, before the table of slots is told. The checkpoint can be restored
-        again."""
+        Called before the table of slots is told. The checkpoint can be restored again."""
 
     def grow(self, slots: int, capacity: int) -> None:
         """Have as many slots of such a capacity; never fewer than before."""
@@ -112,12 +111,9 @@ class CacheKind(ABC):
     twins: ClassVar[tuple[str, ...]] = ()
     """Names of classes of mlx-vlm that keep the same as those, beside those of the same name."""
 
-    rewinds: ClassVar[bool] = False
-    """Whether batched sequences can forget tokens: some of their last step, which proposals need, or all since some
-    steps ago (`BatchedCache.restore`)."""
     replays: ClassVar[bool] = False
-    """Whether that is done by calling the layer's modules again, for there is no state but the newest: see
-    `replay.py`."""
+    """Whether batched sequences forget tokens by calling the layer's modules again, for there is no state but the
+    newest: see `replay.py`."""
     joins: ClassVar[bool] = False
     """Whether prompts of different lengths can be computed together: `joined` gives what the model then sees."""
 

@@ -14,8 +14,6 @@ from pippin.engines.language.kv_cache.slots import SlotTable
 
 @dataclass(frozen=True, kw_only=True)
 class LocalKind(CacheKind):
-    rewinds = True
-
     keys: TokenArray
     values: TokenArray
     span: int  # tokens that a token attends to at most, itself among them

@@ -98,7 +98,6 @@ class PoolingCache:
 @dataclass(frozen=True, kw_only=True)
 class PoolingKind(CacheKind):
     serves: ClassVar[tuple[type, ...]] = (PoolingCache,)
-    rewinds = True
 
     ratio: int
     overlap: int

@@ -48,7 +48,6 @@ class ProjectedCache:
 @dataclass(frozen=True, kw_only=True)
 class ProjectedKind(CacheKind):
     serves: ClassVar[tuple[type, ...]] = (ProjectedCache,)
-    rewinds = True
 
     token_bytes: int
 

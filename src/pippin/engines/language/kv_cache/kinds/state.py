@@ -34,7 +34,7 @@ class PromptState(StateUpdates, ArraysCache):  # type: ignore[misc] # mlx-lm has
 @dataclass(frozen=True, kw_only=True)
 class StateKind(CacheKind):
     serves = (ArraysCache, PromptState)
-    rewinds = replays = True
+    replays = True
 
     count: int  # arrays
     bytes: int  # of all of them, of one sequence
