@@ -162,7 +162,7 @@ def test_generate_false_prepares_a_response_to_go_on_with(address: str) -> None:
     [
         ("no json", "JSON"),
         ('{"no": "type"}', "type"),
-        ('{"type": "response.steer"}', "response.create"),
+        ('{"type": "response.nudge"}', "response.create"),
         (json.dumps({"type": "response.create", "model": MODEL}), "input"),
         (
             json.dumps({"type": "response.create", "model": MODEL, "input": "a", "background": True}),
@@ -312,16 +312,18 @@ def test_words_for_a_response_that_calls_tools_wait_for_their_results(talk: Talk
     assert done["status"] == "completed"
 
 
+OUTPUT: Any = {"type": "function_call_output", "call_id": "c", "output": "x"}
+
+
 @pytest.mark.parametrize(
-    ("words", "code"),
-    [([], "invalid_input"), (3, "invalid_input"), ([{"role": "system", "content": "x"}], "invalid_input")],
+    "words", [[], [OUTPUT], [{"type": "message", "role": "user", "content": []}, OUTPUT]]
 )
-def test_words_that_cannot_be_taken_come_back(talk: Talk, words: Any, code: str) -> None:
+def test_words_that_cannot_be_taken_come_back(talk: Talk, words: Any) -> None:
     talk.create(input="slow")
     response = talk.until("response.output_text.delta")[0]["response"]["id"]
     talk.steer(response, words)
     failed = json_of(talk, "response.steer.failed")
-    assert (failed["error"]["code"], failed["steer"]["input"]) == (code, words)
+    assert (failed["error"]["code"], failed["steer"]["input"]) == ("invalid_input", words)
 
 
 def test_what_is_over_or_unknown_or_kept_elsewhere_is_not_steered(talk: Talk) -> None:

@@ -14,7 +14,6 @@ from tests.api.scripted_server import scripted_server
 from tests.clients import anthropic_of
 
 RULES: tuple[dict[str, Any], ...] = (
-    {"when": {"tool_result": "rain"}, "say": "It rains in Oslo."},
     {"when": {"user": "Summary of the conversation"}, "say": "As I said, rain."},
     {"when": {"user": "Summarize"}, "say": "It rains in Oslo."},
     {"when": {"tool_result": "note.txt"}, "say": "There is a note."},
@@ -22,6 +21,8 @@ RULES: tuple[dict[str, Any], ...] = (
         "when": {"tool_result": "File created"},
         "calls": [{"name": "memory", "arguments": {"command": "view", "path": "/memories"}}],
     },
+    {"when": {"tool_result": "rain"}, "say": "It rains in Oslo."},
+    {"when": {"tool_result": "."}, "say": "Done."},
     {
         "when": {"user": "remember", "tools": ["memory"]},
         "calls": [
@@ -35,7 +36,6 @@ RULES: tuple[dict[str, Any], ...] = (
         "when": {"user": "press", "tools": ["computer__key"]},
         "calls": [{"name": "computer__key", "arguments": {"text": "Return"}}],
     },
-    {"when": {"tool_result": "."}, "say": "Done."},
     {"when": {"user": "weather"}, "calls": [{"name": "weather", "arguments": {"city": "Oslo"}}]},
 )
 ASKED: Any = {

@@ -301,9 +301,11 @@ def test_a_compaction_is_a_summary_in_a_block_of_its_own() -> None:
 
 def test_a_compaction_stands_for_the_messages_before_it() -> None:
     summed = assistant({"type": "compaction", "content": "They met.", "signature": "s"})
-    system, summary, hi = messages(*HI, summed, *HI, system="S")
-    assert (system.role, summary.role, hi.role) == ("system", "user", "user")
-    assert "They met." in str(summary.parts)
+    system, asked = messages(*HI, summed, *HI, system="S")
+    assert (system.role, asked.role) == ("system", "user")
+    summary, hi = asked.parts
+    assert "They met." in str(summary)
+    assert hi == Text("Hi")
     assert messages(assistant({"type": "compaction", "content": None}), *HI)[-1].parts == (Text("Hi"),)
 
 
