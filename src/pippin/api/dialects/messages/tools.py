@@ -83,9 +83,13 @@ class Member(Struct, frozen=True):
     input_schema: dict[str, Any]
 
 
+FAMILIES: Final = ("browser", "computer")
+
+
 @cache
-def client_toolsets() -> dict[str, dict[str, Member]]:
-    """The client's toolsets by name, as Anthropic's SDK describes them."""
+def client_tools() -> dict[str, dict[str, Member]]:
+    """The members of the client's toolsets, as Anthropic's SDK describes them, and in the toolset without a name the
+    tools that stand alone, by the beginning of their types."""
     data = resources.files("pippin.api.dialects.messages").joinpath("client_tools.json").read_bytes()
     return from_json(data, dict[str, dict[str, Member]])
 
@@ -114,51 +118,6 @@ class ChoiceSpec(Struct, kw_only=True):
     disable_parallel_tool_use: bool | None = None
 
 
-_TEXT: Final = {"type": "string"}
-_BASH: Final = {
-    "type": "object",
-    "properties": {
-        "command": _TEXT | {"description": "The command to run."},
-        "restart": {"type": "boolean", "description": "True restarts the shell."},
-    },
-}
-_EDITOR: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert"]},
-        "path": _TEXT,
-        "view_range": {"type": "array", "items": {"type": "integer"}},
-        "file_text": _TEXT,
-        "old_str": _TEXT,
-        "new_str": _TEXT,
-        "insert_line": {"type": "integer"},
-        "insert_text": _TEXT,
-    },
-    "required": ["command", "path"],
-}
-_MEMORY: Final = {
-    "type": "object",
-    "properties": {
-        "command": {
-            "type": "string",
-            "enum": ["view", "create", "str_replace", "insert", "delete", "rename"],
-        },
-        "path": _TEXT | {"description": "A file or folder below /memories; for all commands but rename."},
-        **{name: _EDITOR["properties"][name] for name in ("view_range", "file_text", "old_str", "new_str")},
-        **{name: _EDITOR["properties"][name] for name in ("insert_line", "insert_text")},
-        "old_path": _TEXT,
-        "new_path": _TEXT,
-    },
-    "required": ["command"],
-}
-_BUILT_IN: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    "bash_": ("Runs a command in a shell on the user's machine.", _BASH),
-    "text_editor_": ("Views and edits files on the user's machine.", _EDITOR),
-    "memory_": (
-        "Views and edits the files in /memories, which stay for later conversations. View /memories first.",
-        _MEMORY,
-    ),
-}
 _OLDEST_ACTIONS: Final = (
     "key",
     "type",
@@ -251,14 +210,14 @@ def _tools(spec: dict[str, Any], param: str) -> Iterator[Tool]:
     elif kind.startswith("computer_"):
         yield _computer(convert(spec, ClientTool, param))
     else:
-        for prefix, (description, schema) in _BUILT_IN.items():
+        for prefix, known in client_tools()[""].items():
             if kind.startswith(prefix):
                 given = convert(spec, ClientTool, param)
-                yield Tool(given.name, description, schema, bool(given.strict))
+                yield Tool(given.name, known.description, known.input_schema, bool(given.strict))
 
 
 def _members(family: str, configs: dict[str, ToolSwitch], param: str) -> Iterator[Tool]:
-    members = client_toolsets()[family]
+    members = client_tools()[family]
     for name in configs:
         if name not in members:
             raise invalid(f"{param}.configs.{name}", f"is no tool of the toolset `{family}`.")
@@ -269,7 +228,7 @@ def _members(family: str, configs: dict[str, ToolSwitch], param: str) -> Iterato
 
 def _computer(given: ClientTool) -> Tool:
     """The older form of the computer's toolset: one function, whose `action` names the member."""
-    members = client_toolsets()["computer"]
+    members = client_tools()["computer"]
     oldest = given.type == "computer_20241022"
     actions = [
         name for name in (_OLDEST_ACTIONS if oldest else members) if name != "zoom" or given.enable_zoom
@@ -310,8 +269,8 @@ def tool_choice_of(
         case ChoiceSpec(name=None):
             raise invalid("tool_choice.name", "is required.")
         case ChoiceSpec(name=str(name)):
-            meant = {name, *(member_name(family, name) for family in client_toolsets())}
-            family = name + SEPARATOR if name in client_toolsets() else None  # all its members
+            meant = {name, *(member_name(family, name) for family in FAMILIES)}
+            family = name + SEPARATOR if name in FAMILIES else None  # all its members
             chosen = tuple(
                 tool.name for tool in tools if tool.name in meant or (family and tool.name.startswith(family))
             )
