@@ -126,8 +126,14 @@ class OutputMcpCall(Closed, tag_field="type", tag="mcp_call", kw_only=True):
     error: McpFailure | None
 
 
+class OutputCompaction(Closed, tag_field="type", tag="compaction", kw_only=True):
+    id: str
+    encrypted_content: str
+
+
 Output = (
     OutputMessage
+    | OutputCompaction
     | OutputReasoning
     | OutputFunctionCall
     | OutputCustomCall
@@ -145,7 +151,7 @@ class ResponseFailure(Closed, kw_only=True):
 
 
 class Incompleteness(Closed, kw_only=True):
-    reason: Literal["max_output_tokens"]
+    reason: Literal["max_output_tokens", "steered"]
 
 
 class ResponseInputDetails(Closed, kw_only=True):
