@@ -168,7 +168,7 @@ $(TO_SERVE): $(UV) $(LOCK)
 
 $(TO_TEST): $(UV) $(LOCK)
 	@echo "Installing what the tests need (once) ..."
-	@$(SYNC) --group dev --extra vision --extra realtime --extra mcp --extra cluster $(WITHOUT_NAMES)
+	@$(SYNC) --group dev --extra vision --extra audio --extra mcp --extra cluster $(WITHOUT_NAMES)
 	@touch $@ $(TO_SERVE)
 
 # Where there is no C compiler, Pippin runs without them, and their tests are skipped.

@@ -45,10 +45,8 @@ knows is ignored, and named once in the log; so are unknown keys of objects in f
 |---|---|
 | `GET /api/v0/models`, `GET /api/v0/models/{id}` | the available models, with kind, state and context |
 | `POST /api/v0/chat/completions`, `/api/v0/completions`, `/api/v0/embeddings` | as OpenAI's addresses of these names |
-| `GET /api/v1/models` | the same in the newer form |
-| `POST /api/v1/models/load`, `POST /api/v1/models/unload` | for administrators |
 
-`/api/v1/chat` is refused; use `/v1/responses`, which keeps conversations.
+There is no `/api/v1`: models are loaded by `POST /v1/models/load`, and `/v1/responses` keeps conversations.
 
 ## Responses
 
@@ -93,9 +91,8 @@ knows is ignored, and named once in the log; so are unknown keys of objects in f
 ## Realtime
 
 `wss://.../v1/realtime?model=NAME` speaks OpenAI's Realtime API: a typed or spoken conversation over one
-connection. `?intent=transcription` opens a session that only transcribes. The beta of
-this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC, SIP and
-`/v1/realtime/client_secrets` are not supported.
+connection. The beta of this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC, SIP,
+`/v1/realtime/client_secrets` and sessions that only transcribe are not supported.
 
 | A client sends | and receives |
 |---|---|
@@ -103,31 +100,30 @@ this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC, SI
 | `session.update` | `session.updated` |
 | `conversation.item.create` | `conversation.item.added`, `conversation.item.done` |
 | `conversation.item.retrieve`, `conversation.item.delete` | `conversation.item.retrieved`, `conversation.item.deleted` |
-| `conversation.item.truncate` | `conversation.item.truncated`; the words that were not heard are removed |
-| `input_audio_buffer.append` | with `server_vad`: `input_audio_buffer.speech_started`, `input_audio_buffer.speech_stopped`, then as for a commit |
+| `input_audio_buffer.append` | |
 | `input_audio_buffer.commit` | `input_audio_buffer.committed`, the item, `conversation.item.input_audio_transcription.delta` and `.completed` or `.failed` |
 | `input_audio_buffer.clear` | `input_audio_buffer.cleared` |
-| `response.create` | `response.created`, `rate_limits.updated` if the key has limits; `response.output_item.added`, `response.content_part.added`; `response.output_text.delta` or `response.output_audio.delta` and `response.output_audio_transcript.delta`; `response.function_call_arguments.delta`; each with its `.done`; `response.mcp_call.*` for tools that Pippin calls; `response.done` |
+| `response.create` | `response.created`; `response.output_item.added`, `response.content_part.added`; `response.output_text.delta` or `response.output_audio.delta` and `response.output_audio_transcript.delta`; `response.function_call_arguments.delta`; each with its `.done`; `response.done` |
 | `response.cancel` | `response.done` with the status `cancelled` |
 
 | Field of a session or a response | What happens |
 |---|---|
 | `instructions`, `tools`, `tool_choice`, `parallel_tool_calls`, `max_output_tokens`, `reasoning.effort`, `output_modalities` | honoured, for the session or for one response |
 | `temperature` | honoured, though the newer version of the API no longer has it |
-| `audio.input.format`, `audio.output.format` | `audio/pcm` at 24,000 samples a second, and at 8,000, 16,000 or 48,000; `audio/pcmu`, `audio/pcma` |
-| `audio.input.turn_detection` | `server_vad` with `threshold`, `prefix_padding_ms`, `silence_duration_ms`, `create_response`, `interrupt_response`; null. `semantic_vad` and `idle_timeout_ms` are refused |
+| `audio.input.format`, `audio.output.format` | `audio/pcm` at 24,000 samples a second |
+| `audio.input.turn_detection` | null: the client tells where a turn ends |
 | `audio.input.transcription` | `model` (by default the one that is served), `language`, `prompt`; if it is not set, clients receive no transcripts. `delay`, `keywords`, `languages` are refused |
 | `audio.output.voice`, `audio.output.speed`, `audio.output.model` | those of the speech model; `model` is Pippin's own field, for servers with several speech models |
 | `truncation` | `auto` drops the oldest turns that do not fit the window, `disabled` fails the response; `retention_ratio` is refused |
-| `conversation`, `input`, `metadata` of a response | honoured: `none` keeps the answer out of the conversation, and `input` replaces the conversation |
-| `audio.input.noise_reduction`, `prompt`, `include` | refused unless null or empty |
+| `metadata` of a response | honoured |
+| `conversation: none` and `input` of a response, `audio.input.noise_reduction`, `prompt`, `include` | refused unless null or empty |
 | `tracing` | accepted without effect |
 
 - **Models**: `model` is the language model. If it takes sound, it is given the sound; otherwise the served
   transcription model transcribes it. The served speech model speaks the answer, sentence by sentence while it is
   generated; if there is none, `output_modalities` is `["text"]`.
-- **Turns** are detected by Silero's model (`pip install "pippin[realtime]"`). Without it `turn_detection` is null, and
-  `server_vad` is refused.
+- **Turns** end where the client says so: it sends `input_audio_buffer.commit` and `response.create`, and
+  `response.cancel` to interrupt.
 - **Usage** counts the tokens of the language model, and in `audio_tokens` those that the speech model generated. Every
   response and every transcription counts as a request against the key's limits, and has a line of its own in the log.
 - **Bounds**: one response at a time; 10 minutes of uncommitted sound; 4,096 items; memory as for request

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 from typing import Final
 
-from tests.agents.programs import npm_command, python_environment, run
+from tests.agents.programs import npm_command, python_command, run
 
-AIDER: Final = "aider-chat==0.86.2"
 REMINDERS: Final = {
     "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "countdown",
     # What it does by itself for newer models than it takes ours for: a message of the role `system`.
@@ -86,7 +85,7 @@ def aider(address: str, model: str, home: Path, *asked: str, files: tuple[str, .
     known = {"max_input_tokens": 8192, "max_output_tokens": 512, "litellm_provider": "openai", "mode": "chat"}
     (home / ".aider.model.metadata.json").write_text(json.dumps({f"openai/{model}": known}))
     (home / ".aider.model.settings.yml").write_text(f"- name: openai/{model}\n  reminder: none\n")
-    command: list[str | Path] = [python_environment("aider", AIDER) / "aider", "--model", f"openai/{model}"]
+    command: list[str | Path] = [python_command("aider"), "--model", f"openai/{model}"]
     command += ["--no-git", "--yes-always", "--analytics-disable", "--no-check-update"]
     command += ["--no-show-model-warnings", "--no-show-release-notes", "--no-pretty", "--no-fancy-input"]
     return run(

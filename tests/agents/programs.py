@@ -18,8 +18,21 @@ NPM_PACKAGES: Final = {
     "qwen": "@qwen-code/qwen-code@0.24.4",
     "cn": "@continuedev/cli@1.5.47",
     "cline": "cline@3.0.65",
-    "pi": "@mariozechner/pi-coding-agent@0.73.1",
+    "pi": "@earendil-works/pi-coding-agent@1.6.0",
+    "gemini": "@google/gemini-cli@0.61.0",
+    "kilo": "@kilocode/cli@7.7.7",  # 7.8.1 lacks its program for Linux
+    "kimi": "@moonshot-ai/kimi-code@2.1.0",
+    "goose": "@aaif/goose-binary-linux-x64@0.20.1",
+    "openclaw": "openclaw@2026.9.6",
+    "droid": "droid@0.215.0",
 }
+NODE: Final = "node@24.16.0"  # the newest agents run on no older one
+PYTHON_PACKAGES: Final = {
+    "aider": "aider-chat==0.86.2",
+    "hermes": "hermes-agent==0.19.0",
+    "openhands": "openhands==1.16.0",
+}
+PYTHONS: Final = {"openhands": "3.12"}  # where the one that runs the tests will not do
 FETCH_SECONDS: Final = 900
 RUN_SECONDS: Final = 2000  # a real model computes an agent's first prompt for minutes
 
@@ -29,20 +42,33 @@ def npm_command(name: str) -> Path:
     return node_folder(name, NPM_PACKAGES[name]) / "node_modules" / ".bin" / name
 
 
+def node() -> Path:
+    """The folder of a Node.js that the newest agents run on."""
+    return node_folder("node", NODE) / "node_modules" / ".bin"
+
+
 def node_folder(name: str, *packages: str) -> Path:
     """A folder of `node_modules` with these packages; the first to ask makes it."""
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("npm is not here to fetch the packages")
+    path = os.environ["PATH"] if name == "node" else f"{node()}:{os.environ['PATH']}"
     folder = CACHE / f"node-{name}"
     stamp = folder / "packages.txt"
     wanted = "\n".join(packages)
     if not stamp.exists() or stamp.read_text() != wanted:
         folder.mkdir(parents=True, exist_ok=True)
         fetch = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), *packages]
-        subprocess.run(fetch, check=True, timeout=FETCH_SECONDS, capture_output=True)
+        subprocess.run(
+            fetch, check=True, timeout=FETCH_SECONDS, capture_output=True, env={**os.environ, "PATH": path}
+        )
         stamp.write_text(wanted)
     return folder
+
+
+def python_command(name: str) -> Path:
+    """The command of one of the agents that PyPI brings."""
+    return python_environment(name, PYTHON_PACKAGES[name]) / name
 
 
 def python_environment(name: str, *packages: str) -> Path:
@@ -51,12 +77,12 @@ def python_environment(name: str, *packages: str) -> Path:
     stamp = folder / "packages.txt"
     wanted = "\n".join(packages)
     if not stamp.exists() or stamp.read_text() != wanted:
-        subprocess.run(
-            [sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=FETCH_SECONDS
-        )
         uv = Path(sys.executable).with_name(
             "uv"
         )  # some have hundreds of packages, which pip weighs for minutes
+        create = [uv, "venv", "--quiet", "--seed", "--clear", "--python", PYTHONS.get(name, sys.executable)]
+        if subprocess.run([*create, folder], check=False, timeout=FETCH_SECONDS).returncode:
+            pytest.skip(f"there is no Python for {name}")
         install = [uv, "pip", "install", "--quiet", "--python", folder / "bin" / "python", *packages]
         subprocess.run(install, check=True, timeout=FETCH_SECONDS, capture_output=True)
         stamp.write_text(wanted)
@@ -65,7 +91,7 @@ def python_environment(name: str, *packages: str) -> Path:
 
 def clean_environment(home: Path, **variables: str) -> dict[str, str]:
     """Nothing of the user's own, but where programs are found."""
-    return {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **variables}
+    return {"PATH": f"{node()}:{os.environ['PATH']}", "HOME": str(home), "LANG": "C.UTF-8", **variables}
 
 
 def run(command: list[str | Path], home: Path, *, typed: str = "", **variables: str) -> str:

@@ -10,8 +10,7 @@ from typing import Final
 import pytest
 
 from pippin.cli.agents import agents
-from tests.agents.agents import AIDER
-from tests.agents.programs import RUN_SECONDS, npm_command, python_environment
+from tests.agents.programs import PYTHON_PACKAGES, RUN_SECONDS, node, npm_command, python_command
 from tests.cli.serving import Serving, Terminal
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # the first run fetches the agents
@@ -31,6 +30,14 @@ HEADLESS: Final = {
     "copilot": ("-p", "say the word"),
     "cline": ("say the word",),
     "aider": ("--no-git", "--yes-always", "--message", "say the word"),
+    "gemini": ("-p", "say the word"),
+    "kilo": ("run", "say the word"),
+    "kimi": ("-p", "say the word"),
+    "goose": ("run", "--no-session", "--text", "say the word"),
+    "hermes": ("-z", "say the word"),
+    "openhands": ("--headless", "--task", "say the word"),
+    "openclaw": ("agent", "exec", "say the word"),
+    "droid": ("exec", "say the word"),
 }
 OWN_FILES: Final = {"aider": {".aider.chat.history.md", ".aider.input.history"}}
 """What an agent writes into the project, whoever starts it."""
@@ -48,9 +55,8 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Terminal
 
 def commands(name: str) -> Path:
     """The folder that has the agent's command."""
-    return (
-        python_environment("aider", AIDER) if name == "aider" else npm_command(agents()[name].command).parent
-    )
+    of = python_command if name in PYTHON_PACKAGES else npm_command
+    return of(agents()[name].command).parent
 
 
 @pytest.mark.parametrize("name", HEADLESS)
@@ -63,7 +69,7 @@ def test_an_agent_answers_and_leaves_the_users_files_alone(
     asked = server.output.read_text().count(" 200 ")
     done = subprocess.run(
         [sys.executable, "-m", "pippin", "agent", name, "--", *HEADLESS[name]],
-        env={**terminal.environment, "PATH": f"{commands(name)}:{terminal.environment['PATH']}"},
+        env={**terminal.environment, "PATH": f"{commands(name)}:{node()}:{terminal.environment['PATH']}"},
         cwd=work,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -77,6 +83,6 @@ def test_an_agent_answers_and_leaves_the_users_files_alone(
     assert {path.name for path in work.iterdir()} <= OWN_FILES.get(name, set())
 
 
-def test_every_agent_is_run_here_but_the_one_that_no_registry_brings() -> None:
+def test_every_agent_is_run_here_but_those_that_no_registry_brings() -> None:
     """Crush's package fetches its program from a host of its own when it is installed."""
-    assert set(agents()) - set(HEADLESS) == {"crush"}
+    assert set(agents()) - set(HEADLESS) == {"crush", "claude-desktop", "vscode"}

@@ -5,20 +5,19 @@ import json
 
 import pytest
 
-from pippin.api.kinds.image_replies import LIFETIME, PictureShelf
-from pippin.core.events import Accepted, Event, Picture, Progress, SpeechChunk
+from pippin.core.events import Accepted, Event, Progress, SpeechChunk
 from pippin.core.tasks import Task
 from pippin.runtime.workers.link import Mailbox
 from tests.api.fakes import MODEL, FakeRun, FakeService, Wire, application, failed
 
 EMBED = json.dumps({"model": MODEL.id, "input": "hello"}).encode()
 SPEAK = json.dumps({"model": MODEL.id, "input": "hello", "response_format": "pcm"}).encode()
-PAINT = json.dumps({"model": MODEL.id, "prompt": "fish", "stream": True}).encode()
+SAY = json.dumps({"model": MODEL.id, "input": "hello", "stream_format": "sse"}).encode()
 
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [("/v1/embeddings", EMBED), ("/audio/speech", SPEAK), ("/v1/images/generations", PAINT)],
+    [("/v1/embeddings", EMBED), ("/audio/speech", SPEAK), ("/audio/speech", SAY)],
 )
 def test_a_client_that_hangs_up_cancels_its_run(path: str, body: bytes) -> None:
     async def main() -> None:
@@ -80,15 +79,14 @@ def test_a_failure_amid_the_sound_leaves_the_reply_without_an_end() -> None:
 
 
 def test_a_stream_of_events_says_how_it_failed() -> None:
-    picture = Picture(0, b"png", 16, 16, 1)
-    first = played("/v1/images/generations", PAINT, failed("unsupported", "No guidance."))
+    first = played("/v1/audio/speech", SAY, failed("unsupported", "No guidance."))
     assert first.sent[0]["status"] == 400
 
     async def main() -> Wire:
-        service = Played([Accepted(1), picture])
-        wire = Wire(application(service), PAINT, "/v1/images/generations")
+        service = Played([Accepted(1), SpeechChunk(b"abc")])
+        wire = Wire(application(service), SAY, "/v1/audio/speech")
         answer = asyncio.create_task(wire.run())
-        await wire.until("image_generation.completed")
+        await wire.until("speech.audio.delta")
         service.runs[0].mailbox.put(failed("worker_died", "The model died."))
         await asyncio.wait_for(answer, 5)
         return wire
@@ -97,17 +95,3 @@ def test_a_stream_of_events_says_how_it_failed() -> None:
     assert "event: error" in wire.text
     assert "The model died." in wire.text
     assert not wire.sent[-1]["more_body"]
-
-
-def test_kept_pictures_expire_and_the_oldest_make_room() -> None:
-    now = 0.0
-    shelf = PictureShelf(lambda: now, most_bytes=10)
-    first, second = shelf.put(b"12345", "png"), shelf.put(b"12345", "jpeg")
-    kept = shelf.get(second)
-    assert kept is not None
-    assert (kept.data, kept.media) == (b"12345", "image/jpeg")
-    third = shelf.put(b"1", "png")
-    assert shelf.get(first) is None
-    now = LIFETIME + 1
-    assert shelf.get(second) is None
-    assert shelf.get(third) is None

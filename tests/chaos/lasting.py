@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import httpx
 
-from tests.chaos.clients import Broken, events, progressed, user, whole
+from tests.chaos.clients import Broken, Refused, events, progressed, user, whole
 from tests.chaos.ledger import Ledger
 from tests.chaos.server import ServerProcess
 from tests.chaos.storm import calm, clients, write_models
@@ -32,6 +32,14 @@ STRICT: Final = (
 ROUNDS: Final = 4
 PROMPT_WORDS: Final = 600
 DEATH_NOTICED: Final = 2.0  # seconds
+GREEDY_CLIENTS: Final = 8
+KILLS: Final = 12
+KILL_EVERY: Final = 14.0  # seconds
+QUESTIONS: Final = [
+    f"Tell me {what} about {thing}."
+    for what in ("a story", "everything")
+    for thing in ("the sea", "bread", "Rome", "bees", "snow")
+]
 BLOCK: Final = 16  # tokens of the prefix cache; what is computed of the last one is computed again
 
 
@@ -99,6 +107,73 @@ async def a_real_model(folder: Path, ledger: Ledger) -> None:
                     await asyncio.sleep(DEATH_NOTICED)
     finally:
         await server.stop(signal.SIGTERM)
+
+
+async def killed_worker(folder: Path, ledger: Ledger) -> None:
+    """`kill -9` of the worker now and then beside greedy streams and whole answers: each text is the quiet one."""
+    from tests.chaos.phases import demo_model
+
+    models = write_models(folder)
+    model = demo_model()
+    name, flags = (models[0], ["alpha.script.json"]) if model is None else ("demo", [str(model)])
+    server = ServerProcess(
+        folder, [*flags, "--served-model-name", name, "--cache-dir", str(folder / "cache")]
+    )
+    await server.start()
+    try:
+        async with httpx.AsyncClient(base_url=server.address, timeout=300) as http:
+            quiet = {words: await greedy(http, name, words, 0) for words in QUESTIONS}
+            ended = asyncio.Event()
+            asking = [
+                asyncio.create_task(ask_greedily(http, ledger, name, quiet, number, ended))
+                for number in range(GREEDY_CLIENTS)
+            ]
+            for _ in range(KILLS):
+                await asyncio.sleep(KILL_EVERY)
+                for worker in server.workers():
+                    worker.kill()
+                ledger.outcomes["workers killed"] += 1
+            ended.set()
+            await asyncio.gather(*asking)
+    finally:
+        await server.stop(signal.SIGTERM)
+
+
+async def ask_greedily(
+    http: httpx.AsyncClient,
+    ledger: Ledger,
+    model: str,
+    quiet: dict[str, str],
+    number: int,
+    ended: asyncio.Event,
+) -> None:
+    draw = random.Random(number)
+    while not ended.is_set():
+        words = draw.choice(QUESTIONS)
+        try:
+            text = await greedy(http, model, words, number)
+        except (Refused, Broken, httpx.HTTPError) as error:
+            ledger.violation(f"client {number}, {words!r}: {error!r}")
+            continue
+        ledger.answered("greedily")
+        if text != quiet[words]:
+            ledger.violation(f"client {number}, {words!r}: {text!r} instead of {quiet[words]!r}")
+
+
+async def greedy(http: httpx.AsyncClient, model: str, words: str, number: int) -> str:
+    """A greedy answer of some hundred tokens, whole or streamed by one of two APIs."""
+    body = {"model": model, "messages": user(words), "max_tokens": 300, "temperature": 0}
+    if number % 4 == 3:
+        answer = await whole(http, "/v1/chat/completions", body)
+        return str(answer["choices"][0]["message"]["content"])
+    text = ""
+    if number % 4 == 2:
+        async for event in events(http, "/v1/messages", body):
+            text += event.get("delta", {}).get("text") or ""
+        return text
+    async for event in events(http, "/v1/chat/completions", body):
+        text += "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+    return text
 
 
 async def given_up(http: httpx.AsyncClient, ledger: Ledger, draw: random.Random, number: int) -> None:

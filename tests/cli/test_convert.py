@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pippin.cli.local import run_errand
 from pippin.cli.main import main
 from pippin.cli.verbs import convert
 from pippin.cli.verbs import convert as conversion
@@ -85,9 +86,9 @@ def test_a_process_that_dies_is_told_with_its_last_words(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny_model("llama", home / "tiny")
-    monkeypatch.setattr(conversion, "PROCESS", "pippin.no_such_module")
+    monkeypatch.setattr(conversion, "run_errand", lambda _, *rest: run_errand("nothing", *rest))
     assert main(["convert", str(home / "tiny")]) == 1
-    assert "ended with status 1: " in capsys.readouterr().err
+    assert "ended with status 1: There is no errand" in capsys.readouterr().err
 
 
 @pytest.mark.model

@@ -21,7 +21,6 @@ agent claude --server {NOBODY}
 bench --server {NOBODY}
 bench small.script.json --clients x
 bench small.script.json --dataset none.json
-bench --compare none.json none.json
 completion ksh
 config set
 config show --config none.yaml

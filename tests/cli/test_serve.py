@@ -55,6 +55,26 @@ def test_the_printed_curl_line_is_answered(home: Terminal, running: Serving) -> 
         )
 
 
+def test_decide_shows_the_likeliest_answer_first(home: Terminal, running: Serving) -> None:
+    words = ["decide", "--question", "Who reads it?", "--labels", "sales, billing"]
+    shown = home.run(*words, "A question about billing.").stdout.splitlines()
+    assert [line.split()[-2:] for line in shown] == [
+        ["ANSWER", "PROBABILITY"],
+        ["billing", "0.800"],
+        ["sales", "0.200"],
+    ]
+    piped = subprocess.run(
+        [sys.executable, "-m", "pippin", "decide", "--question", "Is it?", "--json"],
+        env=home.environment,
+        input="A text.",
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=SECONDS,
+    )
+    assert json.loads(piped.stdout) == {"Is it?": {"yes": 0.5, "no": 0.5}}
+
+
 def test_a_model_is_served_by_its_path_under_a_short_name(terminal: Terminal) -> None:
     script = terminal.home / "demo.script.json"
     script.write_text('{"rules": [{"say": "Here."}]}')

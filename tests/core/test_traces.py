@@ -2,7 +2,7 @@
 
 import pytest
 
-from pippin.core.traces import trace_of, without_folders
+from pippin.core.errors import trace_of, without_folders
 
 
 def test_a_trace_tells_places_and_types_and_no_message() -> None:

@@ -186,7 +186,7 @@ def test_damaged_files_never_crash(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("format", ["mp3", "opus", "aac", "flac", "wav"])
-def test_speech_that_comes_in_pieces_is_one_file(format: sound.SpeechFormat) -> None:
+def test_speech_that_comes_in_pieces_is_one_file(format: sound.FileFormat) -> None:
     encoder = sound.SpeechEncoder(format, 24000)
     spoken = tone(1.0, 24000)
     data = b"".join(encoder.feed(piece) for piece in np.array_split(spoken, 7)) + encoder.finish()
@@ -202,20 +202,14 @@ def test_pcm_is_the_samples_themselves() -> None:
     assert np.frombuffer(data, "<i2").tolist() == [0, 32767, -32767, 32767]
 
 
-@pytest.mark.parametrize(
-    ("format", "rate", "width"), [("pcm", 48000, 2), ("pcm", 16000, 2), ("pcmu", 8000, 1), ("pcma", 8000, 1)]
-)
-def test_speech_is_brought_to_the_rate_that_is_asked_for(
-    format: sound.SpeechFormat, rate: int, width: int
-) -> None:
-    encoder = sound.SpeechEncoder(format, 24000, rate)
+@pytest.mark.parametrize("rate", [48000, 16000])
+def test_speech_is_brought_to_the_rate_that_is_asked_for(rate: int) -> None:
+    encoder = sound.SpeechEncoder("pcm", 24000, rate)
     spoken = tone(1.0, 24000)
     data = b"".join(encoder.feed(piece) for piece in np.array_split(spoken, 7)) + encoder.finish()
-    assert abs(len(data) / width - rate) < rate / 50
-    container = {"pcm": "s16le", "pcmu": "mulaw", "pcma": "alaw"}[format]
-    with av.open(
-        io.BytesIO(data), format=container, options={"sample_rate": str(rate), "ch_layout": "mono"}
-    ) as file:
+    assert abs(len(data) / 2 - rate) < rate / 50
+    options = {"sample_rate": str(rate), "ch_layout": "mono"}
+    with av.open(io.BytesIO(data), format="s16le", options=options) as file:
         found = np.concatenate([frame.to_ndarray().reshape(-1) for frame in file.decode(audio=0)])
     middle = found[rate // 4 : rate * 3 // 4].astype(float)
     assert abs(int(np.abs(np.fft.rfft(middle)).argmax()) * 2 - 440) < 5

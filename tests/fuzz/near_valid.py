@@ -114,12 +114,6 @@ RIGHT: Final = (
     Right("/api/v0/chat/completions", CHAT, known=("ttl", "stream", "tools")),
     Right("/api/v0/completions", {"model": MODEL, "prompt": "a b"}, known=("ttl", "stream")),
     Right("/api/v0/embeddings", {"model": MODEL, "input": "a b"}, known=("dimensions", "encoding_format")),
-    Right(
-        "/api/v1/models/load",
-        {"model": MODEL},
-        known=("context_length", "echo_load_config", "flash_attention"),
-    ),
-    Right("/api/v1/models/unload", {"instance_id": MODEL}),
     Right("/v1/models/load", {"model": MODEL}),
     Right("/unload", {"model": MODEL}, known=("all",)),
     Right("/v1/models/org/scripted/pin", {"pinned": False}),

@@ -22,14 +22,14 @@ from pippin.api.dialects.base import DecodeContext
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.forms import FormReader
-from pippin.api.sockets.realtime.events import CONTRACTS, ItemCreate, SessionUpdate, SessionUpdated
-from pippin.api.sockets.realtime.items import (
+from pippin.api.sockets.realtime.conversation import (
     MessageItem,
     check_content,
     completed,
     messages_of,
     sound_given,
 )
+from pippin.api.sockets.realtime.events import CONTRACTS, ItemCreate, SessionUpdate, SessionUpdated
 from pippin.api.sockets.realtime.response import encoded
 from pippin.api.sockets.realtime.session import Settings, shown, with_session
 from pippin.catalog.footprint import weight_bytes
@@ -142,7 +142,7 @@ def realtime_events(data: bytes) -> None:
         event, _ = CONTRACTS[name].decode(msgspec.json.encode(given))
         match event:
             case SessionUpdate(session=session):
-                settings = with_session(Settings(kind="realtime", model="m", modalities=("text",)), session)
+                settings = with_session(Settings(model="m", modalities=("text",)), session)
                 encoded(SessionUpdated(session=shown(settings, "sess_1", 0)))
             case ItemCreate(item=item):
                 item = completed(item, "item_1")
@@ -327,11 +327,11 @@ def _from_file(data: bytes, suffix: str, read: Callable[[Path], object], expecte
 
 
 REALTIME: Final = (
-    b'\0{"session": {"audio": {"input": {"turn_detection": {"type": "server_vad"}}}}}',
-    b'\0{"session": {"audio": {"output": {"format": {"type": "audio/pcmu"}, "voice": "alba"}}}}',
+    b'\0{"session": {"audio": {"input": {"transcription": {"language": "en"}}}}}',
+    b'\0{"session": {"audio": {"output": {"format": {"type": "audio/pcm"}, "voice": "alba"}}}}',
     b'\1{"item": {"type": "message", "role": "user", "content": [{"type": "input_audio", "audio": "AAAA"}]}}',
     b'\1{"item": {"type": "function_call", "name": "f", "arguments": "{}"}, "previous_item_id": "root"}',
-    b'\x08{"response": {"tools": [{"type": "function", "name": "f"}], "input": [], "metadata": {"a": "b"}}}',
+    b'\x07{"response": {"tools": [{"type": "function", "name": "f"}], "metadata": {"a": "b"}}}',
 )
 
 

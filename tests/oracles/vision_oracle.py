@@ -43,7 +43,9 @@ def write(folder: Path) -> None:
         text["moe_layers"] = None  # told by `interleave_moe_layer_step`
     if described["model_type"] == "pixtral":  # transformers gives this name to its tower alone
         described["model_type"] = "llava"
-    config = AutoConfig.for_model(**described)
+    # Published configurations have no other fields beside their parts.
+    known = AutoConfig.for_model(described["model_type"]).to_dict().keys()
+    config = AutoConfig.for_model(**{name: value for name, value in described.items() if name in known})
     if kind == "paddleocr_vl":  # as the published one says
         config.tie_word_embeddings = config.get_text_config().tie_word_embeddings = False
     with torch.device("meta"):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pippin.config.worker_environment import worker_environment
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, PartDelta
-from pippin.core.models import WorkerSpec
+from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Speak
 from pippin.runtime.workers import link, stopped, supervisor
@@ -69,9 +70,15 @@ def slow(folder: Path, name: str = "model", **script: Any) -> Path:
     return write_script(folder, {"say": "word " * 500, "gap": 0.01}, name=name, **script)
 
 
+def breaking_off(*models: ModelInfo) -> AbstractAsyncContextManager[Service]:
+    """A service whose streams end with their worker."""
+    options = ServerOptions(models=(ModelEntry(path=models[0].id),), resume_streams=False)
+    return scripted_service(*models, options=options)
+
+
 def test_kill_9_in_mid_stream_fails_every_request_and_the_next_one_restarts(tmp_path: Path) -> None:
     async def scene() -> None:
-        async with scripted_service(scripted(script=slow(tmp_path))) as service:
+        async with breaking_off(scripted(script=slow(tmp_path))) as service:
             runs = [await begin(service, f"r{number}") for number in range(8)]
             for run in runs:
                 await until_text(run)
@@ -144,7 +151,7 @@ def test_a_worker_that_takes_memory_without_end_is_ended_at_its_limit(
 def test_one_models_death_does_not_touch_another(tmp_path: Path) -> None:
     async def scene() -> None:
         models = [scripted(name, slow(tmp_path, name)) for name in ("first", "second")]
-        async with scripted_service(*models) as service:
+        async with breaking_off(*models) as service:
             first, second = await begin(service, "r1", "first"), await begin(service, "r2", "second")
             await until_text(second)
             processes.signal(pid_of(service, "first"), signal.SIGKILL)
@@ -167,7 +174,7 @@ def test_a_worker_that_stays_stopped_is_ended_and_the_next_request_starts_it(
 
     async def scene() -> None:
         script = slow(tmp_path, load_seconds=0.5 if moment == "loading" else 0.0)
-        async with scripted_service(scripted(script=script)) as service:
+        async with breaking_off(scripted(script=script)) as service:
             beginning = asyncio.create_task(begin(service))
             if moment == "answering":
                 run = await beginning

@@ -25,7 +25,7 @@ LOADERS = {
 PROGRAM = """
 import sys
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.worker.foreign_code import forbid_foreign_code
+from pippin.worker.forbidden import forbid_foreign_code
 F = sys.argv[1]
 options = {"trust_remote_code": sys.argv[2] == "trusted"}
 forbid_foreign_code(WorkerSpec(info=ModelInfo(id="evil", kind="language", path=F), options=options))

@@ -71,6 +71,14 @@ def test_without_a_choice_it_is_the_default_model() -> None:
     assert resolved("claude-sonnet-4-5", ServerOptions(models=(ModelEntry(path="one"),))) == "one"
 
 
+def test_names_of_claude_that_are_listed_mean_the_language_models_in_turn() -> None:
+    options = serving("embedder", "chat", "other", claude_model="other", list_claude_names=True)
+    models = (EMBEDDER, CHAT, OTHER)
+    assert resolved("claude-opus-5", options, *models, kind="language") == "chat"
+    assert resolved("claude-sonnet-5", options, *models, kind="language") == "other"
+    assert resolved("claude-next", options, *models, kind="language") == "other", "the operator's choice"
+
+
 @pytest.mark.parametrize(
     "options",
     [

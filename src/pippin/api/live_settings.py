@@ -10,7 +10,7 @@ from pippin.config.options.server import ServerOptions
 from pippin.config.reload import Reloaded, change, reload, restore
 from pippin.config.settings import Settings
 from pippin.core import logs
-from pippin.core.traces import trace_of
+from pippin.core.errors import trace_of
 from pippin.service import Service
 
 log = logging.getLogger(__name__)

@@ -34,8 +34,10 @@ class Agent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     window: int
     variables: dict[str, str] = {}
     arguments: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
     files: dict[str, Any] = {}
     tools: bool = True
+    claude_names: bool = False
     unset: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -97,7 +99,11 @@ def prepare(agent: Agent, target: Target, arguments: tuple[str, ...] = ()) -> Se
     """The setup of an agent, without carrying it out."""
     words = target.words
     return Setup(
-        command=(agent.command, *(_filled(text, words) for text in agent.arguments), *arguments),
+        command=(
+            agent.command,
+            *(_filled(text, words) for text in agent.arguments),
+            *(arguments or agent.alone),
+        ),
         variables={name: _filled(text, words) for name, text in agent.variables.items()},
         unset=agent.unset,
         files={target.folder / name: _text(name, tree, words) for name, tree in agent.files.items()},

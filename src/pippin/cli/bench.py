@@ -8,16 +8,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from pippin.cli.chat.client import ChatClient, Ended, Piece
 from pippin.cli.terminal import table
-from pippin.config.errors import ConfigError
-from pippin.core.decoding import from_json
 
 WORDS: Final = (
     "river mountain engine letter window garden market signal station history paper music winter travel number "
@@ -50,10 +46,6 @@ class Point(Struct, frozen=True):
     gap_p99_ms: float | None
     proposed: int = 0  # tokens proposed by speculative decoding
     accepted: int = 0  # proposed tokens that were accepted
-
-    @property
-    def name(self) -> tuple[int, int, int]:
-        return self.prompt_words, self.answer_tokens, self.clients
 
 
 class Report(Struct, frozen=True):
@@ -171,36 +163,3 @@ def _times(each: Point) -> tuple[float | None, ...]:
 
 def _label(each: Point) -> str:
     return f"{each.prompt_words} + {each.answer_tokens}, {each.clients} at once"
-
-
-def read_report(path: Path) -> Report:
-    try:
-        return from_json(path.expanduser().read_bytes(), Report)
-    except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(
-            f"--compare {path}: not a file that `pippin bench --json` wrote ({error})."
-        ) from None
-
-
-def compared(before: Report, after: Report) -> str:
-    """The points that both reports have, side by side, with the ratio of the second to the first."""
-    earlier = {each.name: each for each in before.points}
-    rows = [
-        (
-            _label(each),
-            f"{earlier[each.name].rate:.1f}",
-            f"{each.rate:.1f}",
-            _ratio(earlier[each.name].rate, each.rate),
-            _ratio(earlier[each.name].first_ms, each.first_ms),
-            _ratio(earlier[each.name].gap_ms, each.gap_ms),
-        )
-        for each in after.points
-        if each.name in earlier
-    ]
-    if not rows:
-        return "The two runs measured nothing alike: give both the same lengths and clients."
-    return table(("WHAT", "BEFORE", "AFTER", "TOKENS/S x", "FIRST x", "GAP x"), rows)
-
-
-def _ratio(before: float | None, after: float | None) -> str:
-    return f"{after / before:.2f}" if before and after is not None else "-"

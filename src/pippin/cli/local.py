@@ -45,9 +45,9 @@ def roots() -> "CatalogRoots":
 Done = TypeVar("Done", bound=Struct)
 
 
-def run_errand(process: str, spec: WorkerSpec, asked: Struct, done: type[Done], tell: Progress) -> Done:
+def run_errand(errand: str, spec: WorkerSpec, asked: Struct, done: type[Done], tell: Progress) -> Done:
     """What the process tells last, after its steps. Raises `ServerError`, also with the reason that it gives."""
-    command = [sys.executable, "-m", process]
+    command = [sys.executable, "-m", "pippin.worker.errand", errand]
     told: Any = None
     with (
         TemporaryFile() as log,

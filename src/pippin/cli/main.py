@@ -21,6 +21,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "serve": ("serve", "Serve models behind the OpenAI and Anthropic APIs"),
     "launch": ("launch", "serve, with the flags and defaults of mlx-openai-server"),
     "run": ("run", "Chat with a model in the terminal"),
+    "decide": ("decide", "Ask how likely answers about a text are"),
     "agent": ("agent", "Start a coding agent that uses a model of Pippin's"),
     "fit": ("fit", "Tell whether a model fits this machine"),
     "verify": ("verify", "Check that a model is served with its publisher's quality"),

@@ -1,4 +1,8 @@
-"""The running server: how to find it, and how to send it requests."""
+"""The running server: how to find it, how to send it requests, and how it ends with the process that started it.
+
+An owner and its server share a pipe. The owner holds the write end and never writes; the kernel closes it even if the
+owner is killed, and the server then reads end of file.
+"""
 
 import contextlib
 import fcntl
@@ -23,6 +27,8 @@ from pippin.core.errors import ErrorKind, ServerError
 
 if TYPE_CHECKING:
     import httpx
+import signal
+import threading
 
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:8000"
 LOAD_SECONDS: Final = 3600.0  # loading may include a download
@@ -177,3 +183,37 @@ def refusal(response: "httpx.Response") -> str:
     error = body.get("error", body.get("detail")) if isinstance(body, dict) else None
     message = error.get("message") if isinstance(error, dict) else error
     return str(message) if message else f"The server answered {response.status_code}."
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """The descriptors and variables with which a child ends together with this process."""
+
+    descriptors: tuple[int, ...]  # inherited by the child
+    environment: dict[str, str]
+
+
+@contextlib.contextmanager
+def ownership() -> Iterator[Ownership]:
+    """Own the children started in this context; they end with the context or with this process."""
+    reading, writing = os.pipe()
+    try:
+        yield Ownership((reading,), environment.owned_by(reading))
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def end_with_owner() -> None:
+    """Send this process SIGTERM when its owner is gone. Does nothing if it has no owner."""
+    descriptor = environment.owner()
+    if descriptor is None:
+        return
+    os.set_inheritable(descriptor, False)  # children of this process must not watch the owner too
+    threading.Thread(target=_watch, args=(descriptor,), name="owner", daemon=True).start()
+
+
+def _watch(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        os.read(descriptor, 1)
+        os.kill(os.getpid(), signal.SIGTERM)

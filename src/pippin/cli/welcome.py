@@ -33,7 +33,7 @@ def _next(*, any_model: bool, any_server: bool) -> list[str]:
         steps["pippin recommend"] = "names models for this machine"
         steps["pippin pull ORG/NAME"] = "fetches one"
     steps["pippin run"] = "chats in the terminal"
-    steps["pippin agent claude"] = "starts a coding agent; --list shows ten"
+    steps["pippin agent claude"] = "starts a coding agent; --list shows twenty"
     if any_server:
         steps["pippin ps"] = "shows what is in memory"
         steps["pippin logs"] = "shows the server's log"

@@ -13,7 +13,7 @@ from pippin.config.settings import Given, Note, Origin, Reading
 from pippin.config.values import FALSE, parse
 
 OWNER = "PIPPIN_OWNER"
-"""Set for a server that ends with the process that started it: the descriptor of a pipe (see `cli/owner.py`)."""
+"""Set for a server that ends with the process that started it: the descriptor of a pipe (see `cli/running.py`)."""
 OTHERS = ("PIPPIN_HOME", "PIPPIN_SERVER", "PIPPIN_WORKER_VARIABLES", OWNER)
 """Pippin's variables that are not server options."""
 

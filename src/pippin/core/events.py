@@ -1,8 +1,8 @@
 """The events that a worker answers with.
 
-Grammar of a generation: `Accepted ToolsListed* Progress* PromptEcho? choice*`. The events of each choice are
+Grammar of a generation: `Accepted ToolsListed* Progress* PromptEcho? Scored? choice*`. The events of each choice are
 `(PartStarted PartDelta* PartEnded)* Finished`, and choices are interleaved. `Failed` may end the request at any point;
-nothing follows it. Tasks of other kinds answer `Accepted? Progress* item* terminal`.
+nothing follows it. Tasks of other kinds answer `Accepted? item* terminal`.
 
 Frequent events have `gc=False`: they can't be part of a cycle, so the garbage collector need not track them.
 """
@@ -29,7 +29,7 @@ class Accepted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
 
 
 class Progress(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
-    """Progress on the prompt or on a diffusion step: `done` of `total`, `cached` among them, after `seconds`."""
+    """Progress on the prompt: `done` of `total`, `cached` among them, after `seconds`."""
 
     done: int
     total: int
@@ -72,6 +72,12 @@ class PromptEcho(Struct, frozen=True, tag=True, omit_defaults=True):
     tokens: tuple[Token, ...] = ()
 
 
+class Scored(Struct, frozen=True, tag=True):
+    """The natural log probability of each label of each of a request's decisions, as the sum over its tokens."""
+
+    logprobs: tuple[tuple[float, ...], ...]
+
+
 class PartStarted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     choice: int
     index: int  # counts the parts of this choice from 0
@@ -111,6 +117,7 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     reasoning_tokens: int = 0  # of the completion
     draft_tokens: int = 0  # proposed by speculation
     accepted_tokens: int = 0  # of those
+    forced_tokens: int = 0  # of the completion, which a grammar or a budget left no choice about
 
     @property
     def total(self) -> int:
@@ -271,7 +278,7 @@ class PicturesDone(Ending, frozen=True, tag=True, omit_defaults=True):
         return self.usage.total
 
 
-Generated = PartStarted | PartDelta | PartEnded | Finished | PromptEcho | ToolsListed
+Generated = PartStarted | PartDelta | PartEnded | Finished | PromptEcho | Scored | ToolsListed
 Read = Counted | Rendered | Tokenized | Detokenized | Embedded | Ranked | Decided
 Media = Segment | Transcribed | SpeechChunk | Spoken | Voices | Picture | PicturesDone
 Event = Accepted | Progress | Restarted | Failed | Generated | Read | Media

@@ -85,8 +85,7 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: dict[str, Any] = field(default_factory=dict)
     threads: int | None = None  # for the BLAS
     memory_bytes: int | None = None  # limit for weights and caches together
-    expected_bytes: int = 0  # estimated footprint
-    expected_in_ranks: int = 0  # the same for all ranks together, where a cluster may split the model
+    expected_bytes: int = 0  # estimated footprint, of all ranks together
     log_level: str = "info"
     offline: bool = False  # the worker may not use the network
     log_format: Literal["text", "json"] = "text"
@@ -194,6 +193,7 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     agreement: str = ""  # how near batches are to what sequences give alone, as the trials at the load found
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    forced_tokens: int = 0  # of answers that have ended
     draft_seconds: float = 0.0  # spent proposing tokens, without the steps that verify them
     media_encoded: int = 0  # images, clips and recordings encoded by the model's towers
     media_reused: int = 0  # media whose features were still cached

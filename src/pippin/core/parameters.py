@@ -5,6 +5,7 @@ in `docs/sampling.md` all take their numbers from here. Values that other server
 0 for "off") belong to the wire: `api/dialects/shared/engine_fields.py` translates them.
 """
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
 from msgspec import Meta, Struct
@@ -251,25 +252,48 @@ OF_CHECKPOINTS: Final = (
 )
 """The parameters that are read from a checkpoint's generation_config.json, and hold where a request does not say."""
 
-APPLIED: Final = ("suppress_tokens", "stop_strings", "min_new_tokens")
-"""Fields of generation_config.json beside the sampling's that hold for every request."""
+APPLIED: Final = ("suppress_tokens", "bad_words_ids", "sequence_bias", "stop_strings", "min_new_tokens")
+"""Fields of generation_config.json beside the sampling's that hold for every request. Of words and sequences those of
+one token."""
 
-LEFT_OUT: Final = (
-    *("num_beams", "num_beam_groups", "diversity_penalty", "penalty_alpha", "guidance_scale", "dola_layers"),
-    *("no_repeat_ngram_size", "encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "sequence_bias"),
-    *("epsilon_cutoff", "eta_cutoff", "top_h", "min_length", "token_healing"),
-    *("begin_suppress_tokens", "bad_words_ids", "force_words_ids", "constraints"),
-    *(
-        "forced_bos_token_id",
-        "forced_eos_token_id",
-        "exponential_decay_length_penalty",
-        "watermarking_config",
+LEFT_OUT: Final = {
+    "an answer is drawn token by token, and searched in no other way": (
+        *("num_beams", "num_beam_groups", "diversity_penalty", "penalty_alpha", "dola_layers"),
+        *("force_words_ids", "constraints", "guidance_scale", "token_healing"),
     ),
-)
-"""Fields of generation_config.json that change an answer of transformers, and none here: the log of a load names them.
-"""
+    "no model with an encoder is served as a language model": (
+        *("encoder_repetition_penalty", "encoder_no_repeat_ngram_size"),
+        *("forced_bos_token_id", "begin_suppress_tokens"),
+    ),
+    "requests have `repetition_penalty`, `min_p` and `top_n_sigma` for it": (
+        *("no_repeat_ngram_size", "epsilon_cutoff", "eta_cutoff", "top_h"),
+    ),
+    "a request tells how long its answer is": (
+        *("min_length", "forced_eos_token_id", "exponential_decay_length_penalty"),
+    ),
+    "answers are not marked": ("watermarking_config",),
+}
+"""Fields of generation_config.json that change an answer of transformers, and none here, by the reason: the log of a
+load names them."""
 
 
 def left_out(generation: dict[str, Any]) -> list[str]:
-    """The fields of `LEFT_OUT` that a generation_config.json sets to something."""
-    return [name for name in LEFT_OUT if generation.get(name) not in (None, False, 0, 1, "", [], {})]
+    """The fields of `LEFT_OUT` that a generation_config.json sets to something, and sequences of several tokens."""
+    fields = (name for names in LEFT_OUT.values() for name in names)
+    found = [name for name in fields if generation.get(name) not in (None, False, 0, 1, "", [], {})]
+    several = {name: None for name, ids, _ in _sequences(generation) if len(ids) > 1}
+    return [*found, *(f"{name} of several tokens" for name in several)]
+
+
+def biases(generation: Mapping[str, Any]) -> dict[int, float]:
+    """How much a generation_config.json biases single tokens; as little as a request can for tokens never drawn."""
+    never = dict.fromkeys(generation.get("suppress_tokens") or (), -LARGEST_BIAS)
+    return never | {ids[0]: bias for _, ids, bias in _sequences(generation) if len(ids) == 1}
+
+
+def _sequences(generation: Mapping[str, Any]) -> Iterator[tuple[str, list[int], float]]:
+    """The fields that bias sequences of tokens, these, and the biases."""
+    for ids in generation.get("bad_words_ids") or ():
+        yield "bad_words_ids", ids, -LARGEST_BIAS
+    for ids, bias in generation.get("sequence_bias") or ():
+        yield "sequence_bias", ids, min(max(bias, -LARGEST_BIAS), LARGEST_BIAS)

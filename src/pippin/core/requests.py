@@ -8,6 +8,7 @@ from pippin.core.conversation import Message, Tool, ToolChoice, Toolset
 from pippin.core.errors import FieldName
 
 OverflowPolicy = Literal["error", "truncate", "summarize"]
+LoopGuard = Literal["off", "warn", "stop"]
 DiffusionSampler = Literal["entropy-bound", "confidence-threshold"]
 
 
@@ -77,17 +78,19 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     logit_bias: dict[int, float] | None = None
 
 
+JsonSpacing = Literal["any", "one-line", "compact"]
+"""The white space between the tokens of JSON: none, a space or a line end, as the model likes; a space after each colon
+and comma; none at all. Where it is fixed, fewer tokens are chosen."""
+
+
 class JsonObject(Struct, frozen=True, tag=True, omit_defaults=True):
     """Any JSON object."""
-
-    compact: bool = False  # no white space between the tokens of JSON
 
 
 class JsonSchema(Struct, frozen=True, tag=True, omit_defaults=True):
     schema: dict[str, Any] | bool
     name: str | None = None
     strict: bool = True
-    compact: bool = False  # no white space between the tokens of JSON
 
 
 class Regex(Struct, frozen=True, tag=True):
@@ -138,6 +141,13 @@ class AskedDiffusion(Struct, frozen=True, kw_only=True, omit_defaults=True):
     diffusion_sampler: DiffusionSampler | None = None
 
 
+class Decision(Struct, frozen=True, omit_defaults=True):
+    """A question that the user asks last, and the answers to it whose log probabilities are wanted."""
+
+    question: str
+    labels: tuple[str, ...]
+
+
 class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request to a language model: a conversation, or a raw prompt.
 
@@ -166,9 +176,12 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Where an API makes every client name a length, more than is allowed is cut, not refused.
     cut_max_tokens: bool = False
     min_tokens: int = 0
+    loop_guard: LoopGuard | None = None  # of an answer that repeats itself; None in an engine: off
+    json_spacing: JsonSpacing | None = None  # of JSON in an output format; None: the model's option
     n: int = 1
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    decisions: tuple[Decision, ...] = ()  # their labels are scored (`Scored`), and nothing is generated
     echo: bool = False  # report the prompt's own text and tokens first (`PromptEcho`)
     thinking: Thinking = field(default_factory=Thinking)
     template_kwargs: dict[str, Any] = field(default_factory=dict)

@@ -44,7 +44,8 @@ class RequestTask(BaseTask, frozen=True):
     def text_length(self) -> int:
         request = self.request
         prompt = request.prompt if isinstance(request.prompt, str) else ""
-        return len(prompt) + len(request.suffix or "") + _length_of_messages(request.messages or ())
+        asked = sum(len(each.question) + sum(map(len, each.labels)) for each in request.decisions)
+        return len(prompt) + len(request.suffix or "") + asked + _length_of_messages(request.messages or ())
 
     def prepares_slowly(self) -> bool:
         return _have_slow(part for message in self.request.messages or () for part in message.parts)
@@ -161,10 +162,7 @@ class Transcribe(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=Tr
 
 
 FileFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
-"""The formats of `/v1/audio/speech`."""
-
-SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm", "pcmu", "pcma"]
-"""`pcm` is 16 bits, little-endian; `pcmu` and `pcma` are G.711's u-law and A-law, 8000 bytes a second."""
+"""The formats of speech; `pcm` is 16 bits, little-endian."""
 
 
 class Speak(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
@@ -174,7 +172,7 @@ class Speak(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     text: str
     voice: str | None = None
     speed: float = 1.0
-    format: SpeechFormat = "mp3"
+    format: FileFormat = "mp3"
     rate: int | None = None  # samples a second of `pcm`; None: the model's own rate
     instructions: str | None = None
     language: str | None = None

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
-from pippin.core.tasks import SpeechFormat
+from pippin.core.tasks import FileFormat
 
 if TYPE_CHECKING:
     import av
@@ -29,13 +29,11 @@ CONTAINERS: dict[str, tuple[str, str, str]] = {
     "flac": ("flac", "flac", "s16"),
     "wav": ("wav", "pcm_s16le", "s16"),
     "pcm": ("s16le", "pcm_s16le", "s16"),
-    "pcmu": ("mulaw", "pcm_mulaw", "s16"),
-    "pcma": ("alaw", "pcm_alaw", "s16"),
 }
 """FFmpeg's container, codec and sample format for each format of speech."""
 
-OWN_RATES: Final[dict[SpeechFormat, int]] = {"opus": 48000, "pcmu": 8000, "pcma": 8000}
-"""The sample rates of formats with a fixed one: Opus takes few others, and G.711 is defined at 8000."""
+OPUS_RATE: Final = 48000
+"""Opus takes few other sample rates."""
 
 READ_ONLY = {
     "format_whitelist": "wav,w64,mp3,flac,ogg,mov,matroska,aac,aiff,caf,au,amr",
@@ -160,14 +158,14 @@ def _samples(resampler: "av.AudioResampler | None", frame: "av.AudioFrame | None
 class SpeechEncoder:
     """Encodes one stream of samples piece by piece. The format `pcm` is 16-bit little-endian without a container."""
 
-    def __init__(self, format: SpeechFormat, rate: int, wanted: int | None = None) -> None:
+    def __init__(self, format: FileFormat, rate: int, wanted: int | None = None) -> None:
         """`rate` is that of the samples fed, `wanted` that of the sound: by default the same, or the format's own."""
         self._rate = rate
         self._format = format
         self._buffer = io.BytesIO()
         self._sent = 0
         self._position = 0
-        goal = OWN_RATES.get(format) or wanted or rate
+        goal = OPUS_RATE if format == "opus" else wanted or rate
         self._is_plain = format == "pcm" and goal == rate
         if self._is_plain:
             return

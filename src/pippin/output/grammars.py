@@ -16,7 +16,9 @@ ANY = "/(?s:.*)/"
 _PLAIN = {"type", "description", "title", "default", "items", "properties"}
 """Keywords that do not constrain null: beside them, a nullable type really admits null."""
 MAYBE_LINE = '"\\n"?'
-_ONE_LINE = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}}
+_ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+_AS_TEMPLATES = {**_ONE_LINE, "item_separator": ", ", "key_separator": ": "}
+"""The spacing in which chat templates write calls, by `tojson`."""
 _NAMEABLE = re.compile(r"<[^<>\s]+>")
 _DEFINITIONS = ("$defs", "definitions")
 _ABOUT_ARGUMENTS = (
@@ -87,11 +89,11 @@ class Grammar:
         return name
 
     def json(self, schema: Any) -> str:
-        """Any JSON that a schema admits, on one line: models can get stuck in free whitespace."""
-        return self.rule(
-            "%json "
-            + json.dumps({"allOf": [schema]} if isinstance(schema, bool) else {**schema, **_ONE_LINE})
-        )
+        """Any JSON that a schema admits, on one line: models can get stuck in free whitespace. Where a call is forced,
+        its spacing is, too, so that fewer tokens have to be chosen."""
+        written = {"allOf": [schema]} if isinstance(schema, bool) else dict(schema)
+        written["x-guidance"] = _AS_TEMPLATES if self.required else _ONE_LINE
+        return self.rule("%json " + json.dumps(written))
 
     def terminal(self, body: str) -> str:
         name = f"T{len(self._rules)}"

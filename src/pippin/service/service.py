@@ -5,9 +5,12 @@ back at the end. `Service` starts runs, and ends them all on shutdown.
 """
 
 import asyncio
+import hashlib
 import logging
+import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import TracebackType
 from typing import Final, Literal, Protocol
@@ -30,7 +33,7 @@ from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
 from pippin.runtime.pool.pool import Lease, Pool, memory_budget
 from pippin.runtime.pool.source import Estimate, ModelSource
-from pippin.runtime.workers.link import Mailbox
+from pippin.runtime.workers.link import LOST, Mailbox
 from pippin.service.image_defaults import ImageDefaultsReader
 from pippin.service.summaries import with_summary
 
@@ -39,14 +42,26 @@ log = logging.getLogger(__name__)
 
 DEFAULT: Final = "default"
 CLAUDE: Final = "claude-"
+# Names that Anthropic's programs know. Claude Desktop refuses others, even `claude-qwen`.
+CLAUDE_NAMES: Final = (
+    "claude-opus-5",
+    "claude-sonnet-5",
+    "claude-haiku-4-5",
+    "claude-fable-5",
+    "claude-sonnet-4-6",
+    "claude-sonnet-4-5",
+    "claude-opus-4-5",
+    "claude-opus-4-1",
+)
+JEV: Final = "jev-"
 
 
 class Names:
     """Resolves names in requests. `kind` is None for tokenizer tasks, which mean the language model.
 
     Three sorts of names belong to no model. `default`, or no name, means the model of the kind that the request needs.
-    So does a `claude-*` name that no model here has, because Claude Code asks for several of them. So does any unknown
-    name, if the operator allows that.
+    So does a `claude-*` or `jev-*` name that no model here has, nor is listed with, because Claude Code asks for several
+    of these, and TypeSafe's clients for `jev-latest`. So does any unknown name, if the operator allows that.
     """
 
     def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
@@ -83,16 +98,25 @@ class Names:
         """
         if name == DEFAULT:
             return self._default(kind or "language")
-        if name.startswith(CLAUDE):
-            return (
-                name
-                if self._catalog.knows(name)
-                else self._options.claude_model or self._default(kind or "language")
-            )
+        if name.startswith(CLAUDE) and not self._catalog.knows(name):
+            listed = self.claude_names().get(name)
+            return listed.id if listed else self._options.claude_model or self._default(kind or "language")
+        if name.startswith(JEV) and not self._catalog.knows(name):
+            return self._default(kind or "language")
         if self._options.any_model_name and not self._catalog.knows(name):
             served = self._served(kind or "language")
             return served[0] if len(served) == 1 else name
         return name
+
+    def claude_names(self) -> dict[str, ModelInfo]:
+        """The language models here under Anthropic's names, the operator's first; none unless the operator wants them
+        listed. Reads the disk."""
+        if not self._options.list_claude_names:
+            return {}
+        found = [info for info in self._catalog.models() if info.kind in ("language", "scripted")]
+        return {
+            name: self._pool.info(info.id) or info for name, info in zip(CLAUDE_NAMES, found, strict=False)
+        }
 
     def _default(self, kind: ModelKind) -> str:
         """The first served model, else the one loaded last, else the only one: of this kind, else of any kind.
@@ -147,7 +171,7 @@ def merge_sampling(request: Sampling, options: ModelOptions, info: ModelInfo) ->
 
 
 def with_manner(request: GenerationRequest, options: ModelOptions) -> GenerationRequest:
-    """The request with the model's defaults for thinking and overflow where it sets none."""
+    """The request with the model's defaults for thinking, overflow and loops where it sets none."""
     asked = request.thinking
     enabled = options.enable_thinking if asked.enabled is None else asked.enabled
     if enabled is None and asked.off_by_default:
@@ -159,7 +183,12 @@ def with_manner(request: GenerationRequest, options: ModelOptions) -> Generation
         start_marker=asked.start_marker or options.thinking_start_token,
         end_marker=asked.end_marker or options.thinking_end_token,
     )
-    return msgspec.structs.replace(request, thinking=thinking, overflow=request.overflow or options.overflow)
+    return msgspec.structs.replace(
+        request,
+        thinking=thinking,
+        overflow=request.overflow or options.overflow,
+        loop_guard=request.loop_guard or options.loop_guard,
+    )
 
 
 def with_defaults(request: GenerationRequest, options: ModelOptions, info: ModelInfo) -> GenerationRequest:
@@ -197,6 +226,14 @@ def summarizes(request: GenerationRequest, options: ModelOptions) -> bool:
     return request.messages is not None and (request.overflow or options.overflow) == "summarize"
 
 
+def repeatable(task: Task) -> Task:
+    """The task with a seed, by which another run of it gives the same answer."""
+    if not isinstance(task, Generate) or task.request.sampling.seed is not None:
+        return task
+    sampling = msgspec.structs.replace(task.request.sampling, seed=secrets.randbits(63))
+    return Generate(msgspec.structs.replace(task.request, sampling=sampling))
+
+
 CANCELLED: Final = ErrorReport(kind="cancelled", message="The request was cancelled.")
 
 
@@ -220,19 +257,42 @@ class Starter(Protocol):
     async def start(self, task: Task, *, model: str, id: str, account: str = "") -> AnyRun: ...
 
 
+MOST_LOSSES: Final = 2
+"""Times that a request is lost with its worker without having come further. If it was alone there, the last one was its
+own fault; else it runs again while no other such request does, and one more loss is its own fault."""
+LOOK_EVERY: Final = 0.05  # seconds
+
+
 class Run:
     """A request that its worker has accepted. The only way to cancel it is to leave it: `aclose`, or the end of `async
-    with`."""
+    with`.
+
+    If its worker is lost, the request runs again on the model's next one, as far as `Mailbox` allows.
+    """
 
     def __init__(
-        self, id: str, lease: Lease, request: GenerationRequest | None, on_close: Callable[["Run"], None]
+        self,
+        id: str,
+        lease: Lease,
+        request: GenerationRequest | None,
+        on_close: Callable[["Run"], None],
+        *,
+        resumes: bool = False,
+        on_fault: Callable[[], None] = lambda: None,
     ) -> None:
-        """`request`: a generation as the client sent it; None for other tasks."""
+        """`request`: a generation as the client sent it; None for other tasks. `resumes`: a stream goes on where its
+        worker was lost. `on_fault`: called if the request is what ends workers."""
         self.id = id
         self.accepted: Accepted | None = None
         self._model = lease.worker.info
         self._lease = lease
+        self._task: Task
         self._mailbox: Mailbox
+        self._resumes = resumes
+        self._on_fault = on_fault
+        self._again: asyncio.Task[None] | None = None  # sends the request to the next worker
+        self._losses = 0  # of workers, since the answer came further
+        self._reached = -1
         self._request = request
         self._on_close = on_close
         self._timer: asyncio.TimerHandle | None = None
@@ -273,7 +333,7 @@ class Run:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._lease.worker.cancel(self.id)
+        self._drop()
         self._lease.release(None if self._request is None else self._request.keep_alive)
         self._on_close(self)
 
@@ -290,16 +350,24 @@ class Run:
     async def begin(self, task: Task) -> None:
         """Send the task to the worker, and wait for its first event: raise a refusal, keep `Accepted`, leave the rest
         to the reader. May be called again after a refusal."""
-        choices = task.request.n if isinstance(task, Generate) else 0
-        self._mailbox = self._lease.worker.submit(self.id, task, choices)
+        self._task = repeatable(task)
+        self._mailbox = Mailbox(
+            choices_of(task), on_overflow=self._drop, on_lost=self._lost, resumes=self._resumes
+        )
         try:
+            try:
+                self._lease.worker.submit(self.id, self._task, choices_of(task), self._mailbox)
+            except ServerError as error:
+                if error.report.kind != LOST:
+                    raise
+                self._again = asyncio.create_task(self._begin_again(), name=f"run {self.id} again")
             match await self._mailbox.first():
                 case Failed(error):
                     raise ServerError.of(error)
                 case Accepted() as accepted:
                     self.accepted = accepted
         except BaseException:
-            self._lease.worker.cancel(self.id)
+            self._drop()
             raise
 
     def limit(self, seconds: float) -> None:
@@ -308,16 +376,64 @@ class Run:
 
     def fail(self, error: ErrorReport) -> None:
         """Fail the run from outside."""
-        self._lease.worker.cancel(self.id)
-        self._mailbox.fail(error)
+        self._drop()
+        self._mailbox.end(error)
 
     def cut(self) -> None:
         """Stop the run from outside: what a generation has produced so far becomes its answer."""
-        self._lease.worker.cancel(self.id)
+        self._drop()
         if self._request is not None and self.accepted is not None:
             self._mailbox.cut(self.accepted.prompt_tokens)
         else:
-            self._mailbox.fail(CANCELLED)
+            self._mailbox.end(CANCELLED)
+
+    def _drop(self) -> None:
+        """Let no worker go on with the task."""
+        if self._again is not None:
+            self._again.cancel()
+        self._lease.worker.cancel(self.id)
+
+    def _lost(self, error: ErrorReport) -> bool:
+        """The worker is lost: send the task to the next one. False if the task itself is what ends workers."""
+        ready, reached = self._lease.worker.weights_ready, self._mailbox.reached
+        if ready.done() and ready.exception() is None:  # else it was killed while it loaded
+            self._losses = 1 if reached > self._reached else self._losses + 1
+            if reached > max(0, self._reached):  # it served, so that it is in no crash loop
+                self._lease.slot.deaths.clear()
+            if self._losses + (self._lease.slot.claims == 1) > MOST_LOSSES:
+                self._on_fault()
+                return False
+        self._reached = max(reached, self._reached)
+        if self._again is not None:
+            self._again.cancel()
+        log.info("Request %s runs again: %s", self.id, error.message)
+        self._task = expecting(self._task, self._mailbox.record.text)
+        self._again = asyncio.create_task(self._begin_again(), name=f"run {self.id} again")
+        return True
+
+    async def _begin_again(self) -> None:
+        suspect = self._losses == MOST_LOSSES
+        self._lease.worker.cancel(self.id)
+        try:
+            async with self._lease.slot.suspects if suspect else nullcontext():
+                await self._send_to_next()
+                # A signal from the mailbox would cost every token of every answer something.
+                while suspect and not self._mailbox.complete and self._mailbox.reached <= self._reached:  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_EVERY)
+        except ServerError as error:
+            self._mailbox.end(error.report)
+
+    async def _send_to_next(self) -> None:
+        """Hand the task to the model's next worker that lives. Raises `ServerError`."""
+        while True:
+            await self._lease.renew()
+            try:
+                self._lease.worker.submit(self.id, self._task, choices_of(self._task), self._mailbox)
+                return
+            except ServerError as error:
+                if error.report.kind != LOST:
+                    raise
+            await asyncio.sleep(LOOK_EVERY)
 
     def _time_out(self) -> None:
         self.fail(ErrorReport(kind="timeout", message="The request took longer than its time limit."))
@@ -326,6 +442,48 @@ class Run:
         """Everything up to the end; if the request failed, the failure alone."""
         events = await self._mailbox.take_all()
         return events[-1:] if events and isinstance(events[-1], Failed) else merged(events)
+
+
+def choices_of(task: Task) -> int:
+    """How many `Finished` events end the task."""
+    return task.request.n if isinstance(task, Generate) else 0
+
+
+def expecting(task: Task, text: str) -> Task:
+    """The task with a prediction of what it says, which makes it faster."""
+    if not text or not isinstance(task, Generate):
+        return task
+    return Generate(msgspec.structs.replace(task.request, prediction=text))
+
+
+QUARANTINE: Final = 600.0  # seconds
+MOST_QUARANTINED: Final = 256
+
+
+class Quarantine:
+    """The requests that have ended workers. Each is refused for some minutes, so that a client which sends it again and
+    again does not take the model from others."""
+
+    def __init__(self) -> None:
+        self._until: dict[bytes, float] = {}
+
+    def add(self, model: str, task: Task) -> None:
+        while len(self._until) >= MOST_QUARANTINED:
+            del self._until[next(iter(self._until))]
+        self._until[_digest(model, task)] = time.monotonic() + QUARANTINE
+
+    def check(self, model: str, task: Task) -> None:
+        """Raises `ServerError` for a request that must not run now."""
+        if not self._until:
+            return
+        left = self._until.get(_digest(model, task), 0.0) - time.monotonic()
+        if left > 0:
+            message = f"This request has ended the process of {model!r} each time that it ran; change it."
+            raise ServerError(LOST, message, retry_after=left)
+
+
+def _digest(model: str, task: Task) -> bytes:
+    return hashlib.blake2b(msgspec.msgpack.encode((model, task)), digest_size=16).digest()
 
 
 NAMED: Final = 5  # models listed in the refusal of a task for another kind
@@ -367,6 +525,7 @@ class Service:
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, Start] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
+        self._quarantine = Quarantine()
         self._ended = asyncio.Event()  # set and replaced whenever a run or a start ends
         self._closing = False
 
@@ -378,13 +537,21 @@ class Service:
         """
         if isinstance(task, Generate):
             task = Generate(msgspec.structs.replace(task.request, account=account))
+        self._quarantine.check(model, task)
         seconds = self._time_limit(task)
         begun = asyncio.get_running_loop().time()
         with self._starts(task, id, seconds):
             log.debug("Request %s of %s for model %r.", id, account or "a client", model)
             async with asyncio.timeout(seconds):
                 lease = await self._leased(task, model, account)
-                run = Run(id, lease, task.request if isinstance(task, Generate) else None, self._forget)
+                run = Run(
+                    id,
+                    lease,
+                    task.request if isinstance(task, Generate) else None,
+                    self._forget,
+                    resumes=self._options.resume_streams,
+                    on_fault=partial(self._quarantine.add, model, task),
+                )
                 try:
                     if isinstance(task, Generate) and summarizes(task.request, lease.options):
                         await self._begin_summarized(run, lease, task.request)
@@ -412,6 +579,10 @@ class Service:
     def models(self) -> list[ModelInfo]:
         """Every known model, as its worker describes it if loaded, else as the catalog does."""
         return [self.pool.info(info.id) or info for info in self.catalog.models()]
+
+    def claude_names(self) -> dict[str, ModelInfo]:
+        """Models under Anthropic's names, as `Names.claude_names` gives them."""
+        return self._names.claude_names()
 
     def missing(self) -> list[ModelInfo]:
         """The models that the operator named and that are not downloaded yet."""

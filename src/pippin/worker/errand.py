@@ -1,4 +1,4 @@
-"""Does one errand with a model in a process of its own.
+"""Does one errand with a model in a process of its own: `python -m pippin.worker.errand convert` or `verify`.
 
 Such a process reads one line with the model's `WorkerSpec` and one with what is asked, then writes messages, one a
 line. As in every worker, the model's own code is not run.
@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -15,15 +16,27 @@ from msgspec import Struct
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert, from_json
-from pippin.core.errands import ErrandFailed
+from pippin.core.errands import Conversion, Converted, ErrandFailed, Report, Verification
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.engines.cpu.blas import accelerate_blas
 from pippin.engines.file_limit import own_file_limit
-from pippin.worker.foreign_code import forbid_foreign_code
+from pippin.worker.forbidden import forbid_foreign_code
 
 Asked = TypeVar("Asked", bound=Struct)
 Tell = Callable[[Struct], None]
+
+
+def convert_model(spec: WorkerSpec, asked: Conversion, tell: Tell) -> Converted:
+    from pippin.engines.language import conversion
+
+    return conversion.convert(Path(spec.info.path or ""), asked, tell)
+
+
+def verify_model(spec: WorkerSpec, asked: Verification, tell: Tell) -> Report:
+    from pippin.engines.verify import run as verifying
+
+    return verifying.verify(spec, asked, tell)
 
 
 def run(kind: type[Asked], work: Callable[[WorkerSpec, Asked, Tell], Struct]) -> int:
@@ -51,3 +64,13 @@ def run(kind: type[Asked], work: Callable[[WorkerSpec, Asked, Tell], Struct]) ->
     except KeyboardInterrupt:  # Ctrl-C reached the parent too, which reports it
         return 1
     return 0
+
+
+if __name__ == "__main__":
+    match sys.argv[1]:
+        case "convert":
+            sys.exit(run(Conversion, convert_model))
+        case "verify":
+            sys.exit(run(Verification, verify_model))
+        case other:
+            sys.exit(f"There is no errand {other!r}.")

@@ -26,7 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from pippin.core.decoding import from_message, message_decoder
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import ErrorReport, ServerError, trace_of
 from pippin.core.events import Event, Failed, Rendered, Tokenized, merged
 from pippin.core.link import (
     AskStats,
@@ -45,7 +45,6 @@ from pippin.core.link import (
     frame,
 )
 from pippin.core.models import WorkerSpec
-from pippin.core.traces import trace_of
 from pippin.engines.base import (
     Emission,
     Engine,

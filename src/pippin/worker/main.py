@@ -25,15 +25,14 @@ from pippin.config.options.model import ModelOptions
 from pippin.config.worker_environment import choose_gpu, rank_environment
 from pippin.core import logs
 from pippin.core.decoding import convert
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import ErrorReport, ServerError, trace_of, without_folders
 from pippin.core.link import GROUP_LOST, LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
 from pippin.core.models import WorkerSpec
 from pippin.core.safetensors import digest_of
-from pippin.core.traces import trace_of, without_folders
 from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.engines.cpu.blas import accelerate_blas
 from pippin.engines.file_limit import own_file_limit
-from pippin.worker.foreign_code import forbid_foreign_code
+from pippin.worker.forbidden import forbid_foreign_code, forbid_network
 from pippin.worker.loop import (
     LinkLost,
     Preparation,
@@ -44,7 +43,6 @@ from pippin.worker.loop import (
     request_id,
     working_on,
 )
-from pippin.worker.network import forbid_network
 from pippin.worker.ranks import NotMet, meet
 
 log = logging.getLogger(__name__)

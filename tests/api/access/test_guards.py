@@ -9,9 +9,8 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from pippin.api.access.guards import host_name, is_loopback
+from pippin.api.access.guards import Limits, host_name, is_loopback
 from pippin.api.access.keys import Allowance
-from pippin.api.access.limits import Limits
 from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
 from pippin.config.options.start import Compat
@@ -21,7 +20,6 @@ from tests.api.fakes import MODEL, FakeService, Wire, application, client_of, ro
 
 CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
 KEYED = {"api_keys": ("sk-one", "schlüssel")}
-PICTURES = {"/images/files/{name}", "/v1/images/files/{name}"}  # their names cannot be guessed
 OPEN = {
     "/",
     "/page/{path:path}",
@@ -31,7 +29,6 @@ OPEN = {
     "/readyz",
     "/metrics",
     "/v1/metrics",
-    *PICTURES,
 }
 
 
@@ -349,7 +346,7 @@ def test_a_minute_refills_the_bucket() -> None:
 def test_the_callers_least_recently_seen_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     from pippin.api.access.exchange import Exchange
 
-    monkeypatch.setattr("pippin.api.access.limits.REMEMBERED", 2)
+    monkeypatch.setattr("pippin.api.access.guards.REMEMBERED", 2)
     limits = Limits(Allowance(requests=1), clock=lambda: 0.0)
     for caller in ("first", "second", "third", "first"):
         limits.admit(Exchange(id="x", path="/", caller=caller))

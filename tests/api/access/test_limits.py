@@ -9,7 +9,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from pippin.api.access.errors import Errors
-from pippin.api.access.limits import REPORTED
+from pippin.api.access.guards import REPORTED
 from pippin.api.dialects.registry import find_dialects
 from pippin.core.errors import STATUS, ErrorKind, ErrorReport
 from pippin.core.events import Accepted, Embedded

@@ -12,8 +12,8 @@ import pytest
 from starlette.types import ASGIApp
 
 from pippin.api.access.exchange import Exchange
+from pippin.api.access.guards import Limits
 from pippin.api.access.keys import Allowance, load_keyring
-from pippin.api.access.limits import Limits
 from pippin.api.app import create_app
 from pippin.api.live_settings import LiveSettings
 from pippin.config.mcp_file import McpServer, McpSettings

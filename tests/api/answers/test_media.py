@@ -10,9 +10,7 @@ from urllib.parse import unquote
 import httpcore
 import pytest
 
-from pippin.api.answers import addresses
-from pippin.api.answers.addresses import is_own, is_public, may_connect
-from pippin.api.answers.media import MediaResolver
+from pippin.api.answers.media import MediaResolver, is_own, is_public, may_connect_to
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Image, Inline, Message, Text, ToolResult, Url
 from pippin.core.errors import ServerError
@@ -73,11 +71,11 @@ def test_an_address_of_this_machine_is_not_fetched_from(monkeypatch: pytest.Monk
         address = "8.8.8.8"
 
     assert is_own("127.0.0.1")
-    assert may_connect("dns.example", "8.8.8.8", ())
-    monkeypatch.setattr(addresses.psutil, "net_if_addrs", lambda: {"eth0": [Interface]})
-    assert not may_connect("dns.example", "8.8.8.8", ())
-    assert not may_connect("dns.example", "::ffff:8.8.8.8", ("dns.example",))
-    assert may_connect("8.8.8.8", "8.8.8.8", ("8.8.8.8",)), "the operator named this address"
+    assert may_connect_to("dns.example", "8.8.8.8", ())
+    monkeypatch.setattr("pippin.api.answers.media.psutil.net_if_addrs", lambda: {"eth0": [Interface]})
+    assert not may_connect_to("dns.example", "8.8.8.8", ())
+    assert not may_connect_to("dns.example", "::ffff:8.8.8.8", ("dns.example",))
+    assert may_connect_to("8.8.8.8", "8.8.8.8", ("8.8.8.8",)), "the operator named this address"
 
 
 @pytest.mark.parametrize(
@@ -86,8 +84,8 @@ def test_an_address_of_this_machine_is_not_fetched_from(monkeypatch: pytest.Monk
      ("169.254.169.254", False), ("fe80::1", False), ("168.63.129.16", False)],
 )  # fmt: skip
 def test_a_host_that_the_operator_named_may_lie_on_a_private_network(address: str, opened: bool) -> None:
-    assert may_connect("camera.local", address, ("camera.local",)) is opened
-    assert may_connect("other.example", address, ("camera.local",)) is (address == "8.8.8.8")
+    assert may_connect_to("camera.local", address, ("camera.local",)) is opened
+    assert may_connect_to("other.example", address, ("camera.local",)) is (address == "8.8.8.8")
 
 
 def test_an_address_that_the_operator_named_is_fetched_from() -> None:

@@ -83,33 +83,22 @@ def test_answers_have_lm_studios_figures(client: httpx.Client) -> None:
         )
 
 
-def test_models_are_loaded_and_unloaded(client: httpx.Client) -> None:
-    def instances() -> list[Any]:
-        return list(client.get("/api/v1/models").json()["models"][0]["loaded_instances"])
-
-    loaded = client.post(
-        "/api/v1/models/load", json={"model": MODEL, "context_length": 4096, "echo_load_config": True}
-    ).json()
-    assert loaded["status"] == "loaded"
-    assert loaded["load_config"] == {"context_length": 4096}
-    assert [each["id"] for each in instances()] == [MODEL]
-    gone = client.post("/api/v1/models/unload", json={"instance_id": loaded["instance_id"]})
-    assert gone.json() == {"instance_id": MODEL}
-    assert instances() == []
+def test_what_cannot_be_done_is_refused_in_openais_form(client: httpx.Client) -> None:
+    reply = client.post("/api/v0/chat/completions", json={"model": MODEL})
+    assert reply.status_code == 400
+    assert "messages" in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "named"),
+    ("path", "instead"),
     [
-        ("/api/v1/models/load", {"model": MODEL, "context_length": 1 << 20}, "context_length"),
-        ("/api/v1/models/load", {"model": MODEL, "flash_attention": True}, "flash_attention"),
-        ("/api/v1/chat", {"model": MODEL, "input": "Hello"}, "/v1/responses"),
-        ("/api/v0/chat/completions", {"model": MODEL}, "messages"),
+        ("models", "/api/v0/models"),
+        ("models/load", "/v1/models/load"),
+        ("models/unload", "/v1/models/unload"),
+        ("chat", "/v1/responses"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_openais_form(
-    client: httpx.Client, path: str, body: dict[str, Any], named: str
-) -> None:
-    reply = client.post(path, json=body)
-    assert reply.status_code == 400
-    assert named in reply.json()["error"]["message"]
+def test_the_newer_api_names_what_to_use(client: httpx.Client, path: str, instead: str) -> None:
+    reply = client.post(f"/api/v1/{path}", json={"model": MODEL})
+    assert reply.status_code == 404
+    assert instead in reply.json()["error"]["message"]

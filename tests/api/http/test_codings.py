@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from pippin.api.http.codings import Unchunked, coding_of, decoded
+from pippin.api.http.body import coding_of, decoded
+from pippin.api.http.protocol import Unchunked
 from pippin.core.errors import ServerError
 
 BODY = b'{"model": "m", "messages": []}'

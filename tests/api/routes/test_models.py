@@ -1,6 +1,7 @@
 """`/v1/models` as the real clients of both vendors read it, with strict validation."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -76,3 +77,17 @@ def test_others_are_told_in_pippins_own_words(address: str) -> None:
     told = listed.model_dump()
     assert told["capabilities"]["chat"] is True
     assert "lifecycle" not in told
+
+
+def test_a_program_that_takes_names_of_claude_alone_finds_one_for_each_language_model(tmp_path: Path) -> None:
+    with live_server(tmp_path, {"context_window": 2048}, list_claude_names=True) as address:
+        with anthropic_of(address) as client:
+            own, listed = client.models.list()
+            assert (own.id, listed.id, listed.display_name) == (MODEL, "claude-opus-5", MODEL)
+            assert listed.model_copy(update={"id": MODEL}) == own
+            assert [each.id for each in client.models.list(after_id=MODEL)] == ["claude-opus-5"]
+            assert client.models.retrieve("claude-opus-5").id == MODEL
+            said = client.messages.create(
+                model=listed.id, max_tokens=9, messages=[{"role": "user", "content": "x"}]
+            )
+            assert said.model == listed.id

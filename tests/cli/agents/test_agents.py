@@ -53,12 +53,26 @@ def test_files_are_in_the_format_of_their_name(name: str, tmp_path: Path) -> Non
                 raise AssertionError(path)
 
 
+@pytest.mark.parametrize("name", ["claude-desktop", "crush", "vscode"])
+def test_an_agent_that_no_registry_brings_is_told_what_its_documents_ask_for(name: str) -> None:
+    folder = Path("/home/me/.cache/pippin/agents") / name
+    golden = Path(__file__).parent / "golden" / f"{name}.txt"
+    assert prepare(agents()[name], target(folder)).shown(KEY) + "\n" == golden.read_text()
+
+
 def test_codex_reads_numbers_and_tables(tmp_path: Path) -> None:
-    (text,) = prepare(agents()["codex"], target(tmp_path)).files.values()
-    read = tomllib.loads(text)
-    assert read["model_context_window"] == 60_000
+    files = prepare(agents()["codex"], target(tmp_path)).files
+    read = tomllib.loads(files[tmp_path / "config.toml"])
+    (model,) = json.loads(files[Path(read["model_catalog_json"])])["models"]
+    assert (model["slug"], model["context_window"]) == (MODEL, 60_000)
     assert read["model_providers"]["pippin"]["base_url"] == "http://127.0.0.1:8000/v1"
     assert read["analytics"] == {"enabled": False}
+
+
+def test_an_agent_that_needs_a_word_to_begin_gets_it_unless_the_user_gives_some(tmp_path: Path) -> None:
+    agent = agents()["openclaw"]
+    assert prepare(agent, target(tmp_path)).command == ("openclaw", "chat")
+    assert prepare(agent, target(tmp_path), ("doctor",)).command == ("openclaw", "doctor")
 
 
 def test_an_answer_leaves_room_in_the_window(tmp_path: Path) -> None:
@@ -100,6 +114,24 @@ def test_an_agent_is_started_with_its_files_and_variables_and_its_status_is_give
     assert (folder / "config.toml").stat().st_mode & 0o777 == 0o600
     with pytest.raises(ServerError, match="npm install some-agent"):
         start(agent, setup, {"PATH": "/nowhere"})
+
+
+def test_a_program_that_takes_anthropics_names_alone_gets_that_of_the_model(terminal: Terminal) -> None:
+    def told(*words: str) -> str:
+        done = terminal.run("agent", "claude-desktop", "--print", "--force", *words)
+        return done.stdout + done.stderr
+
+    for name in ("one", "two"):
+        (terminal.home / f"{name}.script.json").write_text("{}")
+    scripts = ("one.script.json", "two.script.json")
+    with terminal.serving(*scripts) as serving:
+        serving.wait_for("(two) is ready after")
+        assert '"name": "claude-opus-5"' in told("--model", "one")
+        assert "Start the server with --list-claude-names" in told("--model", "two")
+    with terminal.serving(*scripts, "--list-claude-names") as serving:
+        serving.wait_for("(two) is ready after")
+        assert '"name": "claude-opus-5"' in told("--model", "one")
+        assert '"name": "claude-sonnet-5"' in told("--model", "two")
 
 
 def test_print_is_a_script_that_a_shell_takes(terminal: Terminal) -> None:

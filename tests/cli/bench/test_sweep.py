@@ -1,10 +1,10 @@
-"""`pippin bench`: a sweep, its file, and two runs side by side."""
+"""`pippin bench`: a sweep, and its file."""
 
 import json
 
 import pytest
 
-from pippin.cli.bench import Reply, Report, compared, point, shown
+from pippin.cli.bench import Reply, point, shown
 from pippin.cli.chat.client import Ended, parts
 from pippin.cli.verbs.bench import counts
 from pippin.config.errors import ConfigError
@@ -40,21 +40,6 @@ def test_what_became_of_proposals_is_shown_where_there_were_any() -> None:
     assert "ACCEPTED" not in shown([plain])
 
 
-def test_two_runs_are_compared_where_they_measured_the_same() -> None:
-    def report(rate: float, clients: int = 1) -> Report:
-        measured = point((8, 4, clients), [reply(1 / rate, tokens=int(rate))], 1.0)
-        return Report("m", "http://h", [measured])
-
-    assert compared(report(10), report(20)).splitlines()[1].split()[-5:] == [
-        "10.0",
-        "20.0",
-        "2.00",
-        "0.50",
-        "-",
-    ]
-    assert "nothing alike" in compared(report(10), report(10, clients=2))
-
-
 def test_what_is_no_number_is_one_sentence() -> None:
     with pytest.raises(ConfigError, match="whole numbers from 1"):
         counts("--clients", "1,0")
@@ -82,4 +67,3 @@ def test_a_server_is_measured_and_the_file_is_written(terminal: Terminal) -> Non
         (40, 1, 8),
         (40, 2, 16),
     ]
-    assert "1.00" in terminal.run("bench", "--compare", "run.json", "run.json").stdout

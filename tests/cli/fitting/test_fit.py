@@ -8,8 +8,7 @@ import pytest
 
 from pippin.catalog import Catalog, default_roots, footprint, read_info
 from pippin.catalog.footprint import KERNEL_DECODERS, context_bytes
-from pippin.cli.fitting.fit import measure, sequence_memory
-from pippin.cli.fitting.source import Source, read_source
+from pippin.cli.fitting.fit import Source, measure, read_source, sequence_memory
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from tests.engines.tiny_models import ARCHITECTURES

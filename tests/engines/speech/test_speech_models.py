@@ -78,7 +78,7 @@ def test_a_model_speaks_through_pippin_as_by_itself(tmp_path: Path) -> None:
     assert np.abs(expected).max() > 0
     assert events[-1].duration == expected.size / 32000
 
-    formats: tuple[sound.SpeechFormat, ...] = ("mp3", "opus", "aac", "flac", "wav")
+    formats: tuple[sound.FileFormat, ...] = ("mp3", "opus", "aac", "flac", "wav")
     for name in formats:
         job = preparer.prepare(
             "one", Speak(text="hello there.", format=name, seed=5, max_tokens=12, stream=True)

@@ -6,13 +6,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from pippin.config.options.model import ModelOptions
-from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed
-from pippin.core.models import ModelInfo
 from pippin.core.tasks import Tokenize
-from pippin.runtime.pool.pool import Pool
-from tests.runtime.doubles import MIB, FakeLauncher, Stage, TestClock, settle
+from tests.runtime.doubles import MIB, Stage, settle
 from tests.service.doubles import StaticCatalog, scripted
 
 
@@ -46,21 +43,6 @@ def test_a_lease_is_given_when_the_tokenizer_is_there_before_the_weights() -> No
         stage.launcher.last("a").finish_load()
         await settle()
         assert stage.state("a") == "loaded"
-
-    play(scene)
-
-
-def test_a_cluster_is_told_what_a_model_takes_whole_and_in_parts() -> None:
-    def estimate(info: ModelInfo, options: ModelOptions) -> int:
-        return (300 if options.ranks > 1 else 100) * MIB
-
-    async def scene() -> None:
-        for options, parts in ((ModelOptions(cluster="auto"), 300 * MIB), (ModelOptions(), 0)):
-            launcher, catalog = FakeLauncher(), StaticCatalog(scripted("a"), options={"a": options})
-            pool = Pool(ServerOptions(), catalog, estimate, 250 * MIB, launcher, TestClock())
-            await pool.lease(catalog.resolve("a"))
-            spec = launcher.last("a").spec
-            assert (spec.expected_bytes, spec.expected_in_ranks) == (100 * MIB, parts)
 
     play(scene)
 

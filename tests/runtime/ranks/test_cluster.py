@@ -1,7 +1,6 @@
-"""How many ranks a model needs in a cluster, what each is told, and which machines are refused; without Ray."""
+"""What ranks in a cluster need and are told, and which machines are refused; without Ray."""
 
 import asyncio
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -14,15 +13,12 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.runtime.cluster.asking import Clusters, refusal
-from pippin.runtime.cluster.needs import Cluster, Need, Node, Places
+from pippin.runtime.cluster.needs import Cluster, Need, Places
 from pippin.runtime.ranks.cluster import (
     EACH,
     Held,
-    least_ranks,
     members_in_cluster,
     need_of_each,
-    ranks_needed,
-    shares_evenly,
 )
 from pippin.runtime.ranks.group import RankGroup
 from pippin.runtime.ranks.places import places, refuse_public
@@ -31,60 +27,16 @@ from tests.runtime.doubles import FakeWorker
 GB = 1 << 30
 
 
-def any_number(ranks: int) -> bool:
-    return True
-
-
-def whole(weights: int) -> Any:
-    return lambda ranks: Need(weights // ranks, "whole")
-
-
-def shared(weights: int) -> Any:
-    return lambda ranks: Need(weights // ranks, "shared")
-
-
-@pytest.mark.parametrize(
-    ("memories", "needs", "expected"),
-    [
-        ([64 * GB, 64 * GB], whole(60 * GB), 1),
-        ([64 * GB, 64 * GB], whole(100 * GB), 2),
-        ([64 * GB, 16 * GB], whole(100 * GB), None),  # the smaller one holds no half
-        ([64 * GB, 32 * GB, 32 * GB, 32 * GB], whole(100 * GB), 4),
-        ([64 * GB, 32 * GB], shared(90 * GB), 3),  # two of them on the larger one
-        ([64 * GB], shared(100 * GB), None),
-        ([], whole(1), None),
-    ],
-)
-def test_the_least_number_of_ranks_that_fit_is_taken(
-    memories: list[int], needs: Any, expected: int | None
-) -> None:
-    assert least_ranks(memories, needs, any_number) == expected
-
-
-def test_a_number_that_the_heads_cannot_be_shared_by_is_passed_over() -> None:
-    assert least_ranks([10] * 9, whole(15), lambda ranks: 9 % ranks == 0) == 3
-
-
-def test_heads_are_read_from_the_configuration(tmp_path: Path) -> None:
-    config = {"text_config": {"num_attention_heads": 12, "num_key_value_heads": 4}, "vision_config": {}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    divides = shares_evenly(ModelInfo(id="m", kind="language", path=str(tmp_path)))
-    assert [ranks for ranks in range(1, 13) if divides(ranks)] == [1, 2, 4]
-    for damaged in ("[", "[]", '{"num_attention_heads": "9", "text_config": 3}'):
-        (tmp_path / "config.json").write_text(damaged)
-        assert shares_evenly(ModelInfo(id="m", kind="language", path=str(tmp_path)))(7)
-
-
 def spec(folder: Path, **options: object) -> WorkerSpec:
     (folder / "config.json").write_text("{}")
     info = ModelInfo(id="org/it's", kind="language", path=str(folder))
     options = {"cluster": "auto", **options}
-    return WorkerSpec(info=info, options=options, expected_bytes=5 * GB, expected_in_ranks=20 * GB + EACH)
+    return WorkerSpec(info=info, options=options, expected_bytes=20 * GB + EACH)
 
 
 def test_a_rank_needs_its_part_of_the_weights_and_its_own_libraries(tmp_path: Path) -> None:
     own = spec(tmp_path)
-    assert need_of_each(own, ModelOptions(), 1) == Need(5 * GB, "shared")
+    assert need_of_each(own, ModelOptions(), 1) == Need(20 * GB + EACH, "shared")
     assert need_of_each(own, ModelOptions(), 4) == Need(5 * GB + EACH, "whole")
     assert need_of_each(own, ModelOptions(memory_bytes=40 * GB), 4) == Need(10 * GB, "shared")
 
@@ -108,14 +60,6 @@ def test_each_rank_is_told_its_place(tmp_path: Path) -> None:
         *("pippin.runtime.cluster.bridge", "auto", str(10 * GB), "shared", "60.0"),
         *("org/it's", str(tmp_path), "pippin-1", "1"),
     ]
-
-
-def test_a_language_model_is_split_over_machines_that_do_not_hold_it(tmp_path: Path) -> None:
-    own, nodes = spec(tmp_path), [Node("10.0.0.1", 4 * GB)] * 8
-    assert ranks_needed(own, ModelOptions(cluster="auto"), [Node("10.0.0.1", 6 * GB)]) == 1
-    assert ranks_needed(own, ModelOptions(cluster="auto"), nodes) == 6
-    other = WorkerSpec(info=ModelInfo(id="m", kind="embeddings"), expected_bytes=5 * GB)
-    assert ranks_needed(other, ModelOptions(cluster="auto"), nodes) == 1
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, program: str) -> None:

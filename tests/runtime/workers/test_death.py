@@ -15,7 +15,7 @@ BIRTH = MemoryAtStart(free=3 * GIB, starved=0)
         (-9, "loaded its weights (40 %)", True, "load_failed", "while it loaded its weights (40 %)"),
         (-9, "loaded its weights (40 %)", True, "load_failed", "about 4.5 GiB, and 3.0 GiB were free"),
         (-9, "loaded its weights", True, "load_failed", "The system ended it for lack of memory: unload"),
-        (-9, "loaded its weights", False, "load_failed", "If nobody ended it by hand"),
+        (-9, "loaded its weights", False, "worker_died", "If nobody ended it by hand"),
         (-6, "loaded its weights", False, "load_failed", "signal 6, SIGABRT"),
         (-6, "loaded its weights", False, "load_failed", "log has its last words"),
         (

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pippin.runtime.workers import stopped
-from pippin.runtime.workers.stopped import until_stopped
+from pippin.runtime.workers import death
+from pippin.runtime.workers.death import until_stopped
 
 BUSY = "while true; do true; done"
 WITH_ONE_BELOW = "sleep 100 & echo $!; wait"
@@ -16,8 +16,8 @@ WITH_ONE_BELOW = "sleep 100 & echo $!; wait"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopped, "STOPPED_FOR", 0.2)
-    monkeypatch.setattr(stopped, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(death, "STOPPED_FOR", 0.2)
+    monkeypatch.setattr(death, "LOOK_EVERY", 0.05)
 
 
 @pytest.fixture

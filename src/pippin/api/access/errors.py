@@ -16,7 +16,7 @@ from starlette.types import Scope
 from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import dialect_of_path
-from pippin.api.http.codings import ACCEPTED, CODING
+from pippin.api.http.body import ACCEPTED, CODING
 from pippin.core.errors import ErrorReport, ServerError
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,10 @@ _CLIENTS_WORDS = re.compile(
 GONE: Final = {
     "/generate": "mlx_vlm.server had it before its version 0.3: use /v1/chat/completions.",
     "/tokenizer_info": "/tokenize and /apply-template show what the tokenizer does.",
+    "/api/v1/models": "GET /api/v0/models or /v1/models lists the models.",
+    "/api/v1/models/load": "use POST /v1/models/load.",
+    "/api/v1/models/unload": "use POST /v1/models/unload.",
+    "/api/v1/chat": "use /v1/responses, which keeps conversations, or /api/v0/chat/completions.",
     "/v1/messages/batches": "send such requests to /v1/batches, each to /v1/chat/completions.",
     "/v1/realtime/calls": "there is no WebRTC and no SIP here: open a WebSocket at /v1/realtime.",
     "/v1/realtime/client_secrets": "browsers show a key whose `endpoints` are /v1/realtime alone.",

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import uuid4
 
 import msgspec
@@ -19,19 +19,65 @@ from starlette.responses import Response
 
 from pippin import __version__
 from pippin.api.access.exchange import Exchange
-from pippin.api.access.limits import Limits
+from pippin.api.access.guards import Limits
 from pippin.api.dialects.base import Encoder, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import EventStream, LargeWork, Presence, drawn_bytes, each_after, following
-from pippin.api.telemetry.observer import Observer, RequestObserver
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import collect
-from pippin.core.errors import ErrorReport, FieldName, ServerError, renamed
+from pippin.core.errors import ErrorKind, ErrorReport, FieldName, ServerError, renamed
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta, Restarted, Timings
 from pippin.core.models import ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
 from pippin.service.service import AnyRun, Starter
+
+
+class RequestObserver(Protocol):
+    """Is told of one request's life, in order; `closed` is always the last call."""
+
+    def accepted(self, accepted: Sequence[Accepted]) -> None: ...
+
+    def events(self, events: Sequence[Event]) -> None:
+        """Events have come: all those of one wake-up of the event loop."""
+        ...
+
+    def failed(self, kind: ErrorKind) -> None: ...
+
+    def closed(self) -> None: ...
+
+
+class Observer(Protocol):
+    def request(self, operation: str, model: str, *, stream: bool) -> RequestObserver:
+        """A request begins; `operation` names the dialect or the endpoint: `chat_completions`, `rerank`."""
+        ...
+
+    def http(self, method: str, path: str, status: int, seconds: float) -> None:
+        """An HTTP exchange ended."""
+        ...
+
+
+class Unobserved:
+    """The observer of the server and of each request if nothing is counted."""
+
+    def request(self, operation: str, model: str, *, stream: bool) -> "Unobserved":
+        return self
+
+    def http(self, method: str, path: str, status: int, seconds: float) -> None:
+        pass
+
+    def accepted(self, accepted: Sequence[Accepted]) -> None:
+        pass
+
+    def events(self, events: Sequence[Event]) -> None:
+        pass
+
+    def failed(self, kind: ErrorKind) -> None:
+        pass
+
+    def closed(self) -> None:
+        pass
+
 
 log = logging.getLogger(__name__)
 
@@ -251,16 +297,9 @@ class Answer:
 
     async def whole(self) -> bytes:
         """The encoded completions of all runs. Raises `ServerError` if a run fails."""
-        await self.started()
-        for run in self._runs:
-            run.hold_back()
-        gathered: list[list[Event]] = [[accepted] for accepted in self.accepted]
-        async for request, events in self._batches():
-            for event in events:
-                if isinstance(event, Restarted):
-                    del gathered[request][1:]
-                else:
-                    gathered[request].append(event)
+        gathered = await self._gathered()
+        for accepted, events in zip(self.accepted, gathered, strict=True):
+            events.insert(0, accepted)
         encoder: Encoder = self.operation.encoder
 
         def whole() -> bytes:
@@ -272,10 +311,8 @@ class Answer:
 
     async def events(self) -> list[Event]:
         """All events of a single run of any kind. Raises `ServerError` if it fails."""
-        collected: list[Event] = []
-        async for events in self.batches():
-            collected += events
-        return collected
+        [events] = await self._gathered()
+        return events
 
     async def batches(self) -> AsyncIterator[list[Event]]:
         """The events of a single run of any kind as they come. Raises `ServerError` if it fails."""
@@ -338,6 +375,20 @@ class Answer:
         finally:  # the closing task may be cancelled, and limits count this answer until it is removed
             self._observer.closed()
             self._among.remove(self)
+
+    async def _gathered(self) -> list[list[Event]]:
+        """All events of each run. Raises `ServerError` if one fails."""
+        await self.started()
+        for run in self._runs:
+            run.hold_back()
+        gathered: list[list[Event]] = [[] for _ in self._runs]
+        async for request, events in self._batches():
+            for event in events:
+                if isinstance(event, Restarted):
+                    gathered[request].clear()
+                else:
+                    gathered[request].append(event)
+        return gathered
 
     async def _take(self) -> tuple[int, list[Event]]:
         """The number of a run, and its next events; no events once all runs have ended."""

@@ -15,15 +15,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pippin.api.access.exchange import Endpoint, Exchange, exchange_of
+from pippin.api.access.guards import Limits
 from pippin.api.access.keys import Allowance
-from pippin.api.access.limits import Limits
-from pippin.api.answers.answer import Answer, Operation, RunningAnswers, run_info
+from pippin.api.answers.answer import Answer, Observer, Operation, RunningAnswers, run_info
 from pippin.api.answers.media import MediaResolver
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, History, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import LARGE, Presence, read_json_body
 from pippin.api.http.forms import Form, read_form
-from pippin.api.telemetry.observer import Observer
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Reasoning, Text, ToolCall
@@ -139,7 +138,16 @@ class Handler:
         if not admitted:
             self._limits.admit(exchange)
         prepared = await self.prepare_task(exchange, task, model=model, operation=operation)
-        answer = Answer(prepared, exchange, Presence(request.receive), self.answers)
+        return await self._events(request, prepared)
+
+    async def events(self, request: Request, wanted: GenerationRequest, *, operation: str) -> list[Event]:
+        """All events of a generation that was counted when its body was read. Raises `ServerError`."""
+        exchange = exchange_of(request.scope)
+        prepared = await self._operation(operation, (wanted,), request.headers, exchange, stream=False)
+        return await self._events(request, prepared)
+
+    async def _events(self, request: Request, operation: Operation) -> list[Event]:
+        answer = Answer(operation, exchange_of(request.scope), Presence(request.receive), self.answers)
         try:
             return await answer.events()
         finally:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.batches.store import Line, Problem, Used
-from pippin.api.http.codings import BYTE_ORDER_MARK
+from pippin.api.http.body import BYTE_ORDER_MARK
 from pippin.core.decoding import from_json
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]

@@ -14,8 +14,7 @@ from pippin.api.access.errors import INTERNAL
 from pippin.api.batches.openai import is_error, result, used
 from pippin.api.batches.store import Batch, BatchStore, Line, Status, StoredFile, Used
 from pippin.api.dialects.shared.openai import encode_error
-from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.traces import trace_of
+from pippin.core.errors import ErrorReport, ServerError, trace_of
 
 log = logging.getLogger(__name__)
 

@@ -1,12 +1,14 @@
 """Bodies of requests and replies.
 
-Request bodies are bounded: the media type, size and speed of each, and the memory of all together. Reply bodies are
+Request bodies are bounded: the media type, size and speed of each, and the memory of all together. Compressed ones are
+decoded within their limit. Reply bodies are
 sent piece by piece, one write for each wake-up of the event loop, while the client is connected. Reading or encoding a
 large body does not block the event loop.
 """
 
 import asyncio
 import time
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar, TypeVarTuple
 
@@ -16,7 +18,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pippin.api.http.codings import BYTE_ORDER_MARK, coding_of, decoded
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, PartDelta
 
@@ -124,6 +125,57 @@ async def read_body(request: Request, limit_mb: float, idle_seconds: float) -> b
             raise no_room()
         return plain
     return body
+
+
+WINDOWS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 47}
+"""The `wbits` of zlib for each coding that is decoded (RFC 9110, section 8.4.1). For `deflate` zlib's own header and
+gzip's are both recognised."""
+CODING: Final = "content-encoding"
+"""The header that refusals of a coding name; `Accept-Encoding` then says what is decoded (RFC 9110, section 12.5.3)."""
+ACCEPTED: Final = "gzip, deflate"
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+def coding_of(headers: Headers) -> str | None:
+    """The coding of a request's body; None for bytes as they are. Raises `ServerError` for one that is not decoded."""
+    coding = headers.get(CODING, "identity").strip().lower()
+    if coding in ("", "identity"):
+        return None
+    if coding not in WINDOWS:
+        raise ServerError(
+            "unsupported_media_type",
+            f"The body is in the content coding '{coding}', which this server does not decode. Send it as it is, or "
+            "compressed with gzip or deflate.",
+            CODING,
+        )
+    return coding
+
+
+def decoded(body: bytes, coding: str | None, limit: int) -> bytes | None:
+    """The body without its coding; None if it is larger than `limit` bytes. Raises `ServerError` for damaged data."""
+    if coding is None:
+        return body
+    reader = zlib.decompressobj(WINDOWS[coding])
+    try:
+        plain = reader.decompress(body, limit + 1)
+    except zlib.error as error:
+        if coding == "deflate":  # some clients send it without zlib's header
+            reader = zlib.decompressobj(-zlib.MAX_WBITS)
+            try:
+                plain = reader.decompress(body, limit + 1)
+            except zlib.error:
+                raise _damaged(coding, error) from None
+        else:
+            raise _damaged(coding, error) from None
+    if len(plain) > limit:
+        return None
+    if not reader.eof:
+        raise _damaged(coding, "it ends early")
+    return plain
+
+
+def _damaged(coding: str, reason: object) -> ServerError:
+    return ServerError("invalid_request", f"The request body can't be decoded as {coding}: {reason}.")
 
 
 async def joined(pieces: list[bytes], size: int) -> bytes:

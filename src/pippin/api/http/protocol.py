@@ -24,7 +24,6 @@ import httptools
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pippin.api.http.codings import Unchunked
 from pippin.api.http.unread import UnreadAnswers
 
 HEADER_BYTES: Final = 64 << 10
@@ -56,6 +55,58 @@ UNANSWERED: Final = b""
 
 class OutOfBoundsError(Exception):
     """Stops the parser in the middle of a read."""
+
+
+CHUNKED: Final = b"transfer-encoding: chunked\r\n"
+
+
+class Unchunked:
+    """Passes on an answer without the chunked coding, which HTTP/1.0 clients do not know (RFC 9112, section 6.1).
+
+    The end of such an answer is the end of the connection.
+    """
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._head: bytes | None = b""  # so far; None once it was passed on
+        self._chunked = False
+        self._left = 0  # bytes of the chunk that are still to come, and of its line break
+        self._held = b""  # of the line with a chunk's size
+
+    def __call__(self, data: bytes) -> None:
+        if self._head is not None:
+            self._head += data
+            head, end, data = self._head.partition(b"\r\n\r\n")
+            if not end:
+                return
+            plain = (head + b"\r\n").replace(CHUNKED, b"")
+            self._chunked = len(plain) != len(head) + 2
+            self._head = None
+            self._write(plain + (b"connection: close\r\n\r\n" if self._chunked else b"\r\n"))
+        if not self._chunked:
+            if data:
+                self._write(data)
+            return
+        if pieces := self._pieces(data):
+            self._write(b"".join(pieces))
+
+    def _pieces(self, data: bytes) -> list[bytes]:
+        pieces = []
+        while data:
+            if self._left > 2:
+                pieces.append(data[: self._left - 2])
+            taken = min(self._left, len(data))
+            self._left, data = self._left - taken, data[taken:]
+            if self._left or not data:
+                break
+            line, end, rest = (self._held + data).partition(b"\r\n")
+            if not end:
+                self._held = line
+                break
+            self._held, data = b"", rest
+            size = int(line, 16)
+            self._left = size + 2
+        return pieces
 
 
 class LingeringTransport:

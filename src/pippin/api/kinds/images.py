@@ -1,6 +1,9 @@
-"""Bodies of `/v1/images/generations` and `/v1/images/edits`, in OpenAI's form."""
+"""Bodies and replies of `/v1/images/generations` and `/v1/images/edits`, in OpenAI's form."""
 
+import base64
+import math
 import re
+import time
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
@@ -8,6 +11,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
+from pippin.core.events import Event, Picture
 from pippin.core.tasks import GenerateImages
 
 LARGEST_SIDE: Final = 4096
@@ -41,10 +45,7 @@ class ImageFields(Struct, kw_only=True, omit_defaults=True):
     quality: Annotated[
         Quality | None, Meta(description="low takes half the model's steps, high one and a half.")
     ] = None
-    response_format: Annotated[
-        Literal["b64_json", "url"] | None,
-        Meta(description="b64_json if not set; an address is good for an hour."),
-    ] = None
+    response_format: Annotated[Literal["b64_json"] | None, Meta(description="Only b64_json.")] = None
     output_format: Annotated[Literal["png", "jpeg", "webp"] | None, Meta(description="png if not set.")] = (
         None
     )
@@ -54,8 +55,6 @@ class ImageFields(Struct, kw_only=True, omit_defaults=True):
     background: Annotated[
         Literal["auto", "opaque", "transparent"] | None, Meta(description="Only auto or opaque.")
     ] = None
-    stream: Annotated[bool | None, Meta(description="Send pictures as events when they are ready.")] = None
-    progress: Annotated[bool | None, Meta(description="Events for each step too, with `stream`.")] = None
     steps: Annotated[
         Annotated[int, Meta(ge=1, le=200)] | None,
         Meta(description="Diffusion steps; the model's own if not set."),
@@ -116,7 +115,8 @@ REFUSED: Final = {
     "frame_duration_ms": "moving pictures are not made.",
     "mask": NO_MASK,
     "markup": NO_MASK,
-    "partial_images": "there are no previews; with `stream`, finished pictures are sent one by one.",
+    "stream": "pictures come in one answer; leave it out.",
+    "partial_images": "there are no previews.",
     "output_path": "the server writes no files; take the picture from the answer.",
     "output_dir": "the server writes no files; take the picture from the answer.",
     "auto_json_caption": "write the whole `prompt`.",
@@ -137,8 +137,6 @@ CONTRACTS: Final = {
 def task_of(fields: ImageFields, images: Sequence[bytes] = ()) -> GenerateImages:
     if fields.background == "transparent":
         raise unsupported("background", "pictures are opaque; leave it out.")
-    if fields.stream and fields.response_format == "url":
-        raise invalid("response_format", "must be b64_json with `stream`.")
     if len(images) > MOST_INPUTS:
         raise invalid("image", f"must not be more than {MOST_INPUTS} pictures.")
     output = fields.output_format or "png"
@@ -201,3 +199,58 @@ def _address(item: ImageAddress, path: str) -> str:
     if item.image_url is None:
         raise invalid(f"{path}.image_url", "is required.")
     return item.image_url
+
+
+class ImageItem(Struct, kw_only=True):
+    b64_json: str
+    seed: int
+
+
+class InputDetails(Struct, kw_only=True):
+    image_tokens: int = 0
+    text_tokens: int
+
+
+class ImageUsage(Struct, kw_only=True):
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    input_tokens_details: InputDetails
+
+
+class ImagesReply(Struct, kw_only=True):
+    created: int
+    data: list[ImageItem]
+    output_format: str
+    size: str
+    background: Literal["opaque"] = "opaque"
+    usage: ImageUsage
+
+
+def usage_of(prompt_tokens: int, pictures: Sequence[Picture]) -> ImageUsage:
+    """Tokens of a prompt and its pictures: one for each square of 16 by 16 pixels, the unit of diffusion models."""
+    tokens = sum(
+        math.ceil(picture.width / SIDE_STEP) * math.ceil(picture.height / SIDE_STEP) for picture in pictures
+    )
+    return ImageUsage(
+        input_tokens=prompt_tokens,
+        output_tokens=tokens,
+        total_tokens=prompt_tokens + tokens,
+        input_tokens_details=InputDetails(text_tokens=prompt_tokens),
+    )
+
+
+def draw(task: GenerateImages, events: Sequence[Event], prompt_tokens: int) -> ImagesReply:
+    """A whole reply."""
+    pictures = [event for event in events if isinstance(event, Picture)]
+    pictures.sort(key=lambda picture: picture.index)
+    return ImagesReply(
+        created=int(time.time()),
+        data=[
+            ImageItem(b64_json=base64.b64encode(picture.data).decode(), seed=picture.seed)
+            for picture in pictures
+        ],
+        output_format=task.format,
+        size=f"{pictures[0].width}x{pictures[0].height}",
+        usage=usage_of(prompt_tokens, pictures),
+    )

@@ -1,5 +1,6 @@
-"""Management: loading and unloading models, caches, settings."""
+"""Management: loading and unloading models, caches, settings, running requests, and the API keys in force."""
 
+import os
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -9,6 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.access.exchange import exchange_of
+from pippin.api.access.guards import NO_ADMIN, NO_KEY
+from pippin.api.access.keys import Key, Role
+from pippin.api.dialects.registry import run_id_of
 from pippin.api.dialects.shared.fields import convert, decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.api.routes.health import (
@@ -20,6 +25,7 @@ from pippin.api.routes.health import (
 )
 from pippin.api.routing import Api, both, json_reply
 from pippin.config.errors import ConfigError
+from pippin.core.errors import ServerError
 
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
 SECRET = frozenset({"api_keys", "api_key_file"})
@@ -59,6 +65,40 @@ class Pin(Struct, kw_only=True):
     pinned: bool = True
 
 
+FROM_FILE: Final = (
+    "Keys are added and withdrawn in the file of --api-key-file, which the server reads again on SIGHUP: "
+    "kill -HUP {}"
+)
+FROM_OPTIONS: Final = (
+    "Keys of --api-key stay as long as the server runs. Keep them in a file, --api-key-file, to add and withdraw keys "
+    "of a server that runs."
+)
+
+
+class Left(Struct, kw_only=True):
+    limit: Annotated[int, Meta(description="In a minute.")]
+    remaining: Annotated[int, Meta(description="Of them, now.")]
+
+
+class KeyDescription(Struct, kw_only=True):
+    """One key. Null fields are unlimited."""
+
+    name: Annotated[str, Meta(description="As in the log; `key-N` where the operator gave none.")]
+    role: Role
+    models: list[str] | None
+    kinds: list[str] | None
+    endpoints: list[str] | None
+    mcp_tools: Annotated[bool, Meta(description="Whether it may be given the operator's MCP tools.")]
+    requests: Left | None
+    tokens: Left | None
+
+
+class Keys(Struct, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[KeyDescription]
+    note: Annotated[str, Meta(description="How keys are added and withdrawn.")]
+
+
 def routes(api: Api) -> list[BaseRoute]:
     admin = Admin(api)
     return [
@@ -75,6 +115,9 @@ def routes(api: Api) -> list[BaseRoute]:
         *both("/cache/reset", admin.clear_cache, "POST"),
         *both("/settings", admin.settings),
         *both("/settings", admin.change_settings, "PATCH"),
+        *both("/requests/{id}/cancel", admin.cancel, "POST"),
+        *both("/requests/{id}", admin.cancel, "DELETE"),
+        *both("/keys", admin.keys, answer=Keys),
     ]
 
 
@@ -185,6 +228,32 @@ class Admin:
             400 if rejected and not applied and not waiting else 200,
         )
 
+    async def cancel(self, request: Request) -> Response:
+        """The id is the one of the answer (`chatcmpl-...`) or that of the request (`x-request-id`).
+
+        Only an administrator can cancel another caller's request.
+        """
+        name = request.path_params["id"]
+        exchange = exchange_of(request.scope)
+        if exchange.key is None and not exchange.manages:  # callers without a key can't be told apart
+            raise ServerError("permission", NO_KEY)
+        running = self.api.handler.answers
+        if not await running.cancel(run_id_of(self.api.dialects, name), exchange):
+            raise ServerError("not_found", "No request with this id is running.", "id")
+        return json_reply(
+            {"id": name, "request_id": name, "object": "request", "status": "cancelled", "success": True}
+        )
+
+    async def keys(self, request: Request) -> Response:
+        """The keys that the server accepts: names, roles, rights, and what is left of their limits. The text of a key
+        is never shown."""
+        exchange = exchange_of(request.scope)
+        if not exchange.manages:
+            raise ServerError("permission", NO_ADMIN if exchange.key else NO_KEY)
+        described = [_described(self.api, key) for key in self.api.access.keys.ring.keys]
+        note = FROM_OPTIONS if self.api.options.api_key_file is None else FROM_FILE.format(os.getpid())
+        return json_reply(Keys(data=described, note=note))
+
     def _values(self, body: bytes) -> tuple[Literal["merge", "replace"], dict[str, Any]]:
         given = decode_json(body, dict[str, Any])
         op: Literal["merge", "replace"] = given.pop("op", "merge")
@@ -216,3 +285,19 @@ class Admin:
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, SMALL_BODY_MB, self.api.options.body_timeout)
+
+
+def _described(api: Api, key: Key) -> KeyDescription:
+    rights, left = key.rights, api.access.limits.standing(key)
+    return KeyDescription(
+        name=key.name,
+        role="admin" if key.is_admin else "user",
+        models=None if rights.models is None else sorted(rights.models),
+        kinds=None if rights.kinds is None else sorted(rights.kinds),
+        endpoints=None if rights.endpoints is None else list(rights.endpoints),
+        mcp_tools=key.is_admin or key.mcp_tools,
+        requests=Left(limit=left["requests"][0], remaining=left["requests"][1])
+        if "requests" in left
+        else None,
+        tokens=Left(limit=left["tokens"][0], remaining=left["tokens"][1]) if "tokens" in left else None,
+    )

@@ -1,28 +1,105 @@
-"""`/v1/decisions`."""
+"""`/v1/systemone` and `/v1/decisions`."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.kinds import decisions
+from pippin.api.dialects.shared.fields import decode_json
+from pippin.api.http.forms import is_form
+from pippin.api.kinds import decisions as kind
 from pippin.api.routing import Api, both, json_reply
-from pippin.core.events import Decided
-from pippin.core.tasks import Decide
+from pippin.core.errors import ServerError
+from pippin.core.events import Decided, Finished, Scored
+from pippin.core.requests import GenerationRequest
+
+Answered = Callable[[Sequence[Sequence[float]]], Any]
+"""Makes the answers of a reply from the probabilities of each question's labels."""
+
+
+@dataclass(frozen=True)
+class Deciding:
+    api: Api
+
+    async def decisions(self, request: Request) -> Response:
+        """Probabilities of the answers to questions about a state: OpenAI's form, or that of mlx-vlm's server"""
+        fields, unknown = await self.api.handler.json_of(request, _either)
+        self.api.handler.note_unknown("decisions", unknown)
+        if isinstance(fields, kind.DecisionRequest):
+            return await self._about_state(request, fields, {}, as_typesafe=False)
+        questions = fields.questions
+        return await self._scored(
+            request,
+            kind.openai_request(fields),
+            lambda found: [kind.listed_answer(*each) for each in zip(questions, found, strict=True)],
+        )
+
+    async def systemone(self, request: Request) -> Response:
+        """Probabilities of the answers to questions about a state: TypeSafe's form, as JSON or with files"""
+        files: dict[str, bytes] = {}
+        if is_form(request):
+            form = await self.api.handler.form_of(request)
+            files = {name: uploads[-1].data for name, uploads in form.files.items()}
+            fields, unknown = kind.CONTRACT.decode("".join(form.fields.get("request", [])).encode())
+        else:
+            fields, unknown = await self.api.handler.json_of(request, kind.CONTRACT.decode)
+        self.api.handler.note_unknown("systemone", unknown)
+        return await self._about_state(request, fields, files, as_typesafe=True)
+
+    async def _about_state(
+        self, request: Request, fields: kind.DecisionRequest, files: dict[str, bytes], *, as_typesafe: bool
+    ) -> Response:
+        if await self._decides_by_itself(fields.model):
+            task, run = kind.task_of(fields), self.api.handler.task
+            [*_, found] = await run(request, task, model=fields.model, operation="decisions", admitted=True)
+            assert isinstance(found, Decided)
+            answers = kind.decided_answers(fields, found, as_typesafe=as_typesafe)
+            model = (await self.api.service.find(fields.model, task.model_kind)).id
+            usage = kind.DecisionUsage(input_tokens=found.used_tokens, total_tokens=found.used_tokens)
+            return json_reply(kind.DecisionReply(model=model, answers=answers, usage=usage))
+        answer, questions = kind.typed_answer if as_typesafe else kind.valued_answer, fields.questions
+        return await self._scored(
+            request,
+            kind.request_of(fields, files),
+            lambda found: {
+                name: answer(asked, chances)
+                for (name, asked), chances in zip(questions.items(), found, strict=True)
+            },
+        )
+
+    async def _decides_by_itself(self, model: str) -> bool:
+        """Whether the model is a decision model. One that is not here yet is taken for a language model."""
+        try:
+            return (await self.api.service.find(model, "decisions")).kind == "decisions"
+        except ServerError:
+            return False
+
+    async def _scored(self, request: Request, wanted: GenerationRequest, answered: Answered) -> Response:
+        """The reply with what a language model gives for each label."""
+        events = await self.api.handler.events(request, wanted, operation="decisions")
+        [scored] = [event for event in events if isinstance(event, Scored)]
+        finished = events[-1]
+        assert isinstance(finished, Finished)
+        answers = answered(list(map(kind.chances_of, scored.logprobs)))
+        model = (await self.api.service.find(wanted.model, "language")).id
+        reply = kind.DecisionReply(model=model, answers=answers, usage=kind.DecisionUsage.of(finished.usage))
+        return json_reply(reply)
+
+
+def _either(body: bytes) -> tuple[kind.DecisionRequest | kind.OpenAIDecisionRequest, tuple[str, ...]]:
+    """The body in the form that it has."""
+    given = decode_json(body, dict[str, msgspec.Raw])
+    return kind.OPENAI.decode(body) if "input" in given else kind.CONTRACT.decode(body)
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    async def decide(request: Request) -> Response:
-        """Answers of a decision model to named questions about a state"""
-        fields, unknown = await api.handler.json_of(request, decisions.CONTRACT.decode)
-        api.handler.note_unknown("decisions", unknown)
-        [*_, found] = await api.handler.task(
-            request, decisions.task_of(fields), model=fields.model, operation="decisions", admitted=True
-        )
-        assert isinstance(found, Decided)
-        return json_reply(
-            decisions.reply_of((await api.service.find(fields.model, Decide.model_kind)).id, found)
-        )
-
+    deciding = Deciding(api)
+    asked, answered = kind.DecisionRequest, kind.DecisionReply
     return [
-        *both("/decisions", decide, "POST", body=decisions.DecisionRequest, answer=decisions.DecisionReply)
+        *both("/systemone", deciding.systemone, "POST", body=asked, answer=answered),
+        *both("/decisions", deciding.decisions, "POST", body=asked, answer=answered),
     ]

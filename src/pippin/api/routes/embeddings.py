@@ -1,12 +1,13 @@
-"""`/v1/embeddings`."""
+"""`/v1/embeddings`, `/v1/rerank`, and `/v2/rerank`, Cohere's newer path."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.kinds import embeddings
-from pippin.api.routing import Api, Endpoint, both
-from pippin.core.events import Embedded
+from pippin.api.access.exchange import exchange_of
+from pippin.api.kinds import embeddings, reranking
+from pippin.api.routing import Api, DocumentedRoute, Endpoint, both, json_reply
+from pippin.core.events import Embedded, Ranked
 
 
 def embedding(api: Api) -> Endpoint:
@@ -28,6 +29,35 @@ def embedding(api: Api) -> Endpoint:
     return embed
 
 
+def ranking(api: Api) -> Endpoint:
+    """The endpoint that orders documents."""
+
+    async def rerank(request: Request) -> Response:
+        """Documents in the order of how well they fit a query"""
+        fields, unknown = await api.handler.json_of(request, reranking.RERANK.decode)
+        api.handler.note_unknown("rerank", unknown)
+        task = await api.handler.media.resolve_rerank(reranking.rerank_task_of(fields))
+        [*_, found] = await api.handler.task(
+            request, task, model=fields.model, operation="rerank", admitted=True
+        )
+        assert isinstance(found, Ranked)
+        name = (await api.service.find(fields.model, task.model_kind)).id
+        stem = exchange_of(request.scope).id
+
+        def draw() -> Response:
+            usual = api.options.return_documents
+            return json_reply(reranking.draw_ranking(fields, found, id=stem, model=name, usual=usual))
+
+        return await api.handler.large.do(reranking.size_of(task), draw)
+
+    return rerank
+
+
 def routes(api: Api) -> list[BaseRoute]:
     asked, answered = embeddings.EmbeddingRequest, embeddings.EmbeddingReply
-    return [*both("/embeddings", embedding(api), "POST", body=asked, answer=answered)]
+    body, answer, rerank = reranking.RerankRequest, reranking.RerankReply, ranking(api)
+    return [
+        *both("/embeddings", embedding(api), "POST", body=asked, answer=answered),
+        *both("/rerank", rerank, "POST", body=body, answer=answer),
+        DocumentedRoute("/v2/rerank", rerank, ["POST"], body, answer),
+    ]

@@ -1,4 +1,4 @@
-"""`/v1/images/...`: pictures from texts, pictures from pictures, and URLs to fetch them from."""
+"""`/v1/images/...`: pictures from texts, and pictures from pictures."""
 
 import asyncio
 from dataclasses import dataclass
@@ -8,13 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.access.errors import not_found
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
 from pippin.api.dialects.shared.fields import invalid, unsupported
 from pippin.api.http.forms import is_form
-from pippin.api.kinds import image_replies, images
-from pippin.api.routing import VERSION, Api, both, json_reply
+from pippin.api.kinds import images
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.errors import ServerError
 from pippin.core.events import PicturesDone
 from pippin.core.models import ModelInfo
@@ -24,20 +23,18 @@ TASKS: Final[dict[str, Literal["generate", "edit"]]] = {"generate": "generate", 
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    pictures = ImageRoutes(api, image_replies.PictureShelf())
-    reply = image_replies.ImagesReply
+    pictures = ImageRoutes(api)
+    reply = images.ImagesReply
     return [
         *both("/images/generations", pictures.generate, "POST", body=images.ImageRequest, answer=reply),
         *both("/images/edits", pictures.edit, "POST", body=images.ImageEditRequest, answer=reply, form=True),
         *both("/images/defaults", pictures.defaults),
-        *both("/images/files/{name}", pictures.fetch, media=["image/png", "image/jpeg", "image/webp"]),
     ]
 
 
 @dataclass(frozen=True)
 class ImageRoutes:
     api: Api
-    shelf: image_replies.PictureShelf
 
     async def generate(self, request: Request) -> Response:
         """Pictures from a text"""
@@ -110,32 +107,12 @@ class ImageRoutes:
             )
         return info
 
-    async def fetch(self, request: Request) -> Response:
-        """A picture that an answer gave the address of"""
-        kept = self.shelf.get(request.path_params["name"])
-        if kept is None:
-            raise ServerError.of(not_found())
-        return Response(kept.data, media_type=kept.media, headers={"cache-control": "private, max-age=3600"})
-
     async def _answer(
         self, request: Request, fields: images.ImageFields, task: GenerateImages, operation: str
     ) -> Response:
-        handler, model = self.api.handler, fields.model or "default"
-        if fields.stream:
-            events = image_replies.ImageEvents(fields, task, edit=operation == "image_edits")
-            exchange = exchange_of(request.scope)
-            streamed = await handler.prepare_task(
-                exchange, task, model=model, operation=operation, encoder=events
-            )
-            return await handler.answers.reply(request, exchange, streamed)
-        found = await handler.task(request, task, model=model, operation=operation, admitted=True)
+        model = fields.model or "default"
+        found = await self.api.handler.task(request, task, model=model, operation=operation, admitted=True)
         done = found[-1]
         assert isinstance(done, PicturesDone)
-        base = str(request.base_url).rstrip("/")
-
-        def address(data: bytes) -> str:
-            return f"{base}{VERSION}/images/files/{self.shelf.put(data, task.format)}"
-
-        shelve = address if fields.response_format == "url" else None
-        reply = await asyncio.to_thread(image_replies.draw, task, found, done.usage.prompt_tokens, shelve)
+        reply = await asyncio.to_thread(images.draw, task, found, done.usage.prompt_tokens)
         return await asyncio.to_thread(json_reply, reply)

@@ -1,17 +1,16 @@
-"""`/api/v0/*` and `/api/v1/models`: the part of LM Studio's REST API that plug-ins use.
+"""`/api/v0/*`: the part of LM Studio's REST API that plug-ins use.
 
 Paths, fields and answers are those of https://lmstudio.ai/docs/developer/rest. Chats, completions and embeddings are
 OpenAI's APIs under LM Studio's paths; answers to the first two also tell how fast they were, and by which model.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -20,21 +19,16 @@ from pippin import __version__
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, Dialect, Encoder, RunInfo
-from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import Contract
 from pippin.api.dialects.shared.frames import DONE
 from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.api.kinds.embeddings import EmbeddingReply, EmbeddingRequest
 from pippin.api.routes.embeddings import embedding
 from pippin.api.routing import Api, both, json_reply
 from pippin.core.completion import Completion
-from pippin.core.errors import ServerError
 from pippin.core.events import Event, Finished, FinishReason
 from pippin.core.models import ModelInfo, ModelState
 
 Kind = Literal["llm", "vlm", "embeddings"]
-
-STATEFUL: Final = "Use /v1/responses, which keeps conversations, or /api/v0/chat/completions."
 
 
 class ListedModel(Struct, kw_only=True):
@@ -53,30 +47,6 @@ class ListedModel(Struct, kw_only=True):
     object: Literal["model"] = "model"
 
 
-class LoadBody(Struct, kw_only=True):
-    model: Annotated[Name, Meta(description="Name of the model.")]
-    context_length: Annotated[
-        Annotated[int, Meta(ge=1, le=2**40)] | None,
-        Meta(description="Only what the model is served with: the operator sets `--context-length`."),
-    ] = None
-    echo_load_config: bool | None = None
-
-
-class UnloadBody(Struct, kw_only=True):
-    instance_id: Annotated[Name, Meta(description="Name of the model.")]
-
-
-LOAD: Final = Contract(
-    LoadBody,
-    {},
-    dict.fromkeys(
-        ("eval_batch_size", "flash_attention", "num_experts", "offload_kv_cache_to_gpu"),
-        "the operator says how models run.",
-    ),
-)
-UNLOAD: Final = Contract(UnloadBody)
-
-
 def routes(api: Api) -> list[BaseRoute]:
     models = LMStudioModels(api)
     return [
@@ -85,10 +55,6 @@ def routes(api: Api) -> list[BaseRoute]:
         *_as(api, "/chat/completions"),
         *_as(api, "/completions"),
         *both("/api/v0/embeddings", embedding(api), "POST", body=EmbeddingRequest, answer=EmbeddingReply),
-        *both("/api/v1/models", models.listed_newer),
-        *both("/api/v1/models/load", models.load, "POST", body=LoadBody),
-        *both("/api/v1/models/unload", models.unload, "POST", body=UnloadBody),
-        *both("/api/v1/chat", _stateful, "POST"),
     ]
 
 
@@ -208,19 +174,10 @@ def _as(api: Api, path: str) -> Sequence[BaseRoute]:
     return both(f"/api/v0{path}", generate, "POST", body=dialect.contract.body, answer=dialect.answer)
 
 
-async def _stateful(request: Request) -> Response:
-    """Refused: conversations are kept by Responses"""
-    raise ServerError("unsupported", f"LM Studio's stateful chats are not offered. {STATEFUL}")
-
-
 def kind_of(info: ModelInfo) -> Kind:
     if info.kind == "embeddings":
         return "embeddings"
     return "vlm" if info.capabilities.images else "llm"
-
-
-def publisher_of(info: ModelInfo) -> str:
-    return info.id.partition("/")[0] if "/" in info.id else "local"
 
 
 def listed(info: ModelInfo, state: ModelState | None) -> ListedModel:
@@ -228,7 +185,7 @@ def listed(info: ModelInfo, state: ModelState | None) -> ListedModel:
     return ListedModel(
         id=info.id,
         type=kind_of(info),
-        publisher=publisher_of(info),
+        publisher=info.id.partition("/")[0] if "/" in info.id else "local",
         arch=info.architecture or info.kind,
         quantization=info.quantization or info.dtype or "unknown",
         state="loaded" if is_loaded else "not-loaded",
@@ -238,45 +195,16 @@ def listed(info: ModelInfo, state: ModelState | None) -> ListedModel:
     )
 
 
-def listed_newer(info: ModelInfo, state: ModelState | None) -> dict[str, Any]:
-    """A model as `/api/v1/models` lists it."""
-    is_loaded = state is not None and state.state == "loaded"
-    instance = {"id": info.id, "config": {"context_length": info.context_window}}
-    return {
-        "type": "embedding" if info.kind == "embeddings" else "llm",
-        "publisher": publisher_of(info),
-        "key": info.id,
-        "display_name": info.id.rpartition("/")[2],
-        "architecture": info.architecture,
-        "quantization": {"name": info.quantization or info.dtype, "bits_per_weight": None},
-        "size_bytes": info.size_bytes,
-        "params_string": None,
-        "loaded_instances": [instance] if is_loaded else [],
-        "max_context_length": info.context_window,
-        "format": "mlx",
-        "capabilities": {
-            "vision": info.capabilities.images,
-            "trained_for_tool_use": info.capabilities.tools,
-        },
-        "description": None,
-    }
-
-
-def check_window(asked: int | None, info: ModelInfo) -> None:
-    """Raises `ServerError` if the requested context is longer than the one the model is served with."""
-    window = info.context_window
-    if asked is not None and window is not None and asked > window:
-        message = f"`context_length` must not be above {window}, with which the model is served."
-        raise ServerError("invalid_request", message, "context_length")
-
-
 @dataclass(frozen=True)
 class LMStudioModels:
     api: Api
 
     async def listed(self, request: Request) -> Response:
         """The models that are here"""
-        data = [listed(info, state) for info, state in await self._found(request)]
+        found = await asyncio.to_thread(self.api.service.models)
+        kinds = ("language", "embeddings", "scripted")
+        states, opens = self._states(), exchange_of(request.scope).opens
+        data = [listed(info, states.get(info.id)) for info in found if info.kind in kinds and opens(info)]
         return json_reply({"object": "list", "data": data})
 
     async def one(self, request: Request) -> Response:
@@ -285,47 +213,6 @@ class LMStudioModels:
         info = await self.api.service.find(name)
         check_model(exchange_of(request.scope), name, info)
         return json_reply(listed(info, self._states().get(info.id)))
-
-    async def listed_newer(self, request: Request) -> Response:
-        """The models that are here, and which are in memory"""
-        return json_reply(
-            {"models": [listed_newer(info, state) for info, state in await self._found(request)]}
-        )
-
-    async def load(self, request: Request) -> Response:
-        """Loads a model"""
-        given = await self.api.handler.json_of(request, LOAD.decode, counted=False)
-        fields, unknown = given
-        self.api.handler.note_unknown("lm_studio_load", unknown)
-        info = await self.api.service.find(fields.model)
-        check_window(fields.context_length, info)
-        started = time.monotonic()
-        await self.api.service.pool.load(info.id)
-        info = self.api.service.pool.info(info.id) or info  # some windows are known only after loading
-        check_window(fields.context_length, info)
-        reply: dict[str, Any] = {
-            "type": "embedding" if info.kind == "embeddings" else "llm",
-            "instance_id": info.id,
-            "load_time_seconds": round(time.monotonic() - started, 3),
-            "status": "loaded",
-        }
-        if fields.echo_load_config:
-            reply["load_config"] = {"context_length": info.context_window}
-        return json_reply(reply)
-
-    async def unload(self, request: Request) -> Response:
-        """Unloads a model"""
-        fields, unknown = await self.api.handler.json_of(request, UNLOAD.decode, counted=False)
-        self.api.handler.note_unknown("lm_studio_unload", unknown)
-        info = await self.api.service.find(fields.instance_id)
-        await self.api.service.pool.unload(info.id)
-        return json_reply({"instance_id": info.id})
-
-    async def _found(self, request: Request) -> list[tuple[ModelInfo, ModelState | None]]:
-        found = await asyncio.to_thread(self.api.service.models)
-        kinds = ("language", "embeddings", "scripted")
-        states, opens = self._states(), exchange_of(request.scope).opens
-        return [(info, states.get(info.id)) for info in found if info.kind in kinds and opens(info)]
 
     def _states(self) -> dict[str, ModelState]:
         return {state.id: state for state in self.api.service.pool.states()}

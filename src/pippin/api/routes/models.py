@@ -60,10 +60,17 @@ def _capabilities(info: ModelInfo) -> dict[str, Any]:
     }
 
 
+def as_typesafe(info: ModelInfo) -> dict[str, str]:
+    day = datetime.fromtimestamp(info.created, UTC).date().isoformat()
+    return {"name": info.id, "description": f"A model of kind {info.kind}.", "release_date": day}
+
+
 def _said(supported: bool) -> dict[str, Any]:
     return {"supported": supported}
 
 
+TYPESAFE: Final = "x-typesafe-sdk"
+"""The header that TypeSafe's clients send, which read a list of their own."""
 OWNER = "pippin"
 OWNERS: Final[dict[Compat, str]] = {
     "mlx-server": "local",
@@ -119,16 +126,22 @@ class Listing:
             )
         found = await asyncio.to_thread(self.api.service.models)  # reads the disk
         missing = await asyncio.to_thread(self.api.service.missing)
-        here = {info.id for info in found}
-        shown = list(filter(exchange_of(request.scope).opens, (*found, *missing)))
-        page, more = page_of(shown, request.query_params)
+        claude = await asyncio.to_thread(self.api.service.claude_names)
+        here = {info.id: info for info in found} | claude
+        opened = exchange_of(request.scope).opens
+        named = [msgspec.structs.replace(info, id=name) for name, info in claude.items() if opened(info)]
+        page, more = page_of([*filter(opened, (*found, *missing)), *named], request.query_params)
         data = [
-            await self._described(request, info) if info.id in here else self._missing(request, info)
+            await self._described(request, here[info.id]) | {"id": info.id}
+            if info.id in here
+            else self._missing(request, info)
             for info in page
         ]
         ends = (
             {"first_id": page[0].id, "last_id": page[-1].id} if page else {"first_id": None, "last_id": None}
         )
+        if TYPESAFE in request.headers:
+            return json_reply({"models": list(map(as_typesafe, page))})
         return json_reply({"object": "list", "data": data, "has_more": more, **ends})
 
     async def one(self, request: Request) -> Response:

@@ -43,7 +43,7 @@ from pippin.core.events import Embedded
 from pippin.core.models import ModelInfo, ModelState
 from pippin.core.tasks import Embed
 
-API_VERSION: Final = "0.13.0"
+API_VERSION: Final = "0.40.12"
 """The version of Ollama whose API is implemented; clients query it to learn what they may send."""
 
 FOR_EVER: Final = datetime(2318, 1, 1, tzinfo=UTC)

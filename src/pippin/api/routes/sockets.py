@@ -1,7 +1,5 @@
 """The WebSocket routes, and a refusal for all other paths."""
 
-import asyncio
-
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -17,13 +15,11 @@ NO_SOCKET = ErrorReport(
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    listening = asyncio.Semaphore(connection.LISTENERS)
-
     async def responses(socket: WebSocket) -> None:
         await ResponsesSocket(api, socket).serve()
 
     async def realtime(socket: WebSocket) -> None:
-        await connection.serve(api, socket, listening)
+        await connection.serve(api, socket)
 
     async def none(socket: WebSocket) -> None:
         await socket.send_denial_response(api.access.errors.reply(NO_SOCKET, socket.scope))

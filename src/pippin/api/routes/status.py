@@ -1,5 +1,6 @@
-"""`/v1/status`, `/v1/queue/stats`, `/v1/cache/stats`, `/v1/moe-offload/stats`: the state of the engines."""
+"""The state of the engines: `/v1/status`, `/v1/queue/stats`, `/v1/cache/stats`, `/v1/moe-offload/stats`, `/metrics`."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +13,19 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.routes.health import current_state, name_of_default, options_of, worker_body
-from pippin.api.routes.metrics import stats_of_loaded
 from pippin.api.routing import Api, both, json_reply
+from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.options.server import ServerOptions
+from pippin.core.errors import ServerError
 from pippin.core.models import CacheStats, EngineStats, ExpertStats, ModelInfo, ModelState, RequestStatus
+
+
+async def stats_of_loaded(api: Api) -> dict[str, EngineStats]:
+    """A snapshot of the statistics of each loaded model; the pool answers within a second at worst."""
+    loaded = [state.id for state in api.service.pool.states() if state.state == "loaded"]
+    stats = await asyncio.gather(*(api.service.pool.stats(name) for name in loaded))
+    return dict(zip(loaded, stats, strict=True))
+
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -28,6 +38,7 @@ def routes(api: Api) -> list[BaseRoute]:
         *both("/queue/stats", pages.queue),
         *both("/cache/stats", pages.cache),
         *both("/moe-offload/stats", pages.experts),
+        *both("/metrics", pages.metrics, media=["text/plain"]),
     ]
 
 
@@ -129,6 +140,26 @@ class StatusPages:
             | {"engine_cache": cache_body(total) if stats else None}
             | {"models": {model: cache_body(each.cache) for model, each in stats.items()}}
         )
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus text if the operator enables it, or JSON under the profile of mlx_vlm.server."""
+        api = self.api
+        loaded, uptime = await stats_of_loaded(api), time.time() - api.started
+        if isinstance(api.observer, RecentRequests):
+            return json_reply(api.observer.body(uptime, EngineStats.total(loaded.values())))
+        if not api.options.enable_metrics:
+            raise ServerError(
+                "not_found", "Metrics are off; the operator turns them on with --enable-metrics."
+            )
+        from pippin.api.telemetry.metrics import Metrics, gauges, mcp_gauges
+
+        assert isinstance(api.observer, Metrics)
+        figures = gauges(api.service.pool.states(), loaded, uptime)
+        # In a thread: hundreds of models and routes make tens of thousands of lines.
+        text = await asyncio.to_thread(
+            api.observer.render, [*figures, *mcp_gauges(api.handler.tools.servers)]
+        )
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def experts(self, request: Request) -> Response:
         """How experts that lie on the disk are used, as mlx_vlm.server has it: the sums, and each model's own."""

@@ -1,4 +1,5 @@
-"""`/tokenize`, `/detokenize`, `/apply-template`: the models' tokenizers, in vLLM's and llama.cpp's form."""
+"""The models' tokenizers: `/tokenize`, `/detokenize`, `/apply-template`, in vLLM's and llama.cpp's form, and
+`/v1/messages/count_tokens`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -9,6 +10,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.dialects.chat import dialect as openai_chat
+from pippin.api.dialects.messages.dialect import MessagesBody, MessagesDialect
+from pippin.api.dialects.messages.encode import TokenCount
 from pippin.api.dialects.shared import openai
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, decode_json, invalid
@@ -48,12 +51,16 @@ TEMPLATE = Contract(
 )
 
 
+COUNTING: Final = MessagesDialect(counting=True)
+
+
 def routes(api: Api) -> list[BaseRoute]:
     tokens = TokenRoutes(api)
     return [
         *both("/tokenize", tokens.tokenize, "POST", body=TokenizeRequest),
         *both("/detokenize", tokens.detokenize, "POST", body=DetokenizeRequest),
         *both("/apply-template", tokens.apply_template, "POST", body=openai_chat.ChatRequest),
+        *both("/messages/count_tokens", tokens.count, "POST", body=MessagesBody, answer=TokenCount),
     ]
 
 
@@ -92,6 +99,9 @@ class TokenRoutes:
         rendered = await self._render(request, wanted)
         reply = {"prompt": rendered.text, "count": len(rendered.tokens)}
         return await self.api.handler.large.do(len(rendered.text), json_reply, reply)
+
+    async def count(self, request: Request) -> Response:
+        return json_reply(TokenCount(input_tokens=await self.api.handler.count(request, COUNTING)))
 
     async def _render(self, request: Request, wanted: GenerationRequest) -> Rendered:
         result = await self._perform(request, RenderTemplate(wanted), wanted.model)

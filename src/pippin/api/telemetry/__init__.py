@@ -1,1 +1,1 @@
-"""How requests and engines are counted, timed and traced. Begin with `observer.py`."""
+"""How requests and engines are counted and timed, as `Observer` in `answers/answer.py` says."""

@@ -249,6 +249,7 @@ def _of_engines(stats: Mapping[str, EngineStats]) -> Iterable[Metric]:
         ("kv_bytes", "KV cache of live rows.", lambda each: each.kv_bytes),
         ("kv_limit_bytes", "The most it may take.", lambda each: each.kv_limit_bytes),
         ("weight_bytes", "Weights.", lambda each: each.weight_bytes),
+        ("forced_tokens", "Tokens that a grammar left no choice about.", lambda each: each.forced_tokens),
         ("media_encoded", "Pictures, clips and recordings encoded.", lambda each: each.media_encoded),
         ("media_reused", "Those whose features were kept.", lambda each: each.media_reused),
         ("generation_tokens_per_second", "New tokens a second.", lambda each: each.generation_tps),

@@ -53,8 +53,8 @@ def heed_interrupts() -> None:
 
 @contextlib.contextmanager
 def unseen_keys() -> Iterator[None]:
-    """Do not echo keys while an answer is drawn: they would appear inside it, and a line break would shift it. The next
-    prompt gets the keys; ctrl-C stops the answer and drops them, as on any terminal."""
+    """Do not echo keys while an answer is written: they would appear inside it. The next prompt gets the keys; ctrl-C
+    stops the answer and drops them, as on any terminal."""
     if not sys.stdin.isatty():
         yield
         return

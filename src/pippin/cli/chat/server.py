@@ -16,8 +16,7 @@ from urllib.parse import quote
 
 from pippin.cli.chat.client import ChatClient
 from pippin.cli.local import open_catalog, settings_of
-from pippin.cli.owner import ownership
-from pippin.cli.running import address, is_there, running_servers
+from pippin.cli.running import address, is_there, ownership, running_servers
 from pippin.cli.terminal import progress, say, size, table
 from pippin.config import environment
 from pippin.core.errors import ServerError

@@ -199,8 +199,8 @@ class Session:
                     raise
                 stopped = True
         self.conversation.answered(answer)
-        if self.wishes.plain:
-            sys.stdout.write("" if answer.endswith("\n") else "\n")
+        sys.stdout.write("" if answer.endswith("\n") else "\n")
+        sys.stdout.flush()
         self._comment(stopped=stopped)
 
     def _comment(self, *, stopped: bool) -> None:

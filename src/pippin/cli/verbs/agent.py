@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SEPARATOR: Final = "--"
 FALLBACK_WINDOW: Final = 8_192  # tokens, for models that do not state a window
+CLAUDE: Final = "claude-"
+ANY_CLAUDE: Final = "claude-opus-5"
 EPILOG: Final = (
     "What an agent must be told of the server lies in Pippin's own folder and in variables of its process; your own "
     'files are not written. Words behind -- are the agent\'s: pippin agent claude -- -p "Fix the tests."'
@@ -91,7 +93,7 @@ def _run(name: str, agent: "Agent", parsed: Namespace, arguments: tuple[str, ...
             say(error.report.message, sys.stderr)
         target = Target(
             address=server.client.address,
-            model=server.model,
+            model=name_for(agent, server),
             window=server.facts.get("context_window") or FALLBACK_WINDOW,
             key=server.client.key,
             folder=environment.home() / "agents" / name,
@@ -123,6 +125,21 @@ def check(name: str, agent: "Agent", server: "Reached") -> None:
     raise ServerError(
         "invalid_request",
         f"{server.model} {lacking}, which {name} needs. {way_out} --force starts it all the same.",
+    )
+
+
+def name_for(agent: "Agent", server: "Reached") -> str:
+    """The model's name for the agent, which may take names of Anthropic's models alone. Raises `ServerError`."""
+    if not agent.claude_names:
+        return server.model
+    listed = [str(each["id"]) for each in server.client.request("GET", "/v1/models")["data"]]
+    for name in (*(each for each in listed if each.startswith(CLAUDE)), ANY_CLAUDE):
+        if server.client.request("GET", f"/v1/models/{name}")["id"] == server.model:
+            return name
+    raise ServerError(
+        "invalid_request",
+        f"It takes names of Anthropic's models alone, and {server.model} has none. Start the server with "
+        "--list-claude-names.",
     )
 
 

@@ -19,13 +19,8 @@ if TYPE_CHECKING:
 
 def run(arguments: Sequence[str]) -> int:
     parsed = new_parser().parse(arguments)
-    from pippin.cli.bench import compared, read_report
     from pippin.cli.chat.server import reached
 
-    if parsed.compare:
-        before, after = (read_report(Path(path)) for path in parsed.compare)
-        say(compared(before, after))
-        return 0
     with reached(parsed, parsed.model) as server:
         return _sweep(parsed, server)
 
@@ -45,9 +40,6 @@ def new_parser() -> Parser:
         "--requests", type=int, default=2, metavar="COUNT", help="of each client (default: 2)"
     )
     parser.add_argument("--json", metavar="FILE", help="write what was measured as JSON")
-    parser.add_argument(
-        "--compare", nargs=2, metavar="FILE", help="compare two files of --json, and measure nothing"
-    )
     parser.add_argument("--keep", action="store_true", help="let a server that was started for this stay")
     parser.add_argument("--server", help="address of the server; the one running here if not given")
     parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
@@ -72,7 +64,6 @@ def _sweep(parsed: Namespace, server: "Reached") -> int:
     if parsed.json:
         report = Report(server.model, server.client.address, points)
         Path(parsed.json).expanduser().write_text(json.dumps(msgspec.to_builtins(report), indent=2) + "\n")
-        say(f"Compare it with another run: pippin bench --compare {parsed.json} OTHER.json")
     return 0
 
 

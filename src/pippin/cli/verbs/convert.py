@@ -26,7 +26,6 @@ from pippin.core.errands import (
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 
-PROCESS: Final = "pippin.worker.conversion"
 DTYPE_BITS: Final = {"float32": 32, "float16": 16, "bfloat16": 16, None: 32}
 MODE_SHAPES: Final = {"affine": (4, 64), "mxfp4": (4, 32), "nvfp4": (4, 16), "mxfp8": (8, 32)}
 """Bits and group size of each mode; only affine allows other values."""
@@ -79,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
             sys.stderr,
         )
     with progress(f"Converting {info.id}:", bytes_counted=True) as tell:
-        done = run_errand(PROCESS, WorkerSpec(info=info), asked, Converted, tell)
+        done = run_errand("convert", WorkerSpec(info=info), asked, Converted, tell)
     say(_told(info.id, name if parsed.output is None else str(target), done))
     return 0
 

@@ -36,8 +36,7 @@ def run(arguments: Sequence[str]) -> int:
         value = getattr(parsed, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name} {value}: at least 1.")
-    from pippin.cli.fitting.fit import budget_of, measure
-    from pippin.cli.fitting.source import read_source
+    from pippin.cli.fitting.fit import budget_of, measure, read_source
 
     settings = settings_of(parsed)
     source = read_source(open_catalog(settings), parsed.model, settings.server.model_defaults)

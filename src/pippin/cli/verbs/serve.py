@@ -13,8 +13,7 @@ from pippin.cli.arguments import Parser, option_parser
 from pippin.cli.greeting import Preparation, example_of, greet, served_models
 from pippin.cli.local import open_catalog
 from pippin.cli.logs import configure_logging
-from pippin.cli.owner import end_with_owner
-from pippin.cli.running import RunningServer, announced, log_file
+from pippin.cli.running import RunningServer, announced, end_with_owner, log_file
 from pippin.cli.verbs import version
 from pippin.config.errors import ConfigError
 from pippin.config.load import load

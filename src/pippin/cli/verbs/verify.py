@@ -1,26 +1,26 @@
 """`pippin verify`: checks that a model is served with its publisher's quality."""
 
 import asyncio
+import importlib.util
 import json
+import subprocess
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from pippin.cli.arguments import Parser, some_options
 from pippin.cli.local import OPTIONS, open_catalog, run_errand, settings_of
+from pippin.cli.report import as_page, as_text
 from pippin.cli.terminal import progress, say
-from pippin.cli.verify import lm_eval
-from pippin.cli.verify.report import as_page, as_text
 from pippin.config import environment
+from pippin.config.errors import ConfigError
 from pippin.config.verified import keep
 from pippin.core.errands import SECTIONS, Report, Verification
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
-
-PROCESS: Final = "pippin.worker.verification"
 
 
 def new_parser() -> Parser:
@@ -54,8 +54,10 @@ def new_parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     parsed = new_parser().parse(arguments)
     sections = tuple(name for name in SECTIONS if name in (parsed.only or SECTIONS))
-    if parsed.lm_eval:
-        lm_eval.refuse_missing(parsed.lm_eval)
+    if parsed.lm_eval and importlib.util.find_spec("lm_eval") is None:
+        raise ConfigError(
+            f'--lm-eval {parsed.lm_eval}: the library lm-eval is not installed. Install it: pip install "lm-eval[api]"'
+        )
     catalog = open_catalog(settings_of(parsed))
 
     def found(name: str) -> WorkerSpec:
@@ -69,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
     against = found(parsed.against).info.path if parsed.against else None
     with progress(f"Verifying {spec.info.id}:") as tell:
         asked = Verification(sections=sections, against=against)
-        report = run_errand(PROCESS, spec, asked, Report, tell)
+        report = run_errand("verify", spec, asked, Report, tell)
     if sections == SECTIONS:
         keep(report)
     if parsed.html:
@@ -85,4 +87,13 @@ def _evaluate(parsed: Namespace, report: Report) -> int:
     parsed.keep = False
     with reached(parsed, parsed.model) as server:
         key = parsed.api_key or environment.client_key()
-        return lm_eval.run_tasks(parsed.lm_eval, server.client.address, server.model, report.folder, key)
+        return _run_lm_eval(parsed.lm_eval, server.client.address, server.model, report.folder, key)
+
+
+def _run_lm_eval(tasks: str, address: str, model: str, folder: str, key: str | None) -> int:
+    """Run tasks of the library lm-eval on a server's completions; it prints its table. Returns its exit status."""
+    server = f"model={model},base_url={address}/v1/completions,tokenizer={folder},num_concurrent=8"
+    command = [sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", server]
+    # lm-eval reads the key from this variable alone.
+    variables = {**environment.variables(), "OPENAI_API_KEY": key or "none"}
+    return subprocess.run([*command, "--tasks", tasks], env=variables, check=False).returncode

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, field
 from pippin.config.options.marks import HOT, default_of, flag
 from pippin.core import parameters as p
 from pippin.core.models import RankBackend
-from pippin.core.requests import OverflowPolicy, Sampling
+from pippin.core.requests import JsonSpacing, LoopGuard, OverflowPolicy, Sampling
 
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
@@ -114,6 +114,9 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_request_tokens: Annotated[
         Positive | None, Meta(description="Most new tokens that a request may ask for.", extra=HOT)
     ] = None
+    loop_guard: Annotated[
+        LoopGuard, Meta(description="What to do with an answer that repeats itself without end.", extra=HOT)
+    ] = "stop"
     temperature: Annotated[Annotated[float, p.TEMPERATURE.bounds] | None, default_of(p.TEMPERATURE)] = None
     top_p: Annotated[Annotated[float, p.TOP_P.bounds] | None, default_of(p.TOP_P)] = None
     top_k: Annotated[Annotated[int, p.TOP_K.bounds] | None, default_of(p.TOP_K)] = None
@@ -227,6 +230,14 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(description="Propose tokens by looking up the text so far."),
     ] = False
 
+    json_spacing: Annotated[
+        JsonSpacing,
+        Meta(
+            description="White space in JSON that a schema asks for: as the model likes, a space after each colon and "
+            "comma, or none. Where it is fixed, fewer tokens are computed one by one."
+        ),
+    ] = "any"
+
     # Media
     min_pixels: Annotated[Positive | None, Meta(description="Smallest area of a picture, in pixels.")] = None
     max_pixels: Annotated[Positive | None, Meta(description="Largest area of a picture, in pixels.")] = None
@@ -274,7 +285,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(
             description="The Ray cluster that runs the replicas, HOST:PORT, or `auto` for the one that this machine "
             "has joined (`pippin join`), or else for one of this machine alone. Ray places each where its memory is "
-            "free; a language model that no machine has the memory for is split over several."
+            "free."
         ),
     ] = None
     machine_command: Annotated[

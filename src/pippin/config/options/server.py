@@ -71,6 +71,13 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     claude_model: Annotated[
         str | None, Meta(description="Model that answers for any claude-* name.", extra=HOT)
     ] = None
+    list_claude_names: Annotated[
+        bool,
+        Meta(
+            description="List language models under names of Anthropic's models too, for programs that take no others.",
+            extra=HOT,
+        ),
+    ] = False
     any_model_name: Annotated[
         bool,
         Meta(
@@ -161,6 +168,10 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout: Annotated[
         Annotated[float, Meta(gt=0)] | None, Meta(description="Seconds a request may take.", extra=HOT)
     ] = None
+    resume_streams: Annotated[
+        bool,
+        Meta(description="Let a stream whose model's process dies go on with the next one.", extra=HOT),
+    ] = True
     keepalive_interval: Annotated[
         float, Meta(gt=0, description="Seconds of silence before a stream gets a comment.", extra=HOT)
     ] = 10.0

@@ -21,7 +21,7 @@ import msgspec
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
-from pippin.core.events import Accepted, Event, Picture, PicturesDone, Progress, Usage
+from pippin.core.events import Accepted, Event, Picture, PicturesDone, Usage
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import GenerateImages, Task
 from pippin.engines import pictures
@@ -424,7 +424,6 @@ def painter(task: GenerateImages, given: "list[Image]", words: int) -> Callable[
                 for index in range(task.n):
                     seed = (first + index) % 2**32
                     image = painted(pipeline, task, paths, seed)
-                    call.emit(Progress(index + 1, task.n))
                     data = pictures.encode(image, task.format, task.quality)
                     call.emit(Picture(index, data, image.size[0], image.size[1], seed))
                     tokens += picture_tokens(*image.size)

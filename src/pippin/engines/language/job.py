@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from pippin.core.conversation import Tool
 from pippin.core.events import Accepted
 from pippin.core.requests import GenerationRequest
@@ -9,6 +11,18 @@ from pippin.engines.language.constraints.grammar import CompiledGrammar
 from pippin.engines.language.vision.media import PromptMedia, WholePrompt
 from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.tool_format import ToolFormat
+
+
+class Branch(Struct, frozen=True):
+    """A question after the prompt, and the answers to it that are scored."""
+
+    tokens: tuple[int, ...]
+    labels: tuple[tuple[int, ...], ...]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the question and of its longest label."""
+        return len(self.tokens) + max(map(len, self.labels))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -21,7 +35,8 @@ class LanguageJob:
     prompt: tuple[int, ...]
     prompt_text: str = ""  # as rendered; only where the request asks for `echo`
     raw_prompt: bool = False  # the prompt is text to go on with, no conversation
-    max_tokens: int  # of each choice; 0 only scores the prompt
+    branches: tuple[Branch, ...] = ()  # all follow the prompt
+    max_tokens: int  # of each choice; 0 only scores the prompt and its branches
     eos: frozenset[int] = frozenset()  # tokens that end a choice; empty with `ignore_eos`
     pins: tuple[int, ...] = ()  # counts of prompt tokens after which the prefix cache keeps what it has
     thinking_open: bool = False  # the prompt ends inside reasoning

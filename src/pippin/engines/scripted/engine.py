@@ -6,7 +6,7 @@ import time
 from typing import Any, Final, Literal
 
 from pippin.core.errors import ServerError
-from pippin.core.events import Event, Finished, Progress, PromptEcho, Timings, Token, Usage
+from pippin.core.events import Event, Finished, FinishReason, Progress, PromptEcho, Scored, Timings, Token, Usage
 from pippin.core.models import CacheStats, EngineStats, RequestStatus, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.engines.base import Emission, LoadProgress
@@ -15,6 +15,7 @@ from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import scripted_tokens
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
 from pippin.output.checking import check_of
+from pippin.output.loops import LOOK_EVERY, Loops
 from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
 from pippin.output.reasoning_formats import ReasoningFormat
 
@@ -45,11 +46,14 @@ class PlayedChoice:
             markup=_markup(request, preparer.reasoning_format),
         )
         self._length = 0  # characters so far
+        self._loops = Loops(request)
+        self._tokens: list[int] = []
+        self._least = request.min_tokens
         self.logprobs = request.logprobs
 
     @property
     def over(self) -> bool:
-        return self.position >= len(self.performance.texts) or self.reader.done
+        return self.position >= len(self.performance.texts) or self.reader.done or self._loops.over
 
     def play(self) -> list[Event]:
         text = self.performance.texts[self.position]
@@ -63,16 +67,27 @@ class PlayedChoice:
             tokens = scripted_tokens([text], self.logprobs)
         events = self.reader.feed(text, tokens, self.position)
         self.check.see(events)
+        if self._loops.watches:
+            self._watch(text, events)
         return events
 
+    def _watch(self, text: str, events: list[Event]) -> None:
+        """Look for loops, as a language model's decoder does."""
+        self._tokens.append(tokenizer.token_id(text))
+        self._loops.read(events)
+        if self.position >= self._least and self.position % LOOK_EVERY == 0:
+            self._loops.look(self._tokens, tokenizer.decode)
+
     def finish(self, usage: Usage, timings: Timings) -> list[Event]:
-        reason = self.performance.reason
+        reason: FinishReason = (
+            "length" if self._loops.over and not self.reader.calls else self.performance.reason
+        )
         events = self.reader.finish(truncated=reason == "length")
         self.check.see(events)
         if self.reader.calls and reason == "stop":
             reason = "tool_calls"
         stop = self.performance.stop_sequence
-        warnings = self.check.warnings(reason if stop is None else None)
+        warnings = self.check.warnings(reason if stop is None else None) + self._loops.warnings
         return [*events, Finished(self.number, reason, stop, usage, timings, warnings)]
 
 
@@ -118,7 +133,13 @@ class Row:
                 tokens = scripted_tokens(tokenizer.pieces(self.job.prompt), request.prompt_logprobs)
                 tokens = (Token(tokens[0].id, tokens[0].raw, None), *tokens[1:]) if tokens else ()
             events.append(PromptEcho(self.job.prompt, tokens))
+        if request.decisions:
+            events.append(Scored(tuple(self._scores(each.labels) for each in request.decisions)))
         return events
+
+    def _scores(self, labels: tuple[str, ...]) -> tuple[float, ...]:
+        """Log probabilities: labels that the prompt has are four times as likely as others."""
+        return tuple(math.log(0.8 if label in self.job.prompt else 0.2) for label in labels)
 
     def play(self, now: float) -> list[Event]:
         """Play the next token of every choice that is not over."""

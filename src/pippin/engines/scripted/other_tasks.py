@@ -1,7 +1,6 @@
 """Scripted answers to everything but generation: plain functions of the input, so that tests can foretell them."""
 
 import io
-import json
 import math
 import struct
 import wave
@@ -13,7 +12,6 @@ import numpy as np
 from pippin.core.conversation import Part, Text
 from pippin.core.errors import ServerError
 from pippin.core.events import (
-    Decided,
     Embedded,
     Event,
     Picture,
@@ -30,7 +28,6 @@ from pippin.core.events import (
 from pippin.core.models import ModelInfo
 from pippin.core.tasks import (
     Conversation,
-    Decide,
     Embed,
     GenerateImages,
     ListVoices,
@@ -43,7 +40,6 @@ from pippin.engines.scripted import tokenizer
 
 VOICES = ("alba", "basil")
 SAMPLE_RATE = 16000
-G711_RATE = 8000
 SECONDS_PER_CHARACTER = 0.01
 IMAGE_TOKENS = 10
 
@@ -62,16 +58,8 @@ def answer(task: Task, info: ModelInfo, window: int) -> tuple[Event, ...]:
             return (Voices(VOICES),)
         case GenerateImages():
             return _draw(task)
-        case Decide():
-            return (_decide(task),)
         case _:
             raise ServerError("unsupported", f"The scripted model {info.id!r} does not do this.", "model")
-
-
-def _decide(task: Decide) -> Decided:
-    """The first criterion of each question, or none."""
-    answers = {asked.name: next(iter(asked.criteria or ()), None) for asked in task.questions}
-    return Decided(json.dumps(answers), used_tokens=len(tokenizer.encode(task.state)))
 
 
 def _embed(task: Embed, dimensions: int, window: int) -> Embedded:
@@ -161,8 +149,6 @@ def _speak(task: Speak) -> tuple[Event, ...]:
 
 
 def _tone(task: Speak, seconds: float) -> bytes:
-    if task.format in ("pcmu", "pcma"):
-        return b"\xd5" * int(seconds * G711_RATE)
     rate = task.rate or SAMPLE_RATE
     moments = np.arange(int(seconds * rate)) / rate
     pcm = (8000 * np.sin(2 * np.pi * 440 * (task.pitch or 1.0) * moments)).astype("<i2").tobytes()

@@ -20,6 +20,7 @@ from pippin.engines.scripted.other_tasks import answer
 from pippin.engines.scripted.performance import Performance, perform
 from pippin.engines.scripted.script import Rule, find_rule, load_script
 from pippin.output.formats import reasoning_format, tool_format
+from pippin.output.loops import repeated_calls
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class ScriptedPreparer:
             perform(request, rule, limit, choice, self.tool_format, self.reasoning_format)
             for choice in range(request.n)
         )
-        return ScriptedJob(id, Accepted(used, dropped, readable.warnings), request, rule, prompt, choices)
+        warnings = readable.warnings + repeated_calls(request)
+        return ScriptedJob(id, Accepted(used, dropped, warnings), request, rule, prompt, choices)
 
     def _readable(self, request: GenerationRequest) -> Readable:
         can = self.script.capabilities

@@ -1,14 +1,16 @@
 """The model as this server runs it, asked without a socket."""
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from msgspec.structs import replace
 
 from pippin.core.completion import Completion, collect
 from pippin.core.errors import ServerError
-from pippin.core.events import Event, Token
+from pippin.core.events import Event, Failed, Finished, Token
 from pippin.core.models import WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
@@ -18,7 +20,12 @@ from pippin.engines.language.loading.engine import open_engine
 from pippin.engines.language.prompt.preparer import LanguagePreparer, open_preparer
 from pippin.engines.language.step.engine import LanguageEngine
 
-AT_ONCE = 8
+AT_ONCE: Final = 40
+Progress = Callable[[int, int], None]
+
+
+def ignored(done: int, total: int) -> None:
+    """Progress that nobody is told."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +47,22 @@ class Served:
         """Whether the model takes conversations."""
         return self.preparer.info.capabilities.chat
 
+    @property
+    def scores(self) -> bool:
+        """Whether the engine tells log probabilities."""
+        return isinstance(self.engine, LanguageEngine)
+
     def ask(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """The greedy answers, computed together. Raises `ServerError` for a request that is refused."""
-        return self._answers([self._job(request) for request in requests])
+        return self._answers(list(map(self._job, requests)), ignored)
+
+    def ask_all(self, requests: Sequence[GenerationRequest], progress: Progress) -> list[Completion | None]:
+        """The greedy answers; None for a request that was refused. `progress` is told the requests done and those in
+        all."""
+        jobs = list(map(self._taken, requests))
+        taken = [job for job in jobs if job is not None]
+        answers = iter(self._answers(taken, lambda done, _: progress(done + jobs.count(None), len(jobs))))
+        return [None if job is None else next(answers) for job in jobs]
 
     def _job(self, request: GenerationRequest) -> LanguageJob:
         greedy = Generate(replace(request, sampling=Sampling(temperature=0.0)))
@@ -50,34 +70,26 @@ class Served:
         assert not isinstance(job, tuple)
         return job
 
-    def _answers(self, jobs: Sequence[LanguageJob]) -> list[Completion]:
-        events: dict[str, list[Event]] = {job.id: [] for job in jobs}
-        for job in jobs:
-            self.engine.submit(job)
-        while self.engine.busy:
-            for name, event in self.engine.step():
-                events[name].append(event)
-        return [collect(found) for found in events.values()]
-
-    def ask_all(
-        self, requests: Sequence[GenerationRequest], progress: Callable[[int, int], None]
-    ) -> list[Completion | None]:
-        """The greedy answers, some at a time; None for a request that was refused. `progress` is told the requests
-        done and those in all."""
-        found: list[Completion | None] = []
-        for start in range(0, len(requests), AT_ONCE):
-            jobs = [self._taken(request) for request in requests[start : start + AT_ONCE]]
-            answers = iter(self._answers([job for job in jobs if job is not None]))
-            found += [None if job is None else next(answers) for job in jobs]
-            progress(len(found), len(requests))
-        return found
-
     def _taken(self, request: GenerationRequest) -> LanguageJob | None:
         """The request's job; None if it is refused."""
         try:
             return self._job(request)
         except ServerError:
             return None
+
+    def _answers(self, jobs: Sequence[LanguageJob], progress: Progress) -> list[Completion]:
+        """The answers of jobs, `AT_ONCE` of which are under way."""
+        events: dict[str, list[Event]] = {job.id: [] for job in jobs}
+        waiting, done = deque(jobs), 0
+        while done < len(jobs):
+            while waiting and len(jobs) - len(waiting) - done < AT_ONCE:
+                self.engine.submit(waiting.popleft())
+            for name, event in self.engine.step():
+                events[name].append(event)
+                if isinstance(event, Finished | Failed):
+                    done += 1
+                    progress(done, len(jobs))
+        return [collect(found) for found in events.values()]
 
 
 def tokens_of(completion: Completion) -> tuple[Token, ...]:

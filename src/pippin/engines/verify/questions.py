@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -11,13 +11,12 @@ from pippin.core.completion import Completion
 from pippin.core.errands import Finding
 from pippin.core.requests import GenerationRequest
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.verify.asking import AT_ONCE, Served
+from pippin.engines.verify.asking import Progress, Served, ignored
 from pippin.engines.verify.findings import data, finding
 
 CHOICES: Final = 4
 MANY_LOST: Final = 0.03
 """The share of answers whose loss is more than chance: of 300 questions, 9."""
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -55,18 +54,21 @@ def questions() -> tuple[Question, ...]:
     return tuple(Question(kind, asked, tuple(choices)) for kind, asked, *choices in rows)
 
 
-def measure(served: Served, progress: Progress = lambda done, total: None) -> Answers:
-    """Ask all questions. Raises `ServerError`."""
-    right: list[bool] = []
-    scores: list[float] = []
-    some = AT_ONCE // CHOICES
-    for start in range(0, len(questions()), some):
-        asked = questions()[start : start + some]
-        found = _scores(served, asked)
-        right += [row[0] == max(row) for row in found]
-        scores += [row[0] for row in found]
-        progress(len(right), len(questions()))
-    return Answers(tuple(right), tuple(scores))
+def measure(served: Served, progress: Progress = ignored) -> Answers:
+    """Ask all questions."""
+    pairs = [(question, choice) for question in questions() for choice in question.choices]
+    rows = [_tokens(served.preparer.tokenizer, question, choice) for question, choice in pairs]
+    asked = [
+        GenerationRequest(model="verify", prompt=tuple(ids), echo=True, prompt_logprobs=0, max_tokens=0)
+        for ids, _ in rows
+    ]
+    answers = served.ask_all(asked, lambda done, total: progress(done // CHOICES, total // CHOICES))
+    found = [
+        _score(answer, length) / (len(choice.encode()) + 1)
+        for answer, (_, length), (_, choice) in zip(answers, rows, pairs, strict=True)
+    ]
+    each = [found[start : start + CHOICES] for start in range(0, len(found), CHOICES)]
+    return Answers(tuple(row[0] == max(row) for row in each), tuple(row[0] for row in each))
 
 
 def check(answers: Answers, other: Answers | None) -> Iterator[Finding]:
@@ -82,23 +84,6 @@ def check(answers: Answers, other: Answers | None) -> Iterator[Finding]:
         )
 
 
-def _scores(served: Served, asked: tuple[Question, ...]) -> list[list[float]]:
-    """The log probability a byte of each choice of these questions."""
-    rows = [
-        _tokens(served.preparer.tokenizer, question, choice)
-        for question in asked
-        for choice in question.choices
-    ]
-    requests = [
-        GenerationRequest(model="verify", prompt=tuple(ids), echo=True, prompt_logprobs=0, max_tokens=0)
-        for ids, _ in rows
-    ]
-    found = [_score(answer, length) for answer, (_, length) in zip(served.ask(requests), rows, strict=True)]
-    sizes = [len(choice.encode()) + 1 for question in asked for choice in question.choices]
-    each = [score / size for score, size in zip(found, sizes, strict=True)]
-    return [each[start : start + CHOICES] for start in range(0, len(each), CHOICES)]
-
-
 def _tokens(tokenizer: Tokenizer, question: Question, choice: str) -> tuple[list[int], int]:
     """The tokens of a question and a choice, and how many of them are the choice's."""
     opening = f"Question: {question.asked}\nAnswer:"
@@ -109,6 +94,7 @@ def _tokens(tokenizer: Tokenizer, question: Question, choice: str) -> tuple[list
     return whole, len(whole) - same
 
 
-def _score(answer: Completion, length: int) -> float:
-    tokens = () if answer.echo is None else answer.echo.tokens
+def _score(answer: Completion | None, length: int) -> float:
+    """The log probability of the last tokens of a prompt; 0 for a model that tells none."""
+    tokens = () if answer is None or answer.echo is None else answer.echo.tokens
     return sum(token.logprob or 0.0 for token in tokens[-length:])

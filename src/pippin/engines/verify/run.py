@@ -84,6 +84,8 @@ class Verifier:
         try:
             if name in ("template", "tools") and not open_preparer(self._spec).info.capabilities.chat:
                 return Section(name=name, left_out=LEFT_OUT)
+            if name in ("numbers", "questions") and not self._served.scores:
+                return Section(name=name, left_out="the model's library tells no log probabilities")
             findings, figures = getattr(self, f"_{name}")()
             section = Section(name=name, findings=tuple(findings), figures=figures)
         except ServerError as error:

@@ -1,7 +1,7 @@
 """Bundled prompts that offer tools: how many calls can be read, keep their schema, and are finished."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -13,11 +13,11 @@ from pippin.core.completion import Completion, object_of
 from pippin.core.conversation import Message, Text, Tool
 from pippin.core.errands import Finding, Severity
 from pippin.core.requests import GenerationRequest
-from pippin.engines.verify.asking import Served
+from pippin.engines.verify.asking import Progress, Served, ignored
 from pippin.engines.verify.findings import data, finding
 from pippin.output import formats
 
-ANSWER_TOKENS: Final = {False: 192, True: 1536}
+ANSWER_TOKENS: Final = {False: 128, True: 1536}
 """The most of an answer, by whether the model thinks before it. Calls of the bundled tools take less than 100."""
 FEW: Final = 0.9
 MANY_LOST: Final = 3
@@ -68,7 +68,7 @@ def prompts() -> tuple[Prompt, ...]:
     )
 
 
-def measure(served: Served, progress: Callable[[int, int], None] = lambda done, total: None) -> Counts:
+def measure(served: Served, progress: Progress = ignored) -> Counts:
     """Answer all prompts."""
     most = ANSWER_TOKENS[served.preparer.info.capabilities.reasoning]
     asked = [

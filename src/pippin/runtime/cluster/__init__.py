@@ -2,6 +2,6 @@
 
 To the server such a worker is a command whose input and output are the worker's link, as with `ssh`.
 Begin with `bridge.py`, that command and its other end, an actor; a TLS connection joins the two (`pairing.py`).
-`placement.py` is the command that holds places for a group of ranks, and `commands.py` builds the server's calls to
+`placement.py` is the command that holds places for a group of ranks, and `needs.py` builds the server's calls to
 both. Needs the extra `cluster`.
 """

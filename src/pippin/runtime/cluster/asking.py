@@ -10,8 +10,7 @@ import msgspec
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.runtime.cluster.commands import placement
-from pippin.runtime.cluster.needs import Cluster, Refused
+from pippin.runtime.cluster.needs import Cluster, Refused, placement
 
 ANSWER_WITHIN: Final = 90.0  # seconds: Ray looks for room for 60 of them
 LAST_WORDS: Final = 5.0  # seconds for a refused process to end

@@ -25,7 +25,7 @@ from pippin.config.cluster import set_ray_environment
 from pippin.config.errors import install_command
 from pippin.runtime.cluster.needs import Need
 from pippin.runtime.cluster.pairing import Identity
-from pippin.runtime.workers.stopped import until_stopped
+from pippin.runtime.workers.death import until_stopped
 
 READ_SIZE: Final = 1 << 16
 SILENT: Final = 12
@@ -231,7 +231,7 @@ class Bridge:
     def _no_room(self) -> str:
         return (
             f"No machine of the cluster has {self._need}. `ray status` shows what is taken; `pippin join` on another "
-            "machine adds it."
+            "machine adds it, and --ranks splits a language model over several."
         )
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,5 +1,7 @@
-"""What a worker needs from a machine of the cluster, as resources for Ray."""
+"""What a worker needs from a machine of the cluster, as resources for Ray, and the commands that start it there."""
 
+import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -7,6 +9,15 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from pippin.config.cluster import MACHINE
+from pippin.core.models import WorkerSpec
+from pippin.runtime.workers.machines import reached_by
+
+BRIDGE: Final = "pippin.runtime.cluster.bridge"
+PLACEMENT: Final = "pippin.runtime.cluster.placement"
+PLACE_WITHIN: Final = 60.0  # seconds for Ray to find a machine and start a process there
+CLUSTER: Final = "the cluster"
+"""Names the location of a worker that Ray has yet to place."""
+
 
 Share = Literal["shared", "whole"]
 """Whether others may run on the worker's machine, or the worker has the machine to itself."""
@@ -70,3 +81,25 @@ class Need:
     def __str__(self) -> str:
         alone = "" if self.share == "shared" else " and no other worker (--memory-bytes lets them share)"
         return f"{self.memory / (1 << 30):.1f} GiB of memory free{alone}"
+
+
+def in_the_cluster(
+    spec: WorkerSpec,
+    cluster: str,
+    need: Need,
+    *,
+    machine: str = CLUSTER,
+    seat: tuple[str, int] | None = None,
+    within: float = PLACE_WITHIN,
+) -> WorkerSpec:
+    """The spec of a worker that Ray places where `need` is free, or becomes free `within` so many seconds. For a rank:
+    at the `seat` (name and number) of its group, which is on `machine`. Raises `ServerError`."""
+    wanted = (*need.words(), str(within))
+    words = (sys.executable, "-m", BRIDGE, cluster, *wanted, spec.info.id, spec.info.path or "")
+    place = () if seat is None else (seat[0], str(seat[1]))
+    return reached_by(shlex.join((*words, *place)), spec, machine)
+
+
+def placement(*words: str) -> tuple[str, ...]:
+    """The command that passes `words` to the cluster."""
+    return (sys.executable, "-m", PLACEMENT, *words)

@@ -16,8 +16,7 @@ import msgspec
 
 from pippin.config.cluster import MACHINE, OBJECTS, memory_here
 from pippin.runtime.cluster.bridge import NOT_REACHED, NoCluster, NotPlaced, first_line, joined, silence
-from pippin.runtime.cluster.commands import PLACE_WITHIN
-from pippin.runtime.cluster.needs import Cluster, Need, Node, Places, Refused
+from pippin.runtime.cluster.needs import PLACE_WITHIN, Cluster, Need, Node, Places, Refused
 
 
 def main(arguments: Sequence[str]) -> int:

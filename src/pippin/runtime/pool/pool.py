@@ -4,24 +4,452 @@ Everything runs on one event loop. A slot is changed between two awaits, and eve
 """
 
 import asyncio
+import logging
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 
 from pippin.config.accelerator import model_memory
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import ModelOptions, machines_of, ranks_here, replicas_here
 from pippin.config.options.server import ServerOptions
+from pippin.config.worker_environment import blas_threads
 from pippin.core.decoding import convert
-from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
-from pippin.core.models import EngineStats, ModelInfo, ModelKind, ModelState
-from pippin.runtime.pool.residency import CALLED_OFF, Residency
+from pippin.core.errors import SHUTTING_DOWN, ErrorKind, ErrorReport, ServerError, without_folders
+from pippin.core.models import EngineStats, LoadState, ModelInfo, ModelKind, ModelState, WorkerSpec
+from pippin.runtime.pool.eviction import Resident, Shortage, shortage, victims
+from pippin.runtime.pool.overuse import Overuse
 from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.pool.state import Changes, Clock, Slot, SystemClock
 from pippin.runtime.ranks.group import RankLauncher
 from pippin.runtime.replicas.processes import ReplicaLauncher
+from pippin.runtime.workers.link import LOST
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Launcher, Worker
+
+log = logging.getLogger(__name__)
+
+MB: Final = 10**6  # bytes, as `pippin ps` counts them
+LEAVE_WITHIN: Final = 10.0  # seconds for an idle worker's background writes
+CALLED_OFF: Final[ErrorKind] = "cancelled"  # the error kind of a load that nobody wants any more
+LOOK_AGAIN: Final = 1.0  # seconds
+SHARE_STEP: Final = 16  # a share that changes by less than 1/16 is not announced
+
+
+GIB: Final = 1 << 30
+
+Act = Callable[[Slot], Coroutine[Any, Any, None]]
+
+
+class Admission:
+    """Admits models to memory one by one; those that need others to leave are served in order of arrival."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        budget: int,
+        slots: dict[str, Slot],
+        changes: Changes,
+        clock: Clock,
+        prepare: Act,
+        unload: Act,
+    ) -> None:
+        """`prepare` is the part of a load that takes no memory for the model."""
+        self._options = options
+        self._budget = budget
+        self._slots = slots
+        self._changes = changes
+        self._clock = clock
+        self._prepare = prepare
+        self._unload = unload
+        self._line: list[Slot] = []
+
+    def adopt(self, options: ServerOptions, budget: int) -> None:
+        self._options = options
+        self._budget = budget
+
+    async def admit(self, slot: Slot) -> None:
+        """Reserve `slot.footprint` bytes of the budget.
+
+        Waits, or raises `ServerError`, according to the contention policy.
+        """
+        if slot.footprint > self._budget:
+            raise ServerError(
+                "load_failed",
+                f"The model {slot.info.id!r} needs about {slot.footprint / GIB:.1f} GiB, more than the "
+                f"{self._budget / GIB:.1f} GiB that models may take together. Raise memory_budget_gb or "
+                "memory_percent, or choose a smaller quantisation.",
+            )
+        waits = self._options.contention_policy in ("wait_then_fail", "wait_then_preempt")
+        deadline = self._clock.now() + self._options.contention_wait if waits else None
+        self._line.append(slot)
+        try:
+            await self._in_line(slot, deadline)
+        finally:
+            self._line.remove(slot)
+            self._changes.tell()
+
+    def allowance(self, slot: Slot) -> int:
+        """Bytes for a model's weights and caches: its footprint plus an equal share of the free memory."""
+        residents = [each for each in self._slots.values() if each.resident]
+        free = max(0, self._budget - sum(each.footprint for each in residents))
+        return slot.footprint + free // max(1, len(residents))
+
+    def excess(self) -> int:
+        """Bytes by which the resident models exceed the budget."""
+        return sum(each.footprint for each in self._slots.values() if each.resident) - self._budget
+
+    async def _in_line(self, slot: Slot, deadline: float | None) -> None:
+        while True:
+            if self._line[0] is slot:
+                missing = self._missing(slot)
+                if not missing:
+                    slot.resident = True
+                    return
+                await self._make_room(slot, missing, deadline)
+                continue
+            if self._options.contention_policy == "fail" and self._missing(slot):
+                raise self._refusal(slot)
+            if not await self._changes.until(lambda: self._line[0] is slot, self._left(deadline)):
+                raise self._refusal(slot)
+
+    async def _make_room(self, slot: Slot, missing: Shortage, deadline: float | None) -> None:
+        chosen = victims(self._residents(), missing)
+        if chosen is None:
+            raise self._refusal(slot, "pinned models hold it")
+        leaving = [self._slots[resident.id] for resident in chosen]
+        for victim in leaving:
+            victim.drains += 1
+        try:
+            drained = await self._prepared_and_drained(slot, leaving, deadline)
+            if not self._missing(slot) or any(victim.pinned for victim in leaving):
+                return  # the choice made before the wait may be outdated
+            if not drained:
+                await self._preempt(slot, leaving)
+            slot.stage = "starting"
+            log.info("Unloading %s for %s.", ", ".join(each.info.id for each in leaving), slot.info.id)
+            resident = [victim for victim in leaving if victim.resident]
+            for victim in resident:
+                victim.evictions += 1
+            await asyncio.gather(*(self._unload(victim) for victim in resident))
+        finally:
+            for victim in leaving:
+                victim.drains -= 1
+            self._changes.tell()
+
+    async def _prepared_and_drained(self, slot: Slot, leaving: list[Slot], deadline: float | None) -> bool:
+        """Start the new worker while the victims finish their requests; returns whether they finished.
+
+        If the load fails in its first stage or the policy refuses it, the other task is cancelled; no model has left by
+        then.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._prepare(slot), name=f"prepare {slot.info.id}")
+                return await self._drained(slot, leaving, deadline)
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    async def _drained(self, slot: Slot, leaving: list[Slot], deadline: float | None) -> bool:
+        """Wait for the victims' requests if the policy waits at all; False if they are to be cut off."""
+
+        def done() -> bool:
+            return all(
+                not victim.resident or (victim.claims == 0 and victim.stage is None) for victim in leaving
+            )
+
+        policy = self._options.contention_policy
+        slot.stage = "waiting"
+        if policy not in ("fail", "preempt"):
+            await self._changes.until(lambda: done() or slot.lost is not None, self._left(deadline))
+        if slot.lost is not None:
+            raise ServerError.of(slot.lost)
+        if done():
+            slot.stage = "starting"
+            return True
+        if policy not in ("preempt", "wait_then_preempt"):
+            raise self._refusal(slot)
+        return False
+
+    async def _preempt(self, slot: Slot, leaving: list[Slot]) -> None:
+        # Loads are not preempted: models that preempt each other's loads would never serve anyone.
+        await self._changes.until(
+            lambda: all(victim.stage is None or not victim.resident for victim in leaving)
+        )
+        for victim in leaving:
+            if victim.worker is not None:
+                victim.worker.fail_all(
+                    ErrorReport(
+                        kind="overloaded",
+                        message=f"The model {victim.info.id!r} was unloaded to make room for "
+                        f"{slot.info.id!r}. Please send the request again.",
+                        retry_after=5.0,
+                    )
+                )
+
+    def _missing(self, slot: Slot) -> Shortage:
+        options = self._options
+        return shortage(
+            self._residents(),
+            slot.footprint,
+            slot.info.kind,
+            self._budget,
+            options.max_models,
+            options.max_models_per_kind,
+        )
+
+    def _residents(self) -> list[Resident]:
+        return [each.as_resident() for each in self._slots.values() if each.resident]
+
+    def _left(self, deadline: float | None) -> float | None:
+        return None if deadline is None else max(0.0, deadline - self._clock.now())
+
+    def _refusal(self, slot: Slot, why: str = "busy models hold it") -> ServerError:
+        return ServerError(
+            "overloaded",
+            f"There is no room in memory for the model {slot.info.id!r}: {why}. Try again later.",
+            retry_after=max(1.0, self._options.contention_wait),
+        )
+
+
+class Residency:
+    """Loads and unloads the models of slots, with at most one load, one unload and one idle timer per slot."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        estimate: Estimate,
+        memory: int,
+        slots: dict[str, Slot],
+        launch: Launcher,
+        changes: Changes,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._estimate = estimate
+        self._slots = slots
+        self._launch = launch
+        self._changes = changes
+        self._clock = clock
+        self._admission = Admission(options, memory, slots, changes, clock, self._prepare, self.unload)
+        self._overuse = Overuse(slots, changes, clock, self.unload, self.ready)
+
+    def adopt(self, options: ServerOptions, memory: int) -> None:
+        self._options = options
+        self._admission.adopt(options, memory)
+
+    def close(self) -> None:
+        """Start nothing unprompted from now on."""
+        self._overuse.close()
+
+    def ready(self, slot: Slot) -> "asyncio.Future[Worker]":
+        """A future for the worker, resolved once it can prepare requests; starts the load if none runs."""
+        if slot.ready is None:
+            slot.ready = asyncio.get_running_loop().create_future()
+            slot.state, slot.stage = "loading", "waiting"
+            slot.loading = asyncio.create_task(self._load(slot), name=f"load {slot.info.id}")
+            # Not inside the task: a task that is cancelled before its first step never runs.
+            slot.loading.add_done_callback(partial(self._load_ended, slot, self._clock.now()))
+        return slot.ready
+
+    async def unload(self, slot: Slot, deadline: float = LEAVE_WITHIN) -> None:
+        """End the worker, or call off the load; returns once the memory is free. A second call joins the first."""
+        if slot.loading is not None:
+            slot.loading.cancel()
+            await asyncio.wait({slot.loading})
+        if slot.unloading is None and slot.worker is not None:
+            self._begin_to_stop(slot, slot.worker, "unloaded", deadline)
+        if slot.unloading is not None:
+            await asyncio.shield(slot.unloading)
+
+    def call_off(self, slot: Slot) -> None:
+        """Cancel a load that still waits for room: nobody wants the model any more."""
+        if slot.loading is not None and slot.stage == "waiting":
+            slot.loading.cancel()
+
+    def watch_idleness(self, slot: Slot) -> None:
+        """Unload the slot once it has been idle for as long as its options, or the last request, say."""
+        self.forget_idleness(slot)
+        seconds = slot.options.idle_timeout if slot.idle_seconds is None else slot.idle_seconds
+        watched = slot.state == "loaded" and slot.claims == 0 and not slot.pinned
+        if watched and seconds is not None and seconds >= 0:
+            slot.idle_timer = self._clock.call_later(seconds, partial(self._idle_long_enough, slot))
+
+    def forget_idleness(self, slot: Slot) -> None:
+        if slot.idle_timer is not None:
+            slot.idle_timer.cancel()
+            slot.idle_timer = None
+
+    # Loading
+
+    async def _load(self, slot: Slot) -> None:
+        each = self._estimate(slot.info, slot.options)
+        options = slot.options
+        ranks = len(machines_of(options))
+        slot.footprint = each * replicas_here(options) * ranks_here(options) // ranks
+        await self._admission.admit(slot)
+        slot.stage = "starting"
+        self._share_memory()
+        worker = await self._launched(slot)
+        worker.load_weights(slot.options.memory_bytes or slot.memory)
+        await self._two_stages(slot, worker)
+
+    async def _prepare(self, slot: Slot) -> None:
+        """The first stage of a load. It takes no memory for the model, so it may run while others make room."""
+        worker = await self._launched(slot)
+        await self._in_time(slot, worker.prompt_ready)
+
+    async def _launched(self, slot: Slot) -> Worker:
+        if slot.worker is None:
+            slot.worker = await self._launch(self._spec(slot))
+            slot.worker.died.add_done_callback(partial(self._on_death, slot, slot.worker))
+        return slot.worker
+
+    def _load_ended(self, slot: Slot, started: float, load: "asyncio.Task[None]") -> None:
+        slot.loading = None
+        if load.cancelled():
+            message = f"Loading {slot.info.id!r} was called off."
+            self._give_up(slot, ErrorReport(kind=CALLED_OFF, message=message))
+            return
+        match load.exception():
+            case None:
+                self._loaded(slot, self._clock.now() - started)
+                if slot.worker is not None and slot.worker.died.done():  # died just as it became ready
+                    self._on_death(slot, slot.worker, slot.worker.died)
+            case ServerError() as error:
+                self._give_up(slot, error.report)
+            case error:
+                reason = without_folders(f"{type(error).__name__}: {error}", slot.info.path)
+                message = f"The model {slot.info.id!r} could not be loaded: {reason}."
+                self._give_up(slot, ErrorReport(kind="load_failed", message=message))
+
+    async def _two_stages(self, slot: Slot, worker: Worker) -> None:
+        await self._in_time(slot, worker.prompt_ready)
+        slot.stage = "weights"
+        if slot.ready is not None and not slot.ready.done():
+            slot.ready.set_result(worker)
+        await self._in_time(slot, worker.weights_ready)
+
+    async def _in_time(self, slot: Slot, stage: "asyncio.Future[None]") -> None:
+        timeout = slot.options.load_timeout
+        if not await self._changes.first(stage, timeout):
+            raise ServerError(
+                "load_failed", f"Loading {slot.info.id!r} took more than {timeout:.0f} seconds."
+            )
+
+    def _loaded(self, slot: Slot, seconds: float) -> None:
+        assert slot.worker is not None
+        slot.state, slot.stage = "loaded", None
+        slot.footprint = slot.worker.footprint or slot.footprint
+        slot.loaded_at, slot.load_seconds = self._clock.wall(), seconds
+        slot.loads += 1
+        slot.restarts += slot.died
+        slot.died, slot.error, slot.failures, slot.refuse_until = False, None, 0, 0.0
+        log.info("Loaded %s in %.1f s, %d MB.", slot.info.id, seconds, slot.footprint // MB)
+        self.watch_idleness(slot)
+        self._overuse.watch()
+        self._changes.tell()
+        self._trim(slot)
+        self._share_memory()
+
+    def _give_up(self, slot: Slot, error: ErrorReport) -> None:
+        """Clean up after a load that did not complete."""
+        ready, slot.ready = slot.ready, None
+        slot.stage = None
+        if error.kind == LOST:
+            error = slot.load_killed(error)
+        failed = error.kind == "load_failed"
+        if failed:
+            log.error("%s", error.message)
+            slot.load_failed(error, self._clock.now())
+        if ready is not None and not ready.done():
+            ready.set_exception(ServerError.of(error))
+            ready.exception()  # mark it retrieved: all waiters may have left
+        if slot.worker is not None:
+            slot.worker.fail_all(error)
+            self._begin_to_stop(slot, slot.worker, "failed" if failed else "unloaded", 0.0)
+        else:
+            self._vacate(slot, "failed" if failed else "unloaded")
+
+    def _spec(self, slot: Slot) -> WorkerSpec:
+        others = sum(each.resident and not each.drains for each in self._slots.values() if each is not slot)
+        return WorkerSpec(
+            info=slot.info,
+            options=msgspec.to_builtins(slot.options),
+            threads=blas_threads(others + 1),
+            expected_bytes=slot.footprint or self._estimate(slot.info, slot.options),
+            log_level=self._options.log_level,
+            offline=self._options.offline,
+            log_format=self._options.log_format,
+            log_progress_interval=self._options.log_progress_interval,
+        )
+
+    # Unloading
+
+    def _begin_to_stop(self, slot: Slot, worker: Worker, after: LoadState, deadline: float) -> None:
+        slot.worker, slot.ready, slot.state = None, None, "unloading"
+        self.forget_idleness(slot)
+        stopping = self._stop(slot, worker, after, deadline)
+        slot.unloading = asyncio.create_task(stopping, name=f"stop {slot.info.id}")
+
+    async def _stop(self, slot: Slot, worker: Worker, after: LoadState, deadline: float) -> None:
+        await worker.stop(deadline)
+        log.info("The process of %s has ended.", slot.info.id)
+        slot.unloading = None
+        self._vacate(slot, after)
+
+    def _on_death(self, slot: Slot, worker: Worker, died: "asyncio.Future[ErrorReport]") -> None:
+        if slot.worker is not worker or slot.loading is not None:
+            self._changes.tell()
+            return  # it was told to exit, or its load fails and reports that itself
+        slot.worker, slot.ready = None, None
+        self.forget_idleness(slot)
+        slot.worker_died(died.result(), self._clock.now())
+        self._vacate(slot, "failed")
+
+    def _vacate(self, slot: Slot, state: LoadState) -> None:
+        slot.state = state
+        slot.resident, slot.footprint, slot.memory, slot.loaded_at = False, 0, 0, None
+        self._share_memory()
+        self._changes.tell()
+
+    def _idle_long_enough(self, slot: Slot) -> None:
+        if slot.drains:  # another caller wants it gone, and may yet change its mind
+            slot.idle_timer = self._clock.call_later(LOOK_AGAIN, partial(self._idle_long_enough, slot))
+        else:
+            self._leave_if_idle(slot)
+
+    def _leave_if_idle(self, slot: Slot) -> None:
+        if slot.idle and slot.worker is not None:
+            self._begin_to_stop(slot, slot.worker, "unloaded", LEAVE_WITHIN)
+
+    # Memory
+
+    def _trim(self, newest: Slot) -> None:
+        """Unload idle models while all together exceed the budget.
+
+        That happens when a loaded model measures larger than its estimate.
+        """
+        for slot in sorted(self._slots.values(), key=lambda each: each.last_used):
+            if self._admission.excess() <= 0:
+                return
+            if slot is not newest and not slot.pinned:
+                self._leave_if_idle(slot)
+        if self._admission.excess() > 0:
+            log.warning("Models take %d MiB more than their budget.", self._admission.excess() >> 20)
+
+    def _share_memory(self) -> None:
+        """Divide the free memory among the resident models, for their caches, and tell the running ones."""
+        for slot in self._slots.values():
+            if not slot.resident or slot.options.memory_bytes is not None:
+                continue
+            share = self._admission.allowance(slot)
+            if abs(share - slot.memory) * SHARE_STEP > slot.memory:
+                slot.memory = share
+                if slot.worker is not None:
+                    slot.worker.reconfigure({"memory_bytes": share})
 
 
 def memory_budget(options: ServerOptions) -> int:
@@ -44,6 +472,11 @@ class Lease:
     @property
     def options(self) -> ModelOptions:
         return self.slot.options
+
+    async def renew(self) -> None:
+        """Take the model's next worker instead of one that is lost, and keep the place meanwhile. Raises `ServerError`,
+        and the lease is released then."""
+        await self.pool.renew(self)
 
     def release(self, keep_alive: float | None = None) -> None:
         """Give the lease back; a second call does nothing.
@@ -86,22 +519,20 @@ class Pool:
 
         `account`: whose place the lease takes; empty for the server itself. Raises `ServerError`."""
         slot = self._slot(info)
-        while True:
-            self._check_open()
-            if slot.closing:
-                await self._changes.until(lambda: not slot.closing)
-                continue
-            if slot.lost is not None:
-                await self._changes.until(lambda: slot.lost is None or slot.closing)
-                continue
-            slot.check_failure(self._clock.now())
-            slot.check_queue(account)
-            worker = await self._claimed(slot, account)
-            if worker is not None:
-                return Lease(self, slot, worker, account)
+        return Lease(self, slot, await self._worker(slot, account), account)
+
+    async def renew(self, lease: Lease) -> None:
+        """See `Lease.renew`."""
+        try:
+            worker = await self._worker(lease.slot, lease.account, lease)
+        finally:
+            lease.release()
+        lease.worker, lease.released = worker, False
 
     def release(self, slot: Slot, account: str, keep_alive: float | None) -> None:
         slot.give_back(account)
+        if slot.state == "loaded" and slot.lost is None:  # it serves, so that it is in no crash loop
+            slot.deaths.clear()
         self._touch(slot)
         slot.idle_seconds = keep_alive
         if slot.claims == 0:
@@ -115,13 +546,17 @@ class Pool:
         """Load a model completely, at once even if a load has just failed. Raises `ServerError` if it fails."""
         slot = self._slot(self._catalog.resolve(name))
         slot.refuse_until = 0.0
-        lease = await self.lease(slot.info)
-        try:
-            await asyncio.shield(lease.worker.weights_ready)
-            await self._changes.until(lambda: lease.slot.loading is None)
-        finally:
-            lease.release()
-        return lease.slot.as_state()
+        while True:
+            lease = await self.lease(slot.info)
+            try:
+                await asyncio.shield(lease.worker.weights_ready)
+                await self._changes.until(lambda: slot.loading is None)
+                return slot.as_state()
+            except ServerError as error:
+                if error.report.kind != LOST:
+                    raise
+            finally:
+                lease.release()
 
     async def unload(self, name: str) -> bool:
         """Unload a model once its requests are done, or after `drain_timeout`; False if it was not loaded."""
@@ -218,15 +653,38 @@ class Pool:
         leaving = [slot for slot in self._slots.values() if slot.loading or slot.worker or slot.unloading]
         await asyncio.gather(*(self._residency.unload(slot, deadline) for slot in leaving))
 
+    async def _worker(self, slot: Slot, account: str, lost: Lease | None = None) -> Worker:
+        """Claim the model's worker, in the place of a `lost` lease if there is one. Raises `ServerError`."""
+        while True:
+            self._check_open()
+            if slot.closing:
+                if lost is not None:
+                    lost.release()
+                await self._changes.until(lambda: not slot.closing)
+                continue
+            if slot.lost is not None:
+                await self._changes.until(lambda: slot.lost is None or slot.closing)
+                continue
+            if lost is not None and (pause := slot.pause(self._clock.now())) > 0:
+                await self._changes.until(lambda: slot.closing, pause)
+                continue
+            slot.check_failure(self._clock.now())
+            if lost is not None:
+                lost.release()
+            slot.check_queue(account)
+            worker = await self._claimed(slot, account)
+            if worker is not None:
+                return worker
+
     async def _claimed(self, slot: Slot, account: str) -> Worker | None:
-        """Claim the worker; None if its load was called off and may be tried again."""
+        """Claim the worker; None if its load was called off or its process killed, so that it may be tried again."""
         slot.claim(account)
         self._touch(slot)
         try:
             return await asyncio.shield(self._residency.ready(slot))
         except ServerError as error:
             self.release(slot, account, None)
-            if error.report.kind != CALLED_OFF:
+            if error.report.kind not in (CALLED_OFF, LOST):
                 raise
             return None
         except BaseException:

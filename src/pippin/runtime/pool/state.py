@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
+from msgspec.structs import replace
+
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import LoadState, ModelInfo, ModelState
@@ -99,6 +101,7 @@ class Changes:
 
 
 FAILURE_KEPT: Final = 10.0  # seconds for which a failed load answers further requests; doubled each time
+KILLS_BEFORE_FAILURE: Final = 3  # of loads
 DEATHS_BEFORE_PAUSE: Final = 3
 DEATHS_COUNTED: Final = 120.0  # seconds for which a death is remembered
 LONGEST_PAUSE: Final = 120.0  # seconds
@@ -147,7 +150,10 @@ class Slot:
     error: ErrorReport | None = None
     failures: int = 0  # failed loads since the last success
     refuse_until: float = 0.0
-    deaths: list[float] = field(default_factory=list)
+    deaths: list[float] = field(default_factory=list)  # since it last answered
+    suspects: asyncio.Lock = field(
+        default_factory=asyncio.Lock
+    )  # held by a request that may be what ends workers
 
     @property
     def claims(self) -> int:
@@ -208,6 +214,10 @@ class Slot:
             report = self.error
             raise ServerError(report.kind, report.message, retry_after=round(self.refuse_until - now, 1))
 
+    def pause(self, now: float) -> float:
+        """Seconds until the model is started again after several deaths."""
+        return self.refuse_until - now if self.error is not None and self.error.kind == "overloaded" else 0.0
+
     def check_queue(self, account: str) -> None:
         """Refuse a request beyond the model's batch and queue, or beyond its account's share. Raises `ServerError`."""
         self.several = self.several or bool(account and self.claimants.keys() - {account, ""})
@@ -217,6 +227,12 @@ class Slot:
             whose = "" if self.claims >= places else f" for you: {own} of {places} places are yours"
             message = f"The queue of model {self.info.id!r} is full{whose}; try again later."
             raise ServerError("overloaded", message, retry_after=5.0)
+
+    def load_killed(self, error: ErrorReport) -> ErrorReport:
+        """Remember a load whose process was killed: it is tried again at once, until it has been killed several times
+        in a row. Returns the error for those who wait."""
+        self.failures += 1
+        return error if self.failures < KILLS_BEFORE_FAILURE else replace(error, kind="load_failed")
 
     def load_failed(self, error: ErrorReport, now: float) -> None:
         """Remember a failed load; it is repeated to clients for longer each time, until a load succeeds."""

@@ -1,5 +1,4 @@
 """One model over several processes: a group of ranks, which the pool leases as one worker.
 
-Begin with `group.py`; `places.py` locates the ranks that the operator named, and `cluster.py` those in a Ray cluster,
-where it also finds how many ranks a model needs.
+Begin with `group.py`; `places.py` locates the ranks that the operator named, and `cluster.py` those in a Ray cluster.
 """

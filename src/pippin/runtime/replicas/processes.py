@@ -20,9 +20,8 @@ from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.cluster.asking import Clusters
-from pippin.runtime.cluster.commands import CLUSTER, PLACE_WITHIN, in_the_cluster
-from pippin.runtime.cluster.needs import Cluster, Need
-from pippin.runtime.ranks.cluster import need_of_each, ranks_needed
+from pippin.runtime.cluster.needs import CLUSTER, PLACE_WITHIN, Cluster, Need, in_the_cluster
+from pippin.runtime.ranks.cluster import need_of_each
 from pippin.runtime.replicas.group import Seat, Spread
 from pippin.runtime.workers.link import Mailbox
 from pippin.runtime.workers.machines import shared_out
@@ -142,8 +141,9 @@ class Replicas(Stages):
             process.worker.load_weights(self._memory_of(process))
 
     def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
-        assert mailbox is None, "replicas are not nested"
-        return self._spread.submit(id, task, choices)
+        return self._spread.submit(
+            id, task, choices, mailbox or Mailbox(choices, on_overflow=lambda: self.cancel(id))
+        )
 
     def cancel(self, id: str) -> None:
         self._spread.cancel(id)
@@ -280,12 +280,8 @@ def _in_the_cluster(spec: WorkerSpec, options: ModelOptions, cluster: Cluster) -
     if options.machines:
         message = "cluster and machines cannot be used together: leave one of them out."
         raise ServerError("load_failed", message, "machines")
-    ranks = options.ranks if options.ranks > 1 else ranks_needed(spec, options, cluster.nodes)
-    if ranks > options.ranks:
-        log.info("No machine of the cluster holds %s alone: it is split over %d ranks.", spec.info.id, ranks)
-    own = {**spec.options, "ranks": ranks, "cluster": cluster.address}
-    spec = msgspec.structs.replace(spec, options=own)
-    if ranks > 1:  # the group finds its own places
+    spec = msgspec.structs.replace(spec, options={**spec.options, "cluster": cluster.address})
+    if options.ranks > 1:  # the group finds its own places
         group = msgspec.structs.replace(spec, machine=CLUSTER)
         return Placed(group, group, options.memory_bytes)
     need = need_of_each(spec, options, 1)

@@ -1,5 +1,11 @@
-"""Error reports for a worker that died: how, during what, and what to do."""
+"""The end of a worker: whether it is stopped, and the report of how it died, during what, and what to do.
 
+The kernel tells exactly which processes are stopped (SIGSTOP): they keep their memory and sockets but answer nobody. A
+heartbeat could not: it needs the interpreter, which a call into a library may hold, and CPU time, which a busy machine
+may not grant. A model that merely computes for long would be killed.
+"""
+
+import asyncio
 import re
 import signal
 from pathlib import Path
@@ -10,7 +16,44 @@ from msgspec import Struct
 
 from pippin.core.errors import ErrorReport
 from pippin.core.link import GROUP_LOST, STEP_FAILED
-from pippin.runtime.workers.stopped import STOPPED_FOR
+
+STOPPED_FOR: Final = 6.0  # seconds after which a stopped process is given up
+LOOK_EVERY: Final = 1.0  # seconds
+
+
+async def until_stopped(pid: int, *, or_any_below: bool = False) -> bool:
+    """Wait until a process has been stopped for `STOPPED_FOR` seconds (True), or has ended (False).
+
+    `or_any_below` also watches the process's descendants. Time in which this process was itself suspended does not
+    count, because the other may have been suspended with it.
+    """
+    looks = 0
+    while looks * LOOK_EVERY < STOPPED_FOR:
+        await asyncio.sleep(LOOK_EVERY)
+        try:
+            process = psutil.Process(pid)
+            stopped = _is_stopped(process)
+            if or_any_below and not stopped:
+                stopped = await asyncio.to_thread(_has_stopped_below, process)
+        except psutil.Error:
+            return False
+        looks = looks + 1 if stopped else 0
+    return True
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    return bool(process.status() == psutil.STATUS_STOPPED)
+
+
+def _has_stopped_below(process: psutil.Process) -> bool:
+    for each in process.children(recursive=True):
+        try:
+            if _is_stopped(each):
+                return True
+        except psutil.Error:  # ended meanwhile
+            continue
+    return False
+
 
 GIB: Final = 1 << 30
 MENDS: Final = "unload other models, or take a smaller quantisation"
@@ -52,6 +95,10 @@ class MemoryAtStart(Struct, frozen=True, kw_only=True):
     def now(cls) -> "MemoryAtStart":
         return cls(free=psutil.virtual_memory().available, starved=_starved())
 
+    def more_starved(self) -> bool:
+        """Whether the system has killed a process for lack of memory since."""
+        return _starved() > self.starved
+
 
 class Death(Struct, frozen=True, kw_only=True):
     """How a worker died, and what it was doing."""
@@ -64,29 +111,6 @@ class Death(Struct, frozen=True, kw_only=True):
     excess: Excess | None = None  # set if it was killed for exceeding its memory limit
     cause: str | None = None  # and the way out, by its last words
     stopped: bool = False  # it was killed because it had been stopped (SIGSTOP) for long
-
-
-def died(
-    status: int,
-    at_start: MemoryAtStart,
-    *,
-    fault: Exception | None,
-    doing: str | None,
-    excess: Excess | None,
-    stopped: bool,
-    far: bool,
-    cause: str | None,
-) -> Death:
-    return Death(
-        status=status,
-        fault=fault,
-        doing=doing,
-        starved=_starved() > at_start.starved,
-        excess=excess,
-        stopped=stopped,
-        far=far,
-        cause=cause,
-    )
 
 
 def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -> ErrorReport:
@@ -112,6 +136,7 @@ def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -
         words.append(f"The system ended it for lack of memory: {MENDS}.")
     elif killed:
         words.append(f"If nobody ended it by hand, the system did for lack of memory: {MENDS}.")
+        return ErrorReport(kind="worker_died", message=" ".join(words))
     else:
         words.append(death.cause or "The server's log has its last words.")
     return ErrorReport(kind="load_failed", message=" ".join(words))

@@ -7,12 +7,14 @@ once per engine step, not once per event.
 import asyncio
 import socket
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from pippin.core.decoding import message_decoder
-from pippin.core.errors import ErrorReport
+from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import (
     Accepted,
     Ending,
@@ -22,6 +24,9 @@ from pippin.core.events import (
     PartDelta,
     PartEnded,
     PartStarted,
+    Progress,
+    PromptEcho,
+    Restarted,
     Usage,
     merged,
 )
@@ -40,17 +45,136 @@ LARGEST: Final = 64 << 20  # bytes that may queue for a reader that streams
 EVENT_BYTES: Final = 200  # approximate size of a delta without its text
 TOKEN_BYTES: Final = 100
 MERGE_AT: Final = 1024  # waiting events
+LOST: Final[ErrorKind] = "worker_died"
+DIFFERS: Final = ErrorReport(
+    kind=LOST,
+    message="The model's process died, and the next one answers otherwise, so the answer breaks off here.",
+)
+
+
+class DiffersError(Exception):
+    """A request that runs again answers otherwise than it did before."""
+
+
+@dataclass(slots=True)
+class _Said:
+    """A part that was received, and how much of it the present run has said again."""
+
+    started: PartStarted
+    text: bytearray = field(default_factory=bytearray)  # UTF-8
+    tokens: int = 0
+    ended: bool = False
+    again: bool = True
+    again_text: int = 0  # bytes
+    again_tokens: int = 0
+
+    @property
+    def repeated(self) -> bool:
+        """Whether the present run has said all of it."""
+        return (self.again, self.again_text, self.again_tokens) == (True, len(self.text), self.tokens)
+
+
+class Record:
+    """What was received of a generation. The events of another run of the same request are checked against it, so that
+    its reader gets each token once."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[int, int], _Said] = {}  # by choice and index
+        self._finished: set[int] = set()
+        self._echoed = False
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text.decode(errors="replace") for part in self._parts.values())
+
+    def add(self, event: Event) -> None:
+        match event:
+            case PartDelta(choice, index, text, tokens):
+                part = self._parts[choice, index]
+                part.text += text.encode(errors="surrogatepass")
+                part.tokens += len(tokens)
+            case PartStarted(choice, index):
+                self._parts[choice, index] = _Said(event)
+            case PartEnded(choice, index):
+                self._parts[choice, index].ended = True
+            case Finished(choice):
+                self._finished.add(choice)
+            case PromptEcho():
+                self._echoed = True
+            case _:
+                pass
+
+    def begin_again(self) -> None:
+        """Expect everything to be said again, by another run."""
+        for part in self._parts.values():
+            part.again, part.again_text, part.again_tokens = False, 0, 0
+
+    def unknown(self, event: Event) -> Event | None:
+        """The event, or the rest of it, if it goes beyond what was received. Raises `DiffersError`."""
+        match event:
+            case PartDelta(choice, index) if (part := self._parts.get((choice, index))) is not None:
+                return _rest_of(event, part)
+            case PartStarted(choice, index, kind, _, name) if part := self._parts.get((choice, index)):
+                _check((part.started.kind, part.started.name) == (kind, name))
+                part.again = True
+                return None
+            case PartEnded(choice, index) if (part := self._parts.get((choice, index))) is not None:
+                _check(part.repeated)
+                return None if part.ended else event
+            case Finished(choice):
+                _check(all(part.repeated for (own, _), part in self._parts.items() if own == choice))
+                return None if choice in self._finished else event
+            case PromptEcho() if self._echoed:
+                return None
+            case Progress():
+                return None
+            case _:
+                return event
+
+
+def _rest_of(delta: PartDelta, part: _Said) -> PartDelta | None:
+    data = delta.text.encode(errors="surrogatepass")
+    known = data[: len(part.text) - part.again_text]
+    _check(part.text.startswith(known, part.again_text))
+    counted = min(len(delta.tokens), part.tokens - part.again_tokens)
+    text, tokens = data[len(known) :].decode(errors="surrogatepass"), delta.tokens[counted:]
+    _check(not (part.ended and (text or tokens)))
+    part.again_text += len(data)
+    part.again_tokens += len(delta.tokens)
+    return replace(delta, text=text, tokens=tokens) if text or tokens else None
+
+
+def _check(same: bool) -> None:
+    if not same:
+        raise DiffersError
 
 
 class Mailbox:
     """The queued events of one request, for a single reader.
 
-    `choices` is the number of `Finished` events that end a generation; 0 for other tasks.
+    `choices` is the number of `Finished` events that end a generation; 0 for other tasks. A request whose worker is
+    lost may run again: from the start while nothing of it was read, or its reader holds it back; else what the next run
+    says again is left out.
     """
 
-    def __init__(self, choices: int, on_overflow: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        choices: int,
+        on_overflow: Callable[[], None],
+        on_lost: Callable[[ErrorReport], bool] = lambda error: False,
+        *,
+        resumes: bool = False,
+    ) -> None:
+        """`on_lost` is called when the worker is lost; it returns whether the request runs again, which a generation
+        that was read in part does only if it `resumes`."""
         self.complete = False
         self.held_back = False  # the reader shows nothing before the end
+        self.record = Record()
+        self._resumes = resumes and choices > 0
+        self._choices = choices
+        self._accepted = False
+        self._read = False  # the reader has some of the answer
+        self._again = False  # another run has begun, behind what was received
         self._events: list[Event] = []
         self._bytes = 0
         self._unfinished = set(range(choices))
@@ -60,12 +184,30 @@ class Mailbox:
         self._whole = False  # the reader wants all events at once
         self._merge_at = MERGE_AT
         self._on_overflow = on_overflow
+        self._on_lost = on_lost
+
+    @property
+    def reached(self) -> int:
+        """How far the answer has come: grows with each token and each choice that ends."""
+        return sum(self._completed.values()) + self._choices - len(self._unfinished)
 
     def put(self, event: Event) -> None:
         """Add an event; events after the end are dropped."""
+        if self._again and not self.complete:
+            try:
+                known = self.record.unknown(event)
+            except DiffersError:
+                self._on_overflow()
+                self.end(DIFFERS)
+                return
+            if known is None:
+                return
+            event = known
+        self._put(event)
+
+    def _put(self, event: Event) -> None:
         if self.complete:
             return
-        self._events.append(event)
         match event:
             case PartDelta(choice, _, text, tokens, completed):
                 self._completed[choice] = completed
@@ -77,24 +219,54 @@ class Mailbox:
             case Finished(choice):
                 self._unfinished.discard(choice)
                 self.complete = not self._unfinished
+            case Accepted():
+                if self._accepted:
+                    return  # of an earlier run
+                self._accepted = True
             case _:
                 self.complete = isinstance(event, Ending)
+        self._events.append(event)
+        if self._resumes:
+            self.record.add(event)
         if len(self._events) >= self._merge_at:
             self._merge()
         if self._reader is not None and not self._reader.done() and (self.complete or not self._whole):
             self._reader.set_result(None)
 
     def fail(self, error: ErrorReport) -> None:
+        """End the request with an error, unless it runs again because its worker is lost."""
+        starts_over = self.held_back or not self._read
+        may_go_on = error.kind == LOST and not self.complete and (starts_over or self._resumes)
+        if not may_go_on or not self._on_lost(error):
+            self.end(error)
+        elif starts_over:
+            self._start_over()
+        else:
+            self._again = True
+            self.record.begin_again()
+
+    def end(self, error: ErrorReport) -> None:
         """End the request with an error."""
-        self.put(Failed(error))
+        self._put(Failed(error))
+
+    def _start_over(self) -> None:
+        kept: list[Event] = [event for event in self._events if isinstance(event, Accepted)]
+        if self._read:
+            kept.append(Restarted())
+        self._events, self._bytes = kept, 0
+        self._unfinished = set(range(self._choices))
+        self._open_parts.clear()
+        self._completed.clear()
+        self.record = Record()
+        self._again = False
 
     def cut(self, prompt_tokens: int) -> None:
         """End a generation early: the text so far becomes the answer."""
         for choice in sorted(self._unfinished):
             if choice in self._open_parts:
-                self.put(PartEnded(choice, self._open_parts[choice]))
+                self._put(PartEnded(choice, self._open_parts[choice]))
             usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=self._completed.get(choice, 0))
-            self.put(Finished(choice, "cancelled", usage=usage))
+            self._put(Finished(choice, "cancelled", usage=usage))
 
     async def first(self) -> Event:
         """Wait for the first event and return it. It stays in the mailbox unless it is `Accepted`."""
@@ -129,6 +301,8 @@ class Mailbox:
         events = self._events
         self._events = []
         self._bytes, self._merge_at = 0, MERGE_AT
+        if not self._read:
+            self._read = any(not isinstance(event, Accepted | Progress) for event in events)
         return events if len(events) < 2 else merged(events)
 
     def _merge(self) -> None:
@@ -137,7 +311,7 @@ class Mailbox:
         self._merge_at = 2 * len(self._events) + MERGE_AT
         if self._bytes > LARGEST and not self._whole and not self.complete:
             message = "The client reads its answer too slowly; it was cut off here."
-            self.fail(ErrorReport(kind="too_large", message=message))
+            self.end(ErrorReport(kind="too_large", message=message))
             self._on_overflow()
 
 

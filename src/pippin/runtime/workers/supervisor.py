@@ -42,13 +42,9 @@ from pippin.core.link import (
 from pippin.core.logs import LEVELS, lines
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
 from pippin.core.tasks import Task
-from pippin.runtime.workers.death import Excess, MemoryAtStart, causes_in, death_report, died
+from pippin.runtime.workers.death import Death, Excess, MemoryAtStart, causes_in, death_report, until_stopped
 from pippin.runtime.workers.link import Link, LinkFull, Mailbox, Mailboxes
-from pippin.runtime.workers.stopped import until_stopped
 from pippin.runtime.workers.worker import Stages
-
-log = logging.getLogger(__name__)
-
 
 log = logging.getLogger("pippin.worker")
 
@@ -374,11 +370,11 @@ class WorkerProcess(Stages):
             watching.cancel()
         await asyncio.wait({reading, self._link_ended}, timeout=LAST_WORDS)  # a grandchild may hold them open
         reading.cancel()
-        death = died(
-            status,
-            self._memory_at_start,
+        death = Death(
+            status=status,
             fault=self._fault,
             doing=self._doing(),
+            starved=self._memory_at_start.more_starved(),
             excess=self._excess,
             stopped=self._stopped,
             far=self._far,

@@ -75,6 +75,8 @@ async def converse(address: str) -> None:
 
         await talk.session.update(session={"type": "realtime", "output_modalities": ["audio"]})
         await talk.input_audio_buffer.append(audio=base64.b64encode(speech()).decode())
+        await talk.input_audio_buffer.commit()
+        await talk.response.create()
         response, text, sound = await response_of(talk)
         assert (response.status, text) == ("completed", "I heard you well.")
         assert len(sound) > 4800
@@ -116,6 +118,8 @@ async def converse_with_models(address: str) -> None:
         data = speech()
         for start in range(0, len(data), 4800):
             await talk.input_audio_buffer.append(audio=base64.b64encode(data[start : start + 4800]).decode())
+        await talk.input_audio_buffer.commit()
+        await talk.response.create()
         heard = ""
         async for event in talk:
             if event.type == "conversation.item.input_audio_transcription.completed":

@@ -52,7 +52,7 @@ SEEDS: tuple[dict[str, Any], ...] = (
         "session": {
             "type": "realtime",
             "output_modalities": ["text"],
-            "audio": {"input": {"format": {"type": "audio/pcmu"}, "turn_detection": {"type": "server_vad"}}},
+            "audio": {"input": {"format": {"type": "audio/pcm"}, "transcription": {"language": "en"}}},
             "tools": [{"type": "function", "name": "f", "parameters": {}}],
             "tool_choice": {"type": "function", "name": "f"},
             "max_output_tokens": 8,
@@ -73,7 +73,7 @@ SEEDS: tuple[dict[str, Any], ...] = (
     {"type": "conversation.item.create", "item": {"type": "function_call", "name": "f", "arguments": "{}"}},
     {"type": "input_audio_buffer.append", "audio": "AAAA" * 4000},
     {"type": "input_audio_buffer.commit"},
-    {"type": "response.create", "response": {"conversation": "none", "input": [], "max_output_tokens": 4}},
+    {"type": "response.create", "response": {"conversation": "auto", "max_output_tokens": 4}},
     {"type": "response.create"},
     {"type": "response.cancel"},
 )

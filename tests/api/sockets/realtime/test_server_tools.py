@@ -1,4 +1,4 @@
-"""Tools of MCP servers on Realtime connections: Pippin calls them, and the client sees calls and results as items."""
+"""Tools of MCP servers on Realtime connections: Pippin calls them, and the client sees the answer."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.api.live_server import live_server
-from tests.api.sockets.realtime.client import Client, client_of, joined, of, said
+from tests.api.sockets.realtime.client import Client, client_of, said
 
 pytest.importorskip("mcp")
 
@@ -51,31 +51,15 @@ def talk(address: str) -> Iterator[Client]:
         yield found
 
 
-def test_calls_of_server_tools_are_items(talk: Client) -> None:
-    talk.says("add")
+@pytest.mark.parametrize(
+    ("asked", "answer"), [("add", "It is five."), ("twice", "It is five."), ("fail", "It failed.")]
+)
+def test_an_answer_that_took_server_tools_is_one_message(talk: Client, asked: str, answer: str) -> None:
+    talk.says(asked)
     events = talk.respond()
-    assert said(events) == "It is five."
-    [call] = [item for item in events[-1]["response"]["output"] if item["type"] == "mcp_call"]
-    assert (call["server_label"], call["name"], call["output"]) == ("example", "add", "5")
-    assert json.loads(joined(events, "response.mcp_call_arguments.delta")) == {"a": 2, "b": 3}
-    assert len(of(events, "response.mcp_call.completed")) == 1
+    assert said(events) == answer
+    assert [item["type"] for item in events[-1]["response"]["output"]] == ["message"]
     assert events[-1]["response"]["status"] == "completed"
-
-
-def test_each_call_has_its_own_result(talk: Client) -> None:
-    talk.says("twice")
-    output = talk.respond()[-1]["response"]["output"]
-    assert [item["output"] for item in output if item["type"] == "mcp_call"] == ["5", "10"]
-
-
-def test_a_tool_that_fails_is_told(talk: Client) -> None:
-    talk.says("fail")
-    events = talk.respond()
-    assert said(events) == "It failed."
-    [call] = [item for item in events[-1]["response"]["output"] if item["type"] == "mcp_call"]
-    assert call["error"]["type"] == "tool_execution_error"
-    assert "Error executing" in call["error"]["message"]
-    assert len(of(events, "response.mcp_call.failed")) == 1
 
 
 def test_servers_of_the_clients_own_are_refused(talk: Client) -> None:

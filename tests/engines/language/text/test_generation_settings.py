@@ -24,15 +24,29 @@ def folder(tiny_models: TinyModels, tmp_path: Path) -> Path:
 def test_settings_that_change_no_answer_are_named_in_the_log(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = {"num_beams": 4, "top_h": None, "guidance_scale": 1.0, "bad_words_ids": [[7]], "top_p": 0.9}
+    settings = {
+        "num_beams": 4,
+        "top_h": None,
+        "guidance_scale": 1.0,
+        "bad_words_ids": [[7], [8, 9]],
+        "top_p": 0.9,
+    }
     (folder / "generation_config.json").write_text(json.dumps(settings))
     Tokenizer.load(folder)
     told = [record.getMessage() for record in caplog.records if record.name.startswith("pippin")]
-    assert told == ["generation_config.json sets num_beams, bad_words_ids, which change no answer here"]
+    assert told == [
+        "generation_config.json sets num_beams, bad_words_ids of several tokens, which change no answer here"
+    ]
 
 
 def test_what_a_checkpoint_asks_of_every_answer_is_asked(folder: Path) -> None:
-    settings = {"suppress_tokens": [7, 9], "stop_strings": ["END"], "min_new_tokens": 3}
+    settings = {
+        "suppress_tokens": [7, 9],
+        "bad_words_ids": [[11], [12, 13]],
+        "sequence_bias": [[[14], -1.5], [[15, 16], 2.0]],
+        "stop_strings": ["END"],
+        "min_new_tokens": 3,
+    }
     (folder / "generation_config.json").write_text(json.dumps(settings))
     prepared = open_preparer(
         WorkerSpec(info=ModelInfo(id="m", kind="language", path=str(folder), architecture="llama"))
@@ -42,7 +56,7 @@ def test_what_a_checkpoint_asks_of_every_answer_is_asked(folder: Path) -> None:
     )
     job = prepared.prepare("one", Generate(request))
     assert isinstance(job, LanguageJob)
-    assert job.request.sampling.logit_bias == {7: -100.0, 9: 1.0, 10: 2.0}
+    assert job.request.sampling.logit_bias == {7: -100.0, 9: 1.0, 10: 2.0, 11: -100.0, 14: -1.5}
     assert job.stops == ("me", "END")
     assert job.request.min_tokens == 3
 

@@ -19,6 +19,7 @@ WIDE, TALL, SMALL = picture(60, 28, 1), picture(20, 52, 2), picture(17, 19, 3)
 QUESTION = "What is in the picture, and where? " * 3
 # Without windows of attention, prompts go on from any block that is known, within a picture too.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma3": ("gemma3", {}),
     "gemma4": ("gemma4", {}),
     "gemma4_unified": ("gemma4_unified", {}),
     "shared_keys": ("gemma4", {"num_kv_shared_layers": 2}),

@@ -15,6 +15,9 @@ import pytest
 import yaml
 
 from pippin.core.errors import ServerError
+from pippin.engines.language.vision.checkpoint import load_model
+from pippin.engines.language.vision.joint import embedded
+from pippin.engines.language.vision.media import WholePrompt
 from tests.engines.language.vision.any_family import shrink, write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
@@ -49,6 +52,13 @@ def make(family: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
         shown.pop()
     job = VisionBench(folder).job("a", *shown, QUESTION)
     assert job.media is not None
+    if isinstance(job.media, WholePrompt):
+        np.savez(folder / "inputs.npz", input_ids=job.media.ids, **job.media.arrays)
+        return
+    if job.media.joint:
+        [placed] = job.media.placed
+        np.savez(folder / "inputs.npz", input_ids=np.array([placed.medium.tokens]), **placed.medium.arrays)
+        return
     names = {name for placed in job.media.placed for name in placed.medium.arrays}
     arrays = {name: job.media.gathered(name) for name in names}
     kinds = np.zeros((1, len(job.prompt)), np.int64)
@@ -86,6 +96,11 @@ def logits(folder: Path) -> np.ndarray:
     if not folder.name.startswith(("qwen", "idefics")):
         shown.pop()
     job = bench.job("a", *shown, QUESTION)
+    if isinstance(job.media, WholePrompt):
+        model, _ = load_model(folder)
+        given = embedded(model.inner, job.media)
+        ids = mx.array(job.media.ids)
+        return np.array(model.inner.language_model(ids, cache=model.make_cache(), **given).logits[0])
     sight = bench.engine.vision
     assert sight is not None
     assert job.media is not None

@@ -23,7 +23,7 @@ from pippin.api.dialects.shared.openai import StopTexts, stops_of
 from pippin.api.dialects.shared.tools import FunctionDefinition, ToolName, offer
 from pippin.core.conversation import Image, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ErrorReport
-from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, Thinking
+from pippin.core.requests import GenerationRequest, JsonObject, LoopGuard, OutputFormat, Thinking
 
 LATEST: Final = ":latest"
 """The tag that Ollama's clients append to a name without one."""
@@ -87,6 +87,7 @@ class OllamaFields(Struct, kw_only=True, omit_defaults=True):
         bool | None,
         Meta(description="False refuses a conversation that is too long; else its oldest turns go."),
     ] = None
+    loop_guard: Annotated[LoopGuard | None, engine.LOOP_GUARD] = None
     logprobs: Annotated[bool | None, Meta(description="Report the log probability of each token.")] = None
     top_logprobs: Annotated[
         engine.TopLogprobs | None, Meta(description="And of this many others beside it.")
@@ -120,6 +121,7 @@ def with_fields(request: GenerationRequest, fields: OllamaFields) -> GenerationR
         thinking=thinking_of(fields.think),
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         overflow="error" if fields.truncate is False else "truncate",
+        loop_guard=fields.loop_guard,
         keep_alive=keep_alive_of(fields.keep_alive),
         names=called(max_tokens="options.num_predict", response_format="format"),
     )

@@ -89,6 +89,8 @@ def _part_of(part: dict[str, Any], param: str) -> Part:
             return Text(convert(part, TextContent, param).text)
         case "refusal":
             return Text(convert(part, RefusalContent, param).refusal)
+        case "input_json":  # of decisions
+            return Text(_json(part.get("data")))
         case "input_image" | "computer_screenshot":
             return _image(convert(part, ImageContent, param), param)
         case "input_audio":

@@ -26,6 +26,8 @@ from pippin.core.requests import (
     Grammar,
     JsonObject,
     JsonSchema,
+    JsonSpacing,
+    LoopGuard,
     OutputFormat,
     OverflowPolicy,
     Regex,
@@ -263,11 +265,9 @@ def _of_structured_outputs(given: StructuredOutputs) -> list[Wanted]:
         raise unsupported(
             f"{name}.disable_additional_properties", 'write "additionalProperties": false in the schema.'
         )
-    compact = bool(given.disable_any_whitespace)
     asked: list[Wanted] = []
     if given.json is not None:
-        schema = schema_format(given.json, f"{name}.json")
-        asked.append(Wanted(f"{name}.json", msgspec.structs.replace(schema, compact=compact)))
+        asked.append(Wanted(f"{name}.json", schema_format(given.json, f"{name}.json")))
     if given.regex is not None:
         asked.append(Wanted(f"{name}.regex", Regex(given.regex)))
     if given.choice is not None:
@@ -275,7 +275,7 @@ def _of_structured_outputs(given: StructuredOutputs) -> list[Wanted]:
     if given.grammar is not None:
         asked.append(Wanted(f"{name}.grammar", grammar_of(given.grammar)))
     if given.json_object:
-        asked.append(Wanted(f"{name}.json_object", JsonObject(compact=compact)))
+        asked.append(Wanted(f"{name}.json_object", JsonObject()))
     if not asked:
         raise invalid(name, "must set one of `json`, `regex`, `choice`, `grammar` and `json_object`.")
     return asked
@@ -386,6 +386,9 @@ def diffusion_of(fields: DiffusionFields) -> AskedDiffusion:
     return AskedDiffusion(**{name: getattr(fields, name) for name in AskedDiffusion.__struct_fields__})
 
 
+LOOP_GUARD = Meta(description="What to do with an answer that repeats itself: `off`, `warn` or `stop`.")
+
+
 class EngineFields(DiffusionFields, kw_only=True, omit_defaults=True):
     """Base of the dialects' request structs."""
 
@@ -423,8 +426,13 @@ class EngineFields(DiffusionFields, kw_only=True, omit_defaults=True):
             description="Of llama.cpp and Groq; reasoning is read apart (`parsed`), or left out (`hidden`)."
         ),
     ] = None
+    json_spacing: Annotated[
+        JsonSpacing | None,
+        Meta(description="White space in JSON that a format asks for: Pippin's own field, as the option."),
+    ] = None
     min_tokens: Annotated[Tokens | None, Meta(description="Least tokens before an end.")] = None
     ignore_eos: Annotated[bool | None, Meta(description="Go on after the end-of-text token.")] = None
+    loop_guard: Annotated[LoopGuard | None, LOOP_GUARD] = None
     stop_token_ids: Annotated[
         Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**31)], ...], Meta(max_length=64)] | None,
         Meta(description="Tokens that end the answer."),
@@ -568,7 +576,9 @@ def request_of(
         stop_token_ids=fields.stop_token_ids or (),
         include_stop=bool(fields.include_stop_str_in_output),
         ignore_eos=bool(fields.ignore_eos),
+        loop_guard=fields.loop_guard,
         min_tokens=fields.min_tokens or 0,
+        json_spacing=spacing_of(fields),
         adapter=adapter_of(fields),
         cache_salt=fields.cache_salt,
         # The engine runs higher priorities first; vLLM's field means the opposite.
@@ -578,6 +588,11 @@ def request_of(
         keep_alive=keep_alive_of(fields.keep_alive),
         names=called(response_format=wanted.schema_path or wanted.field) if wanted else (),
     )
+
+
+def spacing_of(fields: EngineFields) -> JsonSpacing | None:
+    formats = fields.structured_outputs
+    return "compact" if formats is not None and formats.disable_any_whitespace else fields.json_spacing
 
 
 def adapter_of(fields: EngineFields) -> str | None:

@@ -346,6 +346,7 @@ class TimingsBody(Struct, kw_only=True):
     predicted_per_second: float
     draft_n: int
     draft_n_accepted: int
+    forced_n: int | UnsetType = UNSET  # tokens that a grammar forced, if any
 
 
 def timings_body(finished: Iterable[Finished]) -> TimingsBody | None:
@@ -369,6 +370,7 @@ def timings_body(finished: Iterable[Finished]) -> TimingsBody | None:
         predicted_per_second=_ratio(1000.0 * predicted, times.decode),
         draft_n=sum(choice.usage.draft_tokens for choice in choices),
         draft_n_accepted=sum(choice.usage.accepted_tokens for choice in choices),
+        forced_n=sum(choice.usage.forced_tokens for choice in choices) or UNSET,
     )
 
 

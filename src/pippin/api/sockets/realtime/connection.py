@@ -10,47 +10,30 @@ from msgspec import Struct
 from starlette.websockets import WebSocket
 
 from pippin.api.access.errors import INTERNAL
-from pippin.api.dialects.shared.fields import decode_json, invalid
+from pippin.api.dialects.shared.fields import decode_json, invalid, unsupported
 from pippin.api.routing import Api
 from pippin.api.sockets.channel import LONGEST_SECONDS, SPENT, Channel
 from pippin.api.sockets.realtime import events as e
-from pippin.api.sockets.realtime.calls import OPERATION, Calls
-from pippin.api.sockets.realtime.conversation import Conversation, Entry, bytes_of, user_sound
-from pippin.api.sockets.realtime.input_sound import SHORTEST_MS, InputBuffer, Recording, sound_of
-from pippin.api.sockets.realtime.items import (
-    GivenItem,
+from pippin.api.sockets.realtime.calls import OPERATION, Calls, check_served, opened, problem_of, transcribe
+from pippin.api.sockets.realtime.conversation import (
+    Conversation,
+    Entry,
     MessageItem,
     OutputItem,
     check_content,
     completed,
     sound_given,
+    user_sound,
 )
-from pippin.api.sockets.realtime.opening import check_served, opened
+from pippin.api.sockets.realtime.input_sound import SHORTEST_MS, InputBuffer, Recording, sound_of
 from pippin.api.sockets.realtime.response import Order, Response, encoded, new_id
-from pippin.api.sockets.realtime.session import (
-    Kind,
-    Pcm,
-    ServerVad,
-    Settings,
-    bytes_per_ms,
-    refuse_former,
-    shown,
-    with_session,
-    with_shared,
-)
-from pippin.api.sockets.realtime.transcripts import problem_of, transcribe
-from pippin.api.sockets.realtime.turns import Listener, Started, Stopped
-from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.traces import trace_of
+from pippin.api.sockets.realtime.session import Settings, refuse_former, shown, with_session, with_shared
+from pippin.core.errors import ErrorReport, ServerError, trace_of
 
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS: Final = 900.0
 """A connection without events and running tasks is closed after a quarter of an hour."""
-SLICE_MS: Final = 1000
-"""Sound searched for speech at a time."""
-KEPT_MS: Final = 1000
-"""Sound kept in addition to the padding, as the beginning of speech is detected a little late."""
 
 
 class Head(Struct):
@@ -67,19 +50,14 @@ NO_BETA: Final = ErrorReport(
     param="OpenAI-Beta",
 )
 
-LISTENERS: Final = 2
-"""Connections whose sound is searched for speech in threads at the same time; others wait for milliseconds."""
 
-
-async def serve(api: Api, socket: WebSocket, listening: asyncio.Semaphore) -> None:
-    """Accept a connection and answer until the client leaves; refuse it if the client may not use the model.
-
-    `listening` is shared by all connections and held while searching for speech.
-    """
+async def serve(api: Api, socket: WebSocket) -> None:
+    """Accept a connection and answer until the client leaves; refuse it if the client may not use the model."""
     calls = Calls(api, socket)
-    kind: Kind = "transcription" if socket.query_params.get("intent") == "transcription" else "realtime"
     try:
-        settings, hears = await opened(calls, kind, socket.query_params.get("model") or "default")
+        if socket.query_params.get("intent") == "transcription":
+            raise unsupported("intent", "recordings are transcribed by POST /v1/audio/transcriptions.")
+        settings, hears = await opened(calls, socket.query_params.get("model") or "default")
     except ServerError as error:
         await socket.send_denial_response(api.access.errors.reply(error.report, socket.scope))
         return
@@ -87,7 +65,7 @@ async def serve(api: Api, socket: WebSocket, listening: asyncio.Semaphore) -> No
     if is_beta(socket):
         await _refuse_beta(channel)
         return
-    await Connection(calls, channel, settings, listening, hears=hears).serve()
+    await Connection(calls, channel, settings, hears=hears).serve()
 
 
 def is_beta(socket: WebSocket) -> bool:
@@ -109,17 +87,8 @@ async def _refuse_beta(channel: Channel) -> None:
 class Connection:
     """Serves one client. Work beside the events runs as tasks in `_tasks`, which end with the connection."""
 
-    def __init__(
-        self,
-        calls: Calls,
-        channel: Channel,
-        settings: Settings,
-        listening: asyncio.Semaphore,
-        *,
-        hears: bool,
-    ) -> None:
-        """`listening` is that of `serve`. `hears`: the language model itself takes audio."""
-        self._listening = listening
+    def __init__(self, calls: Calls, channel: Channel, settings: Settings, *, hears: bool) -> None:
+        """`hears`: the language model itself takes audio."""
         self._calls = calls
         self._channel = channel
         self._settings = settings
@@ -128,9 +97,7 @@ class Connection:
         self._conversation_id = new_id("conv")
         self._expires = int(time.time() + LONGEST_SECONDS)
         self._conversation = Conversation(channel.hold, channel.release)
-        self._buffer = InputBuffer(settings.input)
-        self._listener: Listener | None = None
-        self._speech_item: str | None = None  # of the turn being spoken
+        self._buffer = InputBuffer()
         self._response: Response | None = None
         self._responding: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -181,6 +148,8 @@ class Connection:
 
     def _read(self, data: bytes, head: Head) -> tuple[str, e.ClientEvent, tuple[str, ...]]:
         """The type of an event, the event, and the names of its unknown fields. Raises `ServerError`."""
+        if isinstance(head.type, str) and head.type in e.REFUSED:
+            raise unsupported("type", e.REFUSED[head.type])
         contract = e.CONTRACTS.get(head.type) if isinstance(head.type, str) else None
         if contract is None:
             raise invalid("type", f"must be one of {', '.join(e.CONTRACTS)}.")
@@ -204,14 +173,12 @@ class Connection:
             case "conversation.item.delete", e.ItemNamed():
                 self._conversation.delete(event.item_id)
                 await self._send(e.ItemDeleted(item_id=event.item_id))
-            case "conversation.item.truncate", e.ItemTruncate():
-                await self._truncate(event)
             case "input_audio_buffer.append", e.SoundAppend():
                 await self._append(event.audio)
             case "input_audio_buffer.commit", _:
-                await self._commit_all()
+                await self._commit()
             case "input_audio_buffer.clear", _:
-                self._clear()
+                self._channel.release(len(self._buffer.take().data))
                 await self._send(e.SoundCleared())
             case "response.create", e.ResponseCreate():
                 await self._create_response(event.response or e.ResponseFields())
@@ -229,43 +196,25 @@ class Connection:
     async def _update(self, event: e.SessionUpdate) -> None:
         settings = with_session(self._settings, event.session)
         await check_served(self._calls, settings, "session", self._settings.transcription)
-        if settings.turn_detection != self._settings.turn_detection or settings.input != self._settings.input:
-            self._listener = self._speech_item = None
-        self._channel.release(self._buffer.change(settings.input))
         self._settings = settings
         await self._send(e.SessionUpdated(session=shown(settings, self._id, self._expires)))
 
     # The conversation
 
     async def _create_item(self, event: e.ItemCreate) -> None:
-        entry = self._entry_of(event.item, "item")
-        item = entry.item
-        if isinstance(item, OutputItem) and not self._conversation.calls(item.call_id):
+        item = completed(event.item, event.item.id or new_id("item"))
+        entry = Entry(item)
+        if isinstance(item, MessageItem):
+            check_content(item, "item")
+            sound = sound_given(item, "item")
+            if sound is not None:
+                entry.recording = Recording(sound[: len(sound) - len(sound) % 2])
+        elif isinstance(item, OutputItem) and not self._conversation.calls(item.call_id):
             raise invalid("item.call_id", f"{item.call_id!r} is no call of this conversation.")
         before = self._conversation.add(entry, event.previous_item_id)
         await self._send(e.ItemAdded(previous_item_id=before, item=item))
         await self._send(e.ItemDone(previous_item_id=before, item=item))
         self._hear(entry)
-
-    def _entry_of(self, given: GivenItem, path: str) -> Entry:
-        """The entry for an item that the client sent. Raises `ServerError`."""
-        item = completed(given, given.id or new_id("item"))
-        recording = None
-        if isinstance(item, MessageItem):
-            check_content(item, path)
-            sound = sound_given(item, path)
-            if sound is not None:
-                whole = len(sound) - len(sound) % 2 if isinstance(self._settings.input, Pcm) else len(sound)
-                recording = Recording(sound[:whole], self._settings.input)
-        return Entry(item, recording)
-
-    async def _truncate(self, event: e.ItemTruncate) -> None:
-        self._conversation.truncate(event.item_id, event.content_index, event.audio_end_ms)
-        await self._send(
-            e.ItemTruncated(
-                item_id=event.item_id, content_index=event.content_index, audio_end_ms=event.audio_end_ms
-            )
-        )
 
     def _hear(self, entry: Entry) -> None:
         """Start to transcribe the recording of an item, if the client or the model needs the text."""
@@ -284,13 +233,7 @@ class Connection:
     # The sound that the client sends
 
     async def _append(self, audio: str) -> None:
-        large = self._calls.api.handler.large
-        data = await large.do(len(audio), sound_of, audio, self._settings.input)
-        size = SLICE_MS * bytes_per_ms(self._settings.input)
-        for start in range(0, len(data), size):
-            await self._append_slice(data[start : start + size])
-
-    async def _append_slice(self, data: bytes) -> None:
+        data = await self._calls.api.handler.large.do(len(audio), sound_of, audio)
         if not self._channel.hold(len(data)):
             raise ServerError(
                 "overloaded",
@@ -302,148 +245,57 @@ class Connection:
         except ServerError:
             self._channel.release(len(data))
             raise
-        detection = self._settings.turn_detection
-        if detection is None:
-            return
-        for change in await self._listen(data, detection):
-            match change:
-                case Started(at):
-                    await self._speech_started(at, detection)
-                case Stopped(at):
-                    await self._turn_ended(at, detection)
-        if self._speech_item is None:
-            kept = self._buffer.end - detection.prefix_padding_ms - KEPT_MS
-            self._channel.release(self._buffer.drop_before(kept))
-        elif self._buffer.is_nearly_full:
-            await self._turn_ended(self._buffer.end, detection)
-            self._listener = None
 
-    async def _listen(self, data: bytes, detection: ServerVad) -> list[Started | Stopped]:
-        """The starts and ends of speech in `data`, the last bytes of the buffer."""
-        async with self._listening:
-            if self._listener is None:
-                begin = self._buffer.end - len(data) // bytes_per_ms(self._settings.input)
-                self._listener = await asyncio.to_thread(Listener, detection, self._settings.input, begin)
-            return await asyncio.to_thread(self._listener.feed, data)
-
-    async def _speech_started(self, at: int, detection: ServerVad) -> None:
-        self._channel.release(self._buffer.drop_before(at))
-        self._speech_item = new_id("item")
-        await self._send(
-            e.SpeechStarted(item_id=self._speech_item, audio_start_ms=max(at, self._buffer.begin))
-        )
-        if detection.interrupt_response and self._response is not None:
-            self._response.stop("turn_detected")
-
-    async def _turn_ended(self, at: int, detection: ServerVad) -> None:
-        """Answer the turn. If that fails, report the error and continue with the sound after the turn."""
-        try:
-            await self._speech_stopped(at, detection)
-        except ServerError as error:
-            await self._refuse(error.report)
-
-    async def _speech_stopped(self, at: int, detection: ServerVad) -> None:
-        item = self._speech_item or new_id("item")
-        self._speech_item = None
-        await self._send(e.SpeechStopped(item_id=item, audio_end_ms=at))
-        await self._commit(item, at)
-        if detection.create_response and self._settings.kind == "realtime":
-            await self._respond(self._order(self._settings, e.ResponseFields()))
-
-    async def _commit_all(self) -> None:
-        there = self._buffer.end - self._buffer.begin
-        if there < SHORTEST_MS:
+    async def _commit(self) -> None:
+        if self._buffer.milliseconds < SHORTEST_MS:
             raise ServerError(
                 "invalid_request",
-                f"The input buffer holds {there} ms of sound; a turn takes {SHORTEST_MS} ms at least.",
+                f"The input buffer holds {self._buffer.milliseconds} ms of sound; a turn takes {SHORTEST_MS} ms at "
+                "least.",
                 code="input_audio_buffer_commit_empty",
             )
-        item = self._speech_item or new_id("item")
-        self._speech_item = self._listener = None
-        await self._commit(item, None)
-
-    async def _commit(self, item_id: str, until: int | None) -> None:
-        recording = self._buffer.take(until)
+        recording = self._buffer.take()
         self._channel.release(len(recording.data))
-        entry = Entry(user_sound(item_id), recording)
+        entry = Entry(user_sound(new_id("item")), recording)
         before = self._conversation.add(entry)
-        await self._send(e.SoundCommitted(item_id=item_id, previous_item_id=before))
+        await self._send(e.SoundCommitted(item_id=entry.id, previous_item_id=before))
         await self._send(e.ItemAdded(previous_item_id=before, item=entry.item))
         await self._send(e.ItemDone(previous_item_id=before, item=entry.item))
         self._hear(entry)
 
-    def _clear(self) -> None:
-        self._channel.release(len(self._buffer.take().data))
-        self._speech_item = self._listener = None
-
     # Responses
 
     async def _create_response(self, fields: e.ResponseFields) -> None:
-        if self._settings.kind == "transcription":
-            raise invalid("type", "can't be `response.create` in a session that only transcribes.")
-        self._require_idle()
-        settings = with_shared(self._settings, fields, "response")
-        await check_served(self._calls, settings, "response", self._settings.transcription)
-        await self._respond(self._order(settings, fields))
-
-    def _order(self, settings: Settings, fields: e.ResponseFields) -> Order:
-        brought: list[Entry] = []
-        if isinstance(fields.input, list):
-            entries = [self._input(given, number, brought) for number, given in enumerate(fields.input)]
-        else:
-            entries = list(self._conversation)
-        return Order(
-            settings=settings,
-            entries=tuple(entries),
-            brought=tuple(brought),
-            hears=self._hears,
-            conversation=None if fields.conversation == "none" else self._conversation,
-            conversation_id=self._conversation_id,
-            metadata=fields.metadata,
-        )
-
-    def _input(self, given: GivenItem | e.ItemReference, number: int, brought: list[Entry]) -> Entry:
-        """The entry for an item of a response's own input; added to `brought` if it is not in the conversation."""
-        if isinstance(given, e.ItemReference):
-            return self._conversation.find(given.id)
-        brought.append(self._entry_of(given, f"response.input[{number}]"))
-        return brought[-1]
-
-    def _require_idle(self) -> None:
-        """Raises `ServerError` while a response runs that was not told to stop."""
+        """Start a response. Raises `ServerError` if another one is running that was not told to stop."""
+        if fields.input is not None:
+            raise unsupported(
+                "response.input",
+                "add items by `conversation.item.create`: an answer belongs to its conversation.",
+            )
         if self._active_response is not None and not self._active_response.stopped:
             raise ServerError(
                 "conflict",
                 "The conversation has an active response; wait for its end, or cancel it.",
                 code="conversation_already_has_active_response",
             )
+        settings = with_shared(self._settings, fields, "response")
+        await check_served(self._calls, settings, "response", self._settings.transcription)
+        if self._responding is not None:
+            await asyncio.wait({self._responding})
+        order = Order(
+            settings=settings,
+            entries=tuple(self._conversation),
+            hears=self._hears,
+            conversation=self._conversation,
+            conversation_id=self._conversation_id,
+            metadata=fields.metadata,
+        )
+        self._response = Response(self._calls, order, self._send)
+        self._responding = self._start(self._response.run(), "response")
 
     @property
     def _active_response(self) -> Response | None:
         return self._response if self._responding is not None and not self._responding.done() else None
-
-    async def _respond(self, order: Order) -> None:
-        """Start a response. Raises `ServerError` if another one is running, or if the input is too large."""
-        self._require_idle()
-        if self._responding is not None:
-            await asyncio.wait({self._responding})
-        size = sum(bytes_of(entry) for entry in order.brought)
-        if not self._channel.hold(size):
-            raise ServerError(
-                "overloaded", "The server holds as much of yours as it can; send less.", "response.input"
-            )
-        self._response = response = Response(self._calls, order, self._send)
-
-        async def run() -> None:
-            try:
-                await response.run()
-            finally:  # only this response uses the entries that it brought
-                await stop_all(entry.transcribing for entry in order.brought)
-                self._channel.release(size)
-
-        for entry in order.brought:
-            self._hear(entry)
-        self._responding = self._start(run(), "response")
 
     def _cancel(self, id: str | None) -> None:
         response = self._active_response
@@ -451,7 +303,7 @@ class Connection:
             raise ServerError(
                 "invalid_request", "There is no such response to cancel.", code="response_cancel_not_active"
             )
-        response.stop("client_cancelled")
+        response.stop()
 
 
 async def stop_all(tasks: Iterable[asyncio.Task[None] | None]) -> None:

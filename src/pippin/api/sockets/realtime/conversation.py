@@ -1,28 +1,179 @@
-"""The conversation of a connection: its items in order, within bounds, and the sound kept with them."""
+"""The conversation of a connection: its items in order, within bounds, the sound kept with them, and the messages
+that a model gets of them."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pippin.api.dialects.shared.fields import invalid
+from pippin.api.dialects.shared.media import decoded_base64, image_of
 from pippin.api.sockets.realtime.input_sound import Recording
-from pippin.api.sockets.realtime.items import CallItem, Content, Item, MessageItem, size_of
+from pippin.core.conversation import Audio, Image, Inline, Message, Part, Text, ToolCall, ToolResult
 from pippin.core.errors import ServerError
+
+MOST_CONTENT: Final = 256
+"""The most parts of one message."""
+
+ItemId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+Status = Literal["completed", "incomplete", "in_progress"]
+ContentType = Literal["input_text", "input_audio", "input_image", "output_text", "output_audio"]
+
+
+class Content(Struct, kw_only=True):
+    """A part of a message. `audio` is base64 and is never sent back."""
+
+    type: ContentType
+    text: str | UnsetType | None = UNSET
+    audio: str | UnsetType | None = UNSET
+    transcript: str | UnsetType | None = UNSET
+    image_url: str | UnsetType | None = UNSET
+    detail: Literal["auto", "low", "high"] | UnsetType | None = UNSET
+
+
+class BaseItem(Struct, kw_only=True):
+    id: ItemId | UnsetType | None = UNSET
+    object: Literal["realtime.item"] | UnsetType | None = UNSET
+    status: Status | UnsetType | None = UNSET
+
+
+class MessageItem(BaseItem, tag_field="type", tag="message", kw_only=True):
+    role: Literal["system", "user", "assistant"]
+    content: Annotated[list[Content], Meta(max_length=MOST_CONTENT)]
+
+
+class CallItem(BaseItem, tag_field="type", tag="function_call", kw_only=True):
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    call_id: Annotated[str, Meta(min_length=1, max_length=256)] | UnsetType | None = UNSET
+    arguments: str
+
+
+class OutputItem(BaseItem, tag_field="type", tag="function_call_output", kw_only=True):
+    call_id: Annotated[str, Meta(min_length=1, max_length=256)]
+    output: str
+
+
+Item = MessageItem | CallItem | OutputItem
+
+ALLOWED: Final[dict[str, tuple[ContentType, ...]]] = {
+    "system": ("input_text",),
+    "user": ("input_text", "input_audio", "input_image"),
+    "assistant": ("output_text", "output_audio"),
+}
+
+
+def check_content(item: MessageItem, path: str) -> None:
+    """Raises `ServerError` for content that the role can't have, or that is empty."""
+    for number, part in enumerate(item.content):
+        place = f"{path}.content[{number}]"
+        allowed = ALLOWED[item.role]
+        if part.type not in allowed:
+            raise invalid(f"{place}.type", f"must be {' or '.join(allowed)} in a message of {item.role!r}.")
+        needed = {
+            "input_text": "text",
+            "output_text": "text",
+            "input_image": "image_url",
+            "output_audio": "transcript",
+            "input_audio": "audio",
+        }[part.type]
+        if not isinstance(getattr(part, needed), str):
+            raise invalid(f"{place}.{needed}", "is required.")
+        if part.type == "input_image":
+            image_of(str(part.image_url), part.detail or None, f"{place}.image_url")
+
+
+def sound_given(item: MessageItem, path: str) -> bytes | None:
+    """Remove and return the recording in a message. Raises `ServerError`."""
+    sounds = [(number, part) for number, part in enumerate(item.content) if part.type == "input_audio"]
+    if not sounds:
+        return None
+    if len(sounds) > 1:
+        raise invalid(f"{path}.content", "must hold one `input_audio` at most; send the others as items.")
+    [(number, part)] = sounds
+    try:
+        data = decoded_base64(str(part.audio))
+    except ValueError:
+        raise invalid(f"{path}.content[{number}].audio", "must be valid base64.") from None
+    part.audio = UNSET
+    part.transcript = part.transcript or None
+    return data
+
+
+def messages_of(
+    instructions: str, items: Iterable[Item], hearings: "dict[str, Inline]"
+) -> tuple[Message, ...]:
+    """The messages for the model. `hearings` are the recordings that the model itself hears, by item id."""
+    messages = [Message("system", (Text(instructions),))] if instructions else []
+    turn: list[Part] = []
+    names: dict[str, str] = {}
+
+    def end_turn() -> None:
+        if turn:
+            messages.append(Message("assistant", tuple(turn)))
+            turn.clear()
+
+    for item in items:
+        match item:
+            case MessageItem(role="assistant"):
+                turn.extend(Text(said) for part in item.content if (said := said_in(part)))
+            case CallItem():
+                names[str(item.call_id)] = item.name
+                turn.append(ToolCall(str(item.call_id), item.name, item.arguments))
+            case MessageItem():
+                end_turn()
+                if parts := _parts(item, hearings):
+                    messages.append(Message(item.role, parts))
+            case OutputItem():
+                end_turn()
+                result = ToolResult(item.call_id, (Text(item.output),), names.get(item.call_id))
+                messages.append(Message("tool", (result,)))
+    end_turn()
+    return tuple(messages)
+
+
+def said_in(part: Content) -> str:
+    return part.text or part.transcript or ""
+
+
+def _parts(item: MessageItem, hearings: "dict[str, Inline]") -> tuple[Part, ...]:
+    parts: list[Part] = []
+    for part in item.content:
+        match part.type:
+            case "input_image":
+                parts.append(_image(part))
+            case "input_audio" if (heard := hearings.get(str(item.id))) is not None:
+                parts.append(Audio(heard, "wav"))
+            case _ if said := said_in(part):
+                parts.append(Text(said))
+    return tuple(parts)
+
+
+def _image(part: Content) -> Image:
+    return image_of(str(part.image_url), part.detail or None, "item.content.image_url")
+
+
+def size_of(item: Item) -> int:
+    """The approximate size of an item in bytes."""
+    return len(msgspec.json.encode(item)) + 512
+
+
+def completed(item: Item, id: str) -> Item:
+    """An item that a client sent, with the omitted fields filled in."""
+    item.id = id
+    item.object = "realtime.item"
+    item.status = item.status or "completed"
+    if isinstance(item, CallItem) and not item.call_id:
+        item.call_id = f"call_{id[-24:]}"
+    return item
+
 
 MOST_ITEMS: Final = 4096
 
 ROOT: Final = "root"
 """The `previous_item_id` that puts an item before all others."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpokenText:
-    """A piece of a spoken answer; times in milliseconds from the start of the answer's sound."""
-
-    text: str
-    start: float
-    end: float
 
 
 @dataclass(slots=True)
@@ -32,18 +183,12 @@ class Entry:
     item: Item
     recording: Recording | None = None
     transcribing: asyncio.Task[None] | None = None
-    spoken: list[SpokenText] = field(default_factory=list)
     failure: ServerError | None = None  # why its recording has no transcript
     held: int = 0  # bytes counted for it
 
     @property
     def id(self) -> str:
         return str(self.item.id)
-
-    @property
-    def milliseconds(self) -> int:
-        """The duration of a spoken answer."""
-        return int(self.spoken[-1].end) if self.spoken else 0
 
 
 class Conversation:
@@ -100,19 +245,6 @@ class Conversation:
         if entry.transcribing is not None:
             entry.transcribing.cancel()
 
-    def truncate(self, id: str, content: int, milliseconds: int) -> None:
-        """Drop the sound after `milliseconds`, and the text spoken in it. Raises `ServerError`."""
-        entry = self.find(id)
-        parts = entry.item.content if isinstance(entry.item, MessageItem) else []
-        if not (0 <= content < len(parts)) or parts[content].type != "output_audio":
-            raise invalid("content_index", "must be that of sound in a message of the assistant.")
-        if milliseconds > entry.milliseconds:
-            raise invalid(
-                "audio_end_ms", f"is {milliseconds}, but the sound ends after {entry.milliseconds} ms."
-            )
-        entry.spoken = list(_cut(entry.spoken, milliseconds))
-        parts[content].transcript = "".join(piece.text for piece in entry.spoken)
-
     def drop_recording(self, entry: Entry) -> None:
         """Drop the sound of a message that was transcribed."""
         if entry.recording is not None:
@@ -161,19 +293,7 @@ def full(bound: str) -> ServerError:
     )
 
 
-def _cut(pieces: list[SpokenText], milliseconds: int) -> Iterator[SpokenText]:
-    """The part of an answer that was heard. The piece where it broke off keeps its share of whole words."""
-    for piece in pieces:
-        if piece.end <= milliseconds:
-            yield piece
-        elif piece.start < milliseconds:
-            share = (milliseconds - piece.start) / (piece.end - piece.start)
-            heard = piece.text[: int(len(piece.text) * share)]
-            whole = heard if piece.text[len(heard) : len(heard) + 1].isspace() else heard.rpartition(" ")[0]
-            yield SpokenText(whole, piece.start, milliseconds)
-
-
-def user_sound(id: str, transcript: str | None = None) -> MessageItem:
+def user_sound(id: str) -> MessageItem:
     """The item for a recording that the client committed."""
-    content = Content(type="input_audio", transcript=transcript)
+    content = Content(type="input_audio", transcript=None)
     return MessageItem(id=id, object="realtime.item", status="completed", role="user", content=[content])

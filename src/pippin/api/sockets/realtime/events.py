@@ -5,14 +5,15 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pippin.api.dialects.shared.fields import Contract
-from pippin.api.sockets.realtime.items import GivenItem, Item, ItemId
+from pippin.api.sockets.realtime.conversation import Item
 from pippin.api.sockets.realtime.session import (
+    PCM,
     Metadata,
     Modality,
+    Pcm,
     Session,
     SessionFields,
     SharedFields,
-    SoundFormat,
 )
 
 EventId = Annotated[str, Meta(max_length=512)]
@@ -30,17 +31,12 @@ class SessionUpdate(ClientEvent, kw_only=True):
 
 
 class ItemCreate(ClientEvent, kw_only=True):
-    item: GivenItem
+    item: Item
     previous_item_id: Annotated[str, Meta(max_length=64)] | None = None
 
 
 class ItemNamed(ClientEvent, kw_only=True):
     item_id: Annotated[str, Meta(max_length=512)]
-
-
-class ItemTruncate(ItemNamed, kw_only=True):
-    content_index: Annotated[int, Meta(ge=0)]
-    audio_end_ms: Annotated[int, Meta(ge=0)]
 
 
 class SoundAppend(ClientEvent, kw_only=True):
@@ -51,15 +47,11 @@ class Plain(ClientEvent, kw_only=True):
     pass
 
 
-class ItemReference(Struct, tag_field="type", tag="item_reference", kw_only=True):
-    id: ItemId
-
-
 class ResponseFields(SharedFields, kw_only=True):
     """The `response` of a `response.create`; its fields override the session's for this response."""
 
-    conversation: Literal["auto", "none"] | UnsetType | None = UNSET
-    input: list[GivenItem | ItemReference] | UnsetType | None = UNSET
+    conversation: Literal["auto"] | None = None
+    input: Any = None
     metadata: Metadata | None = None
 
 
@@ -76,7 +68,6 @@ CONTRACTS: Final[dict[str, Contract[Any]]] = {
     "conversation.item.create": Contract(ItemCreate),
     "conversation.item.retrieve": Contract(ItemNamed),
     "conversation.item.delete": Contract(ItemNamed),
-    "conversation.item.truncate": Contract(ItemTruncate),
     "input_audio_buffer.append": Contract(
         SoundAppend, refused={"sample_rate": "sound has the rate of the session's `audio.input.format`."}
     ),
@@ -87,6 +78,12 @@ CONTRACTS: Final[dict[str, Contract[Any]]] = {
     "response.create": Contract(ResponseCreate),
     "response.cancel": Contract(ResponseCancel),
 }
+
+REFUSED: Final = {
+    "conversation.item.truncate": "an answer stays as it was written: delete the item, or cancel the response in time.",
+    "output_audio_buffer.clear": "there is no WebRTC here: stop playing what was received.",
+}
+"""What to do instead of OpenAI's other events."""
 
 # What the server sends
 
@@ -130,7 +127,7 @@ class UsageFigures(Struct, kw_only=True):
 
 
 class SpokenAs(Struct, kw_only=True):
-    format: SoundFormat
+    format: Pcm = PCM
     voice: str
 
 
@@ -144,7 +141,7 @@ class ResponseObject(Struct, kw_only=True):
     status: Literal["in_progress", "completed", "cancelled", "incomplete", "failed"] = "in_progress"
     status_details: StatusDetails | None = None
     output: list[Item]
-    conversation_id: str | None
+    conversation_id: str
     output_modalities: tuple[Modality, ...]
     max_output_tokens: int | Literal["inf"]
     audio: ResponseAudio | UnsetType = UNSET
@@ -159,13 +156,6 @@ class Part(Struct, kw_only=True):
     type: Literal["text", "audio"]
     text: str | UnsetType = UNSET
     transcript: str | UnsetType = UNSET
-
-
-class RateLimit(Struct, kw_only=True):
-    name: Literal["requests", "tokens"]
-    limit: int
-    remaining: int
-    reset_seconds: float
 
 
 class TranscriptionTokens(Struct, kw_only=True):
@@ -189,11 +179,6 @@ class ServerEvent(Struct, tag_field="type", kw_only=True):
 
 class OfResponse(ServerEvent, kw_only=True):
     response_id: str
-
-
-class InProgress(ServerEvent, kw_only=True):
-    item_id: str
-    output_index: int
 
 
 class OfItem(OfResponse, kw_only=True):
@@ -260,10 +245,6 @@ class ItemDeleted(ServerEvent, tag="conversation.item.deleted", kw_only=True):
     item_id: str
 
 
-class ItemTruncated(OfContent, tag="conversation.item.truncated", kw_only=True):
-    audio_end_ms: int
-
-
 class TranscriptDelta(OfContent, tag="conversation.item.input_audio_transcription.delta", kw_only=True):
     delta: str
 
@@ -288,22 +269,8 @@ class SoundCleared(ServerEvent, tag="input_audio_buffer.cleared", kw_only=True):
     pass
 
 
-class SpeechStarted(ServerEvent, tag="input_audio_buffer.speech_started", kw_only=True):
-    item_id: str
-    audio_start_ms: int
-
-
-class SpeechStopped(ServerEvent, tag="input_audio_buffer.speech_stopped", kw_only=True):
-    item_id: str
-    audio_end_ms: int
-
-
 class ErrorEvent(ServerEvent, tag="error", kw_only=True):
     error: Problem
-
-
-class RateLimits(ServerEvent, tag="rate_limits.updated", kw_only=True):
-    rate_limits: list[RateLimit]
 
 
 class ResponseCreated(ServerEvent, tag="response.created", kw_only=True):
@@ -362,23 +329,3 @@ class ArgumentsDone(OfItem, tag="response.function_call_arguments.done", kw_only
     call_id: str
     name: str
     arguments: str
-
-
-class ServerArgumentsDelta(ItemPiece, tag="response.mcp_call_arguments.delta", kw_only=True):
-    pass
-
-
-class ServerArgumentsDone(OfItem, tag="response.mcp_call_arguments.done", kw_only=True):
-    arguments: str
-
-
-class ServerCallStarted(InProgress, tag="response.mcp_call.in_progress", kw_only=True):
-    pass
-
-
-class ServerCallCompleted(InProgress, tag="response.mcp_call.completed", kw_only=True):
-    pass
-
-
-class ServerCallFailed(InProgress, tag="response.mcp_call.failed", kw_only=True):
-    pass

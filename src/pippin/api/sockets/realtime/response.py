@@ -4,7 +4,7 @@ import asyncio
 import base64
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from uuid import uuid4
@@ -13,33 +13,22 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from pippin.api.access.errors import INTERNAL
-from pippin.api.access.exchange import Exchange
 from pippin.api.answers.answer import Answer
 from pippin.api.dialects.shared.openai import error_body, warnings_of
 from pippin.api.sockets.realtime import events as e
 from pippin.api.sockets.realtime.calls import Calls, Send
-from pippin.api.sockets.realtime.conversation import Conversation, Entry, SpokenText
-from pippin.api.sockets.realtime.items import (
+from pippin.api.sockets.realtime.conversation import (
     CallItem,
     Content,
+    Conversation,
+    Entry,
     Item,
     MessageItem,
-    ServerCallItem,
-    ToolListItem,
     messages_of,
 )
-from pippin.api.sockets.realtime.session import (
-    Pcm,
-    Pcma,
-    Pcmu,
-    Settings,
-    SoundFormat,
-    bytes_per_ms,
-    choice_of,
-    tools_of,
-)
+from pippin.api.sockets.realtime.session import PCM, Settings, choice_of, tools_of
 from pippin.core.conversation import Inline
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import ErrorReport, ServerError, trace_of
 from pippin.core.events import (
     Event,
     Finished,
@@ -48,12 +37,10 @@ from pippin.core.events import (
     PartStarted,
     SpeechChunk,
     Spoken,
-    ToolsListed,
     Usage,
 )
 from pippin.core.requests import GenerationRequest
-from pippin.core.tasks import Speak, SpeechFormat
-from pippin.core.traces import trace_of
+from pippin.core.tasks import Speak
 
 log = logging.getLogger(__name__)
 
@@ -71,13 +58,9 @@ Speaking = Callable[[str], AsyncIterator[bytes]]
 class Voice:
     """Speaks one message. `say` adds text; `finish` waits until all of it was spoken."""
 
-    def __init__(
-        self, speak: Speaking, format: SoundFormat, longest: int, send: Callable[[str], Awaitable[None]]
-    ) -> None:
+    def __init__(self, speak: Speaking, longest: int, send: Callable[[str], Awaitable[None]]) -> None:
         """`longest` is the most characters for one call of the speech model. `send` gets sound in base64."""
-        self.spoken: list[SpokenText] = []
         self._speak = speak
-        self._rate = bytes_per_ms(format)
         self._longest = longest
         self._send = send
         self._written = ""
@@ -104,17 +87,11 @@ class Voice:
 
     async def _run(self) -> None:
         while (sentence := await self._sentences.get()) is not None:
-            begin = self.spoken[-1].end if self.spoken else 0.0
-            self.spoken.append(SpokenText(sentence, begin, begin))
             if not any(letter.isalnum() for letter in sentence):
                 continue
-            size = 0
             async for data in self._speak(sentence.strip()):
                 for start in range(0, len(data), DELTA):
-                    piece = data[start : start + DELTA]
-                    size += len(piece)
-                    self.spoken[-1] = SpokenText(sentence, begin, begin + size / self._rate)
-                    await self._send(base64.b64encode(piece).decode())
+                    await self._send(base64.b64encode(data[start : start + DELTA]).decode())
 
 
 def sentence_length(text: str, longest: int) -> int | None:
@@ -128,8 +105,6 @@ def sentence_length(text: str, longest: int) -> int | None:
     return blank + 1 if blank > 0 else longest
 
 
-Reason = Literal["client_cancelled", "turn_detected"]
-
 CANCELLED: Final = ErrorReport(kind="cancelled", message="The response was cancelled.")
 
 
@@ -139,9 +114,8 @@ class Order:
 
     settings: Settings
     entries: tuple[Entry, ...]
-    brought: tuple[Entry, ...] = ()  # entries that are not in the conversation
     hears: bool  # the language model itself takes audio
-    conversation: Conversation | None  # to which the answer is added
+    conversation: Conversation  # to which the answer is added
     conversation_id: str
     metadata: dict[str, str] | None = None
 
@@ -196,25 +170,18 @@ class Response:
         self._output: list[Item] = []
         self._open: OpenItem | None = None
         self._answer: Answer | None = None
-        self._stopped: Reason | None = None
+        self.stopped = False  # `stop` was called; the last events may still be sent
         self._stopping = asyncio.Event()
-        self._server_calls: dict[str, OpenItem] = {}  # by the id of the call
         self._usage: Usage | None = None
         self._warnings: list[str] | UnsetType = UNSET
         self._incomplete = False
         self._sound_tokens = 0
 
-    @property
-    def stopped(self) -> bool:
-        """Whether `stop` was called; the last events may still be sent."""
-        return self._stopped is not None
-
-    def stop(self, reason: Reason) -> None:
-        if self._stopped is None:
-            self._stopped = reason
-            self._stopping.set()
-            if self._answer is not None:
-                self._answer.end(CANCELLED)
+    def stop(self) -> None:
+        self.stopped = True
+        self._stopping.set()
+        if self._answer is not None:
+            self._answer.end(CANCELLED)
 
     async def run(self) -> None:
         """Answer, and send how the response ended. Only raises `CancelledError`."""
@@ -243,13 +210,12 @@ class Response:
             stopping.cancel()
 
     async def _generate(self) -> None:
-        if self._stopped is not None:
+        if self.stopped:
             return
-        async with self._calls.generation(request_of(self._order)) as (answer, exchange):
+        async with self._calls.generation(request_of(self._order)) as answer:
             self._answer = answer
-            if self._stopped is not None:
+            if self.stopped:
                 answer.end(CANCELLED)
-            await self._tell_limits(exchange)
             try:
                 async for events in answer.batches():
                     # `Finished` comes in one batch with the end of the last part, whose item it makes incomplete.
@@ -280,27 +246,11 @@ class Response:
                     arguments="",
                 )
                 await self._begin(call)
-            case PartStarted(kind="server_call", id=id, name=name, server=server):
-                await self._begin_server_call(id or "", name or "", server or "")
-            case PartStarted(kind="server_result", id=id, is_error=is_error):
-                self._begin_server_result(id or "", is_error)
-            case PartStarted():  # reasoning, for which the API has no events
+            case PartStarted():  # reasoning, for which the API has no events, and tools that Pippin calls itself
                 self._open = None
             case PartDelta(text=text) if text and self._open is not None:
                 await self._say(self._open, text)
             case PartEnded() if self._open is not None:
-                await self._end_item(self._open)
-            case ToolsListed(server=server, tools=tools):
-                listed = [
-                    {
-                        "name": tool.name,
-                        "description": tool.description,
-                        "input_schema": tool.parameters or {},
-                    }
-                    for tool in tools
-                ]
-                await self._begin(ToolListItem(id=new_id("mcpl"), server_label=server, tools=listed))
-                assert self._open is not None
                 await self._end_item(self._open)
             case Finished(usage=usage):
                 self._usage, self._warnings = usage, warnings_of([event])
@@ -310,12 +260,11 @@ class Response:
     async def _begin(self, item: Item) -> OpenItem:
         conversation = self._order.conversation
         entry = Entry(item)
-        before = conversation.add(entry) if conversation is not None else None
+        before = conversation.add(entry)
         self._open = opened = OpenItem(item, len(self._output), entry)
         self._output.append(item)
         await self._send(e.OutputItemAdded(response_id=self.id, output_index=opened.index, item=item))
-        if conversation is not None:
-            await self._send(e.ItemAdded(previous_item_id=before, item=item))
+        await self._send(e.ItemAdded(previous_item_id=before, item=item))
         return opened
 
     async def _begin_message(self) -> None:
@@ -328,24 +277,11 @@ class Response:
             message.content.append(Content(type="output_audio", transcript=""))
             part = e.Part(type="audio", transcript="")
             longest = self._calls.api.options.max_speech_chars
-            opened.voice = Voice(self._speak, settings.output, longest, self._sound)
-            opened.entry.spoken = opened.voice.spoken
+            opened.voice = Voice(self._speak, longest, self._sound)
         else:
             message.content.append(Content(type="output_text", text=""))
             part = e.Part(type="text", text="")
         await self._send(e.PartAdded(**self._place(opened), part=part))
-
-    async def _begin_server_call(self, id: str, name: str, server: str) -> None:
-        call = ServerCallItem(id=new_id("mcp"), server_label=server, name=name)
-        self._server_calls[id] = opened = await self._begin(call)
-        await self._send(e.ServerCallStarted(item_id=opened.id, output_index=opened.index))
-
-    def _begin_server_result(self, id: str, is_error: bool) -> None:
-        """The result of a call completes the item of the call with the same id."""
-        self._open = opened = self._server_calls[id]
-        assert isinstance(opened.item, ServerCallItem)
-        opened.item.output = ""
-        opened.item.error = {"type": "tool_execution_error", "message": ""} if is_error else None
 
     async def _say(self, opened: OpenItem, text: str) -> None:
         match opened.item:
@@ -361,13 +297,6 @@ class Response:
                 opened.pieces.append(text)
                 place = self._item_place(opened)
                 await self._send(e.ArgumentsDelta(**place, call_id=str(call.call_id), delta=text))
-            case ServerCallItem(output=None) as server_call:
-                server_call.arguments += text
-                await self._send(e.ServerArgumentsDelta(**self._item_place(opened), delta=text))
-            case ServerCallItem() as server_call:
-                server_call.output = (server_call.output or "") + text
-                if server_call.error is not None:
-                    server_call.error["message"] = server_call.output
             case _:
                 pass
 
@@ -387,21 +316,12 @@ class Response:
                         **self._item_place(opened), call_id=str(call.call_id), name=call.name, arguments=said
                     )
                 )
-            case ServerCallItem(output=None) as server_call if not interrupted:
-                self._open = None  # the result will end this item
-                await self._send(
-                    e.ServerArgumentsDone(**self._item_place(opened), arguments=server_call.arguments)
-                )
-                return
-            case ServerCallItem(error=error):
-                kind = e.ServerCallFailed if error or interrupted else e.ServerCallCompleted
-                await self._send(kind(item_id=opened.id, output_index=opened.index))
             case _:
                 pass
         self._open = None
         await self._send(e.OutputItemDone(response_id=self.id, output_index=opened.index, item=opened.item))
         conversation = self._order.conversation
-        if conversation is not None and conversation.has(opened.id):
+        if conversation.has(opened.id):
             conversation.grown(opened.entry)
             await self._send(e.ItemDone(previous_item_id=conversation.before(opened.id), item=opened.item))
 
@@ -442,8 +362,8 @@ class Response:
             text=text,
             voice=settings.voice,
             speed=settings.speed,
-            format=spoken_format(settings.output),
-            rate=settings.output.rate,
+            format="pcm",
+            rate=PCM.rate,
             stream=True,
         )
         async with self._calls.task(task, settings.speech_model, counted=False) as answer:
@@ -456,14 +376,10 @@ class Response:
                             self._sound_tokens += usage.completion_tokens
 
     async def _sound(self, delta: str) -> None:
-        if self._open is not None and self._stopped is None:
+        if self._open is not None and not self.stopped:
             await self._send(e.SoundDelta(**self._place(self._open), delta=delta))
 
     # Reports
-
-    async def _tell_limits(self, exchange: Exchange) -> None:
-        if limits := limits_of(exchange):
-            await self._send(e.RateLimits(rate_limits=limits))
 
     def _place(self, opened: OpenItem) -> dict[str, Any]:
         return {**self._item_place(opened), "content_index": 0}
@@ -472,8 +388,8 @@ class Response:
         return {"response_id": self.id, "item_id": opened.id, "output_index": opened.index}
 
     def _ended(self, failure: ErrorReport | None) -> e.ResponseObject:
-        if self._stopped is not None:
-            details = e.StatusDetails(type="cancelled", reason=self._stopped)
+        if self.stopped:
+            details = e.StatusDetails(type="cancelled", reason="client_cancelled")
             return self._drawn("cancelled", details)
         if failure is not None:
             error = error_body(failure).error
@@ -494,7 +410,7 @@ class Response:
             status=status,
             status_details=details,
             output=list(self._output),
-            conversation_id=None if self._order.conversation is None else self._order.conversation_id,
+            conversation_id=self._order.conversation_id,
             output_modalities=settings.modalities,
             max_output_tokens=settings.max_output_tokens or "inf",
             metadata=self._order.metadata,
@@ -502,19 +418,9 @@ class Response:
             warnings=self._warnings,
         )
         if settings.speaks:
-            spoken = e.SpokenAs(format=settings.output, voice=settings.voice or "default")
+            spoken = e.SpokenAs(voice=settings.voice or "default")
             response.audio = e.ResponseAudio(output=spoken)
         return response
-
-
-def spoken_format(format: SoundFormat) -> SpeechFormat:
-    match format:
-        case Pcm():
-            return "pcm"
-        case Pcmu():
-            return "pcmu"
-        case Pcma():
-            return "pcma"
 
 
 def new_id(kind: str) -> str:
@@ -532,24 +438,6 @@ def figures(usage: Usage, sound: int) -> e.UsageFigures:
         ),
         output_token_details=e.OutputDetails(text_tokens=usage.completion_tokens, audio_tokens=sound),
     )
-
-
-def limits_of(exchange: Exchange) -> list[e.RateLimit]:
-    """The caller's rate limits and what is left of them, if it has any."""
-    found: list[e.RateLimit] = []
-    names: Sequence[Literal["requests", "tokens"]] = ("requests", "tokens")
-    for name in names:
-        limit = exchange.headers.get(f"x-ratelimit-limit-{name}")
-        if limit is not None:
-            found.append(
-                e.RateLimit(
-                    name=name,
-                    limit=int(limit),
-                    remaining=int(exchange.headers[f"x-ratelimit-remaining-{name}"]),
-                    reset_seconds=float(exchange.headers[f"x-ratelimit-reset-{name}"].removesuffix("s")),
-                )
-            )
-    return found
 
 
 def encoded(event: e.ServerEvent) -> bytes:

@@ -13,12 +13,9 @@ from pippin.core.conversation import Tool, ToolChoice, Toolset
 from pippin.core.requests import Sampling, Thinking
 
 MOST_TOOLS: Final = 1024
-LONGEST_PADDING: Final = 5_000  # milliseconds
-LONGEST_SILENCE: Final = 30_000  # milliseconds
 MOST_TOKENS: Final = 100_000_000
 
 Modality = Literal["text", "audio"]
-Kind = Literal["realtime", "transcription"]
 Tokens = Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | Literal["inf"]
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
@@ -26,55 +23,13 @@ Metadata = Annotated[
 
 
 class Pcm(Struct, frozen=True, tag_field="type", tag="audio/pcm"):
-    """16 bits, little-endian, one channel."""
+    """The sound of both directions: 16 bits, little-endian, one channel."""
 
-    rate: Literal[8000, 16000, 24000, 48000] = 24000
-
-
-class Pcmu(Struct, frozen=True, tag_field="type", tag="audio/pcmu"):
-    """G.711, u-law."""
-
-    rate: Literal[8000] = 8000
+    rate: Literal[24000] = 24000
 
 
-class Pcma(Struct, frozen=True, tag_field="type", tag="audio/pcma"):
-    """G.711, A-law."""
-
-    rate: Literal[8000] = 8000
-
-
-SoundFormat = Pcm | Pcmu | Pcma
-
-
-def bytes_per_ms(format: SoundFormat) -> int:
-    return format.rate * (2 if isinstance(format, Pcm) else 1) // 1000
-
-
-class VadFields(Struct, tag_field="type", tag="server_vad", kw_only=True):
-    """A turn ends when speech ends. Null fields have the defaults of `ServerVad`."""
-
-    threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
-    prefix_padding_ms: Annotated[int, Meta(ge=0, le=LONGEST_PADDING)] | None = None
-    silence_duration_ms: Annotated[int, Meta(ge=0, le=LONGEST_SILENCE)] | None = None
-    create_response: bool | None = None
-    interrupt_response: bool | None = None
-    idle_timeout_ms: Annotated[int, Meta(ge=0)] | None = None
-
-
-class ServerVad(Struct, frozen=True, tag_field="type", tag="server_vad", kw_only=True):
-    """Turn detection by voice activity. `threshold` is the probability from which sound counts as speech."""
-
-    threshold: float = 0.5
-    prefix_padding_ms: int = 300
-    silence_duration_ms: int = 500
-    create_response: bool = True
-    interrupt_response: bool = True
-
-
-class SemanticVad(Struct, tag_field="type", tag="semantic_vad", kw_only=True):
-    eagerness: Unused = None
-    create_response: Unused = None
-    interrupt_response: Unused = None
+PCM: Final = Pcm()
+BYTES_PER_MS: Final = 2 * PCM.rate // 1000
 
 
 class Transcription(Struct, frozen=True, kw_only=True):
@@ -96,14 +51,14 @@ class VoiceName(Struct, frozen=True):
 
 
 class InputFields(Struct, kw_only=True):
-    format: SoundFormat | UnsetType = UNSET
+    format: Pcm | None = None
     noise_reduction: NoiseReduction | UnsetType | None = UNSET
     transcription: Transcription | UnsetType | None = UNSET
-    turn_detection: VadFields | SemanticVad | UnsetType | None = UNSET
+    turn_detection: Any = None
 
 
 class OutputFields(Struct, kw_only=True):
-    format: SoundFormat | UnsetType = UNSET
+    format: Pcm | None = None
     voice: Name | VoiceName | UnsetType | None = UNSET
     speed: Annotated[float, Meta(ge=0.25, le=1.5)] | UnsetType = UNSET
     model: Name | UnsetType = UNSET
@@ -156,7 +111,7 @@ class SharedFields(Struct, kw_only=True):
 class SessionFields(SharedFields, kw_only=True):
     """The `session` of a `session.update`. Omitted fields keep their value."""
 
-    type: Kind | UnsetType = UNSET
+    type: Literal["realtime"] | None = None
     model: Name | UnsetType = UNSET
     truncation: Literal["auto", "disabled"] | Truncation | UnsetType = UNSET
     include: tuple[str, ...] | UnsetType | None = UNSET
@@ -194,7 +149,6 @@ def refuse_former(unknown: tuple[str, ...]) -> None:
 class Settings(Struct, frozen=True, kw_only=True):
     """The settings of a session, or of one of its responses."""
 
-    kind: Kind
     model: str
     modalities: tuple[Modality, ...]
     instructions: str = ""
@@ -205,10 +159,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool = True
     effort: str | None = None
     truncates: bool = True
-    input: SoundFormat = Pcm()
     transcription: Transcription | None = None
-    turn_detection: ServerVad | None = None
-    output: SoundFormat = Pcm()
     voice: str | None = None
     speed: float = 1.0
     speech_model: str = "default"
@@ -228,8 +179,6 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 def with_session(now: Settings, given: SessionFields, path: str = "session") -> Settings:
     """The settings after a `session.update`. Raises `ServerError` naming a field that can't be honoured."""
-    if given.type is not UNSET and given.type != now.kind:
-        raise invalid(f"{path}.type", f"can't be changed: this is a session of type {now.kind!r}.")
     if given.model is not UNSET and given.model not in ("", now.model):
         raise invalid(f"{path}.model", f"can't be changed: the connection was opened for {now.model!r}.")
     if given.include:
@@ -279,9 +228,12 @@ def _input(given: InputFields | UnsetType, path: str) -> dict[str, Any]:
         return {}
     if given.noise_reduction not in (None, UNSET):
         raise unsupported(f"{path}.noise_reduction", "noise is not reduced here; send null.")
+    if given.turn_detection is not None:
+        raise unsupported(
+            f"{path}.turn_detection",
+            "the client tells where a turn ends: send null, and then `input_audio_buffer.commit`.",
+        )
     changed: dict[str, Any] = {}
-    if given.format is not UNSET:
-        changed["input"] = given.format
     match given.transcription:
         case Transcription() as asked:
             for name in ("delay", "keywords", "languages"):
@@ -290,22 +242,6 @@ def _input(given: InputFields | UnsetType, path: str) -> dict[str, Any]:
             changed["transcription"] = asked
         case None:
             changed["transcription"] = None
-    match given.turn_detection:
-        case SemanticVad():
-            raise unsupported(
-                f"{path}.turn_detection.type",
-                "`semantic_vad` needs a model of its own, which there is none of; send `server_vad` or null.",
-            )
-        case VadFields(idle_timeout_ms=int()):
-            raise unsupported(
-                f"{path}.turn_detection.idle_timeout_ms",
-                "nobody is answered who said nothing; leave it out.",
-            )
-        case VadFields() as wanted:
-            told = {name: value for name, value in structs.asdict(wanted).items() if value is not None}
-            changed["turn_detection"] = ServerVad(**told)
-        case None:
-            changed["turn_detection"] = None
     return changed
 
 
@@ -313,8 +249,6 @@ def _output(given: OutputFields | UnsetType, path: str) -> dict[str, Any]:
     if isinstance(given, UnsetType):
         return {}
     changed: dict[str, Any] = {}
-    if given.format is not UNSET:
-        changed["output"] = given.format
     if given.voice is not UNSET:
         voice = given.voice.id if isinstance(given.voice, VoiceName) else given.voice
         changed["voice"] = None if voice == "default" else voice
@@ -374,44 +308,44 @@ def choice_of(
 
 
 class InputAudio(Struct, kw_only=True):
-    format: SoundFormat
+    format: Pcm = PCM
     noise_reduction: None = None
     transcription: dict[str, Any] | None
-    turn_detection: ServerVad | None
+    turn_detection: None = None
 
 
 class OutputAudio(Struct, kw_only=True):
-    format: SoundFormat
+    format: Pcm = PCM
     voice: str
     speed: float
 
 
 class SessionAudio(Struct, kw_only=True):
     input: InputAudio
-    output: OutputAudio | UnsetType = UNSET
+    output: OutputAudio
 
 
 class Session(Struct, kw_only=True):
     """The session as shown to the client."""
 
     id: str
-    object: str
-    type: Kind
+    object: Literal["realtime.session"] = "realtime.session"
+    type: Literal["realtime"] = "realtime"
     audio: SessionAudio
     expires_at: int
     include: None = None
-    model: str | UnsetType = UNSET
-    instructions: str | UnsetType = UNSET
-    output_modalities: tuple[Modality, ...] | UnsetType = UNSET
-    max_output_tokens: int | Literal["inf"] | UnsetType = UNSET
+    model: str
+    instructions: str
+    output_modalities: tuple[Modality, ...]
+    max_output_tokens: int | Literal["inf"]
     temperature: float | UnsetType = UNSET
-    tools: tuple[dict[str, Any], ...] | UnsetType = UNSET
-    tool_choice: str | dict[str, Any] | UnsetType = UNSET
-    parallel_tool_calls: bool | UnsetType = UNSET
+    tools: tuple[dict[str, Any], ...]
+    tool_choice: str | dict[str, Any]
+    parallel_tool_calls: bool
     reasoning: ReasoningFields | UnsetType = UNSET
-    truncation: Literal["auto", "disabled"] | UnsetType = UNSET
-    tracing: UnsetType | None = UNSET
-    prompt: UnsetType | None = UNSET
+    truncation: Literal["auto", "disabled"]
+    tracing: None = None
+    prompt: None = None
 
 
 def shown(settings: Settings, id: str, expires_at: int) -> Session:
@@ -425,23 +359,12 @@ def shown(settings: Settings, id: str, expires_at: int) -> Session:
             if (value := getattr(asked, name)) is not None
         }
     )
-    heard = InputAudio(
-        format=settings.input, transcription=transcription, turn_detection=settings.turn_detection
-    )
-    if settings.kind == "transcription":
-        return Session(
-            id=id,
-            object="realtime.transcription_session",
-            type=settings.kind,
-            audio=SessionAudio(input=heard),
-            expires_at=expires_at,
-        )
-    spoken = OutputAudio(format=settings.output, voice=settings.voice or "default", speed=settings.speed)
     return Session(
         id=id,
-        object="realtime.session",
-        type=settings.kind,
-        audio=SessionAudio(input=heard, output=spoken),
+        audio=SessionAudio(
+            input=InputAudio(transcription=transcription),
+            output=OutputAudio(voice=settings.voice or "default", speed=settings.speed),
+        ),
         expires_at=expires_at,
         model=settings.model,
         instructions=settings.instructions,
@@ -453,6 +376,4 @@ def shown(settings: Settings, id: str, expires_at: int) -> Session:
         parallel_tool_calls=settings.parallel_tool_calls,
         reasoning=UNSET if settings.effort is None else ReasoningFields(effort=settings.effort),  # type: ignore[arg-type]
         truncation="auto" if settings.truncates else "disabled",
-        tracing=None,
-        prompt=None,
     )

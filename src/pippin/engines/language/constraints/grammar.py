@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pippin.core.conversation import Tool
 from pippin.core.errors import ServerError
-from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, OutputFormat, Regex
+from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, JsonSpacing, OutputFormat, Regex
 from pippin.engines.language.constraints import schema as schema_walk
 from pippin.engines.language.constraints import tokens as grammar_tokens
 from pippin.engines.language.constraints.rewriting import rewritten
@@ -36,6 +36,13 @@ CACHE_OVERHEAD = 64 << 10  # bytes that a compiled grammar counts for beside fou
 WHITESPACE = r"(\x20|\n[\x20\t]{0,40})?"
 """The white space between the tokens of JSON: none, a space, or a line end with its indentation. If any were allowed, a
 small model could fill its whole answer with it."""
+
+SPACING: Final[dict[JsonSpacing, dict[str, Any]]] = {
+    "any": {"whitespace_pattern": WHITESPACE},
+    "one-line": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
+    "compact": {"whitespace_flexible": False},
+}
+"""llguidance's options for each spacing."""
 
 _MALFORMED = re.compile(r"regex parse error|Invalid type: |Pointer '")
 """Errors of schemas that are none, whatever a compiler supports ..."""
@@ -72,6 +79,12 @@ class GrammarMatcher:
     def allowed(self, tokens: list[int]) -> int:
         """How many of these tokens, from the first on, may follow one after the other."""
         return int(self._matcher.validate_tokens(tokens))
+
+    def forced(self) -> tuple[int, ...]:
+        """The tokens that come next whatever is chosen, as the tokenizer writes them. Empty where there is a choice, be
+        it only whether the next token ends later than what is certain."""
+        tokens = self._matcher.compute_ff_tokens()
+        return tuple(tokens[: self.allowed(tokens)] if tokens else ())
 
     def roll_back(self, count: int) -> None:
         """Take back the last `count` accepted tokens."""
@@ -122,6 +135,7 @@ class GrammarCompiler:
         *,
         reasoning: ReasoningFormat | None = None,
         thinks: bool = True,
+        spacing: JsonSpacing = "any",
         param: str = "response_format",
     ) -> CompiledGrammar:
         """The grammar of an answer of the format `wanted`, or of tool calls (`calls` is Lark source), or of either.
@@ -132,7 +146,7 @@ class GrammarCompiler:
         """
         parts: dict[str, dict[str, Any]] = {}
         if wanted is not None:
-            parts["answer"] = source_of(wanted, param)
+            parts["answer"] = source_of(wanted, param, spacing)
         if calls is not None:
             parts["calls"] = {"lark_grammar": calls}
         named = [{"name": name, **part} for name, part in parts.items()]
@@ -161,7 +175,9 @@ class GrammarCompiler:
             if relaxed == given:
                 raise
         wanted = structs.replace(wanted, schema=relaxed)
-        compiled = self.compile(wanted, calls, reasoning=reasoning, thinks=thinks, param=param)
+        compiled = self.compile(
+            wanted, calls, reasoning=reasoning, thinks=thinks, spacing=spacing, param=param
+        )
         self._keep(source, compiled)
         return compiled
 
@@ -277,19 +293,19 @@ class GrammarCompiler:
         return self._tokens
 
 
-def source_of(wanted: OutputFormat, param: str) -> dict[str, Any]:
+def source_of(wanted: OutputFormat, param: str, spacing: JsonSpacing = "any") -> dict[str, Any]:
     """A format as llguidance takes it. Raises `ServerError` naming `param`."""
     match wanted:
-        case JsonObject(compact):
-            return {"json_schema": _with_options({"type": "object"}, lenient=False, compact=compact)}
-        case JsonSchema(schema, _, strict, compact):
+        case JsonObject():
+            return {"json_schema": _with_options({"type": "object"}, lenient=False, spacing=spacing)}
+        case JsonSchema(schema, _, strict):
             try:
                 schema_walk.check_size(schema)
             except schema_walk.TooLarge as error:
                 raise ServerError(
                     "invalid_request", f"The JSON schema is too large: {error}.", param
                 ) from None
-            return {"json_schema": _with_options(rewritten(schema), lenient=not strict, compact=compact)}
+            return {"json_schema": _with_options(rewritten(schema), lenient=not strict, spacing=spacing)}
         case Regex(pattern):
             return {"lark_grammar": "start: TEXT\nTEXT: " + _lark_regex(pattern)}
         case Choice(options):
@@ -304,11 +320,11 @@ def _start(tokens: LLTokenizer, source: str) -> LLMatcher:
     return LLMatcher(tokens, source, log_level=0, limits=LLParserLimits(verbose_errors=False))
 
 
-def _with_options(schema: dict[str, Any] | bool, *, lenient: bool, compact: bool = False) -> dict[str, Any]:
-    """The schema with llguidance's options. `lenient` drops keywords that llguidance does not implement; `compact`
-    allows no white space between the tokens of JSON."""
-    options: dict[str, Any] = {"lenient": lenient, "coerce_one_of": lenient}
-    options |= {"whitespace_flexible": False} if compact else {"whitespace_pattern": WHITESPACE}
+def _with_options(
+    schema: dict[str, Any] | bool, *, lenient: bool, spacing: JsonSpacing = "any"
+) -> dict[str, Any]:
+    """The schema with llguidance's options. `lenient` drops keywords that llguidance does not implement."""
+    options = {"lenient": lenient, "coerce_one_of": lenient, **SPACING[spacing]}
     held: dict[str, Any] = {"allOf": [{}]} if schema is True else {"not": {}} if schema is False else schema
     return {**held, "x-guidance": options}
 

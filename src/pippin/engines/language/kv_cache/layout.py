@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache import kinds as shelf
 from pippin.engines.language.kv_cache.kinds.attention import IndexCache
-from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind
+from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, Snapshot
 from pippin.engines.language.kv_cache.replay import tell_calls
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotTable
 
@@ -175,6 +175,36 @@ class CacheLayout:
         """Whether several prompts can be computed together."""
         return all(kind.joins for kind in self.kinds)
 
+    @property
+    def forks(self) -> bool:
+        """Whether a prompt can be taken back to where it was."""
+        return not any(isinstance(kind, UnknownKind) for kind in self.kinds)
+
+    def mark(self, caches: PromptCache) -> list[Snapshot]:
+        """What `rewind` needs to return a prompt's cache to how it is now, beside its length."""
+        return [
+            kind.snapshot(leaf) if kind.snapshots else ()
+            for kind, leaf in zip(self.kinds, leaves(caches), strict=True)
+        ]
+
+    def rewind(self, caches: PromptCache, mark: Sequence[Snapshot], tokens: int) -> None:
+        """Return a prompt's cache to its first `tokens`; after these it was marked, if a layer can't be cut."""
+        for kind, leaf, snapshot in zip(self.kinds, leaves(caches), mark, strict=True):
+            if kind.snapshots:
+                kind.restore(leaf, snapshot, tokens)
+            elif kind.token_arrays:
+                leaf.trim(leaf.offset - tokens)
+
+    def copy(self, caches: PromptCache, tokens: int, capacity: int) -> PromptCache:
+        """A cache with the first `tokens` of another and room for more, where no layer has anything but keys and
+        values."""
+        copied = self.new_prompt_cache(capacity)
+        for kind, leaf, own in zip(self.kinds, leaves(copied), leaves(caches), strict=True):
+            kind.fill(leaf, [array[:, :, :tokens] for array in kind.cut(own)])
+        # At once: a pending copy would make the next write to the original copy all of it.
+        mx.eval(arrays_of(copied))
+        return copied
+
     def tell_calls(self) -> None:
         """Have the model tell the caches that replay what they are called with, which they need to rewind."""
         caches = new_prompt_cache(self._model)
@@ -240,3 +270,31 @@ def computed_prompt(model: nn.Module, tokens: list[int]) -> PromptCache:
     model(mx.array([tokens]), cache=caches)
     mx.eval(arrays_of(caches))
     return caches
+
+
+class _MutualView:
+    """A layer's cache whose mask lets the tokens of each span see each other."""
+
+    def __init__(self, held: Any, spans: Iterable[tuple[int, int]]) -> None:
+        self._held = held
+        self._spans = spans
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._held, name)
+
+    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> mx.array:
+        mask: mx.array = self._held.make_mask(N, return_array=True, window_size=window_size)
+        earlier = mask.shape[-1] - N
+        for start, stop in self._spans:
+            mask[..., start:stop, earlier + start : earlier + stop] = True
+        return mask
+
+
+def counts_tokens(layer: Any) -> bool:
+    """Whether a layer's cache counts its tokens: caches of attention do, recurrent states do not."""
+    return hasattr(layer, "offset")
+
+
+def mutual(cache: PromptCache, spans: Sequence[tuple[int, int]]) -> PromptCache:
+    """The cache as a chunk of a prompt sees it in which the tokens of each span see each other."""
+    return [_MutualView(layer, spans) if counts_tokens(layer) else layer for layer in cache]

@@ -95,6 +95,9 @@ class LibraryEngine:
         self._prompts_with_media = 0
 
     def submit(self, job: LanguageJob) -> None:
+        if job.branches:
+            message = "The loop of this model's library scores no labels, so it decides nothing: name another model."
+            raise ServerError("unsupported", message, "model")
         self._loop.check(job.request, self._options, has_media=job.media is not None)
         job = self._fitted(job)
         if len(self._waiting) >= self._options.queue_size:

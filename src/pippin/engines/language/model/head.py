@@ -81,17 +81,18 @@ class Head:
             return is_near(narrowed[:, 0], whole, tolerance(whole))
 
     def _picked(self, x: mx.array) -> mx.array:
-        """The wanted positions [batch, 1, hidden] of x [batch, tokens, hidden], or x itself outside of `only`."""
+        """The wanted positions [batch, positions, hidden] of x [batch, tokens, hidden]; x itself outside of `only`."""
         if self.watched:
             self.seen.append(x)
-        if self._positions is None or x.ndim != 3 or x.shape[0] != self._positions.size:
+        if self._positions is None or x.ndim != 3 or x.shape[0] != self._positions.shape[0]:
             return x
-        return x[mx.arange(x.shape[0]), self._positions][:, None]
+        return x[mx.arange(x.shape[0])[:, None], self._positions]
 
     @contextmanager
-    def only(self, positions: Sequence[int]) -> Iterator[None]:
-        """Within this context, the model's logits are [batch, 1, vocabulary], of one position of each sequence."""
-        self._positions = mx.array(list(positions), dtype=mx.int32)
+    def only(self, positions: Sequence[int] | Sequence[Sequence[int]]) -> Iterator[None]:
+        """Within this context, the model's logits are [batch, positions, vocabulary], of one position of each
+        sequence, or of equally many."""
+        self._positions = mx.array(list(positions), dtype=mx.int32).reshape(len(positions), -1)
         self._narrows(True)
         try:
             yield

@@ -27,6 +27,8 @@ Style = Literal["any", "nine", "function"]
 CONTINUED = "\ufded"
 """The noncharacter that marks the end of the assistant's words while the template is rendered, if an answer is to
 continue them: the prompt is cut there."""
+QUESTION = "\ufdec"
+"""The noncharacter in the place of the questions of decisions while the template is rendered."""
 _THOUGHT = re.compile(r"\s*<([\w:]*think[\w:]*)>.*?</\1>", re.DOTALL)
 _FUNCTION = re.compile(r"functions\.[^\s:]+:[0-9]+")
 
@@ -124,11 +126,19 @@ class Converter:
             shielded = self.literals.shield(text, trusted=trusted)
             if message.role == "assistant":
                 return self._kept_whole(shielded)
-            return self._unmarked(shielded, marks=message.role == "user", switches=False)
+            return (
+                self.said(text)
+                if message.role == "user"
+                else self._unmarked(shielded, marks=False, switches=False)
+            )
 
         if self.media is not None and holds_media(message.parts):
             return self.media.content(message.parts, shield)
         return shield(_joined_texts(message.parts))
+
+    def said(self, text: str) -> str:
+        """A text of the user's as the template is given it."""
+        return self._unmarked(self.literals.shield(text), switches=False)
 
     def _kept_whole(self, text: str) -> str:
         """The assistant's text with the marks broken at which the template would cut it.

@@ -35,6 +35,7 @@ from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_c
 from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly, WholePrompt
 from pippin.engines.language.vision.processors import load_processor, load_prompt_processor
 from pippin.output import checking, formats
+from pippin.output.loops import repeated_calls
 from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
 
@@ -98,6 +99,7 @@ class LanguagePreparer:
         if ending is not None:
             self.tokenizer.eos |= {ending}
         self._grammars = GrammarCompiler(self.tokenizer)
+        self._spacing = options.json_spacing
         self._infill_ends = infill.end_tokens(self.tokenizer)
         longest = spec.info.context_window or UNKNOWN_CONTEXT_WINDOW
         self.context_window = min(longest, options.context_length or longest)
@@ -117,7 +119,7 @@ class LanguagePreparer:
             ):
                 raise NeedsWeightsError
             case Generate(request):
-                return self._job(id, request)
+                return self._decision_job(id, request) if request.decisions else self._job(id, request)
             case CountTokens(request):
                 return (Counted(len(self._counted(request).tokens)),)
             case RenderTemplate(request):
@@ -199,6 +201,37 @@ class LanguagePreparer:
         offered = self._offered(request)
         return self._readable(request, partial(self._renderer.prompt, tools=offered, most=MOST_COUNTED))[0]
 
+    def _decision_job(self, id: str, request: GenerationRequest) -> LanguageJob:
+        if self.diffusion is not None:
+            raise ServerError(
+                "unsupported", "A diffusion language model scores no labels: name another one.", "model"
+            )
+        window = self.context_window
+        try:
+            prompt, warnings = self._readable(request, partial(self._renderer.decisions, most=window))
+        except TooLong as error:
+            raise too_long(f"{error.least} tokens or more", window, request) from None
+        self._check_prompt(prompt, request)
+        for branch in prompt.branches:
+            self.tokenizer.check(
+                [*branch.tokens, *(token for label in branch.labels for token in label)], "questions"
+            )
+        longest = len(prompt.tokens) + max(branch.longest for branch in prompt.branches)
+        if longest > window:
+            raise too_long(f"{longest} tokens", window, request)
+        used = len(prompt.tokens) + sum(len(branch.tokens) for branch in prompt.branches)
+        return LanguageJob(
+            id=id,
+            request=request,
+            accepted=Accepted(used, warnings=warnings + prompt.warnings),
+            prompt=prompt.tokens,
+            branches=prompt.branches,
+            max_tokens=0,
+            created=time.monotonic(),
+            key=_cache_key(request),
+            media=prompt.media,
+        )
+
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
         check_numbers(request, self.tokenizer)
         if self.diffusion is None:
@@ -223,7 +256,9 @@ class LanguagePreparer:
         return LanguageJob(
             id=id,
             request=request,
-            accepted=Accepted(len(prompt.tokens), prompt.dropped, warnings + prompt.warnings),
+            accepted=Accepted(
+                len(prompt.tokens), prompt.dropped, warnings + prompt.warnings + repeated_calls(request)
+            ),
             prompt=prompt.tokens,
             prompt_text=prompt.text if request.echo else "",
             raw_prompt=prompt.raw,
@@ -321,7 +356,12 @@ class LanguagePreparer:
                     special=self._grammars.special_id,
                 )
             return self._grammars.compile(
-                wanted, calls, reasoning=reasoning.format, thinks=thinks, param=param
+                wanted,
+                calls,
+                reasoning=reasoning.format,
+                thinks=thinks,
+                spacing=request.json_spacing or self._spacing,
+                param=param,
             )
 
         try:
@@ -418,8 +458,7 @@ def as_published(request: GenerationRequest, generation: Mapping[str, Any]) -> G
     request biases them, texts that end an answer, and the least length of one."""
     if not generation:
         return request
-    never = dict.fromkeys(generation.get("suppress_tokens") or (), -parameters.LARGEST_BIAS)
-    bias = {**never, **(request.sampling.logit_bias or {})} or None
+    bias = parameters.biases(generation) | (request.sampling.logit_bias or {}) or None
     ends = generation.get("stop_strings") or ()
     return msgspec.structs.replace(
         request,

@@ -22,9 +22,12 @@ from pippin.core.conversation import (
 )
 from pippin.core.errors import ServerError
 from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest
+from pippin.engines.base import check_wanted
+from pippin.engines.language.job import Branch
 from pippin.engines.language.prompt import infill
+from pippin.engines.language.prompt.branches import Brancher, shared_length
 from pippin.engines.language.prompt.forms import Forms, Render
-from pippin.engines.language.prompt.messages import CONTINUED, Converter
+from pippin.engines.language.prompt.messages import CONTINUED, QUESTION, Converter
 from pippin.engines.language.prompt.proof import Proof
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.traits import probe
@@ -47,6 +50,7 @@ class RenderedPrompt:
 
     tokens: tuple[int, ...]
     text: str = ""  # empty for token ids whose text nobody needs
+    branches: tuple[Branch, ...] = ()  # for the decisions of the request
     raw: bool = False  # text or token ids, not a conversation
     continued: str = ""  # the assistant's words that the answer continues
     pins: tuple[int, ...] = ()  # counts of tokens after which the prefix cache keeps the prompt
@@ -126,6 +130,44 @@ class PromptRenderer:
         if not tokens:
             raise ServerError("invalid_request", "'prompt' is empty; give at least one token.", "prompt")
         return RenderedPrompt(tokens, text, raw=True)
+
+    def decisions(self, request: GenerationRequest, most: int) -> RenderedPrompt:
+        """What the prompts of all decisions of a conversation begin with, and how each of them goes on.
+
+        The user asks each question after the conversation, and the assistant answers with a label. Raises
+        `ServerError`, and `TooLong` for a conversation of more than `most` tokens.
+        """
+        ends = Message("user", (Text(QUESTION),)), Message("assistant", (Text(CONTINUED),))
+        messages = (*(request.messages or ()), *ends)
+        text, media = self._expanded(request, messages, (), generation=False, most=most)
+        _, converter, _ = self._template_for(())
+        warnings = _check_whole(text, messages, converter.traits.switches)
+        opening, _, rest = text.rpartition(QUESTION)
+        brancher = Brancher(self._tokenizer.literals, opening, rest.rpartition(CONTINUED)[0])
+        questions = [converter.said(each.question) for each in request.decisions]
+        tokens, placed = self.media.placed(
+            brancher.whole(questions[0]),
+            media,
+            list(media_parts(messages)),
+            lambda text: self._tokenizer.literals.encode(text, most),
+        )
+        before = brancher.before(list(tokens), questions[0])
+        ending = self._tokenizer.single(self.turn_end)
+        ending = min(self._tokenizer.eos, default=None) if ending is None else ending
+        branches = []
+        for question, asked in zip(questions, request.decisions, strict=True):
+            check_wanted()
+            branches.append(brancher.branch(question, asked.labels, ending))
+        common = min(len(each.tokens) - 1 for each in branches)
+        first = branches[0].tokens
+        for each in branches[1:]:
+            common = min(common, shared_length(first, each.tokens))
+        return RenderedPrompt(
+            (*before, *first[:common]),
+            branches=tuple(msgspec.structs.replace(each, tokens=each.tokens[common:]) for each in branches),
+            media=placed,
+            warnings=warnings,
+        )
 
     def prefix(
         self, request: GenerationRequest, messages: tuple[Message, ...], tools: tuple[Tool, ...]
@@ -372,7 +414,7 @@ def _pins(
         except ServerError:
             # A conversation that ends there may break the template's rules; then it is not pinned.
             continue
-        pins.add(_shared_length(tokens, whole.tokens))
+        pins.add(shared_length(tokens, whole.tokens))
     return tuple(sorted(pins - {0}))
 
 
@@ -407,9 +449,3 @@ def _truncated(
 
 def _begins_turn(message: Message) -> bool:
     return message.role == "user" and not any(isinstance(part, ToolResult) for part in message.parts)
-
-
-def _shared_length(tokens: list[int], whole: tuple[int, ...]) -> int:
-    """The length of the longest common prefix."""
-    pairs = enumerate(zip(tokens, whole, strict=False))
-    return next((index for index, (one, other) in pairs if one != other), min(len(tokens), len(whole)))

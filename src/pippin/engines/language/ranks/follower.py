@@ -166,6 +166,7 @@ def _job(taken: Take) -> LanguageJob:
         request=taken.request,
         accepted=Accepted(len(taken.prompt)),
         prompt=taken.prompt,
+        branches=taken.branches,
         max_tokens=taken.max_tokens,
         pins=taken.pins,
         key=taken.key,

@@ -154,7 +154,8 @@ class LeadingEngine:
             logprobs=asked.logprobs,
             prompt_logprobs=asked.prompt_logprobs,
         )
-        self._telling.add(Take(job.id, request, job.prompt, job.max_tokens, job.pins, job.key, job.created))
+        fields = job.prompt, job.branches, job.max_tokens, job.pins, job.key, job.created
+        self._telling.add(Take(job.id, request, *fields))
 
     def cancel(self, id: str) -> None:
         self._engine.cancel(id)

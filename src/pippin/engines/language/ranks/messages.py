@@ -13,6 +13,7 @@ from pippin import __version__
 from pippin.core.decoding import message_decoder
 from pippin.core.requests import GenerationRequest
 from pippin.engines.device import MemoryShares
+from pippin.engines.language.job import Branch
 
 VERSION: Final = 2
 """The version of these messages; raised whenever one changes."""
@@ -57,6 +58,7 @@ class Take(Struct, frozen=True, tag=True):
     id: str
     request: GenerationRequest
     prompt: tuple[int, ...]
+    branches: tuple[Branch, ...]
     max_tokens: int
     pins: tuple[int, ...]
     key: bytes

@@ -230,6 +230,8 @@ def best(x: mx.array, count: int, sorts_slowly: bool = True) -> tuple[mx.array, 
     """The ids and values [R, count] of the best of `x` [R, N], best first. `sorts_slowly`: finding the best before they
     are sorted is faster than sorting all."""
     width = x.shape[-1]
+    if not count:
+        return mx.zeros((x.shape[0], 0), mx.uint32), x[:, :0]
     if not sorts_slowly:
         # A GPU has no partition: MLX sorts all for it.
         ids = mx.argsort(-x, axis=-1)[:, :count]

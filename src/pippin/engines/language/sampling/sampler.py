@@ -221,6 +221,21 @@ class BatchSampler:
             found.append(self._choose(logits[:, place], history, place, bits, rows))
         return found
 
+    def sample_behind(
+        self,
+        logits: mx.array,
+        chains: NDArray[np.int32],
+        counts: NDArray[np.int32],
+        masks: NDArray[np.int32] | None = None,
+        masked_rows: list[int] | None = None,
+    ) -> Sampled:
+        """Choose a token for each row of `logits` [B, V], as if the first `counts[row]` tokens of `chains` [B, T] had
+        been chosen before. Nothing is remembered until `commit`."""
+        tracked, history = self._planned().tracked, self._history
+        if tracked:
+            history = history.appended(chains[tracked], counts[tracked])
+        return self._choose(logits, history, counts.astype(np.uint64), masks, masked_rows)
+
     def commit(self, tokens: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
         """Remember the first `counts[row]` of `tokens` [B, T] for each row."""
         plan = self._planned()
@@ -232,7 +247,7 @@ class BatchSampler:
         self,
         logits: mx.array,
         history: History,
-        ahead: int,
+        ahead: "int | NDArray[np.uint64]",
         masks: NDArray[np.int32] | None,
         masked_rows: list[int] | None,
     ) -> Sampled:
@@ -241,7 +256,7 @@ class BatchSampler:
         whole = plan.short or plan.wide
         if whole is None:
             return score(logits, self._likeliest(edited), plan.scored)
-        positions = self._positions + np.uint64(ahead)
+        positions = self._positions + np.asarray(ahead, np.uint64)
         if len(whole.rows) == len(self._rows):
             return score(logits, self._drawn(plan, whole, edited, positions), plan.scored)
         tokens = self._likeliest(edited) if plan.greedy else mx.zeros(len(self._rows), mx.int32)

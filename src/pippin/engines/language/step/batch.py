@@ -38,6 +38,7 @@ class Batch:
         self.followers = followers
         self._tokenizer = model.tokenizer
         self._adapters = model.adapters
+        self._head = model.head
         self._mask_words = -(-model.vocabulary // 32)
         self._sampler = sampler
         self._judge = Judge(sampler, model.tokenizer, self._mask_words)
@@ -101,9 +102,10 @@ class Batch:
             states += told.kept(dict.fromkeys(self.running, 1))
         mx.async_eval(*self._logits, *states)  # type: ignore[no-untyped-call]
 
-    def _pass(self, tokens: mx.array) -> list[mx.array]:
+    def _pass(self, tokens: mx.array, only: Mapping[Running, int] | None = None) -> list[mx.array]:
         """Run the model: each sequence has its `source` among `tokens` [n, width] as input. Gives logits [slots, width,
-        vocabulary] of each group, and notes where in them each sequence has its own."""
+        vocabulary] of each group, and notes where in them each sequence has its own. `only`: the one place of each
+        sequence whose logits are computed; the width is 1 then."""
         results, start = [], 0
         self._logits_at = {}
         for group, slots in self._by_group():
@@ -111,7 +113,12 @@ class Batch:
             sources = [slots[slot].source if slot in slots else 0 for slot in range(group.low, group.high)]
             if self._adapters.names:
                 self._choose_adapters(group, slots)
-            results.append(group.forward(_pick(tokens, sources)))
+            if only is None:
+                results.append(group.forward(_pick(tokens, sources)))
+            else:
+                places = [only[slots[slot]] if slot in slots else 0 for slot in range(group.low, group.high)]
+                with self._head.only(places):
+                    results.append(self._head.last(group.forward(_pick(tokens, sources)), places)[:, None])
             for told in self.followers:
                 told.passed(group)
             for slot, each in slots.items():
@@ -181,8 +188,15 @@ class Batch:
         for index, (each, proposed) in enumerate(zip(self.running, chains, strict=True)):
             tokens[index, : len(proposed) + 1] = [each.sequence.tokens[-1], *proposed]
             each.source = index
-        logits = self._in_order(self._pass(padded(tokens, chains)))
-        found = self._judge.choose(self.running, logits, chains)
+        # Behind what a grammar forces one token is drawn; the logits before it are needed if the client reads them.
+        sure = all(each.certain or not each.tokens for each in proposals)
+        if sure and all(each.sequence.logprobs is None for each in self.running):
+            ends = {each: len(chain) for each, chain in zip(self.running, chains, strict=True)}
+            logits = self._in_order(self._pass(padded(tokens, chains), ends))
+            found = self._judge.choose_behind(self.running, logits[:, 0], chains)
+        else:
+            logits = self._in_order(self._pass(padded(tokens, chains)))
+            found = self._judge.choose(self.running, logits, chains)
         for told in self.followers:
             told.kept({each: len(chosen) for each, chosen in zip(self.running, found, strict=True)})
         self._commit(found, tokens.shape[1])

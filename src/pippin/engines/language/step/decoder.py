@@ -5,6 +5,7 @@ Stop strings are found across token boundaries, and text that may begin one is h
 
 import logging
 from collections import deque
+from itertools import takewhile
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from pippin.core.events import Event, FinishReason, Token, TopToken
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.output.checking import check_of
+from pippin.output.loops import LOOK_EVERY, Loops
 from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
 
 Shown = list[tuple[str, tuple[Token, ...]]]
@@ -117,7 +119,9 @@ class SequenceDecoder:
         self.reasoning_tokens = 0
         self.warnings: tuple[str, ...] = ()  # what the choice does not keep to, once it has ended
         self.forced: tuple[int, ...] = ()
-        """Tokens that must come next whatever the model says: the end of reasoning whose budget is used up."""
+        """Tokens that must come next whatever the model says: the end of reasoning whose budget is used up, or those
+        that the grammar leaves no choice about."""
+        self.forced_tokens = 0  # that have come so
         request = job.request
         self._closed = False
         self._tokenizer = tokenizer
@@ -138,10 +142,14 @@ class SequenceDecoder:
             thinking=_thinking(job),
             markup=Markup(tokens=tokenizer.added_in(markers), grammar=_held_to(job)),
         )
+        self._loops = Loops(request)
+        self._looked_for_calls = self._loops.watches and bool(tools)
+        self._tokens: list[int] = []  # where loops are watched for
         self._matcher = job.grammar.matcher() if job.grammar is not None else None
         self._blank = True  # only whitespace so far
         self._opening: tuple[int, ...] = ()  # the tokens still to come of those that open reasoning
-        self._force_end_of_thinking()
+        self._by_grammar = False  # it was the grammar that forced the last tokens
+        self._force()
 
     def accept(self, token: int, logprob: float | None = None, top: tuple[TopToken, ...] = ()) -> list[Event]:
         """Take one sampled or forced token; the events of the last one end all parts. Must not be called once
@@ -151,7 +159,10 @@ class SequenceDecoder:
             self.finished = "stop"
             return self.close("stop")
         if self.forced:
+            self.forced_tokens += token == self.forced[0]
             self.forced = self.forced[1:] if token == self.forced[0] else ()
+        if self._loops.watches:
+            self._tokens.append(token)
         thinking = self._reader.thinking
         opens = self._constrained and self._opens_thinking(token)
         constrained = self._constrained and not opens
@@ -183,6 +194,7 @@ class SequenceDecoder:
             self.finished = "tool_calls"
         if self.stop_sequence is None:
             self.warnings = self._check.warnings(self.finished)
+        self.warnings += self._loops.warnings
         return events
 
     def cut(self) -> None:
@@ -219,11 +231,21 @@ class SequenceDecoder:
             if not row.any():  # the grammar allows only an end
                 row[:] = allowed
 
+    @property
+    def certain(self) -> tuple[int, ...]:
+        """The tokens that the grammar forces, as far as they may be computed in one pass: up to where rules change."""
+        if not self.forced or not self._by_grammar or self._too_short:
+            return ()
+        return self.forced[: self.job.max_tokens - self.completion_tokens]
+
     def allowed(self, tokens: list[int]) -> int:
         """How many of these proposed tokens could be accepted in a row, by grammar, budget and limits. The run stops
         wherever the rules change: where reasoning ends or a budget is reached."""
         room = self.job.max_tokens - self.completion_tokens
-        if self.forced or self._too_short or room <= 0:
+        if self.forced:
+            pairs = zip(tokens, self.certain, strict=False)
+            return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        if self._too_short or room <= 0:
             return 0
         proposals = tokens[:room]
         if self._reader.thinking:
@@ -235,8 +257,9 @@ class SequenceDecoder:
         return 0 if self._may_think else self._matcher.allowed(proposals)
 
     def masks_ahead(self, tokens: list[int], rows: NDArray[np.int32]) -> None:
-        """Fill one mask for each place of a run that `allowed` let through, `rows` [len(tokens) + 1, words]: after none
-        of `tokens`, after the first, and so on. The grammar's state is left unchanged."""
+        """Fill one mask for each place of a run that is `certain`, or that `allowed` let through, `rows`
+        [len(tokens) + 1, words]: after none of `tokens`, after the first, and so on. The grammar's state is left
+        unchanged."""
         self.fill_mask(rows[0])
         if self._matcher is None or self.job.grammar is None:
             rows[1:] = -1
@@ -246,7 +269,11 @@ class SequenceDecoder:
             if not self._matcher.accept(token):
                 break
             taken += 1
-            self._matcher.fill(rows[place], self.job.grammar.words)
+            if place < len(self.forced):
+                rows[place] = 0
+                _set(rows[place], self.forced[place])
+            else:
+                self._matcher.fill(rows[place], self.job.grammar.words)
         self._matcher.roll_back(taken)
 
     @property
@@ -321,11 +348,13 @@ class SequenceDecoder:
             if text or tokens:
                 events += self._reader.feed(text, tokens, self.completion_tokens)
         self._check.see(events)
+        if self._looked_for_calls:
+            self._loops.read(events)
         return events
 
     def _settle(self, *, grammar_over: bool) -> None:
         """Decide whether this was the last token."""
-        self._force_end_of_thinking()
+        self._force()
         if self._stops.found is not None:
             found = self._stops.found
             self.finished, self.stop_sequence = "stop", found if found in self.job.request.stop else None
@@ -333,10 +362,30 @@ class SequenceDecoder:
             self.finished = "stop"
         elif self.completion_tokens >= self.job.max_tokens:
             self.finished = "length"
+        elif self._loops.watches and not self._too_short:
+            if len(self._tokens) % LOOK_EVERY == 0:
+                self._loops.look(self._tokens, self._raw)
+            if self._loops.over:  # an answer that is not complete, except for its calls
+                self.finished = "stop" if self._reader.calls else "length"
+
+    def _raw(self, tokens: list[int]) -> str:
+        return b"".join(map(self._tokenizer.raw, tokens)).decode(errors="replace")
+
+    def _force(self) -> None:
+        """Decide whether there is no choice about the next tokens."""
+        if self.forced:
+            return
+        self._by_grammar = False
+        self._force_end_of_thinking()
+        if self.forced or self._matcher is None or self._reader.thinking or self._may_think:
+            return
+        marks = {*self.job.thinking_start, *self.job.thinking_end}
+        self.forced = tuple(takewhile(lambda token: token not in marks, self._matcher.forced()))
+        self._by_grammar = bool(self.forced)
 
     def _force_end_of_thinking(self) -> None:
         budget = self.job.thinking_budget
-        if budget is None or self.forced or not self._reader.thinking or not self.job.thinking_end:
+        if budget is None or not self._reader.thinking or not self.job.thinking_end:
             return
         end = self.job.thinking_end
         if self.reasoning_tokens < budget:

@@ -122,12 +122,19 @@ class SpeculativeDecoding(Decoding):
         judged = self._check()
         return replace(turn, judged=judged, checked=bool(judged.proposals))
 
+    def begin(self) -> Turn:
+        # All tokens are known here, so that one of them may have begun what a grammar forces.
+        self._looks = self._looks or (self._may_propose() and self.speculation.forces(self.batch.running))
+        return super().begin()
+
     def _may_propose(self) -> bool:
-        """Whether any sequence can have proposals: without options, those alone whose client predicts the answer."""
+        """Whether any sequence can have proposals: without options, those alone whose client predicts the answer, or
+        wants it in a grammar, which forces some tokens."""
         if self.speculation.always:
             return True
-        for each in self.batch.running:  # noqa: SIM110 # in each step
-            if each.sequence.request.job.prediction:
+        for each in self.batch.running:
+            job = each.sequence.request.job
+            if job.prediction or job.grammar is not None:
                 return True
         return False
 
@@ -152,7 +159,7 @@ class SpeculativeDecoding(Decoding):
     def _accept(self, running: Running, proposal: Proposal, chosen: Many[SampledToken]) -> None:
         """Let a sequence take the tokens that the model chose, all of which but the last were proposed."""
         sequence = running.sequence
-        for counted in (sequence, self.counters):
+        for counted in () if proposal.certain else (sequence, self.counters):
             counted.draft_tokens += len(proposal.tokens)
             counted.accepted_tokens += len(chosen) - 1
         self.speculation.judged(sequence, proposal, [each.token for each in chosen])

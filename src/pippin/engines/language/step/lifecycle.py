@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.events import Event, Failed, Progress, PromptEcho
+from pippin.core.events import Event, Failed, Progress, PromptEcho, Scored
 from pippin.engines.base import Emission
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache.slots import PromptCache
@@ -12,6 +12,7 @@ from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import Prefixes
 from pippin.engines.language.sampling.sampler import SampledToken
 from pippin.engines.language.step.batch import Batch
+from pippin.engines.language.step.branches import rows_of
 from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import (
@@ -45,6 +46,7 @@ class Lifecycle:
         self.stream_interval = stream_interval
         self.events: list[Emission] = []
         self.completion_tokens = 0  # generated since the load
+        self.forced_tokens = 0  # of answers that have ended
         self.preemptions = 0  # since the load
         self._steering = steering
         self._model = model
@@ -89,14 +91,30 @@ class Lifecycle:
         waiting = Waiting(
             sequences=tuple(request.sequences),
             tokens=job.prompt,
-            growth=job.max_tokens,
+            growth=max([job.max_tokens, *(branch.longest for branch in job.branches)]),
             priority=job.request.priority,
             arrival=self._arrivals,
             account=job.request.account,
+            rows=self._rows(job),
         )
         self._scheduler.add(waiting)
         self._live[job.id] = request
         _move(waiting.sequences, waiting)
+
+    def _rows(self, job: LanguageJob) -> int:
+        """In how many rows the job's branches are computed, as many as fit the memory; 0 if it has none. Raises
+        `ServerError`."""
+        layout = self._batch.groups.layout
+        if not job.branches:
+            return 0
+        if not layout.forks:
+            raise ServerError(
+                "unsupported", "The caches of this model can't branch, so it decides nothing.", "model"
+            )
+        rows = min(rows_of(job, layout), self._scheduler.limits.max_sequences)
+        while rows > 1 and not self._scheduler.fits_alone(len(job.prompt), rows):
+            rows //= 2
+        return rows
 
     def _open_media(self, job: LanguageJob) -> MediaInputs | None:
         if job.media is None:
@@ -128,6 +146,8 @@ class Lifecycle:
             request.prefilled = time.monotonic()
             if request.job.request.echo or request.scores_prompt:
                 self._tell(request, [PromptEcho(request.job.prompt_text, tuple(prompt.scores))])
+            if prompt.scoring is not None:
+                self._tell(request, [Scored(prompt.scoring.logprobs)])
         started = self._scheduler.start(prompt)
         for running in started:
             running.sequence.stage = running
@@ -221,6 +241,7 @@ class Lifecycle:
         self._scheduler.drop(sequence.stage)
         request.sequences.remove(sequence)
         sequence.stage = None
+        self.forced_tokens += decoder.forced_tokens
         # Closing may find that the answer was a tool call.
         closing = decoder.close(decoder.finished or "stop")
         self._tell(request, [*sequence.unsent, *closing, sequence.finished(decoder.finished or "stop")])

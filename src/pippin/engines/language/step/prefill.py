@@ -1,6 +1,7 @@
 """Prefill: computes prompts a chunk at a time, starting where the prefix cache ends."""
 
 from collections.abc import Container, Sequence
+from contextlib import nullcontext
 
 import mlx.core as mx
 import numpy as np
@@ -11,10 +12,13 @@ from pippin.engines.language.kv_cache.layout import arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, Prefixes
+from pippin.engines.language.sampling.filters import best
+from pippin.engines.language.step.branches import Scoring
 from pippin.engines.language.step.joining import fits
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling
 from pippin.engines.language.step.speculation.followers import Follower
+from pippin.engines.language.vision.encoder import MediaInputs
 
 SCORED_CHUNK = 64  # tokens whose logits over the vocabulary are held at once
 MOST_STRETCH = 1.25  # times a chunk's size, for a chunk that ends its prompt
@@ -54,7 +58,7 @@ class Prefill:
             self._groups.leave([prompt.slot])
         for each in self._followers:
             each.prompt_dropped(prompt)
-        prompt.cache = prompt.logits = prompt.slot = None
+        prompt.cache = prompt.logits = prompt.slot = prompt.scoring = None
 
     def compute(self, prompt: Prefilling, most: int, *, wait: bool) -> tuple[int, list[Prefilling]]:
         """Do one piece of work on this prompt: add up to `most` tokens to it and to others that are best computed with
@@ -63,6 +67,8 @@ class Prefill:
 
         `wait`: block until the device is done.
         """
+        if not prompt.remaining:
+            return self._compute_branches(prompt, most), [prompt]
         media, count = prompt.request.media, self._count(prompt, most)
         if media is not None:
             medium = media.missing(prompt.computed, prompt.computed + count)
@@ -120,8 +126,10 @@ class Prefill:
 
     def _new_cache(self, prompt: Prefilling) -> PromptCache:
         """A new cache; in the slot of its sequence, if the prompt has only one."""
-        if not self._scheduler.computes_in_slot(prompt.count):
-            return self._groups.layout.new_prompt_cache(prompt.length)
+        branches = prompt.request.job.branches
+        if branches or not self._scheduler.computes_in_slot(prompt.count):
+            longest = max((branch.longest for branch in branches), default=0)
+            return self._groups.layout.new_prompt_cache(prompt.length + longest)
         request = self._scheduler.slot_request(prompt)
         prompt.slot = self._groups.reserve(request, self._scheduler.for_running())
         return self._groups.prompt_cache(prompt.slot)
@@ -174,7 +182,7 @@ class Prefill:
         prompts, counts = [first], [count]
         while self._joins(first, count) and sum(counts) < most:
             other = self.next(prompts)
-            if other is None:
+            if other is None or not other.remaining:
                 break
             more = self._count(other, most)
             computed = [*(prompt.computed for prompt in prompts), other.computed]
@@ -214,21 +222,65 @@ class Prefill:
     def _forward(self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0) -> mx.array:
         """Logits [prompts, width, vocabulary] of the next `counts` tokens of each prompt, padded on the right to the
         longest. `done`: tokens in the cache that the scheduler has not been told of yet."""
+        starts = [prompt.computed + done for prompt in prompts]
+        tokens = [
+            prompt.tokens[start : start + count]
+            for prompt, start, count in zip(prompts, starts, counts, strict=True)
+        ]
+        return self._pass(
+            tokens, [prompt.cache or [] for prompt in prompts], starts[0], prompts[0].request.media
+        )
+
+    def _pass(
+        self,
+        tokens: Sequence[tuple[int, ...]],
+        caches: Sequence[PromptCache],
+        start: int,
+        media: MediaInputs | None,
+    ) -> mx.array:
+        """Logits [caches, width, vocabulary] of the next `tokens` of each cache. One that is alone may have media, and
+        begins at `start`."""
+        counts = list(map(len, tokens))
         width = max(counts)
-        tokens = []
-        for prompt, count in zip(prompts, counts, strict=True):
-            start = prompt.computed + done
-            tokens.append([*prompt.tokens[start : start + count], *[0] * (width - count)])
-        caches = [prompt.cache or [] for prompt in prompts]
-        if len(prompts) > 1:
-            layers = self._groups.layout.joined(caches, counts)
-            joined: mx.array = self._model.module(mx.array(tokens), cache=layers)
-            return joined
-        [prompt], [cache] = prompts, caches
-        media = prompt.request.media
-        given = {} if media is None else {"inputs": media.inputs(tuple(tokens[0]), prompt.computed + done)}
-        logits: mx.array = self._model.module(mx.array(tokens), cache=cache, **given)
+        inputs = mx.array([[*each, *[0] * (width - len(each))] for each in tokens])
+        given = {} if media is None else {"inputs": media.inputs(tokens[0], start)}
+        layers = self._groups.layout.joined(caches, counts) if len(caches) > 1 else caches[0]
+        logits: mx.array = self._model.module(inputs, cache=layers, **given)
         return logits
+
+    def _compute_branches(self, prompt: Prefilling, most: int) -> int:
+        """Compute and score the next tokens of some branches; return how many."""
+        if prompt.scoring is None:
+            cache, layout = prompt.cache or [], self._groups.layout
+            prompt.scoring = Scoring(prompt.request.job, cache, layout, prompt.waiting.rows)
+        chunks = prompt.scoring.take(min(most, self._scheduler.limits.longest_chunk(prompt.length)))
+        if self._model.adapters.names:
+            self._model.adapters.choose([prompt.request.adapter] * len(chunks))
+        # Rows may have different places; those that have fewer repeat one.
+        places = [sorted({score.place for score in chunk.scores}) for chunk in chunks]
+        width = max(1, *map(len, places))
+        wanted = [[*each, *[each[-1] if each else 0] * (width - len(each))] for each in places]
+        tokens, caches = [chunk.tokens for chunk in chunks], [chunk.cache for chunk in chunks]
+        head = self._model.head
+        with head.only(wanted) if head.works else nullcontext():
+            logits = self._pass(tokens, caches, chunks[0].start, prompt.request.media)
+        if not head.works:
+            logits = logits[mx.arange(len(chunks))[:, None], mx.array(wanted)]
+        logits = logits.astype(mx.float32)
+        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        scores = [score for chunk in chunks for score in chunk.scores]
+        rows = [row for row, chunk in enumerate(chunks) for _ in chunk.scores]
+        columns = [places[row].index(score.place) for row, score in zip(rows, scores, strict=True)]
+        found = (
+            logprobs[mx.array(rows), mx.array(columns), mx.array([score.token for score in scores])]
+            if scores
+            else logits[:0]
+        )
+        mx.eval(found, [arrays_of(cache) for cache in caches])
+        prompt.scoring.add(scores, np.array(found).tolist() if scores else [])
+        count = sum(map(len, tokens))
+        self._scheduler.computed(prompt, count)
+        return count
 
     def _compute_scored(self, prompt: Prefilling, count: int) -> None:
         """Like `_compute`, and also note the logprob of each token that follows one of these `count`."""
@@ -259,10 +311,9 @@ class Prefill:
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         targets = prompt.tokens[start : start + logits.shape[0]]
         chosen = mx.take_along_axis(logprobs, mx.array(targets)[:, None], axis=-1)[:, 0]
-        best = mx.argsort(-logprobs, axis=-1)[:, :alternatives]
-        values = mx.take_along_axis(logprobs, best, axis=-1)
-        mx.eval(chosen, best, values, arrays_of(prompt.cache or []))
-        columns = (np.array(chosen).tolist(), np.array(best).tolist(), np.array(values).tolist())
+        best_ids, values = best(logprobs, min(alternatives, logprobs.shape[-1]))
+        mx.eval(chosen, best_ids, values, arrays_of(prompt.cache or []))
+        columns = (np.array(chosen).tolist(), np.array(best_ids).tolist(), np.array(values).tolist())
         found = []
         for token, logprob, ids, tops in zip(targets, *columns, strict=True):
             top = tuple(

@@ -157,17 +157,17 @@ class Scheduler:
         served = {each.account for each in self.running}
 
         def order(prompt: Prefilling) -> tuple[int, bool, int, int]:
-            left = prompt.remaining - (prompt.passed if waited else 0)
+            left = prompt.left - (prompt.passed if waited else 0)
             return -prompt.priority, prompt.account in served, left, prompt.arrival
 
         return min(ready, key=order)
 
     def _ready(self) -> list[Prefilling]:
-        return [prompt for prompt in self.prefilling if prompt.remaining and not prompt.paused]
+        return [prompt for prompt in self.prefilling if prompt.left and not prompt.paused]
 
     def done(self) -> list[Prefilling]:
         """Prompts that are computed and whose sequences do not run yet."""
-        return [prompt for prompt in self.prefilling if not prompt.remaining]
+        return [prompt for prompt in self.prefilling if not prompt.left]
 
     def pause(self, prompt: Prefilling) -> None:
         """Skip the prompt until `resume`."""
@@ -184,13 +184,11 @@ class Scheduler:
         self._copies += known
 
     def computed(self, prompt: Prefilling, tokens: int) -> None:
-        """Note that `tokens` more tokens of the prompt are in its cache."""
+        """Note that `tokens` more tokens of the prompt are in its cache, or of its branches."""
         self._pairs += tokens * (prompt.computed + tokens / 2)
-        shorter = any(
-            each.remaining < prompt.remaining and each.priority >= prompt.priority for each in self._ready()
-        )
+        shorter = any(each.left < prompt.left and each.priority >= prompt.priority for each in self._ready())
         self._favoured = self._favoured + 1 if shorter else 0
-        prompt.computed += tokens
+        prompt.computed += min(tokens, prompt.remaining)
         for other in self.prefilling:
             if other is not prompt:
                 other.passed += tokens
@@ -291,6 +289,8 @@ class Scheduler:
         left = self.limits.memory
         for prompt in self.prefilling:
             left -= self._prompt_bytes(prompt.length, prompt.count)
+            if rows := prompt.waiting.rows:  # which lie in no slots
+                left -= rows * self.limits.prompt_bytes(prompt.length + prompt.growth + sizes.CAPACITY_STEP)
         longest: dict[int, int] = {}
         for each in self.running:
             longest[each.length_class] = max(longest.get(each.length_class, 0), each.length + 1)

@@ -23,6 +23,7 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot
 from pippin.engines.language.prefix_cache.disk import DiskRead
 from pippin.engines.language.prefix_cache.tree import Node
+from pippin.engines.language.step.branches import Scoring
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.vision.encoder import MediaInputs
 
@@ -125,6 +126,7 @@ class Sequence:
                 reasoning_tokens=decoder.reasoning_tokens,
                 draft_tokens=self.draft_tokens,
                 accepted_tokens=self.accepted_tokens,
+                forced_tokens=decoder.forced_tokens,
             ),
             Timings(
                 queue=(admitted - request.job.created) * 1e3,
@@ -145,10 +147,11 @@ class Waiting:
     priority: int
     arrival: int  # counts submissions; unchanged by a preemption
     account: str = ""
+    rows: int = 0  # in which branches of the prompt are computed, if it has any
 
     @property
     def count(self) -> int:
-        return len(self.sequences)
+        return max(len(self.sequences), self.rows)
 
     @property
     def length(self) -> int:
@@ -181,6 +184,7 @@ class Prefilling:
     chunk_ends: set[int] = field(default_factory=set)  # positions at which a chunk must end
     logits: mx.array | None = None  # [1, vocabulary], after its last token
     scores: list[Token] = field(default_factory=list)  # the prompt's own tokens with logprobs, if asked for
+    scoring: Scoring | None = None  # of its branches; None until the prompt is computed
 
     @property
     def request(self) -> Request:
@@ -217,6 +221,13 @@ class Prefilling:
     @property
     def remaining(self) -> int:
         return self.length - self.computed
+
+    @property
+    def left(self) -> int:
+        """Tokens still to be computed, those of branches among them."""
+        if self.scoring is not None:
+            return self.scoring.left
+        return self.remaining + sum(len(branch.tokens) for branch in self.request.job.branches)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -45,6 +45,7 @@ def engine_stats(
         agreement=counters.agreement,
         draft_tokens=counters.draft_tokens,
         accepted_tokens=counters.accepted_tokens,
+        forced_tokens=lifecycle.forced_tokens,
         draft_seconds=counters.draft_seconds,
         media_encoded=vision.encoded,
         media_reused=vision.reused,

@@ -128,6 +128,12 @@ class Literals:
             case _:
                 return value
 
+    def last_marker(self, rendered: str) -> int:
+        """Where the last whole marker of a rendered prompt begins; 0 without one. What comes before does not change
+        the tokens from there on."""
+        found = () if self._any is None else self._any.finditer(rendered)
+        return max((each.start() for each in found), default=0)
+
     def encode(self, rendered: str, most: int | None = None) -> list[int]:
         """The tokens of a rendered prompt, in which whole markers are special tokens and shielded ones are text.
 

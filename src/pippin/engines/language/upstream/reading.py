@@ -98,7 +98,16 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
         return _language(_made(taken(changed if named is None else {**config, named: changed}, own)))
 
     complete(_language(model), config if named is None else config[named], make)
+    _complete_encoder(model)
     return model
+
+
+def _complete_encoder(model: nn.Module) -> None:
+    """Give the last norm of an encoder its configuration's epsilon, which classes leave out that read it elsewhere."""
+    epsilon = getattr(getattr(model.config, "vision_config", None), "layer_norm_eps", None)
+    for name, module in model.named_modules():
+        if epsilon is not None and name.rpartition(".")[2] == "post_layernorm":
+            module.eps = epsilon
 
 
 def _language(model: nn.Module) -> nn.Module:

@@ -10,7 +10,7 @@ import numpy as np
 from mlx_lm.models.cache import KVCache
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
+from pippin.engines.language.kv_cache.layout import counts_tokens, leaves, mlx_lm_twin, mutual
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, Span
 
@@ -107,32 +107,6 @@ class ModuleState:
             vars(module).update(attributes)
 
 
-class _MutualView:
-    """A layer's cache whose mask lets the tokens of each span see each other.
-
-    The library makes such masks itself, but only for prompts that it computes at once.
-    """
-
-    def __init__(self, held: Any, spans: tuple[Span, ...]) -> None:
-        self._held = held
-        self._spans = spans
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._held, name)
-
-    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> mx.array:
-        mask: mx.array = self._held.make_mask(N, return_array=True, window_size=window_size)
-        earlier = mask.shape[-1] - N
-        for start, stop in self._spans:
-            mask[..., start:stop, earlier + start : earlier + stop] = True
-        return mask
-
-
-def _counts_tokens(layer: Any) -> bool:
-    """Whether a layer's cache counts its tokens: caches of attention do, recurrent states do not."""
-    return hasattr(layer, "offset")
-
-
 class VisionModel(nn.Module):  # type: ignore[misc]
     """A model of mlx-vlm with the interface of mlx-lm's models, and the functions that media need.
 
@@ -178,7 +152,7 @@ class VisionModel(nn.Module):  # type: ignore[misc]
             positions = inputs.positions if inputs is not None else None
             given["position_ids"] = self._following(cache, tokens, shift) if positions is None else positions
         if inputs is not None and inputs.spans:
-            cache = [_MutualView(layer, inputs.spans) if _counts_tokens(layer) else layer for layer in cache]
+            cache = mutual(cache, inputs.spans)
         logits: mx.array = self.inner.language_model(tokens, cache=cache, **given).logits
         return logits
 
@@ -204,7 +178,7 @@ class VisionModel(nn.Module):  # type: ignore[misc]
 
     def _following(self, cache: PromptCache, tokens: mx.array, shift: int | mx.array) -> mx.array:
         """The positions [3, batch, tokens] of tokens that come after those in the caches."""
-        layer = next(layer for layer in leaves(cache) if _counts_tokens(layer))
+        layer = next(layer for layer in leaves(cache) if counts_tokens(layer))
         # One offset for the whole batch, or one for each of its sequences.
         starts = mx.array(layer.offset).reshape(-1, 1)
         positions = mx.arange(tokens.shape[1]) + starts + shift

@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from PIL import Image as PillowImage
 from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Audio, Image, Inline, Video
 from pippin.core.errors import ServerError
+from pippin.core.published import object_in
 from pippin.engines import pictures, sound
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
@@ -97,6 +98,48 @@ FAILURES = (
 """What processors raise for sizes and shapes that they can't take."""
 
 
+PIXELS: dict[str, Any] = {
+    "do_resize": True,
+    "do_center_crop": False,
+    "do_rescale": True,
+    "do_normalize": True,
+    "rescale_factor": 1 / 255,
+    **dict.fromkeys(("resample", "image_mean", "image_std", "size", "crop_size", "max_image_size")),
+    **dict.fromkeys(("min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size")),
+}
+"""Fields of preprocessor_config.json that decide the pixels of pictures, and what a processor does without a field of
+that name; None where that is not known."""
+
+
+def left_out(said: Mapping[str, Any], own: Any) -> list[str]:
+    """The fields of a preprocessor_config.json that the processor of pictures does not have so."""
+    named = [name for name in PIXELS if said.get(name) is not None]
+    return [name for name in named if _numbers(said[name]) != _numbers(getattr(own, name, PIXELS[name]))]
+
+
+def tell_left_out(folder: Path, processor: Any) -> None:
+    """Log what preprocessor_config.json says of pictures and the family's processor leaves out."""
+    own = getattr(processor, "image_processor", None)
+    if own is not None and (names := left_out(object_in(folder / "preprocessor_config.json"), own)):
+        told = "preprocessor_config.json sets %s, which %s leaves out: pictures are prepared without"
+        log.warning(told, ", ".join(names), type(own).__name__)
+
+
+def _numbers(value: Any) -> set[float]:
+    """The numbers of a size, a list or a number, whatever their names: processors rename them."""
+    match value:
+        case None:
+            return set()
+        case Mapping():
+            return _numbers(list(value.values()))
+        case list() | tuple():
+            return set[float]().union(*map(_numbers, value))
+        case _ if hasattr(value, "__dataclass_fields__"):
+            return _numbers(list(vars(value).values()))
+        case _:
+            return {round(float(value), 6)}
+
+
 class _RecordingTokenizer:
     """A processor's tokenizer that records the last text it was given: the prompt with placeholders expanded."""
 
@@ -126,6 +169,7 @@ class MediaProcessor(TextOnly):
         # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
         self._processor = AutoProcessor.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
         cut_into_tiles(self._processor, config)
+        tell_left_out(folder, self._processor)
         self._recording = _RecordingTokenizer(self._processor.tokenizer)
         self._processor.tokenizer = self._recording
         self._options = options

@@ -46,6 +46,7 @@ from pippin.engines.language.vision.processing import (
     resized,
     sample_clip,
     sample_image,
+    tell_left_out,
 )
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
@@ -186,6 +187,7 @@ class PromptProcessor(TextOnly):
                 folder, trust_remote_code=options.trust_remote_code
             )
         cut_into_tiles(self._processor, config)
+        tell_left_out(folder, self._processor)
         if hasattr(self._processor, "tokenizer"):
             encode = tokenizer.literals.encode
             self._processor.tokenizer = _ShieldedTokenizer(self._processor.tokenizer, encode)

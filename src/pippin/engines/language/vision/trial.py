@@ -73,8 +73,9 @@ def _differences(
     found = []
     with in_float32(model):
         expected = logits_by_library(model, tokens, placed)
-        # Only families whose processor returns token types have bidirectional attention among a medium's tokens.
-        for modalities in (known, known | {medium.modality}) if medium.has_token_types else (known,):
+        # Others have no bidirectional attention among a medium's tokens.
+        may_see_whole = medium.has_token_types or hasattr(model.inner.language_model, "sees_pictures_whole")
+        for modalities in (known, known | {medium.modality}) if may_see_whole else (known,):
             model.bidirectional = modalities
             logits = logits_by_engine(model, tokens, PromptMedia((placed,)))
             found.append((difference(logits, expected), len(modalities), modalities))

@@ -1,7 +1,8 @@
 """Speculative decoding: proposers guess the next tokens where that pays, and the model checks several in one step.
 
 A token is accepted where the model would have chosen it by itself: answers do not change, only the number of steps
-does. The pass in which the model checks proposals is `Batch.check`. Begin with `verification.py`.
+does. What a grammar forces is no guess: it is taken without a draw. The pass in which the model checks proposals is
+`Batch.check`. Begin with `verification.py`.
 
 - `verification.py`: when proposals are asked for, and how many for each sequence.
 - `pace.py`: how many proposals pay, from measured acceptance and step times.

@@ -42,6 +42,23 @@ class Judge:
             found.append(chosen[: 1 + agreed(proposed, [each.token for each in chosen])])
         return found
 
+    def choose_behind(
+        self, running: list[Running], logits: mx.array, chains: list[list[int]]
+    ) -> list[list[SampledToken]]:
+        """The tokens that each sequence takes: its chain, which is certain, and the token behind it. `logits`
+        [n, vocabulary] are those at the ends of the chains."""
+        counts = np.array([len(chain) for chain in chains], np.int32)
+        tokens = np.zeros((len(running), counts.max()), np.int32)
+        for row, chain in zip(tokens, chains, strict=True):
+            row[: len(chain)] = chain
+        masked, masks = self._masks(running, chains, len(tokens[0]) + 1)
+        behind = None if masks is None else masks[counts[masked], np.arange(len(masked))]
+        drawn = self._sampler.sample_behind(logits, tokens, counts, behind, masked or None)
+        ends = drawn.read(self._tokenizer)
+        return [
+            [*(SampledToken(token) for token in chain), end] for chain, end in zip(chains, ends, strict=True)
+        ]
+
     def _masks(self, running: list[Running], passed: list[list[int]], width: int) -> Masks:
         """The masks of allowed tokens [width, sequences with a mask, words], at each place as if the tokens of `passed`
         before it had been chosen."""

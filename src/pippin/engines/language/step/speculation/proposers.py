@@ -17,10 +17,12 @@ MOST_PLACES = 8  # that are remembered of a run of tokens, the last ones
 
 class Proposal(NamedTuple):
     """Tokens that may follow. Those that were found in a text have `agreed` tokens before them in common with the
-    sequence, by which it is measured how often such are right; None for those that a model drafted."""
+    sequence, by which it is measured how often such are right; None for those that a model drafted. Those that a
+    grammar forces are `certain`: nobody guessed them."""
 
     tokens: list[int]
     agreed: int | None = None
+    certain: bool = False
 
 
 NOTHING = Proposal([])

@@ -77,8 +77,12 @@ class Speculation:
 
     def wanted(self, running: list[Running]) -> bool:
         """Whether the next step should look for proposals. They have to be known before the step is built."""
+        # Of a chain that a grammar forces, the first token is being drawn.
+        chains = [max(len(each.sequence.decoder.certain) - 1, 0) for each in running]
+        if any(chains) and self._pays(chains):
+            return True
         ready = [self.proposer.is_ready(each.sequence) for each in running]
-        if not any(ready):
+        if not any(ready) or not self._may_guess(running):
             return False
         if self.proposer.is_free:
             return self.pace.worth_looking(self._chances(running))
@@ -88,34 +92,61 @@ class Speculation:
         rooms = [self.most if each else 0 for each in ready]
         return any(self.pace.lengths(self._chances(running), rooms))
 
+    def forces(self, running: list[Running]) -> bool:
+        """Whether a grammar forces the next tokens of a sequence, all of whose tokens are known, and taking them in one
+        pass pays."""
+        chains = [len(each.sequence.decoder.certain) for each in running]
+        return any(chains) and self._pays(chains)
+
+    def _pays(self, chains: list[int]) -> bool:
+        return any(self.pace.lengths([1.0 if count else 0.0 for count in chains], chains))
+
+    def _may_guess(self, running: list[Running]) -> bool:
+        """Whether any sequence can have guesses: without options, those alone whose client predicts the answer."""
+        return self.always or any(each.sequence.request.job.prediction for each in running)
+
     def proposals(self, running: list[Running]) -> list[Proposal]:
-        """One for each of these sequences, whose tokens are all known."""
+        """One for each of these sequences, whose tokens are all known: what its grammar forces, else guesses."""
         rooms = [self._room(each) for each in running]
+        found = [
+            Proposal(list(each.sequence.decoder.certain[:room]), certain=True)
+            for each, room in zip(running, rooms, strict=True)
+        ]
+        forces = any(own.tokens for own in found)
+        if self._may_guess(running):
+            guesses = self._guesses(
+                running, [0 if own.tokens else room for own, room in zip(found, rooms, strict=True)]
+            )
+            found = [own if own.tokens else guess for own, guess in zip(found, guesses, strict=True)]
+        if not forces and not self.proposer.is_free:
+            return found  # no more was drafted than pays
+        chances = [self._chance(each.sequence, own) for each, own in zip(running, found, strict=True)]
+        lengths = self.pace.lengths(chances, [len(own.tokens) for own in found])
+        return [own._replace(tokens=own.tokens[:length]) for own, length in zip(found, lengths, strict=True)]
+
+    def _guesses(self, running: list[Running], rooms: list[int]) -> list[Proposal]:
+        """What the proposer says of each sequence, in so many tokens at most, as far as its grammar allows it."""
         asked = rooms if self.proposer.is_free else self.pace.lengths(self._chances(running), rooms)
-        wanted = [(each.sequence, most) for each, most in zip(running, asked, strict=True)]
-        found = self.proposer.propose(wanted)
+        found = self.proposer.propose(
+            [(each.sequence, most) for each, most in zip(running, asked, strict=True)]
+        )
         self._grounds = {
             each.sequence: grounds_of(proposal)
             for each, proposal in zip(running, found, strict=True)
             if proposal.tokens
         }
-        allowed = [
+        return [
             proposal._replace(tokens=proposal.tokens[: each.sequence.decoder.allowed(proposal.tokens)])
             if proposal.tokens
             else proposal
             for each, proposal in zip(running, found, strict=True)
         ]
-        if not self.proposer.is_free:
-            return allowed
-        chances = [
-            self._acceptance(each.sequence, self._grounds[each.sequence]).chance if proposal.tokens else 0.0
-            for each, proposal in zip(running, allowed, strict=True)
-        ]
-        lengths = self.pace.lengths(chances, [len(proposal.tokens) for proposal in allowed])
-        return [
-            Proposal(proposal.tokens[:length], proposal.agreed)
-            for proposal, length in zip(allowed, lengths, strict=True)
-        ]
+
+    def _chance(self, sequence: Sequence, proposal: Proposal) -> float:
+        """The chance that each token of a proposal is right."""
+        if proposal.certain or not proposal.tokens:
+            return float(proposal.certain)
+        return self._acceptance(sequence, self._grounds[sequence]).chance
 
     def _room(self, running: Running) -> int:
         """Tokens that can be proposed for a sequence."""
@@ -139,7 +170,7 @@ class Speculation:
 
     def judged(self, sequence: Sequence, proposal: Proposal, chosen: list[int]) -> None:
         """The model chose these tokens where it was given this proposal."""
-        if not proposal.tokens:
+        if not proposal.tokens or proposal.certain:
             return
         proposed, accepted = len(proposal.tokens), agreed(proposal.tokens, chosen)
         grounds = self._grounds[sequence]

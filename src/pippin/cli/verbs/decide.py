@@ -1,0 +1,54 @@
+"""`pippin decide`: asks the running server for the probabilities of answers about a text."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pippin.cli.arguments import Parser
+from pippin.cli.running import ask, client_parser
+from pippin.cli.terminal import say, table
+
+
+def new_parser() -> Parser:
+    parser = client_parser(
+        "pippin decide", "Ask a model of the running server how likely answers about a text are."
+    )
+    parser.add_argument("state", nargs="?", help="the text; standard input if not given")
+    parser.add_argument(
+        "--question", action="append", required=True, metavar="TEXT", help="may be given several times"
+    )
+    parser.add_argument("--labels", metavar="A,B,...", help="the answers; yes and no if not given")
+    parser.add_argument("--model", default="default", help="the model's name; the one served if not given")
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = new_parser().parse(arguments)
+    state = sys.stdin.read() if parsed.state is None else parsed.state
+    asked: dict[str, Any] = {"type": "noul"}
+    if parsed.labels is not None:
+        labels = [label.strip() for label in parsed.labels.split(",") if label.strip()]
+        asked = {"type": "choice", "criteria": dict.fromkeys(labels)}
+    # The same question may be given twice, so names are numbers.
+    questions = {str(number): {**asked, "instructions": text} for number, text in enumerate(parsed.question)}
+    body = {"model": parsed.model, "state": state, "questions": questions}
+    answers = ask(parsed, "POST", "/v1/systemone", body)["answers"]
+    found = {text: _probabilities(answers[str(number)]) for number, text in enumerate(parsed.question)}
+    if parsed.json:
+        say(json.dumps(found, ensure_ascii=False, indent=2))
+        return 0
+    rows = [
+        (text, label, f"{chance:.3f}")
+        for text, chances in found.items()
+        for label, chance in sorted(chances.items(), key=lambda each: -each[1])
+    ]
+    say(table(("QUESTION", "ANSWER", "PROBABILITY"), rows))
+    return 0
+
+
+def _probabilities(answer: dict[str, Any]) -> dict[str, float]:
+    if answer["type"] == "noul":
+        return {"yes": answer["noul"], "no": 1 - answer["noul"]}
+    found: dict[str, float] = answer["probabilities"]
+    return found

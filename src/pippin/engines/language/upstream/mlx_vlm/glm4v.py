@@ -1,0 +1,23 @@
+"""GLM-4V's pictures: mlx-vlm 0.7.10 reads the table of their positions between its points linearly, and as 0 beyond
+its edge, where transformers reads it by bicubic interpolation. All frames of a video from the third on see each
+other."""
+
+from mlx_vlm.models.glm4v.vision import Glm4vVisionAttention, Glm4vVisionEmbeddings
+
+from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.pictures import each_alone, in_cubic_positions
+
+MENDS = (
+    Mend(
+        original=Glm4vVisionEmbeddings,
+        kind="fault",
+        why="positions between the points of the table are read linearly",
+        loaded=to(in_cubic_positions(Glm4vVisionEmbeddings)),
+    ),
+    Mend(
+        original=Glm4vVisionAttention,
+        kind="fault",
+        why="all frames from the third on see each other",
+        loaded=to(each_alone(Glm4vVisionAttention)),
+    ),
+)
