@@ -16,10 +16,28 @@ Contracts = Mapping[str, Contract[Any]]
 API: Final = """<!-- Written by `make docs`; the words are in src/pippin/api/. -->
 # The APIs
 
-Pippin speaks OpenAI's Chat Completions, Completions, Responses and Realtime, Anthropic's Messages, and Ollama's API.
-Every address works with and without `/v1`; those under `/api` have no version. A field of a contract is honoured, or
+Pippin speaks OpenAI's Chat Completions, Completions, Responses and Realtime, Anthropic's Messages, Gemini's and Ollama's API.
+Every address works with and without `/v1`; those under `/api` and `/v1beta` have no other. A field of a contract is honoured, or
 refused by name with status 400; a few fields for bookkeeping are accepted and change nothing. A field that no contract
 knows is ignored, and named once in the log; so are unknown keys of objects in fields, by their path.
+
+## Gemini
+
+| Address | What it does |
+|---|---|
+| `POST /v1beta/models/{name}:generateContent` | answers |
+| `POST /v1beta/models/{name}:streamGenerateContent` | the same in pieces: server-sent events with `?alt=sse`, else a JSON array |
+| `POST /v1beta/models/{name}:countTokens` | how many prompt tokens `contents`, or a `generateContentRequest`, would have |
+| `POST /v1beta/models/{name}:embedContent`, `:batchEmbedContents` | vectors of texts and pictures |
+| `GET /v1beta/models`, `GET /v1beta/models/{name}` | the available models, in pages of `pageSize`, and one of them |
+
+- **At `/v1`** they are too: the method in the address, the header `x-goog-api-key` or `?key=` tells `/v1/models` from OpenAI's.
+- **Names** of fields are in camel or in snake case. A model's may begin with `models/` or `tunedModels/`; `gemini-*` that no
+  model here has means the default one.
+- **Thoughts** are shown with `includeThoughts`. Either way the `thoughtSignature` of the next part holds them, encoded, and
+  gives them back to the model in a later request.
+- **Left out** with a warning in the log are tools that run at Google's (`googleSearch`, `codeExecution`, ...), and refused its
+  files (`gs:`, `files/`) and caches. `taskType` and `title` of embeddings change nothing.
 
 ## Ollama
 
@@ -270,8 +288,8 @@ def grouped(contracts: Contracts, mark: str) -> list[str]:
 
 
 def named(heads: Sequence[str], contracts: Contracts) -> str:
-    others = [head for head in contracts if not head.startswith("Ollama")]
-    return "all but Ollama's" if list(heads) == others else ", ".join(heads)
+    others = [head for head in contracts if not head.startswith(("Gemini", "Ollama"))]
+    return "OpenAI's and Anthropic's" if list(heads) == others else ", ".join(heads)
 
 
 def contracts_of_kinds() -> Mapping[str, Contract[Any]]:

@@ -127,6 +127,24 @@ def qwen_code(address: str, model: str, home: Path, asked: str) -> str:
     )
 
 
+def gemini_cli(address: str, model: str, home: Path, asked: str) -> str:
+    settings = home / ".gemini" / "settings.json"
+    settings.parent.mkdir(exist_ok=True)
+    own = {
+        "security": {"auth": {"selectedType": "gemini-api-key"}},
+        "privacy": {"usageStatisticsEnabled": False},
+        "telemetry": {"enabled": False},
+        "general": {"enableAutoUpdate": False},
+    }
+    settings.write_text(json.dumps(own))
+    return run(
+        [npm_command("gemini"), "--model", model, "--yolo", "--skip-trust", "--prompt", asked],
+        home,
+        GOOGLE_GEMINI_BASE_URL=address,
+        GEMINI_API_KEY="none",
+    )
+
+
 def continue_cli(address: str, model: str, home: Path, asked: str) -> str:
     config = home / "continue.yaml"
     config.write_text(

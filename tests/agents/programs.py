@@ -15,11 +15,11 @@ NPM_PACKAGES: Final = {
     "claude": "@anthropic-ai/claude-code@2.1.332",
     "opencode": "opencode-ai@1.18.33",
     "copilot": "@github/copilot@1.0.102",
+    "gemini": "@google/gemini-cli@0.61.0",
     "qwen": "@qwen-code/qwen-code@0.24.4",
     "cn": "@continuedev/cli@1.5.47",
     "cline": "cline@3.0.65",
     "pi": "@earendil-works/pi-coding-agent@1.6.0",
-    "gemini": "@google/gemini-cli@0.61.0",
     "kilo": "@kilocode/cli@7.7.7",  # 7.8.1 lacks its program for Linux
     "kimi": "@moonshot-ai/kimi-code@2.1.0",
     "goose": "@aaif/goose-binary-linux-x64@0.20.1",

@@ -24,6 +24,7 @@ LEAST: dict[str, dict[str, Any]] = {
     "completions": {"prompt": MARKER},
     "responses": {"input": MARKER},
     "messages": {"messages": [{"role": "user", "content": MARKER}], "max_tokens": 5},
+    "gemini": {"contents": [{"parts": [{"text": MARKER}]}]},
     "ollama_chat": {"messages": [{"role": "user", "content": MARKER}]},
     "ollama_generate": {"prompt": MARKER},
 }

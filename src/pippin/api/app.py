@@ -18,10 +18,10 @@ from pippin.api.answers.answer import Observer, Unobserved
 from pippin.api.answers.handler import Handler, endpoint_of
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
-from pippin.api.dialects.registry import find_dialects
+from pippin.api.dialects.registry import find_dialects, unversioned
 from pippin.api.http.body import MIB, BodyMemory
 from pippin.api.live_settings import LiveSettings
-from pippin.api.routing import VERSION, Access, Api, both
+from pippin.api.routing import Access, Api, both
 from pippin.api.schema import schema_routes
 from pippin.api.stored_responses.response_store import open_store
 from pippin.api.telemetry.recent import RecentRequests
@@ -120,5 +120,5 @@ def find_routes(api: Api) -> list[BaseRoute]:
         found += both(
             path, endpoint_of(api.handler, dialect), "POST", body=dialect.contract.body, answer=dialect.answer
         )
-    found.sort(key=lambda route: route.path.removeprefix(VERSION) not in api.dialects)
+    found.sort(key=lambda route: unversioned(route.path) not in api.dialects)
     return [*found, *schema_routes(found, api.dialects)]

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from pippin import __version__
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.ollama.encode import LINES
-from pippin.api.dialects.registry import dialect_of_path
+from pippin.api.dialects.registry import dialect_of_path, unversioned
 from pippin.api.http.forms import FORM
 from pippin.api.routing import UNVERSIONED, VERSION, DocumentedRoute
 
@@ -23,6 +23,7 @@ REFERENCE: Final = "#/components/schemas/{name}"
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 TAGS: Final = {
+    "v1beta": "Gemini",
     "models": "Models",
     "load": "Management",
     "unload": "Management",
@@ -63,7 +64,7 @@ def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> 
     documented = [
         route
         for route in routes
-        if isinstance(route, DocumentedRoute) and route.path.startswith((VERSION, UNVERSIONED))
+        if isinstance(route, DocumentedRoute) and route.path.startswith((VERSION, *UNVERSIONED))
     ]
     structs: list[Any] = [dialect.failure for dialect in dialects.values()]
     structs += [struct for route in documented for struct in (route.body, route.answer) if struct is not None]
@@ -114,15 +115,15 @@ def _operation(
     reference_of: dict[Any, Any],
     dialects: Mapping[str, AnyDialect],
 ) -> dict[str, Any]:
-    dialect = dialects.get(address.removeprefix(VERSION)) if method == "POST" else None
+    dialect = dialects.get(unversioned(address)) if method == "POST" else None
     body = dialect.contract.body if dialect is not None else route.body
-    words = [word for word in re.split(r"[^A-Za-z0-9]+", address.removeprefix(VERSION)) if word]
+    words = [word for word in re.split(r"[^A-Za-z0-9]+", unversioned(address)) if word]
     types = [media.partition(";")[0] for media in route.media]
     replies: dict[str, Any] = {media: {"schema": _said_in(media)} for media in types}
     if route.answer is not None or not replies:
         replies[JSON] = {"schema": reference_of.get(route.answer, {"type": "object"})}
     if body is not None and "stream" in {field.encode_name for field in msgspec.structs.fields(body)}:
-        streams = LINES if address.startswith(UNVERSIONED) else EVENTS
+        streams = LINES if address.startswith("/api/") else EVENTS
         replies[streams] = {"schema": {"type": "string"}}
     operation: dict[str, Any] = {
         "operationId": "_".join([method.lower(), *words]),

@@ -267,7 +267,7 @@ class Picture(Struct, frozen=True, tag=True, omit_defaults=True):
     data: bytes
     width: int
     height: int
-    seed: int | None = None
+    seed: int
 
 
 class PicturesDone(Ending, frozen=True, tag=True, omit_defaults=True):

@@ -53,15 +53,15 @@ CLAUDE_NAMES: Final = (
     "claude-opus-4-5",
     "claude-opus-4-1",
 )
-JEV: Final = "jev-"
+VENDORS: Final = ("gemini-", "jev-")
 
 
 class Names:
     """Resolves names in requests. `kind` is None for tokenizer tasks, which mean the language model.
 
     Three sorts of names belong to no model. `default`, or no name, means the model of the kind that the request needs.
-    So does a `claude-*` or `jev-*` name that no model here has, nor is listed with, because Claude Code asks for several
-    of these, and TypeSafe's clients for `jev-latest`. So does any unknown name, if the operator allows that.
+    So does a `claude-*`, `gemini-*` or `jev-*` name that no model here has, nor is listed with, because the vendors'
+    own agents and clients ask for several of these. So does any unknown name, if the operator allows that.
     """
 
     def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
@@ -101,7 +101,7 @@ class Names:
         if name.startswith(CLAUDE) and not self._catalog.knows(name):
             listed = self.claude_names().get(name)
             return listed.id if listed else self._options.claude_model or self._default(kind or "language")
-        if name.startswith(JEV) and not self._catalog.knows(name):
+        if name.startswith(VENDORS) and not self._catalog.knows(name):
             return self._default(kind or "language")
         if self._options.any_model_name and not self._catalog.knows(name):
             served = self._served(kind or "language")
@@ -362,8 +362,8 @@ class Run:
                     raise
                 self._again = asyncio.create_task(self._begin_again(), name=f"run {self.id} again")
             match await self._mailbox.first():
-                case Failed(error):
-                    raise ServerError.of(error)
+                case Failed(report):
+                    raise ServerError.of(report)
                 case Accepted() as accepted:
                     self.accepted = accepted
         except BaseException:

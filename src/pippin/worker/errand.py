@@ -28,7 +28,7 @@ Tell = Callable[[Struct], None]
 
 
 def convert_model(spec: WorkerSpec, asked: Conversion, tell: Tell) -> Converted:
-    from pippin.engines.language import conversion
+    from pippin.engines.language.conversion import convert as conversion
 
     return conversion.convert(Path(spec.info.path or ""), asked, tell)
 

@@ -8,6 +8,7 @@ writes them anew; look at the difference before you commit it.
 from pathlib import Path
 
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Encoder, RunInfo
+from pippin.api.dialects.gemini.dialect import GeminiDialect
 from pippin.api.dialects.messages.dialect import MessagesDialect
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.core.completion import collect
@@ -25,6 +26,11 @@ SPOKEN: dict[str, tuple[AnyDialect, bytes]] = {
     "messages": (
         MessagesDialect(),
         b'{"model":"golden","max_tokens":64,"messages":[{"role":"user","content":"Hi"}]}',
+    ),
+    "gemini": (
+        GeminiDialect("events"),
+        b'{"contents":[{"parts":[{"text":"Hi"}]}],"generationConfig":{"responseLogprobs":true,'
+        b'"candidateCount":2,"thinkingConfig":{"includeThoughts":true}}}',
     ),
 }
 

@@ -12,13 +12,15 @@ from pippin.api.dialects.chat import dialect as openai_chat
 from pippin.api.dialects.chat.dialect import ChatDialect
 from pippin.api.dialects.completions import dialect as openai_completions
 from pippin.api.dialects.completions.dialect import CompletionsDialect
+from pippin.api.dialects.gemini import dialect as google_gemini
+from pippin.api.dialects.gemini.dialect import GeminiDialect
 from pippin.api.dialects.messages import dialect as anthropic_messages
 from pippin.api.dialects.messages.dialect import MessagesDialect
 from pippin.api.dialects.responses import dialect as openai_responses
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.core.errors import ServerError
 
-AnyDialect = ChatDialect | CompletionsDialect | ResponsesDialect | MessagesDialect
+AnyDialect = ChatDialect | CompletionsDialect | ResponsesDialect | MessagesDialect | GeminiDialect
 PICTURE: Final = "data:image/png;base64,iVBORw0KGgo="
 SCHEMA: Final = {"type": "object", "properties": {"a": {"type": "string"}}}
 TOOL: Final = {"name": "look", "description": "Looks.", "parameters": SCHEMA}
@@ -75,6 +77,16 @@ DIALECTS: Final[dict[str, tuple[AnyDialect, dict[str, Any]]]] = {
             "tools": [{"name": "look", "description": "Looks.", "input_schema": SCHEMA}],
         },
     ),
+    "gemini": (
+        google_gemini.dialect,
+        {
+            "contents": [
+                {"parts": [{"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}]},
+                {"parts": [{"text": "Hi"}]},
+            ],
+            "tools": [{"functionDeclarations": [TOOL]}],
+        },
+    ),
 }
 ENGINE: Final[dict[str, Any]] = {
     "adapter_path": "a",
@@ -86,6 +98,11 @@ ENGINE: Final[dict[str, Any]] = {
     "context_management.compact_threshold": [{"type": "compaction", "compact_threshold": 9}],
     "continue_final_message": True,
     "documents": [{"text": "x"}],
+    "dry_allowed_length": 3,
+    "dry_base": 1.5,
+    "dry_multiplier": 0.5,
+    "dry_penalty_last_n": 9,
+    "dry_sequence_breakers": ["x"],
     "ebnf": 'start: "a"',
     "enable_thinking": True,
     "frequency_context_size": 9,
@@ -259,6 +276,56 @@ OWN: Final[dict[str, dict[str, Any]]] = {
         "tool_choice.type": {"type": "any"},
         "tools": [],
     },
+    "gemini": {
+        "contents": [{"parts": [{"text": "x"}]}],
+        "generationConfig": {"topK": 9},
+        "model": "models/other",
+        "systemInstruction": "x",
+        "toolConfig": {"functionCallingConfig": {"mode": "ANY"}},
+        "toolConfig.functionCallingConfig": {"functionCallingConfig": {"mode": "ANY"}},
+        "toolConfig.functionCallingConfig.mode": {"functionCallingConfig": {"mode": "NONE"}},
+        "toolConfig.functionCallingConfig.allowedFunctionNames": {
+            "functionCallingConfig": {"allowedFunctionNames": ["look"]}
+        },
+        "toolConfig.functionCallingConfig.streamFunctionCallArguments": {
+            "functionCallingConfig": {"streamFunctionCallArguments": True}
+        },
+        "tools": [],
+        **{
+            f"generationConfig.{name}": {name: value}
+            for name, value in {
+                "audioTimestamp": True,
+                "audioTranscriptionConfig": {"diarization": True},
+                "candidateCount": 2,
+                "enableAffectiveDialog": True,
+                "frequencyPenalty": 0.5,
+                "imageConfig": {"aspectRatio": "1:1"},
+                "maxOutputTokens": 9,
+                "mediaResolution": "MEDIA_RESOLUTION_LOW",
+                "modelSelectionConfig": {"featureSelectionPreference": "BALANCED"},
+                "presencePenalty": 0.5,
+                "responseFormat": [{"text": {}}],
+                "responseJsonSchema": SCHEMA,
+                "responseLogprobs": True,
+                "responseMimeType": "application/json",
+                "responseModalities": ["IMAGE"],
+                "responseSchema": SCHEMA,
+                "routingConfig": {"autoMode": {}},
+                "seed": 3,
+                "speechConfig": {"languageCode": "de"},
+                "stopSequences": ["x"],
+                "temperature": 0.5,
+                "thinkingConfig": {"thinkingBudget": 9},
+                "topK": 9.0,
+                "topP": 0.5,
+                "translationConfig": {"targetLanguageCode": "de"},
+            }.items()
+        },
+        "generationConfig.logprobs": {"responseLogprobs": True, "logprobs": 3},
+        "generationConfig.thinkingConfig.includeThoughts": {"thinkingConfig": {"includeThoughts": True}},
+        "generationConfig.thinkingConfig.thinkingBudget": {"thinkingConfig": {"thinkingBudget": 0}},
+        "generationConfig.thinkingConfig.thinkingLevel": {"thinkingConfig": {"thinkingLevel": "LOW"}},
+    },
 }
 WITHOUT_EFFECT: Final[dict[str, str]] = {
     "stream_options.include_obfuscation": "chunks are never padded, and need not say so",
@@ -268,6 +335,9 @@ WITHOUT_EFFECT: Final[dict[str, str]] = {
     "structured_outputs.disable_fallback": "there is nothing to fall back to",
     "context_management.type": "it has one value",
     "messages context_management": "docs/api.md lists it as accepted",
+    "toolConfig.retrievalConfig": "it is of tools that run at Google's, which are left out",
+    "toolConfig.includeServerSideToolInvocations": "it is of those tools too",
+    "generationConfig.enableEnhancedCivicAnswers": "it is of Google's own filters",
     "completions parse_tool_calls": "false is what happens",
     "completions add_generation_prompt": "false is what happens",
 }
@@ -280,6 +350,8 @@ READ_ELSEWHERE: Final = (
     "input",
     "system",
     "text.format",
+    "contents",
+    "systemInstruction",
 )
 """Conversations and tools have tests of their own; formats too."""
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pippin.api.dialects.base import AnyDialect, DecodeContext
+from pippin.api.dialects.gemini.dialect import GeminiDialect
 from pippin.api.dialects.messages.dialect import MessagesDialect
 from pippin.api.dialects.responses.compaction import CompactionDialect
 from pippin.api.dialects.responses.dialect import ResponsesDialect
@@ -41,6 +42,8 @@ WORDS = (
     *("input_text", "input_image", "input_file", "output_text", "image_url", "file_data", "allowed_tools"),
     *("user", "assistant", "system", "tool_result", "tool_use", "thinking", "document", "image", "base64"),
     *("tool_use_id", "signature", "title", "input_schema", "json_schema", "schema", "format", "auto", "any"),
+    *("contents", "parts", "inlineData", "mimeType", "functionCall", "functionResponse", "args", "response"),
+    *("functionDeclarations", "parameters", "thoughtSignature", "generation_config", "fileData", "model"),
     *("search_result", "redacted_thinking", "cache_control", "is_error", "tool_reference", "tool_name"),
 )
 word = st.sampled_from(WORDS)
@@ -51,10 +54,11 @@ value = st.recursive(
     leaf, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(word, inner, max_size=5), max_leaves=12
 )
 ITEM: dict[str, Any] = {"type": "message", "role": "user", "content": "Hi"}
+CONTENT: dict[str, Any] = {"role": "user", "parts": [{"text": "Hi"}]}
 
 
 def dialects() -> list[AnyDialect]:
-    return [ResponsesDialect(), MessagesDialect(), CompactionDialect()]
+    return [ResponsesDialect(), MessagesDialect(), CompactionDialect(), GeminiDialect()]
 
 
 def attempt(dialect: AnyDialect, body: bytes) -> None:
@@ -78,7 +82,7 @@ def check(requests: tuple[GenerationRequest, ...]) -> None:
 @given(data=st.data())
 def test_fields_of_any_value(dialect: AnyDialect, data: st.DataObject) -> None:
     names = sorted(field.encode_name for field in msgspec.structs.fields(dialect.contract.body))
-    body = {"model": "m", "max_tokens": 5, "messages": [ITEM], "input": [ITEM]}
+    body = {"model": "m", "max_tokens": 5, "messages": [ITEM], "input": [ITEM], "contents": [CONTENT]}
     if dialect.name != "messages":
         del body["messages"], body["max_tokens"]
     body |= data.draw(st.dictionaries(st.sampled_from(names), value, max_size=4))
@@ -97,7 +101,7 @@ def test_items_and_blocks_of_any_shape(
         body: dict[str, Any] = {"model": "m", "max_tokens": 5, "messages": [{"role": role, "content": items}]}
         body["tools"] = items if data.draw(st.booleans()) else []
     else:
-        body = {"model": "m", "input": items}
+        body = {"model": "m", "input": items, "contents": [{"role": items[0].get("role"), "parts": items}]}
         if data.draw(st.booleans()):
             body |= {"tools": items, "tool_choice": items[0]}
     attempt(dialect, json.dumps(body).encode())

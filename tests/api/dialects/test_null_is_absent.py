@@ -19,11 +19,13 @@ from pippin.api.dialects.shared.fields import Contract, convert, decode_json
 from pippin.core.errors import ServerError
 
 DIALECTS: Final = find_dialects()
+GEMINI: Final = "/v1beta/models/{model:path}:generateContent"
 BODIES: Final[dict[str, dict[str, Any]]] = {
     "/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
     "/completions": {"prompt": "Hi"},
     "/messages": {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},
     "/responses": {"input": [{"role": "user", "content": "Hi"}]},
+    GEMINI: {"contents": [{"parts": [{"text": "Hi"}]}]},
     "/api/chat": {"messages": [{"role": "user", "content": "Hi"}]},
     "/api/generate": {"prompt": "Hi"},
 }
@@ -48,6 +50,7 @@ def objects() -> dict[str, inspect.StructType]:
 
 
 READ_LATER: Final = {
+    "pippin.api.dialects.gemini.content",
     "pippin.api.dialects.messages.content",
     "pippin.api.dialects.messages.tools",
     "pippin.api.dialects.responses.items",

@@ -80,14 +80,16 @@ def test_others_are_told_in_pippins_own_words(address: str) -> None:
 
 
 def test_a_program_that_takes_names_of_claude_alone_finds_one_for_each_language_model(tmp_path: Path) -> None:
-    with live_server(tmp_path, {"context_window": 2048}, list_claude_names=True) as address:
-        with anthropic_of(address) as client:
-            own, listed = client.models.list()
-            assert (own.id, listed.id, listed.display_name) == (MODEL, "claude-opus-5", MODEL)
-            assert listed.model_copy(update={"id": MODEL}) == own
-            assert [each.id for each in client.models.list(after_id=MODEL)] == ["claude-opus-5"]
-            assert client.models.retrieve("claude-opus-5").id == MODEL
-            said = client.messages.create(
-                model=listed.id, max_tokens=9, messages=[{"role": "user", "content": "x"}]
-            )
-            assert said.model == listed.id
+    with (
+        live_server(tmp_path, {"context_window": 2048}, list_claude_names=True) as address,
+        anthropic_of(address) as client,
+    ):
+        own, listed = client.models.list()
+        assert (own.id, listed.id, listed.display_name) == (MODEL, "claude-opus-5", MODEL)
+        assert listed.model_copy(update={"id": MODEL}) == own
+        assert [each.id for each in client.models.list(after_id=MODEL)] == ["claude-opus-5"]
+        assert client.models.retrieve("claude-opus-5").id == MODEL
+        said = client.messages.create(
+            model=listed.id, max_tokens=9, messages=[{"role": "user", "content": "x"}]
+        )
+        assert said.model == listed.id

@@ -6,6 +6,8 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qs
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -78,6 +80,33 @@ class Exchange:
         return time.perf_counter() - self.started
 
 
+GOOGLE_KEY: Final = "x-goog-api-key"
+_GOOGLE: Final = re.compile(
+    r"/v1(?:beta)?/(?:models|(tunedModels))(?:/(?P<name>.+?)(?P<method>:[a-zA-Z]+)?)?"
+)
+"""Addresses of Gemini's API, at both of its versions; at `/v1` those of models are OpenAI's too."""
+
+
+def _address_google(scope: Scope) -> None:
+    """Give a request of Google's clients the one address that routes, guards and keys know it by, under `/v1beta`, and
+    the key in its query the place of the header.
+
+    At `/v1` such a request is known by its method (`models/NAME:countTokens`) or its key.
+    """
+    found = _GOOGLE.fullmatch(scope["path"])
+    if found is None:
+        return
+    headers = Headers(scope=scope)
+    keys = parse_qs(scope["query_string"].decode("latin-1")).get("key", [])
+    called = found["method"] is not None and scope.get("method") == "POST"
+    if not (called or found[1] or keys or GOOGLE_KEY in headers or scope["path"].startswith("/v1beta/")):
+        return
+    rest = f"models/{found['name']}{found['method'] or ''}" if found["name"] else found[1] or "models"
+    scope["path"] = f"/v1beta/{rest}"
+    if keys and GOOGLE_KEY not in headers:
+        scope["headers"] = [*scope["headers"], (GOOGLE_KEY.encode(), keys[0].encode())]
+
+
 def exchange_of(scope: Scope) -> Exchange:
     exchange = scope[SCOPE_KEY]
     assert isinstance(exchange, Exchange)
@@ -107,6 +136,7 @@ def open_exchange(scope: Scope) -> Exchange:
     body, and would repeat whatever host they claim.
     """
     scope["path"] = "/" + "/".join(filter(None, scope["path"].split("/")))
+    _address_google(scope)
     headers = Headers(scope=scope)
     given = headers.get("x-request-id", "")
     own = _ID.fullmatch(given) is None

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from pippin.api.access.errors import INTERNAL, Errors
-from pippin.api.access.exchange import Exchange, exchange_of
+from pippin.api.access.exchange import GOOGLE_KEY, Exchange, exchange_of
 from pippin.api.access.keys import Allowance, Key, Keyring, KeysInForce, salts_by_owner
 from pippin.api.http.body import check_json
 from pippin.config.options.server import ServerOptions
@@ -279,7 +279,7 @@ def is_within(path: str, prefix: str) -> bool:
 
 def bare(path: str) -> str:
     """The address without its version."""
-    return path.removeprefix("/v1")
+    return path[len("/v1") :] if path == "/v1" or path.startswith("/v1/") else path
 
 
 def host_name(host: str) -> str:
@@ -298,8 +298,9 @@ def shown_keys(headers: Headers) -> Iterable[bytes]:
     for offered in headers.get("sec-websocket-protocol", "").split(","):
         if (named := offered.strip()).startswith(KEY_PROTOCOL):
             yield named.removeprefix(KEY_PROTOCOL).encode("latin-1")
-    if key := headers.get("x-api-key"):
-        yield key.strip().encode("latin-1")
+    for name in ("x-api-key", GOOGLE_KEY):
+        if key := headers.get(name):
+            yield key.strip().encode("latin-1")
 
 
 class LastCatcher:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from pippin.api.dialects.registry import unversioned
 from pippin.config.options.server import ServerOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
@@ -232,7 +233,7 @@ def _owner(entry: KeyEntry) -> str:
 def _rights(entry: KeyEntry) -> Rights:
     endpoints = entry.endpoints
     if endpoints is not None:
-        endpoints = tuple(path.removeprefix("/v1").rstrip("/") for path in endpoints)
+        endpoints = tuple(unversioned(path + "/").rstrip("/") for path in endpoints)
     return Rights(entry.models, entry.kinds, endpoints)
 
 

@@ -267,6 +267,7 @@ class Handler:
         context = DecodeContext(
             headers=dict(request.headers),
             query=dict(request.query_params),
+            path=request.path_params,
             history=history,
             stream_usage=self._options.stream_usage == "always",
         )

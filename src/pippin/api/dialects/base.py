@@ -43,6 +43,9 @@ class DecodeContext:
 
     headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
     query: Mapping[str, str] = field(default_factory=dict)
+    path: Mapping[str, str] = field(
+        default_factory=dict
+    )  # what the address says at the places of its pattern
     history: History | None = None
     stream_usage: bool = False  # whether streams end with usage unasked, as set by the operator
 
@@ -119,7 +122,8 @@ class Dialect(ABC, Generic[Shape]):
     name: str
     """The name in logs and metrics, and of the column in docs/api.md, such as `chat_completions`."""
     path: str
-    """The path of requests, without the version: `/chat/completions`. Paths under `/api` have no version."""
+    """The path of requests, without the version `/v1`: `/chat/completions`. Paths under `/api` and `/v1beta` have
+    none."""
     media: str = EVENTS
     """The media type of a stream."""
     id_prefix: str

@@ -10,12 +10,17 @@ from pippin.api import dialects
 from pippin.api.dialects.base import AnyDialect
 
 VERSION = "/v1"
-UNVERSIONED = "/api/"
+UNVERSIONED = ("/api/", "/v1beta/")
 
 
 def address_of(path: str) -> str:
     """The address of a dialect's requests: its path with the version, unless the API has none."""
     return path if path.startswith(UNVERSIONED) else VERSION + path
+
+
+def unversioned(path: str) -> str:
+    """An address without the version; `/v1beta` is the beginning of others."""
+    return path[len(VERSION) :] if path.startswith(VERSION + "/") else path
 
 
 def find_dialects() -> Mapping[str, AnyDialect]:
@@ -44,7 +49,7 @@ def dialect_of_path(dialects: Mapping[str, AnyDialect], path: str, *, anthropic:
 
     Paths with a version under `/api` are LM Studio's, whose errors are in OpenAI's form.
     """
-    parts = path.removeprefix(VERSION).split("/")
+    parts = unversioned(path).split("/")
 
     def alike(own: str) -> int:
         pairs = zip(own.split("/"), parts, strict=False)

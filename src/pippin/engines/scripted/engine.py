@@ -6,7 +6,17 @@ import time
 from typing import Any, Final, Literal
 
 from pippin.core.errors import ServerError
-from pippin.core.events import Event, Finished, FinishReason, Progress, PromptEcho, Scored, Timings, Token, Usage
+from pippin.core.events import (
+    Event,
+    Finished,
+    FinishReason,
+    Progress,
+    PromptEcho,
+    Scored,
+    Timings,
+    Token,
+    Usage,
+)
 from pippin.core.models import CacheStats, EngineStats, RequestStatus, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.engines.base import Emission, LoadProgress

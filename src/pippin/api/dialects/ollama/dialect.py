@@ -20,7 +20,7 @@ from pippin.api.dialects.shared.engine_fields import Name, SamplingFields, sampl
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, Unused, called, invalid, unsupported
 from pippin.api.dialects.shared.media import source_of_base64, source_of_url
 from pippin.api.dialects.shared.openai import StopTexts, stops_of
-from pippin.api.dialects.shared.tools import FunctionDefinition, ToolName, offer
+from pippin.api.dialects.shared.tools import CallsInOrder, FunctionDefinition, ToolName, offer
 from pippin.core.conversation import Image, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ErrorReport
 from pippin.core.requests import GenerationRequest, JsonObject, LoopGuard, OutputFormat, Thinking
@@ -185,41 +185,22 @@ class GivenTool(Struct, kw_only=True):
     type: str = "function"
 
 
-class _Calls:
-    """The calls of a conversation that have no result yet, in order."""
-
-    def __init__(self) -> None:
-        self._made = 0
-        self._open: list[tuple[str, str]] = []  # id and name
-
-    def call(self, given: GivenCall) -> ToolCall:
-        name = given.function.name
-        call_id = given.id or f"call_{self._made}"
-        self._made += 1
-        self._open.append((call_id, name))
-        arguments = given.function.arguments
-        if not isinstance(arguments, str):
-            arguments = msgspec.json.encode(arguments or {}).decode()
-        return ToolCall(call_id, name, arguments)
-
-    def answered(self, id: str | None, name: str | None) -> tuple[str, str | None]:
-        """The id and name of the call that a result belongs to."""
-        fits = [each for each in self._open if (each[0] == id if id else name in (None, each[1]))]
-        if not fits:
-            return id or name or f"call_{self._made}", name
-        self._open.remove(fits[0])
-        return fits[0]
+def _call(given: GivenCall, calls: CallsInOrder) -> ToolCall:
+    name, arguments = given.function.name, given.function.arguments
+    if not isinstance(arguments, str):
+        arguments = msgspec.json.encode(arguments or {}).decode()
+    return ToolCall(calls.made(given.id, name), name, arguments)
 
 
 def messages_of(given: tuple[OllamaMessage, ...]) -> tuple[Message, ...]:
     """Raises `ServerError` naming the message that can't be read."""
     if len(given) > MAX_MESSAGES:
         raise invalid("messages", f"must not hold more than {MAX_MESSAGES} messages.")
-    calls = _Calls()
+    calls = CallsInOrder()
     return tuple(_message_of(message, calls, f"messages[{place}]") for place, message in enumerate(given))
 
 
-def _message_of(message: OllamaMessage, calls: _Calls, at: str) -> Message:
+def _message_of(message: OllamaMessage, calls: CallsInOrder, at: str) -> Message:
     said = (Text(message.content),) if message.content else ()
     shown = images_of(message.images, f"{at}.images")
     if message.role == "tool":
@@ -232,7 +213,7 @@ def _message_of(message: OllamaMessage, calls: _Calls, at: str) -> Message:
         if message.thinking:
             parts.append(Reasoning(message.thinking))
         return Message(
-            "assistant", (*parts, *said, *(calls.call(given) for given in message.tool_calls or ()))
+            "assistant", (*parts, *said, *(_call(given, calls) for given in message.tool_calls or ()))
         )
     return Message(message.role, said + shown)
 

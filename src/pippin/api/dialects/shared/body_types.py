@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Meta, Struct, inspect
@@ -49,6 +49,7 @@ def objects_of(place: inspect.Type, path: str) -> Iterator[tuple[str, inspect.St
 MOST: Final = 24
 """The most values that an error message lists; more would bury its sentence."""
 
+_AFTER_WORD: Final = re.compile(r"(?<=[A-Za-z0-9])_([a-z])")
 _STEPS: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 
 
@@ -117,27 +118,51 @@ def unknown_keys(value: Any, place: inspect.Type, path: str) -> Iterator[str]:
                         yield from unknown_keys(inner, kind.item_type, f"{path}[]")
 
 
+Change = Callable[[dict[str, Any], inspect.StructType], dict[str, Any]]
+
+
 def without_nulls(value: Any, place: inspect.Type) -> Any:
     """A decoded value of that type without the fields that are null though their type has no null: many clients write
     what they leave out so."""
+
+    def change(given: dict[str, Any], struct: inspect.StructType) -> dict[str, Any]:
+        fields = {field.encode_name: field for field in struct.fields}
+        return {
+            name: inner for name, inner in given.items() if inner is not None or not _omits(fields.get(name))
+        }
+
+    return _rewritten(value, place, change)
+
+
+def in_camel_case(value: Any, place: inspect.Type) -> Any:
+    """A decoded value of that type with the fields of its structs in camel case: clients of protocol buffers may write
+    `max_tokens` for `maxTokens`. Keys of free-form values stay."""
+    return _rewritten(value, place, lambda given, _: {camel(name): inner for name, inner in given.items()})
+
+
+def camel(name: str) -> str:
+    return _AFTER_WORD.sub(lambda found: found[1].upper(), name)
+
+
+def _rewritten(value: Any, place: inspect.Type, change: Change) -> Any:
+    """A decoded value of that type in which each object that is read as a struct is changed."""
     kinds = list(members([place]))
     if isinstance(value, list):
         items = [kind for kind in kinds if isinstance(kind, inspect.ListType | inspect.VarTupleType)]
-        return [without_nulls(each, items[0].item_type) for each in value] if items else value
+        return [_rewritten(each, items[0].item_type, change) for each in value] if items else value
     if not isinstance(value, dict):
         return value
     if (struct := _struct_for(value, kinds)) is not None:
-        fields = {field.encode_name: field for field in struct.fields}
-        given = {
-            name: inner for name, inner in value.items() if inner is not None or not _omits(fields.get(name))
-        }
+        types = {field.encode_name: field.type for field in struct.fields}
         return {
-            name: without_nulls(inner, fields[name].type) if name in fields else inner
-            for name, inner in given.items()
+            name: _rewritten(inner, types[name], change) if name in types else inner
+            for name, inner in change(value, struct).items()
         }
     maps = [kind for kind in kinds if isinstance(kind, inspect.DictType)]
     return (
-        {name: without_nulls(inner, maps[0].value_type) for name, inner in value.items()} if maps else value
+        {name: _rewritten(inner, maps[0].value_type, change) for name, inner in value.items()}
+        if maps
+        else value
     )
 
 

@@ -264,6 +264,28 @@ def unsupported(param: str, sentence: str) -> ServerError:
     )
 
 
+def refused(sentence: str) -> Meta:
+    """Annotates a key of an object that may only have a neutral value; see `check_refused`."""
+    return Meta(extra={"refused": sentence})
+
+
+@functools.cache
+def _refusals(type: type[msgspec.Struct]) -> tuple[tuple[str, str, str], ...]:
+    """The refused fields of a struct: attribute, name on the wire, and sentence."""
+    return tuple(
+        (own.name, own.encode_name, own.type.extra["refused"])  # type: ignore[index]
+        for own in type_of(type).fields  # type: ignore[attr-defined]
+        if isinstance(own.type, inspect.Metadata) and "refused" in (own.type.extra or {})
+    )
+
+
+def check_refused(given: msgspec.Struct, path: str) -> None:
+    """Raises `ServerError` for a key of this object that is annotated as `refused` and set."""
+    for name, key, sentence in _refusals(type(given)):
+        if getattr(given, name):
+            raise unsupported(f"{path}.{key}", sentence)
+
+
 def called(**names: str) -> tuple[FieldName, ...]:
     """A dialect's names for the fields that errors of the service and the engines name."""
     return tuple(FieldName(own, client) for own, client in names.items() if client != own)

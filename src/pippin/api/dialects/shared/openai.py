@@ -75,14 +75,7 @@ REFUSED: Final = {
             *("mirostat", "mirostat_tau", "mirostat_eta", "dynatemp_range", "dynatemp_exponent"),
             *("samplers", "tfs_z", "top_a"),
         ),
-        "leave it out, or use temperature, top_p, top_k, min_p or XTC.",
-    ),
-    **dict.fromkeys(
-        (
-            *("dry_multiplier", "dry_base", "dry_allowed_length"),
-            *("dry_penalty_last_n", "dry_sequence_breakers"),
-        ),
-        "use `repetition_penalty`, `presence_penalty` or `frequency_penalty`.",
+        "leave it out, or use temperature, top_p, top_k, min_p, XTC or DRY.",
     ),
     "xtc_special_tokens": "XTC leaves special tokens alone.",
     "n_probs": "use `logprobs` and `top_logprobs`.",

@@ -45,6 +45,29 @@ def offer(function: FunctionDefinition, tools: dict[str, Tool], param: str, name
     tools[function.name] = Tool(function.name, function.description, parameters, bool(function.strict))
 
 
+class CallsInOrder:
+    """The calls of a conversation without a result, in order: in some APIs neither calls nor results need ids."""
+
+    def __init__(self) -> None:
+        self._made = 0
+        self._open: list[tuple[str, str]] = []  # id and name
+
+    def made(self, id: str | None, name: str) -> str:
+        """The id of a call: its own, or a new one."""
+        call_id = id or f"call_{self._made}"
+        self._made += 1
+        self._open.append((call_id, name))
+        return call_id
+
+    def answered(self, id: str | None, name: str | None) -> tuple[str, str | None]:
+        """The id and name of the call that a result belongs to."""
+        fits = [each for each in self._open if (each[0] == id if id else name in (None, each[1]))]
+        if not fits:
+            return id or name or f"call_{self._made}", name
+        self._open.remove(fits[0])
+        return fits[0]
+
+
 class ToolFilter(Struct, kw_only=True):
     tool_names: Annotated[tuple[ServerTool, ...], Meta(max_length=512)] = ()
     read_only: bool | None = None

@@ -1,4 +1,4 @@
-"""Penalties on earlier tokens: repetition, presence and frequency, from histories on the device."""
+"""Penalties on earlier tokens: repetition, presence, frequency and DRY, from histories on the device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,9 @@ from pippin.core.requests import Sampling
 from pippin.engines.language.sampling.filters import values
 
 CAPACITY_STEP = 256
+DRY_LONGEST = 48  # tokens of the longest repeat that is measured; base ** 48 is beyond any logit
 
-PENALTIES: Final = (p.REPETITION_PENALTY, p.PRESENCE_PENALTY, p.FREQUENCY_PENALTY)
+PENALTIES: Final = (p.REPETITION_PENALTY, p.PRESENCE_PENALTY, p.FREQUENCY_PENALTY, p.DRY_MULTIPLIER)
 """The parameters that switch a penalty on. Rows that use one have a history."""
 
 
@@ -111,9 +112,14 @@ class Penalties:
     presence_context: NDArray[np.int32]
     frequency: NDArray[np.float32]
     frequency_context: NDArray[np.int32]
+    dry_multiplier: NDArray[np.float32]
+    dry_base: NDArray[np.float32]
+    dry_allowed: NDArray[np.int32]
+    dry_context: NDArray[np.int32]
+    dry_breakers: mx.array | None  # [R, V] bool, where any row uses DRY
 
     @classmethod
-    def of(cls, rows: list[Sampling]) -> "Penalties":
+    def of(cls, rows: list[Sampling], breakers: mx.array | None) -> "Penalties":
         def numbers(parameter: Parameter) -> NDArray[np.float32]:
             return np.array(values(parameter, rows), np.float32)
 
@@ -127,6 +133,11 @@ class Penalties:
             counts(p.PRESENCE_CONTEXT),
             numbers(p.FREQUENCY_PENALTY),
             counts(p.FREQUENCY_CONTEXT),
+            numbers(p.DRY_MULTIPLIER),
+            numbers(p.DRY_BASE),
+            counts(p.DRY_ALLOWED_LENGTH),
+            counts(p.DRY_CONTEXT),
+            breakers,
         )
 
     def apply(self, logits: mx.array, history: History) -> mx.array:
@@ -137,7 +148,37 @@ class Penalties:
             logits = _frequency(logits, history, self.frequency, self.frequency_context)
         if np.any(self.presence):
             logits = _presence(logits, history, self.presence, self.presence_context)
+        if np.any(self.dry_multiplier):
+            logits = self._dry(logits, history)
         return logits
+
+    def _dry(self, logits: mx.array, history: History) -> mx.array:
+        """Don't Repeat Yourself: a token that would extend a repeat of `m` tokens loses multiplier * base ** (m -
+        allowed length). A sequence breaker ends a repeat. Repeats longer than `DRY_LONGEST` count as that long."""
+        assert self.dry_breakers is not None
+        starts = np.maximum(history.lengths - self.dry_context, 0)
+        tokens, inside = _window(history, starts)
+        width = tokens.shape[1]
+        ends = np.full_like(history.lengths, width)
+        breaking = mx.take_along_axis(self.dry_breakers, tokens, axis=1)
+        alive = inside
+        repeated = mx.zeros(tokens.shape, mx.int32)
+        for back in range(1, min(DRY_LONGEST, width - 1) + 1):
+            newest = mx.array((ends - back)[:, None].astype(np.int32))
+            same = tokens[:, : width - back] == mx.take_along_axis(tokens, newest, axis=1)
+            same = (
+                same
+                & inside[:, : width - back]
+                & mx.logical_not(mx.take_along_axis(breaking, newest, axis=1))
+            )
+            alive = alive & mx.pad(same, [(0, 0), (back, 0)])
+            repeated = repeated + alive.astype(mx.int32)
+        allowed = mx.array(self.dry_allowed[:, None])
+        base, multiplier = mx.array(self.dry_base[:, None]), mx.array(self.dry_multiplier[:, None])
+        excess = mx.maximum(repeated - allowed, 0).astype(mx.float32)
+        loss = mx.where((repeated >= allowed) & (repeated > 0), multiplier * mx.power(base, excess), 0.0)
+        rows = mx.arange(tokens.shape[0])[:, None]
+        return logits - mx.zeros_like(logits).at[rows, tokens].maximum(loss)
 
 
 def _window(history: History, starts: NDArray[np.int32]) -> tuple[mx.array, mx.array]:
