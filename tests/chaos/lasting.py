@@ -1,9 +1,7 @@
-"""What comes with weeks of use: memory above the plan, long prompts that are given up, a system that speaks late."""
+"""What comes with weeks of use: long prompts that are given up, a system that speaks late."""
 
 import asyncio
-import json
 import random
-import re
 import signal
 from contextlib import aclosing
 from pathlib import Path
@@ -14,15 +12,8 @@ import httpx
 from tests.chaos.clients import Broken, Refused, events, progressed, user, whole
 from tests.chaos.ledger import Ledger
 from tests.chaos.server import ServerProcess
-from tests.chaos.storm import calm, clients, write_models
+from tests.chaos.storm import write_models
 
-HEAVY: Final = {
-    "rules": [{"when": {"user": "grow"}, "leaves_mb": 1100, "say": "grown"}],
-    "context_window": 65536,
-}
-PLAN: Final = 40_000_000
-"""Bytes. Its soft limit is just above 1 GiB, its hard one above 2 GiB."""
-SHED_WITHIN: Final = 60.0  # seconds; it is looked for every five
 STRICT: Final = (
     "{% for message in messages %}{% if message.role == 'system' and not loop.first %}"
     "{{ raise_exception('The system speaks first.') }}{% endif %}"
@@ -41,43 +32,6 @@ QUESTIONS: Final = [
     for thing in ("the sea", "bread", "Rome", "bees", "snow")
 ]
 BLOCK: Final = 16  # tokens of the prefix cache; what is computed of the last one is computed again
-
-
-async def too_much_memory(folder: Path, ledger: Ledger) -> None:
-    """A model above its plan sheds its caches and is started anew between requests; nobody's answer is lost by it."""
-    models = [*write_models(folder), "heavy"]
-    (folder / "heavy.script.json").write_text(json.dumps(HEAVY))
-    server = ServerProcess(
-        folder, ["--enable-metrics", "--memory-bytes", str(PLAN), *(f"{name}.script.json" for name in models)]
-    )
-    await server.start()
-    async with clients(server, models, ledger, 11):
-        await server.ask("/v1/chat/completions", "POST", {"model": "heavy", "messages": user("grow")})
-        found = await asyncio.wait_for(_shed_and_renewed(server), SHED_WITHIN)
-    ledger.outcomes.update(found)
-    await calm(server, models, ledger)
-    left = await server.stop(signal.SIGTERM)
-    if left:
-        ledger.violation(f"workers outlived the server: {left}")
-    if any(name.startswith(("5", "424")) for name in ledger.outcomes):
-        ledger.violation(f"a start for memory cost answers: {dict(ledger.outcomes)}")
-    if "sheds its caches" not in server.log.read_text():
-        ledger.violation("the log says nothing of caches that were shed")
-
-
-async def _shed_and_renewed(server: ServerProcess) -> dict[str, int]:
-    """Wait until the heavy model was started anew; how often each of both was."""
-    async with httpx.AsyncClient(timeout=30) as http:
-        while True:
-            text = (await http.get(server.address + "/metrics")).text
-            found = {
-                name: int(float(match[1]))
-                for name in ("sheds", "restarts")
-                if (match := re.search(rf'pippin_memory_{name}(?:_total)?{{model="heavy"}} (\S+)', text))
-            }
-            if found.get("restarts"):
-                return {f"memory {name}": count for name, count in found.items()}
-            await asyncio.sleep(0.5)
 
 
 async def a_real_model(folder: Path, ledger: Ledger) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.chaos.clients import FORMS
 from tests.chaos.groups import ranks, ranks_in_a_cluster, replicas_in_a_cluster
-from tests.chaos.lasting import a_real_model, killed_worker, too_much_memory
+from tests.chaos.lasting import a_real_model, killed_worker
 from tests.chaos.ledger import Ledger
 from tests.chaos.limits import past_every_limit
 from tests.chaos.neighbours import NEIGHBOURS, batch
@@ -130,7 +130,6 @@ PHASES: Final[dict[str, Phase]] = {
     "hardly any memory": hardly_any_memory,
     "past every limit": past_every_limit,
     "a damaged cache": damaged_cache,
-    "too much memory": too_much_memory,
     "a real model": a_real_model,
     "killed again and again": killed_worker,
     "two tenants": two_tenants,

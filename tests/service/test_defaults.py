@@ -2,8 +2,7 @@
 
 import pytest
 
-from pippin.config.options.model import ModelOptions
-from pippin.config.sampling_defaults import Setting, explain_sampling
+from pippin.config.options.model import ModelOptions, Setting, explain_sampling
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest, Sampling, Thinking

@@ -248,8 +248,6 @@ class ModelState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     restarts: int = 0  # after a worker's death, since the server started
     loads: int = 0  # successful ones
     evictions: int = 0  # to make room for another model
-    sheds: int = 0  # times it shed its caches for using more memory than planned
-    renewals: int = 0  # restarts because shedding did not help
     error: ErrorReport | None = None  # why the last load or the last worker failed
 
 

@@ -17,9 +17,8 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import ModelOptions, explain_sampling
 from pippin.config.options.server import ServerOptions
-from pippin.config.sampling_defaults import explain_sampling
 from pippin.core.completion import Completion
 from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
 from pippin.core.events import (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from pippin.api.http.body import coding_of, decoded
+from pippin.api.http.body import coding_of, decoded, zstd
 from pippin.api.http.protocol import Unchunked
 from pippin.core.errors import ServerError
 
@@ -27,6 +27,7 @@ def bare_deflate(body: bytes) -> bytes:
         ("gzip", gzip.compress(BODY, mtime=0)),
         ("deflate", zlib.compress(BODY)),
         ("deflate", bare_deflate(BODY)),
+        ("zstd", zstd.compress(BODY)),
     ],
 )
 def test_a_body_is_decoded(coding: str | None, packed: bytes) -> None:
@@ -34,7 +35,7 @@ def test_a_body_is_decoded(coding: str | None, packed: bytes) -> None:
 
 
 def test_a_coding_that_is_not_decoded_is_named() -> None:
-    for coding in ("br", "zstd", "gzip, br"):
+    for coding in ("br", "compress", "gzip, br"):
         with pytest.raises(ServerError, match=f"'{coding}'") as refused:
             coding_of(Headers({"content-encoding": coding}))
         assert refused.value.report.kind == "unsupported_media_type"
@@ -45,12 +46,17 @@ def test_a_coding_that_is_not_decoded_is_named() -> None:
 def test_a_small_body_that_unpacks_to_a_large_one_is_not_held() -> None:
     assert decoded(gzip.compress(b"0" * 10_000_000), "gzip", 1000) is None
     assert decoded(gzip.compress(b"0" * 1000), "gzip", 1000) == b"0" * 1000
+    assert decoded(zstd.compress(b"0" * 10_000_000), "zstd", 1000) is None
 
 
 @pytest.mark.parametrize("packed", [b"no gzip at all", gzip.compress(BODY, mtime=0)[:-9], b""])
 def test_damaged_data_is_refused(packed: bytes) -> None:
     with pytest.raises(ServerError, match="can't be decoded as gzip"):
         decoded(packed, "gzip", 1000)
+    with pytest.raises(ServerError, match="can't be decoded as zstd"):
+        decoded(zstd.compress(BODY)[:-4], "zstd", 1000)
+    with pytest.raises(ServerError, match="can't be decoded as zstd"):
+        decoded(packed, "zstd", 1000)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

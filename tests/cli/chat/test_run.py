@@ -111,6 +111,13 @@ def test_a_conversation_on_a_terminal(served: Terminal) -> None:
     ]
     with chat(served, "--load", "trip") as child:
         child.expect("2 questions and their answers are here again")
+        child.expect("> who are you.*Arr")
+        child.send("/set parameter temperature 0.2\r")
+        child.expect("temperature 0.2")
+        child.send("/set num_ctx 4096\r")
+        child.expect("--context-length")
+        child.send("/show\r")
+        child.expect("demo.*pirate.*temperature 0.2")
         child.send("/bye\r")
         child.expect(pexpect.EOF)
 
@@ -139,6 +146,13 @@ def test_what_is_piped_in_stands_behind_the_prompt(served: Terminal) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "what broke?\n\ndisk full\n", "")
     assert piped(served, "hello", "demo").stdout == "hello\n"
     assert piped(served, "", "demo", "several", "words").stdout == "several words\n"
+
+
+def test_a_word_is_a_prompt_unless_it_names_a_model_here(served: Terminal) -> None:
+    assert piped(served, "", "hello").stdout == "hello\n"
+    assert piped(served, "", "hello", "there").stdout == "hello there\n"
+    assert piped(served, "", "-m", "demo", "demo").stdout == "demo\n"
+    assert piped(served, "", "demo", "hello").stdout == "hello\n"
 
 
 def test_no_name_in_what_is_piped_in_attaches_a_file(served: Terminal) -> None:
@@ -172,7 +186,8 @@ def test_a_schema_is_kept(served: Terminal) -> None:
 def test_errors_are_one_line_that_names_the_way_out(served: Terminal) -> None:
     for words, status, said in (
         (("demo", "too much"), 1, "That is too much."),
-        (("nothing-like-it", "hello"), 1, "pippin pull ORG/NAME"),
+        (("-m", "nothing-like-it", "hello"), 1, "pippin pull ORG/NAME"),
+        (("demoo", "hello"), 1, "Did you mean `demo`"),
         (("demo",), 2, "Give a prompt"),
         (("hello there", "--server", "127.0.0.1:9"), 1, "Start one: pippin serve"),
     ):

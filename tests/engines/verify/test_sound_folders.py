@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 from tests.engines.tiny_models import ARCHITECTURES, ODD_ONES, TinyModels
 from tests.engines.verify.folders import found_in, report_on
+
+SEEING = ("gemma3", "gemma4", "gemma4_unified", "idefics3", "llava", "mistral3", "pixtral", "smolvlm")
 
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *ODD_ONES])
@@ -13,6 +16,12 @@ def test_a_tiny_folder_of_each_family_has_no_fault(architecture: str, tiny_model
     report = report_on(tiny_models(architecture), architecture=architecture)
     assert found_in(report) == []
     assert not any(section.left_out for section in report.sections)
+
+
+@pytest.mark.parametrize("family", SEEING)
+def test_a_tiny_folder_that_sees_pictures_has_no_fault(family: str, tmp_path: Path) -> None:
+    report = report_on(tiny_vision_model(family, tmp_path / family), architecture=family)
+    assert found_in(report) == []
 
 
 @pytest.mark.model

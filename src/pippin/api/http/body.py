@@ -1,12 +1,12 @@
 """Bodies of requests and replies.
 
 Request bodies are bounded: the media type, size and speed of each, and the memory of all together. Compressed ones are
-decoded within their limit. Reply bodies are
-sent piece by piece, one write for each wake-up of the event loop, while the client is connected. Reading or encoding a
-large body does not block the event loop.
+decoded within their limit. Reply bodies are sent piece by piece, one write for each wake-up of the event loop, while
+the client is connected. Reading or encoding a large body does not block the event loop.
 """
 
 import asyncio
+import sys
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -20,6 +20,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, PartDelta
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 LARGE: Final = 64 << 10  # bytes; reading or encoding that many takes a few milliseconds at worst
 TOKEN_BYTES: Final = 200  # of a token with its log probability, once encoded
@@ -127,12 +132,13 @@ async def read_body(request: Request, limit_mb: float, idle_seconds: float) -> b
     return body
 
 
+ZSTD: Final = "zstd"
 WINDOWS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 """The `wbits` of zlib for each coding that is decoded (RFC 9110, section 8.4.1). For `deflate` zlib's own header and
 gzip's are both recognised."""
 CODING: Final = "content-encoding"
 """The header that refusals of a coding name; `Accept-Encoding` then says what is decoded (RFC 9110, section 12.5.3)."""
-ACCEPTED: Final = "gzip, deflate"
+ACCEPTED: Final = "gzip, deflate, zstd"
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -141,11 +147,11 @@ def coding_of(headers: Headers) -> str | None:
     coding = headers.get(CODING, "identity").strip().lower()
     if coding in ("", "identity"):
         return None
-    if coding not in WINDOWS:
+    if coding not in (*WINDOWS, ZSTD):
         raise ServerError(
             "unsupported_media_type",
             f"The body is in the content coding '{coding}', which this server does not decode. Send it as it is, or "
-            "compressed with gzip or deflate.",
+            "compressed with gzip, deflate or zstd.",
             CODING,
         )
     return coding
@@ -155,10 +161,10 @@ def decoded(body: bytes, coding: str | None, limit: int) -> bytes | None:
     """The body without its coding; None if it is larger than `limit` bytes. Raises `ServerError` for damaged data."""
     if coding is None:
         return body
-    reader = zlib.decompressobj(WINDOWS[coding])
+    reader: Any = zstd.ZstdDecompressor() if coding == ZSTD else zlib.decompressobj(WINDOWS[coding])
     try:
-        plain = reader.decompress(body, limit + 1)
-    except zlib.error as error:
+        plain: bytes = reader.decompress(body, limit + 1)
+    except (zlib.error, zstd.ZstdError) as error:
         if coding == "deflate":  # some clients send it without zlib's header
             reader = zlib.decompressobj(-zlib.MAX_WBITS)
             try:

@@ -218,12 +218,6 @@ def _of_models(states: Sequence[ModelState]) -> Iterable[Metric]:
     restarts = CounterMetricFamily("pippin_worker_restarts", "Starts after a death.", labels=["model"])
     loads = CounterMetricFamily("pippin_model_loads", "Loads that succeeded.", labels=["model"])
     evictions = CounterMetricFamily("pippin_model_evictions", "Unloads to make room.", labels=["model"])
-    sheds = CounterMetricFamily(
-        "pippin_memory_sheds", "Caches shed for more memory than planned.", labels=["model"]
-    )
-    renewals = CounterMetricFamily(
-        "pippin_memory_restarts", "Starts for more memory than planned.", labels=["model"]
-    )
     where = GaugeMetricFamily("pippin_model_state", "1 for the state it is in.", labels=["model", "state"])
     for state in states:
         loaded.add_metric([state.id], float(state.state == "loaded"))
@@ -233,11 +227,9 @@ def _of_models(states: Sequence[ModelState]) -> Iterable[Metric]:
         restarts.add_metric([state.id], state.restarts)
         loads.add_metric([state.id], state.loads)
         evictions.add_metric([state.id], state.evictions)
-        sheds.add_metric([state.id], state.sheds)
-        renewals.add_metric([state.id], state.renewals)
         for name in STATES:
             where.add_metric([state.id, name], float(state.state == name))
-    return loaded, active, memory, load, restarts, loads, evictions, sheds, renewals, where
+    return loaded, active, memory, load, restarts, loads, evictions, where
 
 
 def _of_engines(stats: Mapping[str, EngineStats]) -> Iterable[Metric]:

@@ -19,6 +19,7 @@ from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.running import address, is_there, ownership, running_servers
 from pippin.cli.terminal import progress, say, size, table
 from pippin.config import environment
+from pippin.config.errors import nearest
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 
@@ -97,16 +98,44 @@ def model_on(client: ChatClient, name: str) -> Reached:
     return Reached(client, str(facts["id"]), facts)
 
 
-def find(parsed: Namespace, model: str | None) -> Reached | None:
-    """The running server if it knows the model, else None. A server named by address must know the model."""
+def find(parsed: Namespace, model: str | None, *, must_know: bool = True) -> Reached | None:
+    """The running server if it knows the model, else None. A server named by address `must_know` the model."""
     if not is_there(parsed):
         return None
     try:
         return model_on(client_of(parsed), model or "default")
     except ServerError as error:
-        if parsed.server or environment.server_address() or error.report.kind != "model_not_found":
+        named = must_know and (parsed.server or environment.server_address())
+        if named or error.report.kind != "model_not_found":
             raise
         return None
+
+
+def names_a_model(parsed: Namespace, word: str) -> bool:
+    """Whether a word names a model: a repository, a path, or one that the server or this machine has. Raises
+    `ServerError` for one that is nearly the name of a model here."""
+    from pippin.catalog.entry import is_script
+
+    if any(letter.isspace() for letter in word):
+        return False
+    if "/" in word or is_script(word) or (Path(word).expanduser() / "config.json").is_file():
+        return True
+    if find(parsed, word, must_know=False) is not None:
+        return True
+    listed: list[str] = []
+    if is_there(parsed):
+        listed += [str(each["id"]) for each in client_of(parsed).request("GET", "/v1/models")["data"]]
+    if not (parsed.server or environment.server_address()):
+        catalog = open_catalog(settings_of(parsed))
+        if catalog.knows(word):
+            return True
+        listed += [info.id for info in catalog.models()]
+    if meant := nearest(word, listed):
+        raise ServerError(
+            "model_not_found",
+            f"No model {word!r} is here.{meant} `pippin run -m NAME PROMPT` names a model in any case.",
+        )
+    return False
 
 
 @contextlib.contextmanager

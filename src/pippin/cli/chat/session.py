@@ -1,5 +1,6 @@
 """An interactive conversation: runs the user's commands, and sends other input to the model."""
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ Name = Literal[
     "undo",
     "retry",
     "think",
+    "set",
+    "show",
     "stats",
     "bye",
 ]
@@ -43,6 +46,11 @@ HELP: Final[dict[Name, tuple[str, str]]] = {
         "[on|off|low|medium|high|show|hide]",
         "let the model think or not, how much, and whether it is shown",
     ),
+    "set": (
+        "[NAME VALUE]",
+        "set temperature, max_tokens, seed, top_p, ... of the answers; `format json`; without VALUE, as before",
+    ),
+    "show": ("", "show the model, the system prompt and what is set"),
     "stats": ("[on|off]", "what the last answer took; `on` says it after each"),
     "bye": ("", "leave; so does ctrl-D"),
 }
@@ -97,6 +105,12 @@ def help_text() -> str:
 
 
 EFFORTS: Final = ("low", "medium", "high")
+SETTINGS: Final = (
+    *("temperature", "max_tokens", "seed", "top_p", "top_k", "min_p", "stop"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+)
+OLLAMAS: Final = {"num_predict": "max_tokens", "repeat_penalty": "repetition_penalty"}
+"""Ollama's names of settings."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +200,7 @@ class Session:
         ):
             try:
                 for part in self._reached.client.answer(body):
-                    display.show(part)
+                    # Before it is shown: ctrl-C may come between the two.
                     match part:
                         case Piece("text", text):
                             answer += text
@@ -194,6 +208,7 @@ class Session:
                             self._last = part
                         case _:
                             pass
+                    display.show(part)
             except KeyboardInterrupt:
                 if self.wishes.plain:
                     raise
@@ -234,6 +249,10 @@ class Session:
                 self._retry()
             case "think":
                 self._think(command.rest)
+            case "set":
+                self._set(command.rest)
+            case "show":
+                self._show()
             case "stats":
                 self._show_stats(command.rest)
             case "bye":
@@ -278,6 +297,11 @@ class Session:
         self.conversation = loaded
         turns = sum(message["role"] == "user" for message in loaded.messages)
         say(f"{turns} question{'' if turns == 1 else 's'} and their answers are here again.")
+        for message in loaded.messages:
+            said = message["content"]
+            if not isinstance(said, str):
+                said = " ".join(part.get("text", f"({part.get('type')})") for part in said)
+            say(f"> {said}" if message["role"] == "user" else f"{said}\n")
 
     def _file(self, name: str) -> Path:
         path = Path(name).expanduser()
@@ -305,6 +329,47 @@ class Session:
         shown = "shown" if self.wishes.show_reasoning else "hidden"
         say(f"Thinking: {self.wishes.effort or thinks}, {shown}.")
 
+    def _set(self, given: str) -> None:
+        """Set a field of the requests, in Pippin's words or in Ollama's."""
+        name, _, value = given.removeprefix("parameter ").strip().partition(" ")
+        name, value = OLLAMAS.get(name, name), value.strip().strip('"')
+        fields = dict(self.wishes.fields)
+        match name:
+            case "":
+                pass
+            case "system":
+                self.conversation.system = None if value in ("", "-") else value
+            case "think" | "nothink":
+                self._think("on" if name == "think" else "off")
+                return
+            case "verbose" | "quiet":
+                self._show_stats("on" if name == "verbose" else "off")
+                return
+            case "format" | "noformat":
+                fields.pop("response_format", None)
+                if name == "format" and value == "json":
+                    fields["response_format"] = {"type": "json_object"}
+            case "num_ctx":
+                raise ConfigError(
+                    "The window belongs to the server: pippin serve MODEL --context-length COUNT."
+                )
+            case _ if name in SETTINGS:
+                fields.pop(name, None)
+                if value:
+                    fields[name] = value.split() if name == "stop" else _number(name, value)
+            case _:
+                raise ConfigError(
+                    f"/set knows no {name}.{nearest(name, SETTINGS)} It takes {', '.join(SETTINGS)}."
+                )
+        self.wishes = replace(self.wishes, fields=fields)
+        self._show()
+
+    def _show(self) -> None:
+        say(self.conversation.model)
+        say(f"system: {self.conversation.system or 'none'}")
+        for name, value in self.wishes.fields.items():
+            say(f"{name} {json.dumps(value) if isinstance(value, dict | list) else value}")
+
     def _show_stats(self, word: str) -> None:
         if word in ("on", "off"):
             self.wishes = replace(self.wishes, show_stats=word == "on")
@@ -321,3 +386,11 @@ class Session:
             f"{last.completion_tokens} tokens at {last.rate:.1f} a second; prompt of {last.prompt_tokens}, "
             f"{last.cached_tokens} of them cached{of_window}"
         )
+
+
+def _number(name: str, text: str) -> float:
+    """Raises `ConfigError` if the text is no number."""
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError:
+        raise ConfigError(f"/set {name} takes a number, as in `/set {name} 1`.") from None

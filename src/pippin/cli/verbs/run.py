@@ -57,9 +57,12 @@ def new_parser() -> Parser:
         epilog=EPILOG,
     )
     parser.add_argument(
-        "model", nargs="?", help="a name, a repository or a folder; the model served if not given"
+        "words",
+        nargs="*",
+        metavar="[MODEL] [PROMPT]",
+        help="a repository, a folder, or a model that is here, else the one served; what to ask, else a conversation",
     )
-    parser.add_argument("prompt", nargs="*", help="what to ask; without it, a conversation")
+    parser.add_argument("-m", "--model", help="the model, where its name could begin the prompt")
     parser.add_argument("--server", help="address of the server; the one running here if not given")
     parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
     parser.add_argument("--keep", action="store_true", help="let a server that was started for this stay")
@@ -119,14 +122,13 @@ def read_schema(text: str) -> Any:
 
 
 def _understood(parsed: Namespace, piped: str | None) -> Asked:
-    """The first word is the model if it can be one; otherwise it begins the prompt."""
+    """The first word is the model if it names one; otherwise it begins the prompt."""
     from pippin.cli.chat.attachments import named_files
+    from pippin.cli.chat.server import names_a_model
 
-    model, words = parsed.model, list(parsed.prompt)
-    if model is not None and (
-        any(letter.isspace() for letter in model) or model.endswith("?") or any(named_files(model))
-    ):
-        words, model = [model, *words], None
+    model, words = parsed.model, list(parsed.words)
+    if model is None and words and not any(named_files(words[0])) and names_a_model(parsed, words[0]):
+        model, words = words[0], words[1:]
     prompt = " ".join(words) or None
     if piped is not None and not piped.strip() and prompt is None:
         raise ConfigError(

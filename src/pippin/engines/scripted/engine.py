@@ -197,7 +197,6 @@ class ScriptedEngine:
     def __init__(self, preparer: ScriptedPreparer, ballast: bytearray) -> None:
         self._preparer = preparer
         self._ballast = ballast
-        self._left: dict[int, bytearray] = {}  # by the rule's size
         self._waiting: list[Row] = []
         self._rows: dict[str, Row] = {}
         self._arrivals = 0
@@ -258,16 +257,12 @@ class ScriptedEngine:
 
     def _begin(self, row: Row) -> list[Emission]:
         self._prompt_tokens += row.job.accepted.prompt_tokens
-        left = row.job.rule.leaves_mb
-        if left and left not in self._left:
-            self._left[left] = _ballast(left)
         return [(row.job.id, event) for event in row.begin()]
 
     def close(self) -> None:
         self._rows.clear()
         self._waiting.clear()
         self._ballast.clear()
-        self._left.clear()
 
     def stats(self) -> EngineStats:
         now = time.monotonic()

@@ -58,7 +58,6 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     delay: float = 0.0  # seconds before the first token
     gap: float | None = None  # seconds between tokens
     cached_tokens: int = 0  # of the prompt, as if read from the prefix cache
-    leaves_mb: int = 0  # memory that the first answer of this rule takes for good
     error: ErrorReport | None = None  # refuse the request
     fault: Fault | None = None
 

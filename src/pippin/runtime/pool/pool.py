@@ -20,7 +20,6 @@ from pippin.core.decoding import convert
 from pippin.core.errors import SHUTTING_DOWN, ErrorKind, ErrorReport, ServerError, without_folders
 from pippin.core.models import EngineStats, LoadState, ModelInfo, ModelKind, ModelState, WorkerSpec
 from pippin.runtime.pool.eviction import Resident, Shortage, shortage, victims
-from pippin.runtime.pool.overuse import Overuse
 from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.pool.state import Changes, Clock, Slot, SystemClock
 from pippin.runtime.ranks.group import RankLauncher
@@ -234,15 +233,10 @@ class Residency:
         self._changes = changes
         self._clock = clock
         self._admission = Admission(options, memory, slots, changes, clock, self._prepare, self.unload)
-        self._overuse = Overuse(slots, changes, clock, self.unload, self.ready)
 
     def adopt(self, options: ServerOptions, memory: int) -> None:
         self._options = options
         self._admission.adopt(options, memory)
-
-    def close(self) -> None:
-        """Start nothing unprompted from now on."""
-        self._overuse.close()
 
     def ready(self, slot: Slot) -> "asyncio.Future[Worker]":
         """A future for the worker, resolved once it can prepare requests; starts the load if none runs."""
@@ -349,7 +343,6 @@ class Residency:
         slot.died, slot.error, slot.failures, slot.refuse_until = False, None, 0, 0.0
         log.info("Loaded %s in %.1f s, %d MB.", slot.info.id, seconds, slot.footprint // MB)
         self.watch_idleness(slot)
-        self._overuse.watch()
         self._changes.tell()
         self._trim(slot)
         self._share_memory()
@@ -648,7 +641,6 @@ class Pool:
     async def close(self, deadline: float) -> None:
         """Grant no more leases, let the workers finish within `deadline` seconds, and end them all."""
         self._closed = True
-        self._residency.close()
         self._changes.tell()
         leaving = [slot for slot in self._slots.values() if slot.loading or slot.worker or slot.unloading]
         await asyncio.gather(*(self._residency.unload(slot, deadline) for slot in leaving))

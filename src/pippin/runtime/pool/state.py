@@ -143,10 +143,6 @@ class Slot:
     restarts: int = 0
     loads: int = 0
     evictions: int = 0
-    shed: bool = False  # it has shed its caches since it last exceeded its plan
-    sheds: int = 0
-    renewals: int = 0  # restarts for its memory use
-    renewed_at: float | None = None
     error: ErrorReport | None = None
     failures: int = 0  # failed loads since the last success
     refuse_until: float = 0.0
@@ -203,8 +199,6 @@ class Slot:
             restarts=self.restarts,
             loads=self.loads,
             evictions=self.evictions,
-            sheds=self.sheds,
-            renewals=self.renewals,
             error=self.error,
         )
 

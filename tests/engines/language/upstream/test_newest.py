@@ -117,3 +117,12 @@ def test_the_encoder_of_qwen3_vl_moe_has_the_forms_of_gelu_of_qwen3_vl(tmp_path:
     assert mx.allclose(tower.blocks[0].mlp.act_fn(numbers), nn.gelu_approx(numbers), atol=1e-6)
     for merger in (tower.merger, *tower.deepstack_merger_list):
         assert mx.allclose(merger.act_fn(numbers), nn.gelu(numbers), atol=1e-6)
+
+
+@pytest.mark.parametrize("beside", [None, 2048])
+def test_features_are_scaled_by_the_size_of_the_text_model(beside: int | None, tmp_path: Path) -> None:
+    gemma = tiny_vision_model("gemma3", tmp_path / "gemma3")
+    for folder in (gemma, write("paligemma", FAMILIES["paligemma"], tmp_path / "paligemma")):
+        rewrite(folder, lambda config: {**config, "hidden_size": beside})
+        model = load_model(folder, lazy=True)
+        assert model.config.hidden_size == model.config.text_config.hidden_size != beside

@@ -95,6 +95,7 @@ class Lifecycle:
             priority=job.request.priority,
             arrival=self._arrivals,
             account=job.request.account,
+            branched=sum(len(branch.tokens) for branch in job.branches),
             rows=self._rows(job),
         )
         self._scheduler.add(waiting)

@@ -147,7 +147,8 @@ class Waiting:
     priority: int
     arrival: int  # counts submissions; unchanged by a preemption
     account: str = ""
-    rows: int = 0  # in which branches of the prompt are computed, if it has any
+    branched: int = 0  # tokens of the prompt's branches
+    rows: int = 0  # in which these are computed
 
     @property
     def count(self) -> int:
@@ -227,7 +228,7 @@ class Prefilling:
         """Tokens still to be computed, those of branches among them."""
         if self.scoring is not None:
             return self.scoring.left
-        return self.remaining + sum(len(branch.tokens) for branch in self.request.job.branches)
+        return self.remaining + self.waiting.branched
 
 
 @dataclass(eq=False, kw_only=True)

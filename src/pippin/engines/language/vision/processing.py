@@ -99,22 +99,31 @@ FAILURES = (
 
 
 PIXELS: dict[str, Any] = {
-    "do_resize": True,
+    **dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True),
     "do_center_crop": False,
-    "do_rescale": True,
-    "do_normalize": True,
     "rescale_factor": 1 / 255,
-    **dict.fromkeys(("resample", "image_mean", "image_std", "size", "crop_size", "max_image_size")),
-    **dict.fromkeys(("min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size")),
+    "resample": PillowImage.Resampling.BICUBIC,
+    **dict.fromkeys(("image_mean", "image_std")),
 }
 """Fields of preprocessor_config.json that decide the pixels of pictures, and what a processor does without a field of
 that name; None where that is not known."""
 
+SIZES = (
+    *("size", "crop_size", "max_image_size", "min_pixels", "max_pixels"),
+    *("patch_size", "temporal_patch_size", "merge_size"),
+)
+"""Fields that decide the size of pictures, which processors have under other names, too."""
+
 
 def left_out(said: Mapping[str, Any], own: Any) -> list[str]:
     """The fields of a preprocessor_config.json that the processor of pictures does not have so."""
-    named = [name for name in PIXELS if said.get(name) is not None]
-    return [name for name in named if _numbers(said[name]) != _numbers(getattr(own, name, PIXELS[name]))]
+    held = _numbers(list(vars(own).values()))
+    plain = [
+        name
+        for name, usual in PIXELS.items()
+        if said.get(name) is not None and _numbers(said[name]) != _numbers(getattr(own, name, usual))
+    ]
+    return plain + [name for name in SIZES if not _numbers(said.get(name)) <= held]
 
 
 def tell_left_out(folder: Path, processor: Any) -> None:
@@ -126,18 +135,18 @@ def tell_left_out(folder: Path, processor: Any) -> None:
 
 
 def _numbers(value: Any) -> set[float]:
-    """The numbers of a size, a list or a number, whatever their names: processors rename them."""
+    """The numbers of a size, a list or a number, whatever their names."""
     match value:
-        case None:
-            return set()
         case Mapping():
             return _numbers(list(value.values()))
         case list() | tuple():
             return set[float]().union(*map(_numbers, value))
-        case _ if hasattr(value, "__dataclass_fields__"):
-            return _numbers(list(vars(value).values()))
-        case _:
+        case int() | float():
             return {round(float(value), 6)}
+        case _ if hasattr(value, "__dataclass_fields__"):  # transformers' sizes
+            return _numbers(vars(value))
+        case _:
+            return set()
 
 
 class _RecordingTokenizer:

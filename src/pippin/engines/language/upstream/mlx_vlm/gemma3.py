@@ -36,14 +36,6 @@ class SeeingWhole(LanguageModel):  # type: ignore[misc] # mlx-vlm has no types
         return super().__call__(inputs, inputs_embeds, mask, cache, **given)
 
 
-class KeepingFeatures(Model):  # type: ignore[misc]
-    def prepare_inputs_for_multimodal(self, _: int, *given: Any) -> Any:
-        text = self.language_model.model
-        scale = text.config.hidden_size**0.5
-        multiplied = scale if isinstance(text, ExactlyScaled) else mx.array(scale, mx.bfloat16).item()
-        return super().prepare_inputs_for_multimodal(multiplied**2, *given)
-
-
 class ExactlyScaled(Gemma3Model):  # type: ignore[misc]
     """Embeddings in float32 are multiplied by the root itself, as in transformers, which mlx-vlm rounds."""
 
@@ -61,15 +53,17 @@ class ExactlyScaled(Gemma3Model):  # type: ignore[misc]
         return found
 
 
-def _sees_whole(model: Model) -> None:
-    model.language_model.picture = model.config.image_token_index
-    become(model.language_model, SeeingWhole)
-    become(model, KeepingFeatures)
-
-
-def _scale_exactly(model: Gemma3Model) -> None:
-    if model.embed_tokens.weight.dtype == mx.float32:
-        become(model, ExactlyScaled)
+def _mended(model: Model) -> None:
+    language, text = model.language_model, model.language_model.model
+    language.picture = model.config.image_token_index
+    become(language, SeeingWhole)
+    scale = text.config.hidden_size**0.5
+    if text.embed_tokens.weight.dtype == mx.float32:
+        become(text, ExactlyScaled)
+    else:
+        scale = mx.array(scale, mx.bfloat16).item()
+    # Features are divided by the root of this, and multiplied by the language model's scale.
+    model.config.hidden_size = scale**2
 
 
 MENDS = (
@@ -77,12 +71,6 @@ MENDS = (
         original=Model,
         kind="fault",
         why="the tokens of a picture see earlier ones alone, and features are scaled by a field that checkpoints lack",
-        loaded=_sees_whole,
-    ),
-    Mend(
-        original=Gemma3Model,
-        kind="fault",
-        why="the scale of embeddings in float32 is rounded to bfloat16",
-        loaded=_scale_exactly,
+        loaded=_mended,
     ),
 )
