@@ -4,10 +4,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from pippin.output.calls import Calls
 from pippin.output.notations.arguments import ArgumentsWriter, Untyped
 from pippin.output.notations.json_text import read_value
-from pippin.output.stream import Malformed, Markers, Put, Reading
+from pippin.output.stream import Calls, Malformed, Markers, Put, Reading
 
 _ATTRIBUTE = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|\'([^\']*)\'|([^\s"\'>]+))')
 _NAME = re.compile(r"[\w.:/$-]{1,128}")

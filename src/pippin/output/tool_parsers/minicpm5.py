@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
-from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.parameters import Tags, read_function
-from pippin.output.stream import Reading
+from pippin.output.stream import Calls, Reading
 from pippin.output.tool_format import ToolFormat
 
 TAGS = Tags(opens="<param", close="</param>", ends=("</function>",), cdata=True)

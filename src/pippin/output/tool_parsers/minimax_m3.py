@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pippin.core.conversation import Tool
+<<<<<<< HEAD
 from pippin.output.calls import Calls
 from pippin.output.grammars import (
     MAYBE_LINE,
@@ -14,10 +15,13 @@ from pippin.output.grammars import (
     string,
     with_definitions,
 )
+=======
+from pippin.output.grammars import MAYBE_LINE, Grammar, string, with_definitions
+>>>>>>> cut2
 from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.parameters import head_name, tool_name
 from pippin.output.schemas import property_schema, types_of
-from pippin.output.stream import SPACE, Malformed, Markers, Put, Reading, Source
+from pippin.output.stream import SPACE, Calls, Malformed, Markers, Put, Reading, Source
 from pippin.output.tool_format import ToolFormat
 
 TOKEN = "]<]minimax[>["
