@@ -3,12 +3,7 @@
 from dataclasses import dataclass, replace
 
 from pippin.core.conversation import Tool
-<<<<<<< HEAD
-from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, string
-=======
-from pippin.output.grammars import MAYBE_LINE, Grammar, string
->>>>>>> cut2
 from pippin.output.notations.parameters import Tags, read_function
 from pippin.output.reasoning_formats import MUSE, next_message_of_muse, thoughts_of_muse
 from pippin.output.stream import Calls, Reading

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pippin.core.conversation import Tool
-<<<<<<< HEAD
-from pippin.output.calls import Calls
 from pippin.output.grammars import (
     MAYBE_LINE,
     Grammar,
@@ -15,9 +13,6 @@ from pippin.output.grammars import (
     string,
     with_definitions,
 )
-=======
-from pippin.output.grammars import MAYBE_LINE, Grammar, string, with_definitions
->>>>>>> cut2
 from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.parameters import head_name, tool_name
 from pippin.output.schemas import property_schema, types_of

@@ -14,11 +14,7 @@ from pippin.output.grammars import MAYBE_LINE, Grammar, string
 from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.json_calls import read_arguments, read_array, read_call
 from pippin.output.notations.parameters import Tags, read_function, read_parameters, tool_name
-<<<<<<< HEAD
-from pippin.output.stream import Malformed, Markers, Reading
-=======
-from pippin.output.stream import Calls, Markers, Reading
->>>>>>> cut2
+from pippin.output.stream import Calls, Malformed, Markers, Reading
 from pippin.output.tool_format import History, ToolFormat, write_json_tags
 
 FUNCTION = "<function"
