@@ -86,6 +86,10 @@ test: prepare lint ## Run the checks and the tests, in minutes
 collect: $(TO_TEST) $(TEST_MODELS) ## Import every test, which keeps what the processes of `make test` would each compile
 	@found=$$($(BIN)/pytest --collect-only -qq) || { echo "$$found"; exit 1; }
 
+.PHONY: corpus
+corpus: $(TO_TEST) ## Make the requests of tests/corpus anew from the vendors' newest packages, and print what is new
+	$(BIN)/python -m tests.corpus
+
 .PHONY: test-all
 test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) lint ## Run the long tests too
 	PIPPIN_ORACLE_PYTHON=$(CURDIR)/.venv-oracle/bin/python \

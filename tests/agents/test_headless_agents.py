@@ -10,6 +10,7 @@ import pytest
 
 from pippin.api.dialects.base import DecodeContext, Decoded
 from pippin.api.dialects.chat.dialect import ChatDialect
+from pippin.api.dialects.gemini.dialect import GeminiDialect
 from pippin.api.dialects.messages.dialect import MessagesDialect
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.core.conversation import Message, Reasoning
@@ -21,6 +22,7 @@ from tests.agents.agents import (
     codex,
     continue_cli,
     copilot,
+    gemini_cli,
     opencode,
     pi,
     qwen_code,
@@ -77,7 +79,7 @@ def seen(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> l
     """What was understood of the agents' requests."""
     caplog.set_level(logging.INFO, "pippin")
     requests: list[GenerationRequest] = []
-    for dialect in (ChatDialect, MessagesDialect, ResponsesDialect):
+    for dialect in (ChatDialect, GeminiDialect, MessagesDialect, ResponsesDialect):
 
         def listening(
             self: Any, body: bytes, context: DecodeContext, *, decode: Any = dialect.decode
@@ -130,6 +132,14 @@ def test_claude_code(
 ) -> None:
     said = claude_code(address, "claude-sonnet-4-5", home, ASKED)
     assert said.strip() == f"The note says {SECRET}."
+    check_answers(caplog)
+    check_second_turn(seen[0], seen[-1])
+
+
+def test_gemini_cli(
+    address: str, home: Path, seen: list[GenerationRequest], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert SECRET in gemini_cli(address, "scripted", home, ASKED)
     check_answers(caplog)
     check_second_turn(seen[0], seen[-1])
 

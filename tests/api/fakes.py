@@ -166,6 +166,9 @@ class FakeService:
     def missing(self) -> list[ModelInfo]:
         return []
 
+    def claude_names(self) -> dict[str, ModelInfo]:
+        return {}
+
     async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
         found = (
             HubModel(id=f"org/{words}", downloads=7, task=None),

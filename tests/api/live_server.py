@@ -39,6 +39,7 @@ def stoppable_server(
     script: dict[str, Any],
     *,
     drain: float = 1.0,
+    host: str = "127.0.0.1",
     **options: Any,
 ) -> Iterator[Live]:
     """As `live_server`; what runs has `drain` seconds to end after a stop."""
@@ -50,7 +51,7 @@ def stoppable_server(
     async def main() -> None:
         chosen = ServerOptions(models=(ModelEntry(path=MODEL),), port=0, drain_timeout=drain, **options)
         async with scripted_service(scripted(MODEL, path), options=chosen) as service:
-            server = Server(service, Settings(server=chosen), listen("127.0.0.1", 0))
+            server = Server(service, Settings(server=chosen), listen(host, 0))
             found.extend((server, asyncio.get_running_loop()))
             await server.serve(ready.set)
 

@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from pippin.api.http import protocol as bounded_http
-from pippin.api.server import AddressError, listen
-from tests.api.live_server import MODEL, live_server
+from pippin.api.server import AddressError, listen, listen_in_file
+from tests.api.live_server import MODEL, live_server, stoppable_server
 
 PROGRAM = """
 import asyncio, json, logging, sys
@@ -57,6 +57,11 @@ def start(script: Path, drain: float) -> "tuple[subprocess.Popen[str], str]":
     )
     assert isinstance(process.stdout, IO) or process.stdout is not None
     return process, f"http://127.0.0.1:{process.stdout.readline().strip()}"
+
+
+def at(address: str) -> tuple[str, int]:
+    url = httpx.URL(address)
+    return url.host, url.port or 80
 
 
 def slow_stream(address: str) -> "tuple[httpx.Client, Iterator[str]]":
@@ -113,6 +118,32 @@ def test_a_port_in_use_is_one_clear_line() -> None:
             listen("127.0.0.1", port)
     with pytest.raises(AddressError, match="Can't listen"):
         listen("no.such.host.invalid", 80)
+
+
+def test_localhost_is_served_in_both_families(tmp_path: Path) -> None:
+    with stoppable_server(tmp_path, {}, host="localhost") as live:
+        port = live.address.rpartition(":")[2]
+        families = {family for family, *_ in socket.getaddrinfo("localhost", None)}
+        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "[::1]")):
+            if family in families:
+                assert httpx.get(f"http://{host}:{port}/health").status_code == 200
+
+
+def test_a_program_without_a_host_header_is_answered(tmp_path: Path) -> None:
+    with live_server(tmp_path, {}) as address, socket.create_connection(at(address)) as client:
+        client.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert client.makefile("rb").readline().startswith(b"HTTP/1.1 200")
+
+
+def test_a_unix_socket_is_its_owners_and_replaces_that_of_a_killed_server(tmp_path: Path) -> None:
+    path = tmp_path / "pippin.sock"
+    listen_in_file(str(path)).close()
+    with contextlib.closing(listen_in_file(str(path))):
+        assert path.stat().st_mode & 0o777 == 0o600
+        with pytest.raises(AddressError, match="Another program listens"):
+            listen_in_file(str(path))
+    with pytest.raises(AddressError, match="Can't listen at"):
+        listen_in_file(str(tmp_path / "none" / "pippin.sock"))
 
 
 def test_the_server_never_imports_what_only_workers_need() -> None:

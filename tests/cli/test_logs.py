@@ -91,3 +91,12 @@ def test_a_file_that_can_not_be_written_is_said_once(
     told = capsys.readouterr().err
     assert told.count("can't be written: [Errno 28] No space left on device") == 1
     assert "Traceback" not in told
+
+
+def test_a_file_that_another_program_moves_away_is_begun_anew(tmp_path: Path) -> None:
+    own = LogFile(tmp_path / "log")
+    own.emit(logging.makeLogRecord({"msg": "before"}))
+    (tmp_path / "log").rename(tmp_path / "log.1")
+    own.emit(logging.makeLogRecord({"msg": "after"}))
+    assert [(tmp_path / name).read_text() for name in ("log.1", "log")] == ["before\n", "after\n"]
+    own.close()

@@ -3,9 +3,11 @@
 import asyncio
 import hashlib
 import json
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import httpx
 import pytest
@@ -74,8 +76,18 @@ def test_no_other_file_is_served(path: str) -> None:
     assert ask(path).status_code == 404
 
 
+def test_the_page_works_in_a_folder_of_a_proxy() -> None:
+    """No address in it begins at the root; those of the API are resolved against the page's own."""
+    index = (PAGE / "static" / "index.html").read_text()
+    assert not re.search(r'(?:href|src)="/', index)
+    scripts = {path: path.read_text() for path in (PAGE / "static").rglob("*.js")}
+    assert {path.name for path, text in scripts.items() if "fetch(" in text} == {"server.js"}
+    assert "new URL(`.${path}`, document.baseURI)" in scripts[PAGE / "static" / "server.js"]
+
+
 def test_the_folder_leads_to_the_page() -> None:
-    assert ask("/page/").headers["location"] == ask("/page").headers["location"] == "/"
+    for path in ("/page/", "/page"):
+        assert urljoin(path, ask(path).headers["location"]) == "/"
 
 
 def test_a_file_that_has_not_changed_is_not_sent_again() -> None:

@@ -159,11 +159,34 @@ def responses(conversation: Conversation) -> Body:
     return {"input": [item for message in conversation for item in _items(message)]}
 
 
+def _part(part: Any) -> Body:
+    match part:
+        case Text(text):
+            return {"text": text}
+        case Reasoning(text):
+            return {"text": text, "thought": True}
+        case ToolCall():
+            return {"functionCall": {"id": part.id, "name": part.name, "args": _arguments(part)}}
+        case _:
+            output = {"output": "\n".join(_texts(part.parts))}
+            return {"functionResponse": {"id": part.call_id, "name": part.name or "f", "response": output}}
+
+
+def gemini(conversation: Conversation) -> Body:
+    roles = {"assistant": "model", "tool": "user", "developer": "system"}
+    turns = [
+        {"role": roles.get(message.role, message.role), "parts": [_part(part) for part in message.parts]}
+        for message in conversation
+    ]
+    return {"contents": turns}
+
+
 WRITTEN: dict[str, Callable[[Conversation], Body]] = {
     "/chat/completions": chat,
     "/messages": messages,
     "/responses": responses,
     "/api/chat": ollama,
+    "/v1beta/models/{model:path}:generateContent": gemini,
 }
 
 

@@ -22,7 +22,7 @@ from pippin.core.events import Event, Failed, PartDelta
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Speak
-from pippin.runtime.workers import link, stopped, supervisor
+from pippin.runtime.workers import death, link, supervisor
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.service import Run, Service
 from tests.runtime import processes
@@ -168,8 +168,8 @@ def test_one_models_death_does_not_touch_another(tmp_path: Path) -> None:
 def test_a_worker_that_stays_stopped_is_ended_and_the_next_request_starts_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    monkeypatch.setattr(stopped, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(stopped, "STOPPED_FOR", 0.3)
+    monkeypatch.setattr(death, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(death, "STOPPED_FOR", 0.3)
     words = "was stopped (SIGSTOP), answered nothing for"
 
     async def scene() -> None:
@@ -198,7 +198,7 @@ def test_a_worker_that_stays_stopped_is_ended_and_the_next_request_starts_it(
 
 
 def test_a_stopped_worker_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopped, "STOPPED_FOR", 60.0)
+    monkeypatch.setattr(death, "STOPPED_FOR", 60.0)
 
     async def scene() -> None:
         stuck, lively = scripted("stuck", slow(tmp_path, "stuck")), scripted("lively")

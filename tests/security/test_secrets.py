@@ -41,13 +41,18 @@ SHAPES: tuple[Callable[[Any], Any], ...] = (
 """Right in some fields and wrong in the others, which is where complaints would repeat them."""
 
 
+def addressed(path: str) -> str:
+    """The address of a dialect's requests to the one model, where it names one."""
+    return address_of(path).replace("{model:path}", MODEL.id)
+
+
 def bodies(shapes: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Of each dialect, each field in so many shapes, which take turns."""
     for path, dialect in find_dialects().items():
         names = [field.encode_name for field in msgspec.structs.fields(dialect.contract.body)]
         for place, name in enumerate(sorted(set(names) - NAMES | {"no_such_field"})):
             for shape in (*SHAPES, *SHAPES)[place % len(SHAPES) :][:shapes]:
-                yield address_of(path), {"model": MODEL.id} | LEAST[dialect.name] | {name: shape(MARKER)}
+                yield addressed(path), {"model": MODEL.id} | LEAST[dialect.name] | {name: shape(MARKER)}
 
 
 def encoded(headers: dict[str, str]) -> dict[bytes, bytes]:
@@ -132,7 +137,7 @@ def test_an_answer_is_in_no_line_of_the_log(
         async with client_of(application(FakeService([Accepted(1), *text, *call, end]))) as client:
             for path, dialect in find_dialects().items():
                 body = {"model": MODEL.id, "stream": stream} | LEAST[dialect.name]
-                reply = await client.post(address_of(path), json=body)
+                reply = await client.post(addressed(path), json=body)
                 assert MARKER in reply.text or reply.status_code == 500 or isinstance(end, Failed)
 
     with caplog.at_level(level):

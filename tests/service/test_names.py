@@ -1,4 +1,4 @@
-"""Names that are no model's, answered by one that is here: those of Claude, and any where one model is served."""
+"""Names that are no model's, answered by one that is here: of Claude and Gemini, and any where one model is served."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ def serving(*names: str, **options: Any) -> ServerOptions:
     return ServerOptions(models=tuple(ModelEntry(path=name) for name in names), **options)
 
 
-@pytest.mark.parametrize("name", ["default", "claude-sonnet-4-5"])
+@pytest.mark.parametrize("name", ["default", "claude-sonnet-4-5", "gemini-3-pro"])
 def test_no_models_name_means_the_first_served_model_of_the_kind_that_is_asked(name: str) -> None:
     models = (EMBEDDER, CHAT, OTHER)
     options = serving("embedder", "chat", "other")

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import uvloop
@@ -45,22 +47,50 @@ def open_tool_servers(options: ServerOptions) -> ToolServers:
     return ToolServers(McpSettings() if options.mcp_config is None else load_mcp_file(options.mcp_config))
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens on the address. Raises `AddressError`."""
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on the address; `localhost` is one in IPv4 and one in IPv6, where there are both, and clients
+    try either first. Raises `AddressError`."""
+    listeners: list[socket.socket] = []
     try:
-        [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(address)
-            listener.listen(BACKLOG)
-        except OSError:
-            listener.close()
-            raise
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, *_, address in found if host == "localhost" else found[:1]:
+            chosen = listeners[0].getsockname()[1] if listeners else port  # another family has the same port
+            listeners.append(_listener(family, (address[0], chosen, *address[2:])))
     except OSError as error:
-        raise AddressError(_reason(host, port, error)) from None
+        if not listeners:
+            raise AddressError(_reason(host, port, error)) from None
+        log.warning("localhost is served at %s alone: %s.", listeners[0].getsockname()[0], error.strerror)
+    return listeners
+
+
+def listen_in_file(path: str) -> socket.socket:
+    """A socket that listens as a file, which this user alone can use. Raises `AddressError`."""
+    try:
+        if Path(path).is_socket():  # of a server that was killed; connecting to one that lives works
+            with contextlib.closing(socket.socket(socket.AF_UNIX)) as client, contextlib.suppress(OSError):
+                client.connect(path)
+                raise AddressError(f"Another program listens at {path}; choose another --unix-socket.")
+            Path(path).unlink()
+        before = os.umask(0o177)
+        try:
+            return _listener(socket.AF_UNIX, path)
+        finally:
+            os.umask(before)
+    except OSError as error:
+        raise AddressError(f"Can't listen at {path}: {error.strerror or error}.") from None
+
+
+def _listener(family: int, address: Any) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] == "::1"))
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
     listener.setblocking(False)
     return listener
 
@@ -74,13 +104,13 @@ def _reason(host: str, port: int, error: OSError) -> str:
 
 
 class Server:
-    """One listening address over one service. `run` returns when the server has stopped."""
+    """Listening addresses over one service. `run` returns when the server has stopped."""
 
-    def __init__(self, service: Service, settings: Settings, listener: socket.socket) -> None:
+    def __init__(self, service: Service, settings: Settings, listeners: Sequence[socket.socket]) -> None:
         options = settings.server
         self._service = service
         self._drain = options.drain_timeout
-        self._listener = listener
+        self._listeners = listeners
         self._stops = 0
         self._tool_servers = open_tool_servers(options)
         self._batches = Batches(options)
@@ -89,12 +119,12 @@ class Server:
         app = create_app(service, settings, self._live, self._tool_servers, self._batches)
         unread = UnreadAnswers()
         kind = connections(unread)
-        app = InTurn(app, Turns(accept_queue(listener)), OPEN_PATHS)
+        app = InTurn(app, Turns(accept_queue(listeners)), OPEN_PATHS)
         self._uvicorn = Uvicorn(app, options, unread, kind, service.end_all, self._batches.others)
 
     @property
     def port(self) -> int:
-        return int(self._listener.getsockname()[1])
+        return int(self._listeners[0].getsockname()[1])
 
     async def run(
         self, on_ready: Callable[[], None] = lambda: None, prepare: Preparation = nothing_to_prepare
@@ -108,7 +138,7 @@ class Server:
     ) -> None:
         """Serve until `stop` is called."""
         preparing = asyncio.create_task(prepare())
-        serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
+        serving = asyncio.create_task(self._uvicorn.serve(list(self._listeners)))
         self._tool_servers.start()
         self._batches.runner.start()
         on_ready()
@@ -160,9 +190,15 @@ def run_server(
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # Pippin logs clients' errors itself
     allow_many()
     host = settings.server.host
-    listener = listen(host, settings.server.port)
-    with contextlib.closing(listener):
-        server = Server(service, settings, listener)
+    listeners = listen(host, settings.server.port)
+    with contextlib.ExitStack() as held:
+        if settings.server.unix_socket is not None:
+            file = str(Path(settings.server.unix_socket).expanduser())
+            listeners.append(listen_in_file(file))
+            held.callback(Path(file).unlink, missing_ok=True)
+        for listener in listeners:
+            held.enter_context(contextlib.closing(listener))
+        server = Server(service, settings, listeners)
 
         def ready() -> None:
             settle_down()

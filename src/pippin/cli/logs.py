@@ -3,14 +3,17 @@
 A separate thread writes it, so that a stopped terminal or a slow disk does not delay requests.
 """
 
+import contextlib
 import json
 import logging
+import os
 import queue
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Final
 
 from pippin.cli.terminal import say
@@ -94,9 +97,21 @@ class LogWriter(logging.Handler):
 
 
 class LogFile(RotatingFileHandler):
-    """A rotating log file that reports once, on stderr, when it can't be written."""
+    """A rotating log file that reports once, on stderr, when it can't be written. Where another program has moved it
+    away, as logrotate does, it begins a new one."""
 
     _failing = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            if self.stream is not None and not self._is_here():
+                self.stream.close()
+                self.stream = self._open()
+        super().emit(record)
+
+    def _is_here(self) -> bool:
+        path = Path(self.baseFilename)
+        return path.exists() and os.path.samestat(path.stat(), os.fstat(self.stream.fileno()))
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not self._failing:

@@ -172,6 +172,10 @@ def test_a_public_address_without_a_key_warns_and_closes_management(caplog: pyte
     assert "ANYONE" in caplog.text
     assert "Management is closed." in caplog.text
     assert ask("POST", "/unload", host="0.0.0.0", open_management=("/unload",)).status_code == 200
+    google = f"/v1/models/{MODEL.id}:countTokens"
+    assert ask("POST", google, host="0.0.0.0", json={}).status_code == 400, (
+        "no management, though below /models"
+    )
     assert "Management is closed but for /unload." in caplog.text
     assert ask("POST", "/unload", host="0.0.0.0", allow_unauthenticated=True).status_code == 200
     assert "Management is open too." in caplog.text

@@ -172,6 +172,17 @@ def test_a_key_opens_its_endpoints_alone(keys: str) -> None:
         assert ask(app, "GET", path, "erin").status_code == 403, path
 
 
+def test_a_key_that_lists_models_does_not_ask_them_by_google_s_addresses(keys: str) -> None:
+    """Which at `/v1` lie below that of the list."""
+    app, body = application(FakeService(), api_key_file=keys), {"contents": [{"parts": [{"text": "Hi"}]}]}
+    for version in ("v1", "v1beta"):
+        path = f"/{version}/models/{MODEL.id}:generateContent"
+        assert ask(app, "POST", path, "bob", json=body).status_code == 200
+        for who in ("carol", "erin"):
+            reply = ask(app, "POST", path, who, json=body)
+            assert (reply.status_code, reply.json()["error"]["status"]) == (403, "PERMISSION_DENIED")
+
+
 # Owners
 
 

@@ -37,6 +37,14 @@ def shown(url: str = REFUSED) -> Body:
     return {"type": "input_image", "image_url": url}
 
 
+def contents(*parts: Body) -> Body:
+    return {"contents": [{"parts": list(parts)}]}
+
+
+def file(url: str = REFUSED) -> Body:
+    return {"fileData": {"fileUri": url, "mimeType": "image/png"}}
+
+
 def block(url: str = REFUSED) -> Body:
     return {"type": "image", "source": {"type": "url", "url": url}}
 
@@ -48,6 +56,7 @@ CHAT, RESPONSES, MESSAGES, COMPLETIONS = (
     "/v1/messages",
     "/v1/completions",
 )
+GEMINI = f"/v1beta/models/{MODEL.id}:generateContent"
 OLLAMA_CHAT, OLLAMA_GENERATE = "/api/chat", "/api/generate"
 
 MEDIA: list[tuple[str, Body, str]] = [
@@ -80,6 +89,12 @@ MEDIA: list[tuple[str, Body, str]] = [
             ]
         },
         "input[2].output[0]",
+    ),
+    (GEMINI, contents({"text": "What?"}, file()), "contents[0].parts[1]"),
+    (
+        GEMINI,
+        contents({"functionResponse": {"name": "f", "response": {"tool": 1}, "parts": [file()]}}),
+        "contents[0].parts[0].functionResponse.parts[0]",
     ),
     (MESSAGES, {"messages": said(block())}, "messages[0].content[0]"),
     (MESSAGES, {"messages": [*said(TEXT), *said(TEXT, block())], "system": "Hi"}, "messages[1].content[1]"),
@@ -125,6 +140,14 @@ LATER: list[tuple[str, Body, str, str]] = [
         "response_format",
         "output_config.format.schema",
     ),
+    (GEMINI, contents({"text": "Hi"}), "messages[0].content[0]", "contents"),
+    (GEMINI, contents({"text": "Hi"}), "max_tokens", "generationConfig.maxOutputTokens"),
+    (
+        GEMINI,
+        contents({"text": "Hi"}) | {"generationConfig": {"responseJsonSchema": SCHEMA}},
+        "response_format.not",
+        "generationConfig.responseJsonSchema.not",
+    ),
     (COMPLETIONS, {"prompt": "Hi"}, "prompt", "prompt"),
     (COMPLETIONS, {"prompt": "Hi", "guided_regex": "a"}, "response_format", "guided_regex"),
 ]
@@ -143,6 +166,8 @@ def param_of(path: str, error: Body) -> str:
     """Anthropic's errors have no field for it: there it opens the sentence."""
     if path == MESSAGES:
         return str(error["message"].split(" ")[0].strip("'"))
+    if path == GEMINI:
+        error |= {"param": error["details"][0]["fieldViolations"][0]["field"]}
     assert error["message"].split(" ")[0].strip("'") == error["param"]
     return str(error["param"])
 

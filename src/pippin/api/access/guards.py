@@ -195,9 +195,9 @@ class Guard:
         A page can make its own name resolve to 127.0.0.1 or to an address of the local network (DNS rebinding), but
         can't make the browser hide that name.
         """
-        if self._policy.hosts is None:
+        if self._policy.hosts is None or "host" not in headers:  # HTTP/1.0, which no browser speaks
             return
-        host = host_name(headers.get("host", ""))
+        host = host_name(headers["host"])
         is_own = is_loopback(host) or (self._policy.any_address and address_of(host) is not None)
         if host not in self._policy.hosts and not is_own:
             raise ServerError(

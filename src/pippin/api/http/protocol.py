@@ -17,7 +17,7 @@ import asyncio
 import select
 import socket
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from typing import Any, Final, cast
 
 import httptools
@@ -303,10 +303,11 @@ ACCEPT_SECONDS: Final = 0.02
 """How long waiting connections go first; after that, requests start in any case."""
 
 
-def accept_queue(listener: socket.socket) -> Callable[[], bool]:
+def accept_queue(listeners: Iterable[socket.socket]) -> Callable[[], bool]:
     """A function that tells whether connections wait to be accepted."""
     poll = select.poll()
-    poll.register(listener, select.POLLIN)
+    for listener in listeners:
+        poll.register(listener, select.POLLIN)
     return lambda: bool(poll.poll(0))
 
 

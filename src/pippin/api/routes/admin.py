@@ -44,6 +44,7 @@ PATHS = frozenset(
         "model_dirs",
         "model_paths",
         "response_store",
+        "unix_socket",
         "warm_prompts",
     }
 )

@@ -15,14 +15,7 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
 from pippin.api.dialects.gemini.content import Content, ContentsReader
-from pippin.api.dialects.gemini.dialect import (
-    PATH,
-    CountBody,
-    GeminiBody,
-    GeminiDialect,
-    model_of,
-    spelled,
-)
+from pippin.api.dialects.gemini.dialect import PATH, CountBody, GeminiBody, GeminiDialect, model_of, spelled
 from pippin.api.dialects.shared.fields import Contract, Unused, called, invalid, unsupported
 from pippin.api.kinds.embeddings import MOST_INPUTS, overflow_of
 from pippin.api.routes.models import page_of

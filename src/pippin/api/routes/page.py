@@ -62,7 +62,8 @@ def routes(api: Api) -> list[BaseRoute]:
 
 
 async def to_the_page(request: Request) -> Response:
-    return RedirectResponse("/")
+    # Relative: a proxy may have the server in a folder.
+    return RedirectResponse("../" if request.scope["raw_path"].endswith(b"/") else "./")
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,9 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Address
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 picks one.")] = 8000
+    unix_socket: Annotated[
+        str | None, Meta(description="File to listen at too, as a Unix socket that this user alone can use.")
+    ] = None
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe line to log.", extra=HOT)
     ] = "info"

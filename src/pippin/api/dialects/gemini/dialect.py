@@ -7,12 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
-from pippin.api.dialects.gemini.content import (
-    Content,
-    Contents,
-    ContentsReader,
-    detail_of,
-)
+from pippin.api.dialects.gemini.content import Content, Contents, ContentsReader, detail_of
 from pippin.api.dialects.gemini.encode import (
     ID_PREFIX,
     GeminiAnswer,
@@ -23,15 +18,8 @@ from pippin.api.dialects.gemini.encode import (
     error_of,
 )
 from pippin.api.dialects.gemini.tools import GivenTool, ToolConfig, chosen, json_schema_of, tools_of
+from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared.body_types import in_camel_case, type_of
-from pippin.api.dialects.shared.engine_fields import (
-    SamplingFields,
-    Schema,
-    Tokens,
-    TopLogprobs,
-    sampling_of,
-    schema_format,
-)
 from pippin.api.dialects.shared.fields import (
     BOOKKEEPING,
     Contract,
@@ -80,13 +68,13 @@ class GenerationConfig(Struct, kw_only=True, omit_defaults=True, rename="camel")
     frequency_penalty: Annotated[float, p.FREQUENCY_PENALTY.wire_meta] | None = None
     seed: Annotated[int, p.SEED.wire_meta] | None = None
     candidate_count: Choices | None = None
-    max_output_tokens: Tokens | None = None
+    max_output_tokens: engine.Tokens | None = None
     stop_sequences: StopTexts | None = None
     response_logprobs: bool | None = None
-    logprobs: TopLogprobs | None = None
+    logprobs: engine.TopLogprobs | None = None
     response_mime_type: str | None = None
     response_schema: dict[str, Any] | None = None
-    response_json_schema: Schema | None = None
+    response_json_schema: engine.Schema | None = None
     response_modalities: tuple[str, ...] | None = None
     thinking_config: ThinkingConfig | None = None
     media_resolution: str | None = None
@@ -166,7 +154,7 @@ class GeminiDialect(Dialect[GeminiShape]):
         if fields.system_instruction is not None:
             reader.system(fields.system_instruction, "systemInstruction")
         reader.read(fields.contents)
-        if not any(message.role != "system" for message in reader.messages):
+        if not (fields.contents and reader.messages):
             raise invalid("contents", "must hold something that a model here can read.")
         given = (fields.tools,) if isinstance(fields.tools, GivenTool) else fields.tools or ()
         tools, left_out = tools_of(given)
@@ -224,7 +212,7 @@ def _request_of(config: GenerationConfig, model: str, messages: list[Message]) -
     return GenerationRequest(
         model=model,
         messages=tuple(messages),
-        sampling=sampling_of(SamplingFields(top_k=_whole(config.top_k), **sampled)),
+        sampling=engine.sampling_of(engine.SamplingFields(top_k=_whole(config.top_k), **sampled)),
         n=config.candidate_count or 1,
         max_tokens=config.max_output_tokens or None,
         # Clients take it from their tables of Google's models.
@@ -253,7 +241,7 @@ def _whole(number: float | None) -> int | None:
 
 def format_of(config: GenerationConfig) -> tuple[str, OutputFormat | None]:
     """The field that asks for an output format, and the format. Raises `ServerError` for two, or an unknown one."""
-    mime, asked = config.response_mime_type, list[tuple[str, Schema]]()
+    mime, asked = config.response_mime_type, list[tuple[str, engine.Schema]]()
     if (google := config.response_schema) is not None:
         at = f"{CONFIG}.responseSchema"
         asked.append((at, json_schema_of(google, at)))
@@ -271,9 +259,9 @@ def format_of(config: GenerationConfig) -> tuple[str, OutputFormat | None]:
                 )
             return field, Choice(tuple(words))
         case "application/json":
-            return field, schema_format(ANY_JSON if schema is None else schema, field)
+            return field, engine.schema_format(ANY_JSON if schema is None else schema, field)
         case "" | "text/plain":
-            return field, None if schema is None else schema_format(schema, field)
+            return field, None if schema is None else engine.schema_format(schema, field)
         case _:
             raise unsupported(
                 f"{CONFIG}.responseMimeType", "send `text/plain`, `application/json` or `text/x.enum`."

@@ -23,6 +23,7 @@ class ToolSpec(Struct, kw_only=True):
     defer_loading: Unused = None
     eager_input_streaming: Unused = None
     input_examples: Unused = None
+    max_characters: Unused = None
 
 
 class ToolSwitch(Struct, kw_only=True):

@@ -32,7 +32,8 @@ export async function ask(path, { method = "GET", json, form, signal } = {}) {
     const headers = shown ? { authorization: `Bearer ${shown}` } : {};
     if (json !== undefined) headers["content-type"] = "application/json";
     const body = json !== undefined ? JSON.stringify(json) : form;
-    const reply = await reached(fetch(path, { method, headers, body, signal }));
+    // Behind a proxy the page may lie in a folder, and so do all addresses of the server then.
+    const reply = await reached(fetch(new URL(`.${path}`, document.baseURI), { method, headers, body, signal }));
     if (reply.ok) return reply;
     const message = await sentenceOf(reply);
     if (reply.status !== 401) throw new Refusal(reply.status, message);

@@ -1,0 +1,98 @@
+"""The requests of the corpus are understood: no field of a vendor's newest types is one that Pippin does not know."""
+
+import json
+from typing import Any, Final
+
+import ollama
+import pytest
+from anthropic.types.beta import BetaMessage
+from google.genai.types import GenerateContentResponse
+from openai.types import Completion
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
+from pydantic import BaseModel
+
+from pippin.api.dialects.base import DecodeContext
+from pippin.api.dialects.registry import find_dialects
+from pippin.core.completion import collect
+from pippin.core.errors import ServerError
+from tests.api.dialects.golden import RUN
+from tests.api.golden_events import SEQUENCES
+from tests.corpus.__main__ import REQUESTS
+
+CORPUS: Final = json.loads(REQUESTS.read_text())
+DIALECTS: Final = find_dialects()
+LEAST: Final[dict[str, dict[str, Any]]] = {
+    "/chat/completions": {"model": "m", "messages": [{"role": "user", "content": "Hi"}]},
+    "/completions": {"model": "m", "prompt": "Hi"},
+    "/responses": {"model": "m", "input": "Hi"},
+    "/messages": {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},
+    "/api/chat": {"model": "m", "messages": [{"role": "user", "content": "Hi"}]},
+    "/api/generate": {"model": "m", "prompt": "Hi"},
+    "/v1beta/models/{model:path}:generateContent": {"contents": [{"parts": [{"text": "Hi"}]}]},
+}
+REQUESTS_MADE: Final = [
+    (registry, package, address)
+    for registry, packages in CORPUS.items()
+    for package, addresses in packages.items()
+    for address in addresses
+]
+
+
+def unknown(address: str, field: str, value: Any) -> list[str]:
+    """What is not understood of one field. A value that is refused as a whole is looked at piece by piece."""
+    body = json.dumps(LEAST[address] | {field: value}).encode()
+    try:
+        decoded = DIALECTS[address].decode(body, DecodeContext())
+    except ServerError as error:
+        told = f"{error.report.param} {error.report.message}"
+        assert field in told, told
+        pieces: list[Any] = [{key: inner} for key, inner in value.items()] if isinstance(value, dict) else []
+        pieces += [[inner] for inner in value] if isinstance(value, list) else []
+        return [each for piece in pieces if len(pieces) > 1 for each in unknown(address, field, piece)]
+    # A tool that the vendor runs is left out as a whole, with a warning.
+    if any("left out" in warning for warning in decoded.warnings):
+        return []
+    return [name for name in decoded.ignored if name.split(".")[0].removesuffix("[]") == field]
+
+
+@pytest.mark.parametrize(("registry", "package", "address"), REQUESTS_MADE)
+def test_every_field_is_honoured_or_refused_by_name(registry: str, package: str, address: str) -> None:
+    body = CORPUS[registry][package][address]
+    assert len(body) > 3
+    assert [name for field, value in body.items() for name in unknown(address, field, value)] == []
+
+
+ANSWERS: Final[dict[str, type[BaseModel]]] = {
+    "/chat/completions": ChatCompletion,
+    "/completions": Completion,
+    "/responses": Response,
+    "/messages": BetaMessage,
+    "/api/chat": ollama.ChatResponse,
+    "/api/generate": ollama.GenerateResponse,
+    "/v1beta/models/{model:path}:generateContent": GenerateContentResponse,
+}
+OWN: Final = {
+    *("timings", "reasoning", "reasoning_content", "request_id"),
+    *("frequency_penalty", "presence_penalty", "store"),
+}
+"""What answers tell besides: what clients of local servers read, and what the open form of Responses asks for."""
+
+
+def extras(value: Any) -> set[str]:
+    """The fields of a parsed answer that its type does not have."""
+    if isinstance(value, list):
+        return {name for each in value for name in extras(each)}
+    if not isinstance(value, BaseModel):
+        return set()
+    inner = {name for key in type(value).model_fields for name in extras(getattr(value, key))}
+    return inner | set(value.model_extra or ())
+
+
+@pytest.mark.parametrize("sequence", ["text", "reasoning_then_tool_call", "length", "cached"])
+@pytest.mark.parametrize("address", ANSWERS)
+def test_an_answer_has_no_field_that_the_vendor_s_type_does_not(address: str, sequence: str) -> None:
+    dialect = DIALECTS[address]
+    decoded = dialect.decode(json.dumps(LEAST[address]).encode(), DecodeContext())
+    answer = dialect.encoder(decoded, RUN).whole([collect(SEQUENCES[sequence])])
+    assert extras(ANSWERS[address].model_validate_json(answer)) <= OWN
