@@ -255,6 +255,9 @@ OWN: Final[dict[str, dict[str, Any]]] = {
     },
     "messages": {
         "cache_control": {"type": "ephemeral"},
+        "compaction": {"type": "summarize"},
+        "compaction.instructions": {"type": "summarize", "instructions": "Be short."},
+        "compaction.type": {"type": "summarize"},
         "max_tokens": 10,
         "messages": [{"role": "user", "content": "x"}],
         "model": "other",

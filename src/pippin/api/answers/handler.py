@@ -23,6 +23,7 @@ from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, History
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import LARGE, Presence, read_json_body
 from pippin.api.http.forms import Form, read_form
+from pippin.api.telemetry.ledger import Ledger
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Reasoning, Text, ToolCall
@@ -98,6 +99,7 @@ class Handler:
         limits: Limits,
         media: MediaResolver,
         tools: ToolOffers,
+        ledger: Ledger,
     ) -> None:
         self._service = service
         self._options = options
@@ -105,7 +107,7 @@ class Handler:
         self.media = media
         self.tools = tools
         self._unknown = UnknownFields()
-        self.answers = RunningAnswers(service, options, observer, limits)
+        self.answers = RunningAnswers(service, options, observer, limits, ledger)
         self.large = self.answers.large
 
     def adopt(self, options: ServerOptions) -> None:

@@ -142,8 +142,14 @@ class OutputSearchCall(Closed, tag_field="type", tag="web_search_call", kw_only=
     action: SearchAction
 
 
+class OutputCompaction(Closed, tag_field="type", tag="compaction", kw_only=True):
+    id: str
+    encrypted_content: str
+
+
 Output = (
     OutputMessage
+    | OutputCompaction
     | OutputReasoning
     | OutputFunctionCall
     | OutputCustomCall
@@ -162,7 +168,7 @@ class ResponseFailure(Closed, kw_only=True):
 
 
 class Incompleteness(Closed, kw_only=True):
-    reason: Literal["max_output_tokens"]
+    reason: Literal["max_output_tokens", "steered"]
 
 
 class ResponseInputDetails(Closed, kw_only=True):

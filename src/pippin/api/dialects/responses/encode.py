@@ -17,6 +17,7 @@ from pippin.api.dialects.responses.answer import (
 from pippin.api.dialects.responses.output import (
     ActionCallBuilder,
     CallBuilder,
+    CompactionBuilder,
     CustomCallBuilder,
     Events,
     FunctionCallBuilder,
@@ -47,6 +48,7 @@ from pippin.core.events import (
 )
 
 ID_PREFIX: Final = "resp_"
+STEERED: Final = "steered"  # code of the report that ends a response because the client says more
 
 ReasoningShown = Literal["text", "summary", "hidden"]
 
@@ -61,6 +63,7 @@ class ResponseShape:
     reasoning: ReasoningShown = "text"
     sealed: bool = False  # reasoning comes with `encrypted_content`
     sourced: bool = False  # searches come with all that they found
+    compacts: bool = False  # the text is the summary of the conversation
 
     @property
     def conversation(self) -> str | None:
@@ -135,6 +138,8 @@ class ResponsesEncoder(Encoder):
         if report.kind == "cancelled":
             # The API has no event for a cancelled response.
             self._answer.status = "incomplete"
+            if report.code == STEERED:
+                self._answer.incomplete_details = Incompleteness(reason="steered")
         else:
             self._answer.status = "failed"
             self._answer.error = ResponseFailure(code=code, message=report.message)
@@ -144,6 +149,19 @@ class ResponsesEncoder(Encoder):
 
     def end(self) -> bytes:
         return DONE
+
+    def told(self, type: str, **fields: Any) -> bytes:
+        """An event about the response beside those of its output, in its place in their order."""
+        return self._frame(type, **fields)
+
+    def required_input(self) -> list[dict[str, Any]]:
+        """What the client is to send of each call that it runs: an output's type and call, without the output."""
+        return [
+            {"type": f"{call.item().__struct_config__.tag}_output", "call_id": call.call_id}
+            | ({"name": call.origin.name} if call.origin.kind == "function" else {})
+            for call in self._items
+            if isinstance(call, CallBuilder)
+        ]
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The same response as at the end of a stream of this completion."""
@@ -206,6 +224,8 @@ class ResponsesEncoder(Encoder):
         def named(prefix: str) -> str:
             return f"{prefix}_{self._run.id}_{index}"
 
+        if event.kind == "text" and self._shape.compacts:
+            return CompactionBuilder(named("cmp"), index)
         if event.kind == "text":
             return MessageBuilder(named("msg"), index, self._pages)
         if event.kind == "reasoning":

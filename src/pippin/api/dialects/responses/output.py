@@ -14,6 +14,7 @@ from pippin.api.dialects.responses.answer import (
     McpFailure,
     McpText,
     Output,
+    OutputCompaction,
     OutputCustomCall,
     OutputFunctionCall,
     OutputListedTools,
@@ -159,6 +160,17 @@ class MessageBuilder(PartBuilder):
         return OutputMessage(id=self.id, status=self.status, role="assistant", content=content)
 
 
+class CompactionBuilder(ItemBuilder):
+    """The summary of a conversation, which stands for it in later requests."""
+
+    def item(self) -> OutputCompaction:
+        text = "" if self.status == "in_progress" else self.text.strip()
+        return OutputCompaction(id=self.id, encrypted_content=seal(text) if text else "")
+
+    def opened(self) -> Events:
+        yield self._event("compaction.compacting")
+
+
 class ReasoningBuilder(PartBuilder):
     """The model's reasoning, as raw text or in the form of a summary.
 
@@ -230,7 +242,8 @@ class CustomCallBuilder(CallBuilder):
 
 
 class ActionCallBuilder(CallBuilder):
-    """A shell command or a patch. The API has no delta events for them, so the item is sent when it is complete."""
+    """Shell commands or a patch. They are inside of the function's arguments, so they are sent when these are
+    complete."""
 
     def start(self) -> Events:
         return iter(())
@@ -238,6 +251,14 @@ class ActionCallBuilder(CallBuilder):
     def close(self, status: ItemStatus) -> Events:
         yield self._changed("response.output_item.added")
         yield from super().close(status)
+
+    def closed(self) -> Events:
+        commands = _texts(self._arguments().get("commands", [])) if self.origin.kind == "shell" else []
+        for number, command in enumerate(commands):
+            place = {"output_index": self.index, "command_index": number}
+            for word, told in (("added", {"command": ""}), ("delta", {"delta": command})):
+                yield f"response.shell_call_command.{word}", place | told
+            yield "response.shell_call_command.done", place | {"command": command}
 
     def item(self) -> Output:
         arguments = self._arguments()
