@@ -5,9 +5,11 @@ A grammar leaves out what it can't enforce of a schema that is not strict, and n
 free to make. A client may send any schema, so a check that could take long is not made.
 """
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +33,7 @@ BACKTRACKED: Final = 50  # characters in which a pattern that looks around takes
 MOST_BACKTRACKS: Final = 500
 LARGEST_PATTERN: Final = 1 << 15  # bytes, compiled
 LONGEST_REASON: Final = 200  # characters
+MOST_COMPILED: Final = 128  # schemas that are kept compiled
 
 _BESIDE_LISTS: Final = ("allOf", "anyOf", "oneOf")
 _BESIDE_MAPS: Final = ("dependentSchemas", "dependencies")
@@ -41,6 +44,8 @@ _INSIDE: Final = (
     *("unevaluatedItems", "unevaluatedProperties"),
 )
 _LOOKS_AROUND: Final = re.compile(r"\(\?<?[=!]|\\[1-9k]")
+_UNUSABLE: Final = (ValueError, TypeError, AttributeError)
+"""Raised for a schema that is none, or refers to others."""
 _UNBOUNDED: Final = {"$dynamicRef", "$recursiveRef"}
 
 
@@ -85,9 +90,15 @@ def check_of(wanted: OutputFormat | None, tools: tuple[Tool, ...]) -> Check:
     return AnswerCheck(answer, tools) if answer is not None or tools else Check()
 
 
-def prepare() -> None:
-    """Import what a check needs, which takes tens of milliseconds: call it where no step waits."""
-    import jsonschema_rs  # noqa: F401
+def prepare(wanted: OutputFormat | None, tools: tuple[Tool, ...]) -> None:
+    """Import and compile what the check of a choice needs, which takes tens of milliseconds: call it where no step
+    waits."""
+    schemas = [wanted.schema] if isinstance(wanted, JsonSchema) else []
+    for schema in (*schemas, *(tool.parameters for tool in tools)):
+        written = msgspec.json.encode(schema)
+        if _is_small(written):
+            with contextlib.suppress(*_UNUSABLE):
+                _validator(written)
 
 
 def fault_of(schema: Any, text: str) -> str | None:
@@ -100,20 +111,30 @@ def fault_of(schema: Any, text: str) -> str | None:
         return ": it is no JSON"
     try:
         return _first_fault(schema, value) if _is_quick(schema, value, len(text)) else None
-    except (ValueError, TypeError, AttributeError):
-        return None  # the schema is none, or refers to others
+    except _UNUSABLE:
+        return None
+
+
+@lru_cache(MOST_COMPILED)
+def _validator(written: bytes) -> Any:
+    """The validator of a schema, which is given as its JSON."""
+    import jsonschema_rs
+
+    options = jsonschema_rs.FancyRegexOptions(MOST_BACKTRACKS, LARGEST_PATTERN, LARGEST_PATTERN)
+    return jsonschema_rs.validator_for(from_json(written), offline=True, pattern_options=options)
 
 
 def _first_fault(schema: Any, value: Any) -> str | None:
     import jsonschema_rs
 
-    options = jsonschema_rs.FancyRegexOptions(MOST_BACKTRACKS, LARGEST_PATTERN, LARGEST_PATTERN)
-    check = jsonschema_rs.validator_for(schema, offline=True, pattern_options=options)
-    error = next(check.iter_errors(value), None)
+    check = _validator(msgspec.json.encode(schema))
     kinds = jsonschema_rs.ValidationErrorKind
-    if error is None or isinstance(error.kind, (kinds.BacktrackLimitExceeded, kinds.RegexEngineFailure)):
-        return None
-    return _told(error.instance_path, error.message)
+    try:
+        check.validate(value)  # up to the first fault; `iter_errors` finds all of them beforehand
+    except jsonschema_rs.ValidationError as error:
+        unknown = isinstance(error.kind, (kinds.BacktrackLimitExceeded, kinds.RegexEngineFailure))
+        return None if unknown else _told(error.instance_path, error.message)
+    return None
 
 
 def _told(path: list[str | int], message: str) -> str:
@@ -122,11 +143,14 @@ def _told(path: list[str | int], message: str) -> str:
     return (f" at '{place}'" if place else "") + f": {reason}"
 
 
+def _is_small(written: bytes) -> bool:
+    return len(written) <= (LARGEST_WITH_PATTERNS if b'"pattern' in written else LARGEST_SCHEMA)
+
+
 def _is_quick(schema: Any, value: Any, length: int) -> bool:
     """Whether a check of a value takes few steps: an upper bound, as if each part applied to all values that lie as
     deep as those that it may apply to."""
-    written = msgspec.json.encode(schema)
-    if len(written) > (LARGEST_WITH_PATTERNS if b'"pattern' in written else LARGEST_SCHEMA):
+    if not _is_small(msgspec.json.encode(schema)):
         return False
     parts = steps = matched = seen = 0
     level, values = [schema], [value]

@@ -238,8 +238,7 @@ class LanguagePreparer:
             refuse_diffusion(request.diffusion)
             request = as_published(request, self.tokenizer.generation)
         offered = self._offered(request)
-        if offered or request.output_format is not None:
-            checking.prepare()
+        checking.prepare(request.output_format, offered)
         asked = request.max_tokens
         window = min(self.context_window, request.context_limit or self.context_window)
         reserve = min(1 if asked is None else asked, max(window // ANSWER_DIVISOR, 1))
