@@ -77,7 +77,7 @@ There is no `/api/v1`: models are loaded by `POST /v1/models/load`, and `/v1/res
 | `POST /v1/responses/{id}/cancel` | stops a background response |
 | `GET /v1/responses/{id}/input_items` | all items that the model was given, in pages |
 | `POST /v1/responses/input_tokens` | how many prompt tokens the request would have |
-| WebSocket `/v1/responses` | `response.create` events, answered one at a time |
+| WebSocket `/v1/responses` | `response.create` events, answered one at a time; `response.steer` |
 | `POST /v1/responses/compact` | the user's messages and a summary of the conversation, as items for the next request |
 | `POST`, `GET`, `DELETE /v1/conversations...` | conversations and their items |
 
@@ -93,8 +93,8 @@ There is no `/api/v1`: models are loaded by `POST /v1/models/load`, and `/v1/res
   it. Errors are events of type `error` with a `status`; a connection ends after an hour.
 - **Tools**: `function` is passed on as it is. `custom`, `local_shell`, `shell` and `apply_patch` become functions, and
   their calls come back as items of their own type; the functions of a `namespace` are prefixed with its name. Tools
-  that run on OpenAI's servers (`web_search`, `code_interpreter` ...) are left out of the prompt with a warning in the
-  log, and a `tool_choice` that forces one is refused. Of a custom tool's grammars, a regular expression is enforced; a
+  that run on OpenAI's servers (`code_interpreter` ..., and `web_search` unless Pippin [searches](mcp.md#searching-the-web))
+  are left out of the prompt with a warning in the log, and a `tool_choice` that forces one is refused. Of a custom tool's grammars, a regular expression is enforced; a
   Lark grammar is only shown to the model.
 - **`reasoning.context`** is accepted with a warning in the log: the chat template decides which reasoning of earlier
   turns the model is shown.
@@ -102,6 +102,10 @@ There is no `/api/v1`: models are loaded by `POST /v1/models/load`, and `/v1/res
   items show them, and `max_tool_calls` bounds them.
 - **Status**: a response that reaches `max_output_tokens` is `incomplete` and ends its stream with
   `response.incomplete`; one that fails ends with `response.failed`; a refusal before the first byte is a status code.
+- **Steering**: `response.steer` ends the running response of a connection as `steered`, and the next goes on from what was said
+  with the client's words. If the response calls the client's tools, the words wait for the results (`response.steer.pending`).
+- **Items** `configuration_update` set effort and format of the text from their place on; a last item `compaction_trigger` is
+  answered by a summary of the conversation alone.
 - **`context_management`** of type `compaction` has the model summarise the oldest turns when the conversation does
   not fit its window, whatever the threshold; `truncation: auto` drops them.
 - **`input_file`** is a PDF or UTF-8 text, in `file_data` or at `file_url`.
@@ -189,11 +193,15 @@ connection. The beta of this API (`OpenAI-Beta: realtime=v1`) is refused with an
   `cache_control` asks the cache to keep the prompt up to that point.
 - **A last message of the assistant** is continued.
 - **Tools of MCP servers**: a tool of type `mcp_toolset` names a server that the operator has set up ([mcp.md](mcp.md)).
-- **Anthropic's own tools** that have no schema are left out with a warning, except `bash_*` and `text_editor_*`, which
-  the client runs: they get the schema that Anthropic's models know.
+- **Anthropic's own tools** that have no schema are left out with a warning, except those that the client runs: `bash_*`,
+  `text_editor_*`, `memory_*`, `computer_*` and the toolsets of computer and browser get the schema that Anthropic's models know.
+  `tool_choice` may name a toolset or one of its members. `web_search_*` searches if Pippin [does](mcp.md#searching-the-web).
+- **Tools that change**: `tool_addition` and `tool_removal` blocks count wherever they stand; the tools on offer are those after
+  all changes.
+- **`compaction`** of type `summarize` is answered by a block that stands for the messages before it in later requests.
 - **Documents** (PDF, text, inline content) and search results are read; file ids and citations are refused.
 - **Models**: a request for a `claude-*` name that no model has is answered by the model of the option `claude_model`, or
-  by the default model. The answer has the requested name, because Claude Code drops the thinking of other models.
+  by the default model, unless `list_claude_names` gave it to another. The answer has the requested name, because Claude Code drops the thinking of other models.
 - The line `x-anthropic-billing-header:` in a system prompt is left out, because it would spoil the prefix cache.
 - **Every reply**, streams and errors too, has a `request-id` header, which Anthropic's clients show as `_request_id`.
 - **Errors** have Anthropic's shape; an overloaded server answers 529. `anthropic-version` may be missing, but if present it

@@ -356,8 +356,8 @@ class Run:
         try:
             try:
                 self._lease.worker.submit(self.id, self._task, choices_of(task), self._mailbox)
-            except ServerError as error:
-                if error.report.kind != LOST:
+            except ServerError as refusal:
+                if refusal.report.kind != LOST:
                     raise
                 self._again = asyncio.create_task(self._begin_again(), name=f"run {self.id} again")
             match await self._mailbox.first():

@@ -51,12 +51,12 @@ async def with_summary(
     raise refusal
 
 
-def summary_request(conversation: GenerationRequest) -> GenerationRequest:
-    """The conversation, ending in a request for its summary.
+def summary_request(conversation: GenerationRequest, wish: str = "") -> GenerationRequest:
+    """The conversation, ending in a request for its summary, in the words of `wish` if there are any.
 
     The instructions come last, so that the conversation's cached prefix is used.
     """
-    instructions = Message("user", (Text(INSTRUCTIONS.format(where="up to here")),))
+    instructions = Message("user", (Text(wish.strip() or INSTRUCTIONS.format(where="up to here")),))
     return msgspec.structs.replace(
         conversation,
         messages=(*(conversation.messages or ()), instructions),

@@ -33,6 +33,12 @@ from tests.api.dialects.test_golden_frames import payloads
 DIALECT = MessagesDialect()
 TOOL = {"name": "get_weather", "description": "Weather.", "input_schema": {"type": "object"}}
 TOOLSET = {"type": "mcp_toolset", "mcp_server_name": "demo"}
+COMPUTER = {
+    "type": "computer_20250124",
+    "name": "computer",
+    "display_width_px": 1024,
+    "display_height_px": 768,
+}
 PIN = {"cache_control": {"type": "ephemeral"}}
 HI = [{"role": "user", "content": "Hi"}]
 
@@ -193,11 +199,114 @@ def test_tools_without_a_schema_are_left_out_unless_their_schema_is_known() -> N
             {"type": "web_search_20250305", "name": "web_search"},
             {"type": "bash_20250124", "name": "bash"},
             {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"},
+            {"type": "memory_20250818", "name": "memory"},
+            COMPUTER,
         ]
     )
     names = [tool.name for tool in decoded.requests[0].tools]
-    assert names == ["get_weather", "bash", "str_replace_based_edit_tool"]
+    assert names == ["get_weather", "bash", "str_replace_based_edit_tool", "memory", "computer"]
     assert "web_search_20250305" in decoded.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "has", "lacks"),
+    [
+        ("computer_20241022", {}, "cursor_position", "scroll"),
+        ("computer_20250124", {}, "scroll", "zoom"),
+        ("computer_20251124", {"enable_zoom": True}, "zoom", "navigate"),
+    ],
+)
+def test_the_computer_in_one_tool_has_the_actions_of_its_day(
+    kind: str, more: dict[str, Any], has: str, lacks: str
+) -> None:
+    (tool,) = request(tools=[COMPUTER | {"type": kind} | more]).tools
+    schema = tool.parameters or {}
+    assert has in schema["properties"]["action"]["enum"]
+    assert lacks not in schema["properties"]["action"]["enum"]
+    assert {"coordinate", "text"} <= schema["properties"].keys()
+    assert "1024x768" in (tool.description or "")
+
+
+def test_members_of_a_clients_toolset_are_tools_that_are_named_apart() -> None:
+    both = [{"type": "computer_toolset_20260801"}, {"type": "browser_toolset_20260801"}]
+    names = [tool.name for tool in request(tools=both).tools]
+    assert {"computer__screenshot", "browser__screenshot", "browser__navigate"} <= set(names)
+    assert len(names) == 17 + 31
+    some = {**both[0], "configs": {"zoom": {"enabled": False}, "key": {"enabled": True}}}
+    made = request(tools=[some], tool_choice={"type": "tool", "name": "computer"})
+    assert len(made.tools) == 16
+    assert made.tool_choice == ToolChoice("required", tuple(tool.name for tool in made.tools))
+    one = request(tools=both, tool_choice={"type": "tool", "name": "navigate"})
+    assert one.tool_choice == ToolChoice("required", ("browser__navigate",))
+    assert refusal(tools=[both[0] | {"configs": {"fly": {}}}]).report.param == "tools[0].configs.fly"
+
+
+def test_a_call_of_a_member_names_its_toolset_on_both_ways() -> None:
+    decoded = decode(tools=[{"type": "browser_toolset_20260801"}])
+    call = PartStarted(0, 0, "tool_call", "call_1", "browser__navigate")
+    said = stream(decoded, call, PartEnded(0, 0), finished("tool_calls"))
+    (block,) = [each["content_block"] for each in said if each["type"] == "content_block_start"]
+    assert (block["name"], block["toolset_name"]) == ("navigate", "browser")
+    block |= {"input": {"url": "x"}}
+    result = {"type": "tool_result", "tool_use_id": block["id"], "toolset_name": "browser", "content": "ok"}
+    _, asked, answered = messages(*HI, assistant(block), user(result))
+    assert asked.parts == (ToolCall(block["id"], "browser__navigate", '{"url":"x"}'),)
+    assert answered.parts == (ToolResult(block["id"], (Text("ok"),), "browser__navigate"),)
+
+
+ADDED = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": TOOL | {"name": "add"}}}
+NAMED = {"type": "tool_reference", "name": "get_weather"}
+GONE = {"type": "tool_removal", "tool": NAMED}
+BACK = {"type": "tool_addition", "tool": NAMED}
+
+
+@pytest.mark.parametrize(
+    ("changes", "offered"),
+    [
+        ((ADDED,), ["get_weather", "add"]),
+        ((GONE,), []),
+        ((GONE, ADDED, BACK), ["add", "get_weather"]),
+        ((ADDED, {"type": "tool_removal", "tool": NAMED | {"name": "add"}}), ["get_weather"]),
+    ],
+)
+def test_tools_that_change_in_the_conversation_are_those_after_all_changes(
+    changes: tuple[Any, ...], offered: list[str]
+) -> None:
+    made = request(
+        tools=[TOOL], messages=[*HI, assistant(text("Ho")), {"role": "system", "content": changes}]
+    )
+    assert [tool.name for tool in made.tools] == offered
+    assert len(made.messages or ()) == 2
+    summed = assistant({"type": "compaction", "content": "They met.", "tool_changes": changes})
+    assert [tool.name for tool in request(tools=[TOOL], messages=[summed, *HI]).tools] == offered
+
+
+def test_servers_come_and_go_as_tools_do() -> None:
+    leaves = {"type": "tool_removal", "tool": {"type": "mcp_toolset_reference", "server_name": "demo"}}
+    assert decode(tools=[TOOLSET]).requests[0].toolsets
+    assert not decode(tools=[TOOLSET], messages=[*HI, user(leaves, text("Go on"))]).requests[0].toolsets
+
+
+def test_a_compaction_is_a_summary_in_a_block_of_its_own() -> None:
+    decoded = decode(system="S", compaction={"type": "summarize", "instructions": "In one line."})
+    assert decoded.requests[0].messages is not None
+    assert decoded.requests[0].messages[-1].parts == (Text("In one line."),)
+    parts = (PartStarted(0, 0, "text"), PartDelta(0, 0, "They met."), PartEnded(0, 0))
+    said = stream(decoded, *parts, finished())
+    assert [each["delta"] for each in said if each["type"] == "content_block_delta"] == [
+        {"type": "compaction_delta", "content": "They met."}
+    ]
+    assert said[-2]["delta"]["stop_reason"] == "compaction"
+
+
+def test_a_compaction_stands_for_the_messages_before_it() -> None:
+    summed = assistant({"type": "compaction", "content": "They met.", "signature": "s"})
+    system, asked = messages(*HI, summed, *HI, system="S")
+    assert (system.role, asked.role) == ("system", "user")
+    summary, hi = asked.parts
+    assert "They met." in str(summary)
+    assert hi == Text("Hi")
+    assert messages(assistant({"type": "compaction", "content": None}), *HI)[-1].parts == (Text("Hi"),)
 
 
 @pytest.mark.parametrize(
@@ -356,6 +465,13 @@ def test_what_claude_code_sends_is_accepted() -> None:
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice.name"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
+        ({"compaction": {"type": "forget"}}, "compaction.type"),
+        ({"compaction": {"type": "summarize"}, "stop_sequences": ["x"]}, "stop_sequences"),
+        (
+            {"compaction": {"type": "summarize"}, "tools": [TOOL], "tool_choice": {"type": "any"}},
+            "tool_choice",
+        ),
+        ({"messages": [*HI, user({"type": "tool_removal", "tool": NAMED})]}, "messages[1].content[0].tool"),
         ({"thinking": {"type": "sometimes"}}, "thinking.type"),
         ({"temperature": 3}, "temperature"),
         ({"n": 2}, "n"),
@@ -367,13 +483,12 @@ def test_what_cannot_be_honoured_is_refused_by_name(fields: dict[str, Any], para
 
 
 def test_every_block_that_the_vendor_documents_is_read_or_left_out() -> None:
-    """But for those that change which tools there are, which are refused."""
     from anthropic.types.beta import BetaContentBlockParam
 
     documented = [block for block in get_args(BetaContentBlockParam) if is_typeddict(block)]
     kinds = {kind for block in documented for kind in get_args(get_type_hints(block)["type"])}
     assert {"text", "tool_use", "tool_result", "mcp_tool_listing", "advisor_tool_result"} <= kinds
-    for kind in sorted(kinds - {"tool_addition", "tool_removal"}):
+    for kind in sorted(kinds):
         params = {refused_for(user({"type": kind})), refused_for(assistant({"type": kind}))}
         assert not all(param.endswith("[0].type") for param in params), kind
 

@@ -10,7 +10,7 @@ from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.responses.compaction import CompactionDialect
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.responses.encode import ResponseShape
-from pippin.api.dialects.shared.sealed_text import seal
+from pippin.api.dialects.shared.sealed_text import seal, unseal
 from pippin.core.conversation import (
     Image,
     Inline,
@@ -354,6 +354,43 @@ def test_compaction_asks_for_a_summary() -> None:
     )
 
 
+def test_a_configuration_update_sets_effort_and_format_from_its_place_on() -> None:
+    schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+    first: Any = {"type": "configuration_update", "reasoning": {"effort": "low"}, "text": {"format": schema}}
+    asked: Any = {"role": "user", "content": "Hi"}
+    made = request(input=[first, asked], reasoning={"effort": "high"})
+    assert made.thinking.effort == "low"
+    assert made.output_format is not None
+    back = first | {"reasoning": {"effort": "high"}, "text": {"format": {"type": "text"}}}
+    made = request(input=[first, back, asked])
+    assert (made.thinking.effort, made.output_format, len(made.messages or ())) == ("high", None, 1)
+    bad = {"type": "configuration_update", "reasoning": {"effort": 3}}
+    assert refusal(input=[asked, bad]).report.param == "input[1].reasoning.effort"
+
+
+TRIGGER: Any = {"type": "compaction_trigger"}
+
+
+def test_a_compaction_trigger_is_answered_by_a_summary_alone() -> None:
+    decoded = decode(input=[{"role": "user", "content": "Hi"}, TRIGGER])
+    [asked] = decoded.requests
+    assert asked.messages is not None
+    assert "Summarize" in str(asked.messages[-1].parts)
+    parts = (PartStarted(0, 0, "text"), PartDelta(0, 0, "They met."), PartEnded(0, 0))
+    events = run(decoded, *parts, Finished(0, "stop"))
+    assert [each["type"] for each in events[2:-1]] == [
+        "response.output_item.added",
+        "response.compaction.compacting",
+        "response.output_item.done",
+    ]
+    [item] = events[-1]["response"]["output"]
+    assert (item["type"], unseal(item["encrypted_content"])) == ("compaction", "They met.")
+    said = {"role": "assistant", "content": "Ho"}
+    made = messages({"role": "user", "content": "Hi"}, said, TRIGGER, item, {"role": "user", "content": "On"})
+    assert [message.role for message in made] == ["user", "user", "user"]
+    assert refusal(input=[TRIGGER, {"role": "user", "content": "Hi"}]).report.param == "input[1]"
+
+
 def test_logprobs_are_asked_for_by_include() -> None:
     assert request().logprobs is None
     assert request(include=["message.output_text.logprobs"]).logprobs == 0
@@ -531,6 +568,10 @@ def test_calls_of_shells_and_patches_are_their_own_items() -> None:
     assert local["action"] == {"type": "exec", "command": ["ls"], "env": {}, "timeout_ms": 5}
     shell = run(decoded, *call("shell", '{"commands": ["ls"]}'))[-1]["response"]["output"][0]
     assert (shell["type"], shell["action"]["commands"]) == ("shell_call", ["ls"])
+    events = run(decoded, *call("shell", '{"commands": ["ls", "id"]}'))
+    told = [each for each in events if "shell_call_command" in each["type"]]
+    assert [each["type"].rpartition(".")[2] for each in told] == ["added", "delta", "done"] * 2
+    assert [(each["command_index"], each["command"]) for each in told[2::3]] == [(0, "ls"), (1, "id")]
     patch = run(decoded, *call("apply_patch", '{"type": "delete_file", "path": "a"}'))[-1]["response"][
         "output"
     ][0]

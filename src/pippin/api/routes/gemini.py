@@ -124,7 +124,7 @@ class GeminiRoutes:
             vectors = await handler.large.do(len(found.vectors), vectors_of, found)
             shown = [{"values": vector} for vector in vectors]
             usage = {"promptTokenCount": found.prompt_tokens}
-            held = {"embeddings": shown} if many else {"embedding": shown[0]}
+            held: dict[str, Any] = {"embeddings": shown} if many else {"embedding": shown[0]}
             return json_reply(held | {"usageMetadata": usage})
 
         return embed

@@ -49,6 +49,7 @@ def _capabilities(info: ModelInfo) -> dict[str, Any]:
         "batch": never,
         "citations": never,
         "code_execution": never,
+        "compaction": answers | {"summarize": answers},
         "context_management": never | dict.fromkeys(EDITS, never),
         "effort": thinks | dict.fromkeys(EFFORTS, thinks),
         "image_input": _said(can.images),

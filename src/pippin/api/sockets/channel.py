@@ -39,6 +39,8 @@ class Channel(Presence):
         self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._reading: asyncio.Task[None] | None = None
         self._on_gone: Callable[[], object] | None = None
+        self.divert: Callable[[str | bytes], bool] = lambda message: False
+        """Is offered each message when it comes; those that it takes are not among `messages`."""
         self._held: HeldBytes = socket.scope[HELD]
         self._stopping = False
         self.gone = False
@@ -126,7 +128,11 @@ class Channel(Presence):
                 await self.end(TOO_MANY, f"More than {WAITING} messages wait to be answered.")
                 break
             text = message.get("text")
-            self._messages.put_nowait(text if text is not None else message.get("bytes") or b"")
+            data = text if text is not None else message.get("bytes") or b""
+            if self.divert(data):
+                self._held.free(size_of(data))
+            else:
+                self._messages.put_nowait(data)
         self._left()
 
     def _stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The Responses API over a WebSocket: `response.create` events in, the events of a stream out.
+"""The Responses API over a WebSocket: `response.create` and `response.steer` events in, the events of a stream out.
 
 The protocol is https://developers.openai.com/api/docs/guides/websocket-mode. A connection answers one request after
 the other, and remembers its last response even if the response is not stored.
@@ -12,11 +12,13 @@ from starlette.websockets import WebSocket
 
 from pippin.api.access.exchange import exchange_of, write_line
 from pippin.api.answers.answer import Answer
+from pippin.api.dialects.responses.dialect import items_of
 from pippin.api.dialects.shared.fields import unsupported
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.body import MIB
 from pippin.api.routing import VERSION, Api
 from pippin.api.sockets.channel import Channel, asked_on, event_of, require_key, size_of
+from pippin.api.sockets.steering import STEER, Steer, Steered, refusal
 from pippin.api.stored_responses.response_store import OwnedHistory, ResponseStore, StoredResponse
 from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
 from pippin.core.errors import ErrorReport, ServerError
@@ -77,6 +79,9 @@ class ResponsesSocket:
         self._api = api
         self._socket = socket
         self._channel = Channel(socket)
+        self._channel.divert = self._steers
+        self._running: Steered | None = None
+        self._waiting: list[Steer] = []  # words for the last response, which wait for results of its calls
         self._history = ConnectionHistory(api.store, exchange_of(socket.scope).owner)
         self._dialect = SavingDialect(self._history, keep_all=True)
 
@@ -85,18 +90,52 @@ class ResponsesSocket:
         await self._channel.open()
         try:
             async for message in self._channel.messages():
-                request = asked_on(self._socket, PATH)
-                last = self._history.last
-                try:
-                    await self._answer(request, message)
-                except ServerError as error:
-                    await self._refuse(request, error.report)
-                finally:
-                    exchange = exchange_of(request.scope)
-                    write_line("SEND", exchange, exchange.status or 200)
-                    self._hold_history(last, size_of(message))
+                turn: str | bytes | None = message
+                while turn is not None:
+                    turn = await self._turn(turn)
         finally:
             await self._channel.close()
+
+    async def _turn(self, message: str | bytes) -> str | bytes | None:
+        """Answer one message; returns the message that goes on from the answer with what was said meanwhile."""
+        request = asked_on(self._socket, PATH)
+        last = self._history.last
+        try:
+            await self._answer(request, message)
+            return await self._after()
+        except ServerError as error:
+            await self._refuse(request, error.report)
+            return None
+        finally:
+            self._running = None
+            exchange = exchange_of(request.scope)
+            write_line("SEND", exchange, exchange.status or 200)
+            self._hold_history(last, size_of(message))
+
+    def _steers(self, message: str | bytes) -> bool:
+        """Take what is said to the running response."""
+        if self._running is None or isinstance(message, bytes) or STEER not in message:
+            return False
+        try:
+            event = event_of(message)
+        except ServerError:
+            return False
+        if event["type"] != STEER or event.get("previous_response_id") != self._running.id:
+            return False
+        self._running.take(event, size_of(message), self._channel.hold)
+        return True
+
+    async def _after(self) -> str | None:
+        """What follows an answer: nothing, words that wait for results of its calls, or the next request."""
+        running, self._running = self._running, None
+        if running is None:
+            return None
+        self._waiting += running.steers
+        pending = running.pending()
+        await self._send_frames(running.frames() + pending)
+        if pending or not running.steers:
+            return None
+        return msgspec.json.encode(running.successor()).decode()
 
     def _hold_history(self, before: str | None, size: int) -> None:
         """Count the `size` bytes of the last message if it led to a new last response; `before` is the previous one. If
@@ -115,14 +154,33 @@ class ResponsesSocket:
     async def _answer(self, request: Request, message: str | bytes) -> None:
         event = self._event_of(message)
         require_key(exchange_of(self._socket.scope))
+        previous = event.get("previous_response_id")
+        if event["type"] == STEER:
+            code = "response_already_completed" if previous == self._history.last else "response_not_found"
+            await self._send_frames(
+                refusal(event, code, "No such response is being made on this connection.")
+            )
+            return
+        said = [steer for steer in self._waiting if steer.response == previous]
         try:
-            await self._respond(request, event)
-        except ServerError:
-            self._history.forget(event.get("previous_response_id"))
+            await self._respond(request, event, said)
+        except ServerError as error:
+            self._history.forget(previous)
+            for steer in said:
+                given = steer.named | {"input": steer.input}
+                why = error.report.message
+                await self._send_frames(refusal(given, "successor_creation_failed", why))
             raise
+        finally:
+            self._waiting = [steer for steer in self._waiting if steer not in said]
+            self._channel.release(sum(steer.size for steer in said))
 
-    async def _respond(self, request: Request, event: dict[str, Any]) -> None:
+    async def _respond(self, request: Request, event: dict[str, Any], said: list[Steer]) -> None:
+        """Answer the event, whose input begins with what was `said` to the response that it goes on from."""
         fields = {name: value for name, value in event.items() if name not in ("type", *WHOLE)}
+        if said:
+            given = (*(steer.input for steer in said), event.get("input"))
+            fields["input"] = [item for each in given for item in items_of(each)]
         body = msgspec.json.encode(fields | {"stream": True})
         handler = self._api.handler
         exchange = exchange_of(request.scope)
@@ -135,22 +193,24 @@ class ResponsesSocket:
             await encoder.save()
             return
         answer = Answer(operation, exchange, self._channel, handler.answers)
+        self._running = running = Steered(event, encoder, answer)
         try:
             await answer.started()
             async for piece in answer.pieces():
+                frames = running.frames() + piece
                 await encoder.save()
-                await self._send_frames(piece)
+                await self._send_frames(frames)
         finally:
             await answer.close()
 
     def _event_of(self, message: str | bytes) -> dict[str, Any]:
-        """The `response.create` in a message, if its answer can be sent on this connection."""
+        """The `response.create` or `response.steer` in a message, if its answer can be sent on this connection."""
         most = self._api.options.max_body_mb
         if len(message) > most * MIB:
             raise ServerError("too_large", f"The event is larger than {most:g} MiB.")
         event = event_of(message)
-        if event["type"] != CREATE:
-            raise unsupported("type", f"only `{CREATE}` events are answered here.")
+        if event["type"] not in (CREATE, STEER):
+            raise unsupported("type", f"only `{CREATE}` and `{STEER}` events are answered here.")
         if event.get("background"):
             raise unsupported(
                 "background", "a connection waits for its responses; send it to POST /v1/responses."

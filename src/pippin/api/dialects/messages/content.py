@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
+from pippin.api.dialects.messages.tools import ToolChange, member_name
 from pippin.api.dialects.shared.fields import convert, invalid, unsupported
 from pippin.api.dialects.shared.media import (
     checked_text,
@@ -16,8 +17,10 @@ from pippin.api.dialects.shared.media import (
 )
 from pippin.api.dialects.shared.sealed_text import unseal
 from pippin.core.conversation import (
+    WEB_SEARCH,
     Attachment,
     Document,
+    FoundPage,
     Image,
     Message,
     Part,
@@ -27,6 +30,7 @@ from pippin.core.conversation import (
     ToolCall,
     ToolResult,
 )
+from pippin.service.summaries import OPENING
 
 Block = dict[str, Any]
 Content = str | list[Block]
@@ -85,6 +89,7 @@ class ToolUse(Struct, kw_only=True):
     id: str
     name: str
     input: dict[str, Any]
+    toolset_name: str | None = None
 
 
 class ServerToolUse(ToolUse):
@@ -97,8 +102,37 @@ class ToolOutput(Struct, kw_only=True):
     is_error: bool | None = None
 
 
+class SearchedPage(Struct, kw_only=True):
+    url: str
+    title: str = ""
+    encrypted_content: str = ""
+
+
+class SearchOutput(Struct, kw_only=True):
+    tool_use_id: str
+    content: list[SearchedPage] | dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The result as the model had it, as far as it was found here."""
+        if isinstance(self.content, dict):
+            return "The search failed."
+        pages = [
+            FoundPage(each.url, each.title, unseal(each.encrypted_content) or "") for each in self.content
+        ]
+        return msgspec.json.encode(pages).decode()
+
+
 class ToolReference(Struct, kw_only=True):
     tool_name: str
+
+
+ANSWERED: Final = ("mcp_tool_result", "web_search_tool_result", "compaction")
+
+
+class CompactionBlock(Struct, kw_only=True):
+    content: str | None = None
+    tool_changes: list[Block] | None = None
 
 
 # Blocks made by Anthropic's own servers; a model here can't use them.
@@ -116,7 +150,6 @@ _SKIPPED: Final = frozenset(
         "tool_search_tool_result",
         "container_upload",
         "browser_state",
-        "compaction",
         "fallback",
     }
 )
@@ -133,6 +166,7 @@ class MessagesReader:
         self.messages: list[Message] = []
         self.skipped: list[str] = []  # types of blocks that were left out
         self.cached = False  # whether any block asks for caching
+        self.changes: list[tuple[str, ToolChange]] = []  # of the tools on offer, each with its place
         self._names: dict[str, str] = {}  # of tools, by call id
         self._server_calls: dict[str, ToolCall] = {}  # calls without a result so far
 
@@ -164,16 +198,36 @@ class MessagesReader:
             match block.get("type"):
                 case "mcp_tool_use":
                     self._server_call(convert(block, ServerToolUse, at))
+                case "server_tool_use" if block.get("name") == WEB_SEARCH:
+                    self._server_call(convert(block, ServerToolUse, at))
                 case "mcp_tool_result":
                     parts = self._server_result(block, parts, at)
+                case "web_search_tool_result":
+                    found = convert(block, SearchOutput, at)
+                    told = {"tool_use_id": found.tool_use_id, "content": found.text}
+                    parts = self._server_result(told, parts, at)
+                case "compaction":
+                    self._compaction(convert(block, CompactionBlock, at), at)
                 case _:
                     parts += self._assistant_parts(block, at)
         pinned = self._pinned(blocks)
-        if parts or blocks[-1:] == [] or blocks[-1].get("type") != "mcp_tool_result":
+        if parts or blocks[-1:] == [] or blocks[-1].get("type") not in ANSWERED:
             self._say("assistant", parts, pinned)
 
+    def _compaction(self, block: CompactionBlock, param: str) -> None:
+        """The summary of all messages before it, which it replaces."""
+        if block.content:
+            self.messages = [message for message in self.messages if message.role == "system"]
+            self._say("user", [Text(OPENING + block.content)])
+        for number, change in enumerate(block.tool_changes or ()):
+            self._change(change, f"{param}.tool_changes[{number}]")
+
+    def _change(self, block: Block, param: str) -> None:
+        self.changes.append((f"{param}.tool", convert(block, ToolChange, param)))
+
     def _server_call(self, call: ServerToolUse) -> None:
-        name = self._names[call.id] = f"{call.server_name}__{call.name}"
+        name = f"{call.server_name}__{call.name}" if call.server_name else call.name
+        self._names[call.id] = name
         arguments = msgspec.json.encode(call.input).decode()
         self._server_calls[call.id] = ToolCall(call.id, name, arguments)
 
@@ -195,8 +249,8 @@ class MessagesReader:
                 return [Reasoning(text, thought.signature)] if text else []
             case "tool_use":
                 call = convert(block, ToolUse, param)
-                self._names[call.id] = call.name
-                return [ToolCall(call.id, call.name, msgspec.json.encode(call.input).decode())]
+                name = self._names[call.id] = member_name(call.toolset_name, call.name)
+                return [ToolCall(call.id, name, msgspec.json.encode(call.input).decode())]
             case _:
                 return self._plain_parts(block, param)
 
@@ -208,6 +262,8 @@ class MessagesReader:
                     self._say(role, said)
                 said = []
                 self._say("tool", [self._tool_result(block, f"{param}[{number}]")])
+            elif block.get("type") in ("tool_addition", "tool_removal"):
+                self._change(block, f"{param}[{number}]")
             else:
                 said += self._plain_parts(block, f"{param}[{number}]")
         if said or not blocks:

@@ -18,7 +18,15 @@ from pippin.api.dialects.messages.encode import (
     ThinkingShown,
     error_of,
 )
-from pippin.api.dialects.messages.tools import ChoiceSpec, GivenTool, tool_choice_of, tools_of
+from pippin.api.dialects.messages.tools import (
+    ChoiceSpec,
+    GivenTool,
+    changed_tools,
+    families_of,
+    tool_choice_of,
+    tools_of,
+    without_search,
+)
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.fields import (
@@ -29,9 +37,10 @@ from pippin.api.dialects.shared.fields import (
     invalid,
     loggable,
 )
-from pippin.core.conversation import Message, Text
+from pippin.core.conversation import WEB_SEARCH, Message, Text, Tool
 from pippin.core.errors import ErrorReport
 from pippin.core.requests import Thinking
+from pippin.service.summaries import summary_request
 
 VERSION: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 OVERLOADED: Final = 529
@@ -53,6 +62,11 @@ class OutputConfig(Struct, kw_only=True):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonOutput | None = None
     task_budget: Unused = None
+
+
+class Compaction(Struct, kw_only=True):
+    type: Literal["summarize"]
+    instructions: str | None = None
 
 
 class MessagesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
@@ -83,6 +97,9 @@ class MessagesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
         dict[str, Any] | None, Meta(description="Keep the whole prompt in the cache.")
     ] = None
     context_management: Annotated[Any, Meta(description="Accepted: edits make room at Anthropic's.")] = None
+    compaction: Annotated[
+        Compaction | None, Meta(description="Answer with a summary, to send in place of the messages.")
+    ] = None
 
 
 ACCEPTED: Final = accepted_beside(
@@ -106,7 +123,6 @@ REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
     "mcp_servers": "only MCP servers that the operator has set up are called; name one in a tool of type "
     "`mcp_toolset`, or in the header `x-mcp-servers`.",
     "thread": "this server holds no conversations for Messages; send all of `messages` without it.",
-    "compaction": "send the conversation to a model with instructions to summarise it instead.",
     "stop": "use `stop_sequences`.",
     "max_completion_tokens": "use `max_tokens`.",
     "max_output_tokens": "use `max_tokens`.",
@@ -141,7 +157,10 @@ class MessagesDialect(Dialect[MessageShape]):
         reader.read(fields.messages)
         if not reader.messages:
             raise invalid("messages", "must hold something that a model here can read.")
-        tools, toolsets, left_out = tools_of(fields.tools or [])
+        given = changed_tools(fields.tools or [], reader.changes)
+        given, search = without_search(given) if context.searches else (given, None)
+        tools, toolsets, left_out = tools_of(given)
+        named = tools if search is None else (*tools, Tool(WEB_SEARCH))
         messages, cached = _pins(fields, engine.with_media_options(reader.messages, fields), reader.cached)
         choice = fields.tool_choice
         # Anthropic's `context_management` means something else: edits, which are not made here.
@@ -151,7 +170,9 @@ class MessagesDialect(Dialect[MessageShape]):
             messages=messages,
             tools=tools,
             toolsets=toolsets,
-            tool_choice=tool_choice_of(choice, tools, toolsets),
+            web_search=None if search is None else search.wanted,
+            max_tool_calls=None if search is None else search.max_uses,
+            tool_choice=tool_choice_of(choice, named, toolsets),
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
             stop=shared.stops_of(fields.stop_sequences, "stop_sequences"),
             max_tokens=fields.max_tokens,
@@ -159,13 +180,18 @@ class MessagesDialect(Dialect[MessageShape]):
             thinking=_thinking(fields),
             continue_final=_continues(fields, messages),
         )
+        if (compaction := fields.compaction) is not None:
+            _check_compaction(fields)
+            request = summary_request(request, compaction.instructions or "")
         return Decoded(
             requests=(request,),
             shape=MessageShape(
                 thinking=_thinking_shown(fields),
                 cached=cached,
                 model=fields.model,
-                servers=bool(toolsets),
+                servers=bool(toolsets or search),
+                families=families_of(given),
+                compacts=compaction is not None,
             ),
             stream=bool(fields.stream),
             ignored=ignored,
@@ -187,6 +213,21 @@ def check_version(headers: Mapping[str, str]) -> None:
     version = headers.get("anthropic-version")
     if version is not None and VERSION.fullmatch(version) is None:
         raise invalid("anthropic-version", "must be the date of an API version, such as 2023-06-01.")
+
+
+def _check_compaction(fields: MessagesBody) -> None:
+    """Raise `ServerError` for what shapes a reply, which a request for a summary does not get."""
+    choice, output = fields.tool_choice, fields.output_config
+    given = {
+        "context_management": fields.context_management,
+        "stop_sequences": fields.stop_sequences,
+        "output_format": fields.output_format,
+        "output_config.format": output and output.format,
+        "tool_choice": choice is not None and choice.type in ("any", "tool"),
+    }
+    for name, value in given.items():
+        if value:
+            raise invalid(name, "can't be combined with `compaction`.")
 
 
 def _pins(

@@ -9,10 +9,13 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from pippin.api.dialects.base import Encoder, RunInfo
+from pippin.api.dialects.messages.tools import SEPARATOR
 from pippin.api.dialects.shared.frames import COMMENT, Closed, event_frame, typed_frame
 from pippin.api.dialects.shared.openai import warnings_of
 from pippin.api.dialects.shared.sealed_text import seal
+from pippin.api.dialects.shared.web_search import pages_of
 from pippin.core.completion import CompletedPart, Completion, object_of
+from pippin.core.conversation import WEB_SEARCH
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import (
     Accepted,
@@ -41,6 +44,7 @@ class ToolUseAnswer(Closed, tag_field="type", tag="tool_use"):
     id: str
     name: str
     input: dict[str, Any]
+    toolset_name: str | UnsetType = UNSET
 
 
 class McpToolUseAnswer(Closed, tag_field="type", tag="mcp_tool_use"):
@@ -56,8 +60,45 @@ class McpToolResultAnswer(Closed, tag_field="type", tag="mcp_tool_result"):
     content: list[TextAnswer]
 
 
-BlockAnswer = TextAnswer | ThinkingAnswer | ToolUseAnswer | McpToolUseAnswer | McpToolResultAnswer
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+class ServerToolUseAnswer(Closed, tag_field="type", tag="server_tool_use"):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class SearchResultAnswer(Closed, tag_field="type", tag="web_search_result"):
+    url: str
+    title: str
+    encrypted_content: str
+    page_age: None = None
+
+
+class SearchErrorAnswer(Closed, tag_field="type", tag="web_search_tool_result_error"):
+    error_code: str
+
+
+class SearchToolResultAnswer(Closed, tag_field="type", tag="web_search_tool_result"):
+    tool_use_id: str
+    content: list[SearchResultAnswer] | SearchErrorAnswer
+
+
+class CompactionAnswer(Closed, tag_field="type", tag="compaction"):
+    """The summary of a conversation; none if the model wrote none."""
+
+    content: str | None = None
+
+
+BlockAnswer = (
+    TextAnswer
+    | ThinkingAnswer
+    | ToolUseAnswer
+    | McpToolUseAnswer
+    | McpToolResultAnswer
+    | ServerToolUseAnswer
+    | SearchToolResultAnswer
+    | CompactionAnswer
+)
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "compaction"]
 
 
 class ThinkingDetails(Closed):
@@ -130,6 +171,8 @@ class MessageShape:
     cached: bool = False  # the request asks for caching, so tokens written to the cache are reported apart
     model: str | None = None  # the requested name
     servers: bool = False  # the request names MCP servers, so their calls and results are shown
+    families: frozenset[str] = frozenset()  # the client's toolsets, whose members are named apart
+    compacts: bool = False  # the text is the summary of the conversation
 
 
 ERROR_TYPE: Final[dict[ErrorKind, str]] = {
@@ -191,7 +234,7 @@ class MessagesEncoder(Encoder):
         self._blocks = 0
         self._part: PartStarted | None = None  # begun by the model, but not yet sent as a block
         self._open: PartStarted | None = None
-        self._thought: list[str] = []  # of the open thinking block
+        self._said: list[str] = []  # of the open block of a thought or a summary
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         self._prompt_tokens = accepted[0].prompt_tokens
@@ -220,7 +263,7 @@ class MessagesEncoder(Encoder):
         blocks = map(self._whole_block, choice.parts)
         content = [block for block in blocks if block is not None]
         usage = usage_of(finished.usage, cached=self._shape.cached)
-        message = self._message(content, stop_of(finished), usage)
+        message = self._message(content, self._stop_of(finished), usage)
         message.warnings = warnings_of([finished])
         return msgspec.json.encode(message)
 
@@ -260,12 +303,12 @@ class MessagesEncoder(Encoder):
             case Finished():
                 usage = usage_of(event.usage, cached=self._shape.cached)
                 told = {} if not event.warnings else {"warnings": event.warnings}
-                yield typed_frame("message_delta", delta=stop_of(event), usage=usage, **told)
+                yield typed_frame("message_delta", delta=self._stop_of(event), usage=usage, **told)
                 yield typed_frame("message_stop")
 
     def _start_block(self, part: PartStarted, text: str = "") -> bytes:
         self._open, self._part = part, None
-        block = block_of(part, text, {})
+        block = self._block_of(part, text, {})
         return typed_frame("content_block_start", index=self._blocks, content_block=block)
 
     def _grow(self, delta: PartDelta) -> Iterator[bytes]:
@@ -278,10 +321,12 @@ class MessagesEncoder(Encoder):
         if not delta.text:
             return
         match self._open:
+            case PartStarted(kind="text") if self._shape.compacts:
+                self._said.append(delta.text)
             case PartStarted(kind="text"):
                 yield self._grew("text_delta", text=delta.text)
             case PartStarted(kind="reasoning"):
-                self._thought.append(delta.text)
+                self._said.append(delta.text)
                 if self._shape.thinking == "text":
                     yield self._grew("thinking_delta", thinking=delta.text)
             case PartStarted(kind="tool_call" | "server_call"):
@@ -295,11 +340,14 @@ class MessagesEncoder(Encoder):
     def _stop_block(self) -> Iterator[bytes]:
         if self._open is not None:
             if self._open.kind == "reasoning":
-                signature = self._signature("".join(self._thought))
+                signature = self._signature("".join(self._said))
                 yield self._grew("signature_delta", signature=signature)
+            elif self._open.kind == "text" and self._shape.compacts:
+                # Anthropic's clients replace the content by each delta.
+                yield self._grew("compaction_delta", content="".join(self._said))
             yield typed_frame("content_block_stop", index=self._blocks)
             self._blocks += 1
-        self._open, self._part, self._thought = None, None, []
+        self._open, self._part, self._said = None, None, []
 
     def _whole_block(self, part: CompletedPart) -> BlockAnswer | None:
         match part.kind:
@@ -307,14 +355,14 @@ class MessagesEncoder(Encoder):
                 if not part.text or self._shape.thinking == "hidden":
                     return None
                 shown = part.text if self._shape.thinking == "text" else ""
-                return block_of(part, shown, {}, self._signature(part.text))
+                return self._block_of(part, shown, {}, self._signature(part.text))
             case "server_call" | "server_result" if not self._shape.servers:
                 return None
             case _:
                 is_call = part.kind in ("tool_call", "server_call")
                 arguments = object_of(part.text) if is_call else {}
                 # Without an object, a limit cut the call.
-                return None if arguments is None else block_of(part, part.text, arguments)
+                return None if arguments is None else self._block_of(part, part.text, arguments)
 
     def _signature(self, thought: str) -> str:
         """The signature of a thinking block: a hash of the thought, or the sealed thought if it is not shown."""
@@ -322,37 +370,64 @@ class MessagesEncoder(Encoder):
             return seal(thought)
         return hashlib.sha256(thought.encode()).hexdigest()[:32]
 
+    def _stop_of(self, finished: Finished) -> Stop:
+        if finished.reason == "stop" and finished.stop_sequence is not None:
+            return Stop("stop_sequence", finished.stop_sequence)
+        if finished.reason == "stop" and self._shape.compacts:
+            return Stop("compaction")
+        return Stop(STOP_REASON[finished.reason], None)
 
-def stop_of(finished: Finished) -> Stop:
-    if finished.reason == "stop" and finished.stop_sequence is not None:
-        return Stop("stop_sequence", finished.stop_sequence)
-    return Stop(STOP_REASON[finished.reason], None)
+    def _block_of(
+        self, part: PartStarted | CompletedPart, text: str, input: dict[str, Any], signature: str = ""
+    ) -> BlockAnswer:
+        """The block of a part with this text, or of a call with this input."""
+        match part.kind:
+            case "text" if self._shape.compacts:
+                return CompactionAnswer(content=text or None)
+            case "text":
+                return TextAnswer(text=text)
+            case "reasoning":
+                return ThinkingAnswer(thinking=text, signature=signature)
+            case "tool_call":
+                return self._call_of(part, input)
+            case "server_call" if part.server == WEB_SEARCH:
+                return ServerToolUseAnswer(id=search_id(part.id), name=WEB_SEARCH, input=input)
+            case "server_result" if part.server == WEB_SEARCH:
+                pages = [
+                    SearchResultAnswer(url=page.url, title=page.title, encrypted_content=seal(page.text))
+                    for page in pages_of(text)
+                ]
+                failed = SearchErrorAnswer(error_code="unavailable")
+                return SearchToolResultAnswer(
+                    tool_use_id=search_id(part.id), content=failed if part.is_error else pages
+                )
+            case "server_call":
+                return McpToolUseAnswer(
+                    id=server_use_id(part.id),
+                    name=part.name or "",
+                    server_name=part.server or "",
+                    input=input,
+                )
+            case "server_result":
+                content = [TextAnswer(text=text)]
+                return McpToolResultAnswer(
+                    tool_use_id=server_use_id(part.id), is_error=part.is_error, content=content
+                )
 
-
-def block_of(
-    part: PartStarted | CompletedPart, text: str, input: dict[str, Any], signature: str = ""
-) -> BlockAnswer:
-    """The block of a part with this text, or of a call with this input."""
-    match part.kind:
-        case "text":
-            return TextAnswer(text=text)
-        case "reasoning":
-            return ThinkingAnswer(thinking=text, signature=signature)
-        case "tool_call":
-            return ToolUseAnswer(id=tool_use_id(part.id), name=part.name or "", input=input)
-        case "server_call":
-            return McpToolUseAnswer(
-                id=server_use_id(part.id), name=part.name or "", server_name=part.server or "", input=input
-            )
-        case "server_result":
-            content = [TextAnswer(text=text)]
-            return McpToolResultAnswer(
-                tool_use_id=server_use_id(part.id), is_error=part.is_error, content=content
-            )
+    def _call_of(self, part: PartStarted | CompletedPart, input: dict[str, Any]) -> ToolUseAnswer:
+        family, _, member = (part.name or "").partition(SEPARATOR)
+        call = ToolUseAnswer(id=tool_use_id(part.id), name=part.name or "", input=input)
+        if member and family in self._shape.families:
+            call.name, call.toolset_name = member, family
+        return call
 
 
 def server_use_id(id: str | None) -> str:
     return f"mcptoolu_{(id or '').removeprefix('call_')}"
+
+
+def search_id(id: str | None) -> str:
+    return f"srvtoolu_{(id or '').removeprefix('call_')}"
 
 
 def tool_use_id(id: str | None) -> str:

@@ -1,15 +1,27 @@
-"""The tools and the tool choice of Anthropic's Messages API."""
+"""The tools and the tool choice of Anthropic's Messages API.
 
+Some tools have no schema in a request, because Anthropic's models know it: those that a client runs get it here. The
+members of a client's toolset become functions, whose names begin with that of the toolset.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib import resources
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.core.conversation import Tool, ToolChoice, Toolset
+from pippin.api.dialects.shared.web_search import SearchFilters
+from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
+from pippin.core.decoding import from_json
 
 MAX_TOOLS: Final = 1024
 TOOLSET: Final = "mcp_toolset"
+CLIENT_TOOLSET: Final = re.compile(r"(browser|computer)_toolset_\d+")
+SEPARATOR: Final = "__"
 
 
 class ToolSpec(Struct, kw_only=True):
@@ -41,7 +53,76 @@ class ToolsetSpec(Struct, tag_field="type", tag=TOOLSET, kw_only=True):
     tools: Any = None
 
 
-GivenTool = Annotated[dict[str, Any], read_as(ToolSpec, ToolsetSpec)]
+class SearchSpec(SearchFilters, kw_only=True):
+    """Anthropic's tool that searches the web."""
+
+    max_uses: Annotated[int, Meta(ge=1)] | None = None
+    user_location: Unused = None
+
+    @property
+    def wanted(self) -> WebSearch:
+        return WebSearch(self.allowed_domains or (), self.blocked_domains or ())
+
+
+class ClientToolset(Struct, kw_only=True):
+    """Tools of one family that the client runs, all but those that are switched off."""
+
+    type: str
+    configs: dict[str, ToolSwitch] | None = None
+    cache_control: Any = None
+
+
+class ClientTool(Struct, kw_only=True):
+    """A tool that the client runs, and whose schema Anthropic's models know without being told."""
+
+    type: str
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+    strict: bool | None = None
+    max_characters: Unused = None  # of the client's view of a file
+    display_width_px: int | None = None
+    display_height_px: int | None = None
+    display_number: Unused = None  # of the client's screens
+    enable_zoom: bool | None = None
+    cache_control: Any = None
+    allowed_callers: Unused = None
+    defer_loading: Unused = None
+    input_examples: Unused = None
+
+
+class Member(Struct, frozen=True):
+    """A tool of a client's toolset."""
+
+    description: str
+    input_schema: dict[str, Any]
+
+
+FAMILIES: Final = ("browser", "computer")
+
+
+@cache
+def client_tools() -> dict[str, dict[str, Member]]:
+    """The members of the client's toolsets, as Anthropic's SDK describes them, and in the toolset without a name the
+    tools that stand alone, by the beginning of their types."""
+    data = resources.files("pippin.api.dialects.messages").joinpath("client_tools.json").read_bytes()
+    return from_json(data, dict[str, dict[str, Member]])
+
+
+class Change(Struct, kw_only=True):
+    """What a `tool_addition` or `tool_removal` names: a tool by its name or definition, or the tools of a server."""
+
+    type: Literal["tool_reference", "mcp_toolset_reference", "tool_definition"]
+    name: str | None = None
+    server_name: str | None = None
+    definition: dict[str, Any] | None = None
+
+
+class ToolChange(Struct, kw_only=True):
+    type: Literal["tool_addition", "tool_removal"]
+    tool: Change
+    cache_control: Any = None
+
+
+GivenTool = Annotated[dict[str, Any], read_as(ToolSpec, ToolsetSpec, ClientTool, ClientToolset)]
 
 
 class ChoiceSpec(Struct, kw_only=True):
@@ -50,33 +131,18 @@ class ChoiceSpec(Struct, kw_only=True):
     disable_parallel_tool_use: bool | None = None
 
 
-_TEXT: Final = {"type": "string"}
-_BASH: Final = {
-    "type": "object",
-    "properties": {
-        "command": _TEXT | {"description": "The command to run."},
-        "restart": {"type": "boolean", "description": "True restarts the shell."},
-    },
-}
-_EDITOR: Final = {
-    "type": "object",
-    "properties": {
-        "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert"]},
-        "path": _TEXT,
-        "view_range": {"type": "array", "items": {"type": "integer"}},
-        "file_text": _TEXT,
-        "old_str": _TEXT,
-        "new_str": _TEXT,
-        "insert_line": {"type": "integer"},
-        "insert_text": _TEXT,
-    },
-    "required": ["command", "path"],
-}
-# Tools that the client runs, and whose schema Anthropic's models know without being told.
-_BUILT_IN: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    "bash_": ("Runs a command in a shell on the user's machine.", _BASH),
-    "text_editor_": ("Views and edits files on the user's machine.", _EDITOR),
-}
+_OLDEST_ACTIONS: Final = (
+    "key",
+    "type",
+    "mouse_move",
+    "left_click",
+    "left_click_drag",
+    "right_click",
+    "middle_click",
+    "double_click",
+    "screenshot",
+    "cursor_position",
+)
 
 
 def tools_of(given: list[dict[str, Any]]) -> tuple[tuple[Tool, ...], tuple[Toolset, ...], tuple[str, ...]]:
@@ -91,14 +157,47 @@ def tools_of(given: list[dict[str, Any]]) -> tuple[tuple[Tool, ...], tuple[Tools
         if spec.get("type") == TOOLSET:
             toolsets.append(_toolset(convert(spec, ToolsetSpec, at), at))
             continue
-        tool = _tool(spec, at)
-        if tool is not None and any(tool.name == other.name for other in tools):
+        found = list(_tools(spec, at))
+        if {tool.name for tool in found} & {tool.name for tool in tools}:
             raise invalid(f"{at}.name", "must differ from the names of the other tools.")
-        if tool is None:
+        if not found:
             left_out.append(str(spec["type"]))
-        else:
-            tools.append(tool)
+        tools += found
     return tuple(tools), tuple(toolsets), tuple(left_out)
+
+
+def without_search(given: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], SearchSpec | None]:
+    """The other tools, and that which searches the web."""
+    searching = [spec for spec in given if str(spec.get("type")).startswith(f"{WEB_SEARCH}_")]
+    found = convert(searching[-1], SearchSpec, "tools") if searching else None
+    return [spec for spec in given if spec not in searching], found
+
+
+def changed_tools(given: list[dict[str, Any]], changes: list[tuple[str, ToolChange]]) -> list[dict[str, Any]]:
+    """The tools on offer after all changes in the conversation. Raises `ServerError` naming a change that can't
+    be made."""
+    known = {_key(spec): spec for spec in given}
+    offered = dict(known)
+    for param, change in changes:
+        tool, adds = change.tool, change.type == "tool_addition"
+        if tool.definition is not None and adds:
+            key = _key(tool.definition)
+            known[key] = tool.definition
+        else:
+            key = str(tool.server_name or tool.name)
+        if key not in known:
+            raise invalid(param, "must be a tool of `tools`, or one that an earlier `tool_addition` defines.")
+        if adds:
+            offered[key] = known[key]
+        else:
+            offered.pop(key, None)
+    return list(offered.values()) if changes else given
+
+
+def _key(spec: dict[str, Any]) -> str:
+    """The name by which changes refer to a tool, an MCP server, or a client's toolset."""
+    family = CLIENT_TOOLSET.fullmatch(str(spec.get("type")))
+    return family[1] if family else str(spec.get("mcp_server_name") or spec.get("name"))
 
 
 def _toolset(spec: ToolsetSpec, param: str) -> Toolset:
@@ -119,16 +218,60 @@ def _toolset(spec: ToolsetSpec, param: str) -> Toolset:
     return Toolset(spec.mcp_server_name)
 
 
-def _tool(spec: dict[str, Any], param: str) -> Tool | None:
+def _tools(spec: dict[str, Any], param: str) -> Iterator[Tool]:
+    """The functions of a tool; none if it can't be run by the client."""
     kind = spec.get("type")
-    if spec.get("input_schema") is None and isinstance(kind, str) and kind != "custom":
-        for prefix, (description, schema) in _BUILT_IN.items():
-            if kind.startswith(prefix) and isinstance(name := spec.get("name"), str):
-                return Tool(name, description, schema)
-        return None
-    tool = convert(spec, ToolSpec, param)
-    check_depth(tool.input_schema, f"{param}.input_schema")
-    return Tool(tool.name, tool.description, tool.input_schema, bool(tool.strict))
+    if spec.get("input_schema") is not None or not isinstance(kind, str) or kind == "custom":
+        tool = convert(spec, ToolSpec, param)
+        check_depth(tool.input_schema, f"{param}.input_schema")
+        yield Tool(tool.name, tool.description, tool.input_schema, bool(tool.strict))
+    elif family := CLIENT_TOOLSET.fullmatch(kind):
+        yield from _members(family[1], convert(spec, ClientToolset, param).configs or {}, param)
+    elif kind.startswith("computer_"):
+        yield _computer(convert(spec, ClientTool, param))
+    else:
+        for prefix, known in client_tools()[""].items():
+            if kind.startswith(prefix):
+                given = convert(spec, ClientTool, param)
+                yield Tool(given.name, known.description, known.input_schema, bool(given.strict))
+
+
+def _members(family: str, configs: dict[str, ToolSwitch], param: str) -> Iterator[Tool]:
+    members = client_tools()[family]
+    for name in configs:
+        if name not in members:
+            raise invalid(f"{param}.configs.{name}", f"is no tool of the toolset `{family}`.")
+    for name, member in members.items():
+        if name not in configs or configs[name].enabled is not False:
+            yield Tool(member_name(family, name), member.description, member.input_schema)
+
+
+def _computer(given: ClientTool) -> Tool:
+    """The older form of the computer's toolset: one function, whose `action` names the member."""
+    members = client_tools()["computer"]
+    oldest = given.type == "computer_20241022"
+    actions = [
+        name for name in (_OLDEST_ACTIONS if oldest else members) if name != "zoom" or given.enable_zoom
+    ]
+    properties: dict[str, Any] = {"action": {"type": "string", "enum": actions}}
+    for action in actions:
+        properties = members[action].input_schema["properties"] | properties
+    size = f"{given.display_width_px}x{given.display_height_px}"
+    lines = [f"Uses the user's computer, whose screen has {size} pixels, by one action:"]
+    lines += [f"- {action}: {members[action].description}" for action in actions]
+    schema = {"type": "object", "properties": properties, "required": ["action"]}
+    return Tool(given.name, "\n".join(lines), schema, bool(given.strict))
+
+
+def member_name(toolset: str | None, name: str) -> str:
+    """The function's name for a tool, which may be a member of a client's toolset."""
+    return f"{toolset}{SEPARATOR}{name}" if toolset else name
+
+
+def families_of(given: Iterable[dict[str, Any]]) -> frozenset[str]:
+    """The names of the client's toolsets among these tools."""
+    found = (CLIENT_TOOLSET.fullmatch(str(spec.get("type"))) for spec in given)
+    return frozenset(each[1] for each in found if each)
 
 
 def tool_choice_of(
@@ -146,8 +289,13 @@ def tool_choice_of(
         case ChoiceSpec(name=None):
             raise invalid("tool_choice.name", "is required.")
         case ChoiceSpec(name=str(name)):
-            if not any(tool.name == name for tool in tools):
+            meant = {name, *(member_name(family, name) for family in FAMILIES)}
+            family = name + SEPARATOR if name in FAMILIES else None  # all its members
+            chosen = tuple(
+                tool.name for tool in tools if tool.name in meant or (family and tool.name.startswith(family))
+            )
+            if not chosen:
                 raise unsupported("tool_choice.name", "it must be a tool of `tools` that can be called here.")
-            return ToolChoice("required", (name,))
+            return ToolChoice("required", chosen)
         case _:
             return ToolChoice()

@@ -32,7 +32,7 @@ class SchemaFormat(Struct, tag_field="type", tag="json_schema", kw_only=True):
 
 class OutputText(Closed, tag_field="type", tag="output_text", kw_only=True):
     text: str
-    annotations: list[str]
+    annotations: list[Any]
     logprobs: list[TokenLogprob]
 
 
@@ -126,8 +126,30 @@ class OutputMcpCall(Closed, tag_field="type", tag="mcp_call", kw_only=True):
     error: McpFailure | None
 
 
+class SearchSource(Closed, tag_field="type", tag="url", kw_only=True):
+    url: str
+
+
+class SearchAction(Closed, tag_field="type", tag="search", kw_only=True):
+    query: str
+    queries: list[str]
+    sources: list[SearchSource] | UnsetType = UNSET
+
+
+class OutputSearchCall(Closed, tag_field="type", tag="web_search_call", kw_only=True):
+    id: str
+    status: Literal["in_progress", "searching", "completed", "incomplete", "failed"]
+    action: SearchAction
+
+
+class OutputCompaction(Closed, tag_field="type", tag="compaction", kw_only=True):
+    id: str
+    encrypted_content: str
+
+
 Output = (
     OutputMessage
+    | OutputCompaction
     | OutputReasoning
     | OutputFunctionCall
     | OutputCustomCall
@@ -136,6 +158,7 @@ Output = (
     | OutputPatchCall
     | OutputListedTools
     | OutputMcpCall
+    | OutputSearchCall
 )
 
 
@@ -145,7 +168,7 @@ class ResponseFailure(Closed, kw_only=True):
 
 
 class Incompleteness(Closed, kw_only=True):
-    reason: Literal["max_output_tokens"]
+    reason: Literal["max_output_tokens", "steered"]
 
 
 class ResponseInputDetails(Closed, kw_only=True):

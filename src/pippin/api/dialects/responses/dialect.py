@@ -20,11 +20,12 @@ from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.responses.tools import GivenChoice, GivenTool, Toolbox, tool_choice_of, toolbox_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, accepted_beside, called, invalid
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, accepted_beside, called, convert, invalid
 from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, JsonObject
+from pippin.service.summaries import summary_request
 
 MOST_TOKENS: Final = 100_000_000
 
@@ -47,6 +48,21 @@ Metadata = Annotated[
 class TextConfig(Struct, kw_only=True):
     format: engine.TextFormat | engine.JsonObjectFormat | SchemaFormat | None = None
     verbosity: engine.Verbosity | None = None
+
+
+class EffortUpdate(Struct, kw_only=True):
+    effort: engine.Effort | None = None
+
+
+class TextUpdate(Struct, kw_only=True):
+    format: engine.TextFormat | SchemaFormat
+
+
+class ConfigurationUpdate(Struct, kw_only=True):
+    """An item that sets the effort and the format of the text from its place on."""
+
+    reasoning: EffortUpdate | None = None
+    text: TextUpdate | None = None
 
 
 class ConversationReference(Struct, kw_only=True):
@@ -147,6 +163,7 @@ class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
         fields, ignored = self.contract.decode(body)
         given = items_of(fields.input)
         reader, toolbox = _read(fields, given, context)
+        fields = _configured(fields, reader)
         messages = engine.with_media_options(reader.messages, fields)
         if fields.instructions:
             messages = (Message("system", (Text(fields.instructions),)), *messages)
@@ -154,8 +171,8 @@ class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
             raise invalid("input", "is required: send text or items, or continue a stored response.")
         request = _request(fields, messages, toolbox)
         return Decoded(
-            requests=(request,),
-            shape=_shape(fields, given, toolbox),
+            requests=(summary_request(request) if reader.compacts else request,),
+            shape=_shape(fields, given, toolbox, compacts=reader.compacts),
             stream=bool(fields.stream),
             ignored=ignored,
             warnings=toolbox.warnings + _skip_warnings(reader.skipped) + engine.reasoning_warnings(fields),
@@ -184,7 +201,19 @@ def _read(
     if (conversation := conversation_of(fields)) is not None:
         reader.read(history.conversation(conversation), "conversation")
     reader.read(given)
-    return reader, toolbox_of((fields.tools or []) + reader.tools)
+    return reader, toolbox_of((fields.tools or []) + reader.tools, searches=context.searches)
+
+
+def _configured(fields: ResponsesBody, reader: ItemsReader) -> ResponsesBody:
+    """The fields as the conversation's configuration updates set them, the last of which count."""
+    for param, item in reader.updates:
+        update = convert(item, ConfigurationUpdate, param)
+        if update.reasoning is not None and update.reasoning.effort is not None:
+            fields = msgspec.structs.replace(fields, reasoning_effort=update.reasoning.effort)
+        if update.text is not None:
+            text = msgspec.structs.replace(fields.text or TextConfig(), format=update.text.format)
+            fields = msgspec.structs.replace(fields, text=text)
+    return fields
 
 
 def _before(previous: str, history: History) -> list[Item]:
@@ -221,6 +250,7 @@ def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Tool
         messages=messages,
         tools=toolbox.tools,
         toolsets=toolbox.toolsets,
+        web_search=toolbox.search,
         tool_choice=choice,
         parallel_tool_calls=fields.parallel_tool_calls is not False,
         max_tool_calls=fields.max_tool_calls,
@@ -248,7 +278,9 @@ def _own_formats(fields: ResponsesBody) -> list[engine.Wanted]:
             return []
 
 
-def _shape(fields: ResponsesBody, given: tuple[Item, ...], toolbox: Toolbox) -> ResponseShape:
+def _shape(
+    fields: ResponsesBody, given: tuple[Item, ...], toolbox: Toolbox, *, compacts: bool
+) -> ResponseShape:
     if fields.background and fields.store is False:
         raise invalid("background", "needs `store`: the response is fetched from the store.")
     return ResponseShape(
@@ -257,6 +289,8 @@ def _shape(fields: ResponsesBody, given: tuple[Item, ...], toolbox: Toolbox) -> 
         toolbox=toolbox,
         reasoning=_reasoning_shown(fields),
         sealed="reasoning.encrypted_content" in (fields.include or ()),
+        sourced="web_search_call.action.sources" in (fields.include or ()),
+        compacts=compacts,
     )
 
 

@@ -17,6 +17,7 @@ from pippin.api.dialects.responses.answer import (
 from pippin.api.dialects.responses.output import (
     ActionCallBuilder,
     CallBuilder,
+    CompactionBuilder,
     CustomCallBuilder,
     Events,
     FunctionCallBuilder,
@@ -26,12 +27,14 @@ from pippin.api.dialects.responses.output import (
     McpCalls,
     MessageBuilder,
     ReasoningBuilder,
+    SearchCallBuilder,
     StreamEvent,
 )
 from pippin.api.dialects.responses.tools import Toolbox
 from pippin.api.dialects.shared.frames import DONE, event_frame
 from pippin.api.dialects.shared.openai import warnings_of
 from pippin.core.completion import Completion
+from pippin.core.conversation import WEB_SEARCH, FoundPage
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import (
     Accepted,
@@ -45,6 +48,7 @@ from pippin.core.events import (
 )
 
 ID_PREFIX: Final = "resp_"
+STEERED: Final = "steered"  # code of the report that ends a response because the client says more
 
 ReasoningShown = Literal["text", "summary", "hidden"]
 
@@ -58,6 +62,8 @@ class ResponseShape:
     toolbox: Toolbox = field(default_factory=Toolbox)
     reasoning: ReasoningShown = "text"
     sealed: bool = False  # reasoning comes with `encrypted_content`
+    sourced: bool = False  # searches come with all that they found
+    compacts: bool = False  # the text is the summary of the conversation
 
     @property
     def conversation(self) -> str | None:
@@ -88,6 +94,7 @@ class ResponsesEncoder(Encoder):
         self._items: list[ItemBuilder] = []
         self._open: ItemBuilder | None = None
         self._mcp_calls = McpCalls()
+        self._pages: list[FoundPage] = []  # that searches of the web have found
         self._ended = False  # the open item's part ended; only `Finished` tells whether it was truncated
         self._part: PartStarted | None = None  # begun by the model, but not yet sent as an item
         self._created = False
@@ -131,6 +138,8 @@ class ResponsesEncoder(Encoder):
         if report.kind == "cancelled":
             # The API has no event for a cancelled response.
             self._answer.status = "incomplete"
+            if report.code == STEERED:
+                self._answer.incomplete_details = Incompleteness(reason="steered")
         else:
             self._answer.status = "failed"
             self._answer.error = ResponseFailure(code=code, message=report.message)
@@ -140,6 +149,19 @@ class ResponsesEncoder(Encoder):
 
     def end(self) -> bytes:
         return DONE
+
+    def told(self, type: str, **fields: Any) -> bytes:
+        """An event about the response beside those of its output, in its place in their order."""
+        return self._frame(type, **fields)
+
+    def required_input(self) -> list[dict[str, Any]]:
+        """What the client is to send of each call that it runs: an output's type and call, without the output."""
+        return [
+            {"type": f"{call.item().__struct_config__.tag}_output", "call_id": call.call_id}
+            | ({"name": call.origin.name} if call.origin.kind == "function" else {})
+            for call in self._items
+            if isinstance(call, CallBuilder)
+        ]
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The same response as at the end of a stream of this completion."""
@@ -202,11 +224,15 @@ class ResponsesEncoder(Encoder):
         def named(prefix: str) -> str:
             return f"{prefix}_{self._run.id}_{index}"
 
+        if event.kind == "text" and self._shape.compacts:
+            return CompactionBuilder(named("cmp"), index)
         if event.kind == "text":
-            return MessageBuilder(named("msg"), index)
+            return MessageBuilder(named("msg"), index, self._pages)
         if event.kind == "reasoning":
             summary = self._shape.reasoning == "summary"
             return ReasoningBuilder(named("rs"), index, summary=summary, sealed=self._shape.sealed)
+        if event.kind == "server_call" and event.server == WEB_SEARCH:
+            return SearchCallBuilder(named("ws"), index, event, self._pages, sourced=self._shape.sourced)
         if event.kind == "server_call":
             return McpCallBuilder(named("mcp"), index, event)
         origin = self._shape.toolbox.origin(event.name or "")

@@ -239,8 +239,6 @@ _SKIPPED: Final = frozenset(
         "tool_search_call",
         "program",
         "program_output",
-        "configuration_update",
-        "compaction_trigger",
         "ghost_snapshot",
     }
 )
@@ -257,6 +255,8 @@ class ItemsReader:
     def __init__(self, find: Callable[[str], Item], *, complete: bool = False) -> None:
         self.messages: list[Message] = []
         self.tools: list[dict[str, Any]] = []  # tools that came with items
+        self.updates: list[tuple[str, Item]] = []  # of the configuration, each with its place
+        self.compacts = False  # the last item asks for a summary of all before it
         self.skipped: list[str] = []  # types of items that were left out
         self._find = find
         self._complete = complete
@@ -269,6 +269,8 @@ class ItemsReader:
         self._end_turn()
 
     def _item(self, item: Item, param: str) -> None:
+        if self.compacts and item.get("type") != "compaction":
+            raise invalid(param, "must be the compaction that the `compaction_trigger` before it asked for.")
         match item.get("type"):
             case None if "role" not in item and "id" in item:
                 self._reference(item, param)
@@ -282,6 +284,10 @@ class ItemsReader:
                 self.tools += convert(item, MoreTools, param).tools
             case "compaction" | "compaction_summary" | "context_compaction":
                 self._compaction(convert(item, SealedItem, param), str(item["type"]))
+            case "configuration_update":
+                self.updates.append((param, item))
+            case "compaction_trigger":
+                self.compacts = True
             case "mcp_list_tools":
                 pass  # only the tools of the current turn count
             case str(kind) if kind in _SKIPPED:
@@ -340,6 +346,10 @@ class ItemsReader:
         if summary is None:
             self.skipped.append(kind)
         else:
+            if self.compacts:  # as in the answer to /v1/responses/compact, the user's words stay
+                self._end_turn()
+                self.messages = [each for each in self.messages if each.role not in ("assistant", "tool")]
+            self.compacts = False
             self._say("user", (Text(OPENING + summary),))
 
     def _call(self, kind: str, item: Item, param: str) -> None:

@@ -183,6 +183,9 @@ def _unknown_of(value: dict[str, Any], struct: inspect.StructType, path: str) ->
 
 
 def _struct_for(value: dict[str, Any], kinds: Sequence[inspect.Type]) -> inspect.StructType | None:
+    """The struct with the value's tag, else the first without a tag that declares all its keys, else the first such."""
     structs = [kind for kind in kinds if isinstance(kind, inspect.StructType)]
     tagged = [each for each in structs if each.tag_field and value.get(each.tag_field) == each.tag]
-    return next(iter(tagged or [each for each in structs if not each.tag_field]), None)
+    plain = [each for each in structs if not each.tag_field]
+    whole = [each for each in plain if value.keys() <= {field.encode_name for field in each.fields}]
+    return next(iter(tagged or whole or plain), None)
