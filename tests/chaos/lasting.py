@@ -24,7 +24,7 @@ ROUNDS: Final = 4
 PROMPT_WORDS: Final = 600
 DEATH_NOTICED: Final = 2.0  # seconds
 GREEDY_CLIENTS: Final = 8
-KILLS: Final = 12
+KILLS: Final = 8
 KILL_EVERY: Final = 14.0  # seconds
 QUESTIONS: Final = [
     f"Tell me {what} about {thing}."

@@ -22,6 +22,7 @@ def test_the_launchd_agent_starts_the_server_at_login_and_again_when_it_fails() 
     assert agent["EnvironmentVariables"] == {"HF_HOME": "/x"}
     assert agent["RunAtLoad"] is True
     assert agent["KeepAlive"] == {"SuccessfulExit": False}
+    assert agent["ThrottleInterval"] == 1
     assert agent["StandardErrorPath"] == "/Users/me/Library/Logs/pippin.log"
     assert Launchd().path(Path("/Users/me")).name == "dev.pippin.server.plist"
 

@@ -22,6 +22,8 @@ PYTHON: Final[Types] = {
         },
         "/completions": {BODY: "openai.types.completion_create_params:CompletionCreateParamsStreaming"},
         "/responses": {BODY: "openai.types.responses.response_create_params:ResponseCreateParamsStreaming"},
+        "/embeddings": {BODY: "openai.types.embedding_create_params:EmbeddingCreateParams"},
+        "/decisions": {BODY: "openai.types.decision_create_params:DecisionCreateParams"},
     },
     "anthropic": {
         "/messages": {BODY: "anthropic.types.beta.message_create_params:MessageCreateParamsStreaming"}
@@ -41,6 +43,8 @@ JAVASCRIPT: Final[Types] = {
         },
         "/completions": {BODY: "resources/completions.d.ts:CompletionCreateParamsBase"},
         "/responses": {BODY: "resources/responses/responses.d.ts:ResponseCreateParamsBase"},
+        "/embeddings": {BODY: "resources/embeddings.d.ts:EmbeddingCreateParams"},
+        "/decisions": {BODY: "resources/decisions.d.ts:DecisionCreateParams"},
     },
     "@anthropic-ai/sdk": {
         "/messages": {BODY: "resources/beta/messages/messages.d.ts:MessageCreateParamsBase"}

@@ -14,6 +14,8 @@ from pydantic import BaseModel
 
 from pippin.api.dialects.base import DecodeContext
 from pippin.api.dialects.registry import find_dialects
+from pippin.api.dialects.shared.fields import Contract
+from pippin.api.kinds import decisions, embeddings
 from pippin.core.completion import collect
 from pippin.core.errors import ServerError
 from tests.api.dialects.golden import RUN
@@ -22,11 +24,14 @@ from tests.corpus.__main__ import REQUESTS
 
 CORPUS: Final = json.loads(REQUESTS.read_text())
 DIALECTS: Final = find_dialects()
+KINDS: Final[dict[str, Contract[Any]]] = {"/embeddings": embeddings.CONTRACT, "/decisions": decisions.OPENAI}
 LEAST: Final[dict[str, dict[str, Any]]] = {
     "/chat/completions": {"model": "m", "messages": [{"role": "user", "content": "Hi"}]},
     "/completions": {"model": "m", "prompt": "Hi"},
     "/responses": {"model": "m", "input": "Hi"},
     "/messages": {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},
+    "/embeddings": {"model": "m", "input": "Hi"},
+    "/decisions": {"model": "m", "input": "Hi", "questions": [{"type": "predicate", "instructions": "Hi?"}]},
     "/api/chat": {"model": "m", "messages": [{"role": "user", "content": "Hi"}]},
     "/api/generate": {"model": "m", "prompt": "Hi"},
     "/v1beta/models/{model:path}:generateContent": {"contents": [{"parts": [{"text": "Hi"}]}]},
@@ -39,11 +44,19 @@ REQUESTS_MADE: Final = [
 ]
 
 
+def read(address: str, body: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The fields of a body that are not known, and what is warned of. Raises `ServerError` for one that is refused."""
+    if address in KINDS:
+        return KINDS[address].decode(body)[1], ()
+    decoded = DIALECTS[address].decode(body, DecodeContext())
+    return decoded.ignored, decoded.warnings
+
+
 def unknown(address: str, field: str, value: Any) -> list[str]:
     """What is not understood of one field. A value that is refused as a whole is looked at piece by piece."""
     body = json.dumps(LEAST[address] | {field: value}).encode()
     try:
-        decoded = DIALECTS[address].decode(body, DecodeContext())
+        ignored, warnings = read(address, body)
     except ServerError as error:
         told = f"{error.report.param} {error.report.message}"
         assert field in told, told
@@ -51,9 +64,9 @@ def unknown(address: str, field: str, value: Any) -> list[str]:
         pieces += [[inner] for inner in value] if isinstance(value, list) else []
         return [each for piece in pieces if len(pieces) > 1 for each in unknown(address, field, piece)]
     # A tool that the vendor runs is left out as a whole, with a warning.
-    if any("left out" in warning for warning in decoded.warnings):
+    if any("left out" in warning for warning in warnings):
         return []
-    return [name for name in decoded.ignored if name.split(".")[0].removesuffix("[]") == field]
+    return [name for name in ignored if name.split(".")[0].removesuffix("[]") == field]
 
 
 @pytest.mark.parametrize(("registry", "package", "address"), REQUESTS_MADE)

@@ -17,6 +17,18 @@ ENDS = tuple(
     )
 )
 """What ends values: a walk that never took one would go on for ever."""
+AFTER = (
+    *(
+        "</function>",
+        "</invoke>",
+        "</atem:invoke>",
+        "</｜DSML｜invoke>",
+        "</tool_call>",
+        "</longcat_tool_call>",
+    ),
+    *("<parameter", "<param", "<atem:parameter", "<｜DSML｜parameter", "<arg_key>", "<longcat_arg_key>"),
+)
+"""What follows the end of a value, which is a part of the value elsewhere."""
 EOS = 256
 
 
@@ -58,6 +70,7 @@ class Walks:
         )
         self.special: Callable[[str], int | None] = self._vocabulary.id
         self._known: dict[str, list[int]] = {}
+        self._after: list[str] = []  # of the last grammar
 
     def matcher(self, source: str) -> llguidance.LLMatcher:
         whole = json.dumps({"grammars": [{"lark_grammar": source}]})
@@ -92,6 +105,7 @@ class Walks:
         """A text that prefers ends to going on, and `liked` texts to others."""
         chance = random.Random(seed)
         matcher = self.matcher(source)
+        self._after = [after for after in AFTER if json.dumps(after, ensure_ascii=False) in source]
         row = np.zeros(-(-len(self._vocabulary.tokens) // 32), np.int32)
         tokens: list[int] = []
         whole = 0
@@ -114,8 +128,9 @@ class Walks:
         if chance.random() < 0.5:
             return None
         text = chance.choice([*liked, *(end.decode() for end in ENDS)])
-        # A value may contain what ends values where more text follows on the line.
-        phrases = [self.tokens(text + after) for after in ("\n", "<", "")]
+        closes = text.startswith("</") and text.encode() in ENDS
+        phrases = [self.tokens(f"{text}\n{after}") for after in self._after] if closes else []
+        phrases += [self.tokens(text + after) for after in ("\n", "<", "")]
         return next((each for each in phrases if matcher.validate_tokens(each) == len(each)), None)
 
     def _pick(

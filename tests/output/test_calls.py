@@ -269,3 +269,39 @@ def test_the_characters_of_a_special_token_are_text_where_the_vocabulary_has_the
 def test_an_opener_that_begins_as_a_bare_call_does_is_read_as_the_opener() -> None:
     written = '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}]'
     assert calls("xlam", written) == [("f", {"a": 1})]
+
+
+@pytest.mark.parametrize(
+    ("said", "arguments"),
+    [
+        ('write path="a b.md" content=7 n=7', {"path": "a b.md", "content": "7", "n": 7}),
+        ('write {"path": "p.md"}', {"path": "p.md"}),
+        ('write\n{"path": "p.md"}\n', {"path": "p.md"}),
+        ("write", {}),
+    ],
+)
+def test_glms_calls_without_tags_are_read_as_its_reference_does(said: str, arguments: dict[str, Any]) -> None:
+    """mlx-lm's mlx_lm/tool_parsers/glm47.py, _parse_plain_text_tool_call."""
+    assert calls("glm47", f"<tool_call>{said}</tool_call>") == [("write", arguments)]
+
+
+@pytest.mark.parametrize(
+    "said", ["write the file", 'write path="a', "write path=a and b", "nope path=a", 'write {"a"']
+)
+def test_what_is_no_call_of_glm_stays_text(said: str) -> None:
+    text = f"Say <tool_call>{said}</tool_call>."
+    assert parts("glm47", text) == (("text", text),)
+
+
+@pytest.mark.parametrize(
+    ("format", "head"),
+    [
+        ("qwen3_coder", "<function=f>"),
+        ("json_tools", "<function=f>"),
+        ("llama", "<function=f>"),
+        ("functionary_v31", "<function=f>"),
+        ("minicpm5", '<function name="f">'),
+    ],
+)
+def test_a_text_may_end_in_the_head_of_a_call(format: str, head: str) -> None:
+    assert parts(format, f"It writes {head}") == (("text", f"It writes {head}"),)

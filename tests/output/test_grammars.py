@@ -188,29 +188,54 @@ def test_functionarys_grammar_goes_on_in_the_header_that_the_prompt_opens(kind: 
     assert walks.admits(free, said + calls)
 
 
+def test_a_property_that_may_not_be_there_is_left_out_of_a_grammar_of_tags() -> None:
+    tool = Tool("t", None, {"type": "object", "properties": {"a": {"type": "integer"}, "b": False}})
+    walks = walks_of("qwen3_coder", "text")
+    source = tool_format("qwen3_coder").grammar((tool,), required=True, parallel=False, special=walks.special)
+    assert walks.admits(
+        source, "<tool_call>\n<function=t>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
+    )
+
+
 ENDED = {
     "qwen3_coder": (
-        "<tool_call>\n<function=look>\n<parameter=where>\n{}\n</parameter>\n</function>\n</tool_call>", "</parameter>"
+        "<tool_call>\n<function=look>\n<parameter=where>\n{}\n</parameter>\n</function>\n</tool_call>",
+        "<parameter={}>", "</parameter>",
     ),
     "seed_oss": (
         "<seed:tool_call>\n<function=look>\n<parameter=where>{}</parameter>\n</function>\n</seed:tool_call>",
-        "</parameter>",
+        "<parameter={}>", "</parameter>",
     ),
     "glm47": (
-        "<tool_call>look\n<arg_key>where</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>", "</arg_value>"
+        "<tool_call>look\n<arg_key>where</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>",
+        "<arg_key>{}</arg_key>\n<arg_value>", "</arg_value>",
     ),
     "minimax_m2": (
         '<minimax:tool_call>\n<invoke name="look">\n<parameter name="where">{}</parameter>\n</invoke>\n'
-        "</minimax:tool_call>", "</parameter>",
+        "</minimax:tool_call>", '<parameter name="{}">', "</parameter>",
+    ),
+    "deepseek_v4": (
+        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="look">\n<｜DSML｜parameter name="where" string="true">{}'
+        "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+        '<｜DSML｜parameter name="{}">', "</｜DSML｜parameter>",
+    ),
+    "minicpm5": (
+        '<function name="look"><param name="where">{}</param></function>', '<param name="{}">', "</param>"
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_a_value_may_contain_its_end_where_more_text_follows(name: str) -> None:
-    walks, (wire, end) = walks_of(name, "text"), ENDED[name]
+def test_a_value_may_hold_the_tags_of_its_format(name: str) -> None:
+    walks, (wire, begin, end) = walks_of(name, "text"), ENDED[name]
     source = tool_format(name).grammar((LOOK,), required=True, parallel=True, special=walks.special)
-    for where in (f"Use {end} to close", f"{end}.", f"a{end}b {end} c", "plain", "a < b </other> c"):
+    a, b = begin.format("a"), begin.format("b")
+    for where in (
+        *(f"Use {end} to close", f"{end}.", f"a{end}b {end} c", "plain", "a < b </other> c", f"{end}{end}"),
+        *(f"a{end}<b>c</b>", f"a{end}\n  <b>c</b>", f"x{end}\n{end}\ny", f"Use {a} to open", "x\n\n"),
+        *(f"{a}1{end}", f"{a}1{end}\n{b}2{end}\n", f"<log>\n  {a}1{end}\n  {b}2{end}\n</log>"),
+        *("</function>", "</tool_call>", "</invoke> x", "", "\n"),
+    ):
         text = wire.format(where)
         assert walks.admits(source, text), text
         assert calls_in(name, text) == [("look", {"where": where})]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pippin.core.completion import collect
 from pippin.core.conversation import ToolChoice
 from pippin.core.events import PartDelta, PartStarted, Token
-from pippin.output.calls import HELD_LIMIT
 from pippin.output.formats import (
     reasoning_format,
     reasoning_format_names,
@@ -19,6 +18,7 @@ from pippin.output.formats import (
     tool_format_names,
 )
 from pippin.output.reader import Formats, Markup, OutputReader, ToolUse
+from pippin.output.stream import HELD_LIMIT
 from tests.output.reading import fold, read, reader_of
 from tests.output.wire import SAMPLES, TOOLS, Sample
 

@@ -173,11 +173,13 @@ def _part(part: Any) -> Body:
 
 
 def gemini(conversation: Conversation) -> Body:
+    """Turns of the model in a row are pieces of one text, as clients keep a stream."""
     roles = {"assistant": "model", "tool": "user", "developer": "system"}
-    turns = [
-        {"role": roles.get(message.role, message.role), "parts": [_part(part) for part in message.parts]}
-        for message in conversation
-    ]
+    turns: list[Body] = []
+    for message in conversation:
+        role, parts = roles.get(message.role, message.role), [_part(part) for part in message.parts]
+        again = role == "model" and turns and turns[-1]["role"] == role
+        turns.append({"role": role, "parts": [{"text": "\n"}, *parts] if again else parts})
     return {"contents": turns}
 
 

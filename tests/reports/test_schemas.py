@@ -17,6 +17,7 @@ LACKING: dict[str, Any] = {
     "if": {"type": "object", "if": {"required": ["a"]}, "then": {"required": ["b"]}},
     "oneOf": {"oneOf": [{"type": "integer"}, {"type": "number"}]},
     "pattern": {"type": "string", "pattern": "^(?=.*a).*$"},
+    "name in a pattern": {"type": "string", "pattern": "^(?<y>[0-9]+)-\\k<y>$"},
     "dependentRequired": {"dependentRequired": {"a": ["b"]}},
     "contains": {"type": "array", "contains": {"type": "integer"}},
     "unevaluatedProperties": {

@@ -67,15 +67,19 @@ def test_a_length_that_an_api_makes_its_clients_name_is_cut_to_the_limit() -> No
     assert with_defaults(request, ModelOptions(max_request_tokens=50), CHECKPOINT).max_tokens == 50
 
 
-def test_thinking_and_overflow_are_the_models_where_the_request_says_nothing() -> None:
+def test_thinking_overflow_and_loops_are_the_models_where_the_request_says_nothing() -> None:
     options = ModelOptions(
         enable_thinking=True, thinking_budget=9, thinking_end_token="</t>", overflow="truncate"
     )
     free = with_manner(GenerationRequest(model="m", prompt="x"), options)
     assert free.thinking == Thinking(enabled=True, budget=9, end_marker="</t>")
-    assert free.overflow == "truncate"
+    assert (free.overflow, free.loop_guard) == ("truncate", "stop")
     asked = GenerationRequest(
-        model="m", prompt="x", thinking=Thinking(enabled=False, budget=0, end_marker="<"), overflow="error"
+        model="m",
+        prompt="x",
+        thinking=Thinking(enabled=False, budget=0, end_marker="<"),
+        overflow="error",
+        loop_guard="off",
     )
     assert with_manner(asked, options) == asked
 

@@ -24,6 +24,7 @@ from pippin.api.live_settings import LiveSettings
 from pippin.api.routing import Access, Api, both
 from pippin.api.schema import schema_routes
 from pippin.api.stored_responses.response_store import open_store
+from pippin.api.telemetry.ledger import Ledger
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings
 from pippin.config.settings import Settings
@@ -31,6 +32,7 @@ from pippin.core.errors import ServerError
 from pippin.mcp import ToolServers
 from pippin.service import Service
 from pippin.service.tools.offers import ToolOffers
+from pippin.service.tools.web_search import WebSearcher
 
 
 def create_app(
@@ -39,8 +41,10 @@ def create_app(
     live: LiveSettings | None = None,
     tool_servers: ToolServers | None = None,
     batches: Batches | None = None,
+    ledger: Ledger | None = None,
 ) -> ASGIApp:
-    """The whole server as one ASGI application. The caller starts and closes `tool_servers` and `batches`.
+    """The whole server as one ASGI application. The caller starts and closes `tool_servers` and `batches`, and keeps
+    the `ledger` on disk.
 
     Raises `ServerError` for options that can't be used.
     """
@@ -53,8 +57,9 @@ def create_app(
     errors = Errors(dialects)
     limits = Limits(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
     access = Access(keys=keys, limits=limits, errors=errors)
-    tools = ToolOffers(tool_servers or ToolServers(McpSettings()), options.mcp_offer)
-    handler = Handler(service, options, observer, limits, MediaResolver(options), tools)
+    media, servers = MediaResolver(options), tool_servers or ToolServers(McpSettings())
+    tools = ToolOffers(servers, options.mcp_offer, WebSearcher(options.web_search, servers, media.fetch))
+    handler = Handler(service, options, observer, limits, media, tools, ledger or Ledger())
     batches = batches or Batches(options)
     for follower in (tools, handler, batches):
         live.follow(follower.adopt)
@@ -76,7 +81,7 @@ def create_app(
             Exception: errors.unexpected,
         },
     )
-    batches.connect(app, handler.answers, keys)
+    batches.connect(app, handler.answers, keys, api.store)
     return ExchangeFrame(_guarded(app, live, access), observer.http)
 
 

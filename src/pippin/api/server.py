@@ -20,6 +20,8 @@ from pippin.api.http.protocol import InTurn, Turns, accept_queue, connections
 from pippin.api.http.serving import Uvicorn, allow_many, settle_down
 from pippin.api.http.unread import UnreadAnswers
 from pippin.api.live_settings import LiveSettings, Reloads
+from pippin.api.telemetry.ledger import FILE, Ledger
+from pippin.config import environment
 from pippin.config.mcp_file import McpSettings, load_mcp_file
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
@@ -116,7 +118,8 @@ class Server:
         self._batches = Batches(options)
         self._live = LiveSettings(settings, service)
         self._reloads = Reloads(self._live.reload)
-        app = create_app(service, settings, self._live, self._tool_servers, self._batches)
+        self._ledger = Ledger()
+        app = create_app(service, settings, self._live, self._tool_servers, self._batches, self._ledger)
         unread = UnreadAnswers()
         kind = connections(unread)
         app = InTurn(app, Turns(accept_queue(listeners)), OPEN_PATHS)
@@ -138,16 +141,18 @@ class Server:
     ) -> None:
         """Serve until `stop` is called."""
         preparing = asyncio.create_task(prepare())
+        keeping = asyncio.create_task(self._ledger.keep(environment.home() / FILE))
         serving = asyncio.create_task(self._uvicorn.serve(list(self._listeners)))
         self._tool_servers.start()
-        self._batches.runner.start()
+        self._batches.start()
         on_ready()
         try:
             await serving
         finally:
-            preparing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await preparing
+            for task in (preparing, keeping):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
             await self._tool_servers.close()
             await self._batches.runner.close()
             await self._service.close(0.0)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from pippin.cli.terminal import say
 from pippin.config.options.server import ServerOptions
@@ -104,14 +104,15 @@ class LogFile(RotatingFileHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):
-            if self.stream is not None and not self._is_here():
+            if self.stream is not None and not self._holds(self.stream):
                 self.stream.close()
                 self.stream = self._open()
         super().emit(record)
 
-    def _is_here(self) -> bool:
+    def _holds(self, stream: TextIO) -> bool:
+        """Whether the file of this name is still the one that is open."""
         path = Path(self.baseFilename)
-        return path.exists() and os.path.samestat(path.stat(), os.fstat(self.stream.fileno()))
+        return path.exists() and os.path.samestat(path.stat(), os.fstat(stream.fileno()))
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not self._failing:

@@ -1,7 +1,8 @@
 """A conversation as values: messages, their parts, and the tools offered with them."""
 
+import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -113,20 +114,34 @@ class Message(Struct, frozen=True, omit_defaults=True):
     pin: bool = False
 
 
+_ANNOUNCES: Final = re.compile(r"\s*(?:[^\n]*\bfrom tool result\b[^\n]*:|</?[^<>\n]+>)?\s*", re.IGNORECASE)
+"""What agents write beside pictures of a tool's result, such as `Attached image(s) from tool result:`."""
+
+
 def newest_question(messages: Sequence[Message], *, continued: bool) -> int | None:
     """The index of the user's message that the answer is for; None if the last turn is of a tool.
 
-    `continued`: the last message is the beginning of the answer.
+    Agents send the pictures of a tool's result as a message of the user behind it, so media alone belong to the turn
+    before them. `continued`: the last message is the beginning of the answer.
     """
+    newest = None
     for index in reversed(range(len(messages) - continued)):
-        match messages[index].role:
-            case "user":
-                return index
-            case "tool" | "assistant":
-                return None
-            case _:
-                pass
-    return None
+        message = messages[index]
+        said = [part for part in message.parts if not _shows(part)]
+        if message.role == "tool" or (said and all(isinstance(part, ToolResult) for part in said)):
+            return None
+        if message.role == "assistant":
+            return newest
+        if message.role == "user":
+            newest = index if newest is None else newest
+            if said:
+                return newest
+    return newest
+
+
+def _shows(part: Part) -> bool:
+    """Whether a part is a medium, or announces one of a tool's result."""
+    return isinstance(part, Attachment) or (isinstance(part, Text) and bool(_ANNOUNCES.fullmatch(part.text)))
 
 
 class Tool(Struct, frozen=True, omit_defaults=True):
@@ -143,6 +158,26 @@ class Toolset(Struct, frozen=True, omit_defaults=True):
 
     server: str
     allowed: tuple[str, ...] = ()  # names; empty: all
+
+
+WEB_SEARCH: Final = "web_search"
+"""The name of the tool with which Pippin searches the web, and of the server that it stands for."""
+
+
+class WebSearch(Struct, frozen=True, omit_defaults=True):
+    """A wish that Pippin searches the web for the model."""
+
+    allowed: tuple[str, ...] = ()  # domains that pages may be of, with theirs below them; empty: any
+    blocked: tuple[str, ...] = ()
+    results: int = 5  # pages of a search at most
+
+
+class FoundPage(Struct, frozen=True):
+    """A page that a search has found. Lists of these are the results of searches, as JSON."""
+
+    url: str
+    title: str
+    text: str
 
 
 class ToolChoice(Struct, frozen=True, omit_defaults=True):

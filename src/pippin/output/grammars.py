@@ -7,6 +7,7 @@ from typing import Any
 
 from pippin.core.conversation import Tool
 from pippin.core.errors import ServerError
+from pippin.output.notations.parameters import Tags
 from pippin.output.schemas import resolve, types_of
 
 SpecialToken = Callable[[str], "int | bool | None"]
@@ -44,6 +45,16 @@ def parameters_of(tool: Tool) -> dict[str, Any]:
 
 def _without(pattern: str, markers: list[str]) -> str:
     return f"{pattern} & ~({ANY} ({' | '.join(map(string, markers))}) {ANY})"
+
+
+def _leaving(markers: tuple[str, ...]) -> str:
+    """The shortest texts that do not begin a marker, and begin with no white space."""
+    following: dict[str, str] = {"": " \\t\\r\\n"}
+    for marker in markers:
+        for place, character in enumerate(marker.replace("/", "\0")):
+            following[marker[:place]] = following.get(marker[:place], "") + character.replace("\0", "\\/")
+    begun = {text: "".join(f"[{each}]" for each in text).replace("/", "\\/") for text in following}
+    return f"/{'|'.join(f'{begun[text]}[^{after}]' for text, after in following.items())}/"
 
 
 class Grammar:
@@ -122,15 +133,6 @@ class Grammar:
         text = pattern if pattern == ANY else self.terminal(_without(pattern, [marker]))
         return self.rule(text, f"[suffix={string(marker)}]")
 
-    def value_around(self, marker: str) -> str:
-        """A text up to and including a marker, which the text may contain where more text follows: readers take the
-        marker for the end only where a tag or a line break follows it."""
-        if self.is_special(marker):
-            return self.value_until(marker)
-        piece = self.terminal(_without(ANY, [marker]))
-        inner = self.rule(self.terminal(f"{piece} {string(marker)} / ?[^\\s<]/"))
-        return f"{inner}* {self.rule(self.terminal(f'{piece} {string(marker)}'))}"
-
     def either(self, options: list[str]) -> str:
         return self.rule(" | ".join(options))
 
@@ -194,37 +196,66 @@ class Grammar:
         """Calls that are a name followed by JSON; `before` returns the expression that contains a tool's name."""
         return self.calls(lambda tool: f"{before(tool.name)} {self.json(parameters_of(tool))} {after}")
 
-    def elements(
-        self,
-        tool: Tool,
-        opening: Callable[[str, bool], str],
-        close: str,
-        *,
-        lines: bool = False,
-        gap: str = "",
-        closing: Callable[[str], str] = lambda _: "",
-    ) -> str:
-        """One element for each argument, in the schema's order; arguments that are not required may be left out.
+    def tagged_call(self, tool: Tool, tags: Tags, head: Callable[[str, bool], str]) -> str:
+        """One element for each argument, in the schema's order, and the end of the call; arguments that are not
+        required may be left out.
 
-        `closing` follows `close` if the end of an element names its key; `gap` follows each element.
+        `head` is what the opening tag of an argument says, given its key and whether its value is plain text.
         """
         schema = separate_arguments(tool)
-        parts = []
-        for key, inner, required in members_of(schema):
+        members = members_of(schema)
+        opens, over = self._after_line(tags.opens), self._after_line(tags.ends[0])
+        heads = [string(head(key, plain) + tags.head_end) for key, *_ in members for plain in (True, False)]
+        text = (
+            self.value_until(tags.close) if self.is_special(tags.close) else self._text_of(tags, opens, heads)
+        )
+        lead = f"{MAYBE_LINE} {self.mark(tags.value_opens)}" if tags.value_opens else ""
+        line = '"\\n"' if tags.lines else ""
+        done, rest, optional = over, "", True
+        for key, inner, required in reversed(members):
             plain = is_text(inner, schema)
-            around = '"\\n" ' if lines else ""
-            value = (
-                self.text_value(inner, schema, close, after=around, around=not closing(key))
-                if plain
-                else f"{self._json_value(inner, schema)} {around}{self.mark(close)}"
-            )
-            rule = self.rule(f"{opening(key, plain)} {around}{value} {closing(key)} {around or gap}")
-            if "null" in types_of(inner, schema) and plain and opening(key, True) != opening(key, False):
-                rule = self.either([rule, f'{opening(key, False)} "null" {self.mark(close)} {gap}'])
-            parts.append(rule if required else f"{rule}?")
-        return " ".join(parts)
+            value = f"{self.json_value(inner, schema)} {line} {self.mark(tags.close)}"
+            value = self.text_value(inner, schema, tags.close, after=line, free=text) if plain else value
+            options = [f"{self._headed(head(key, plain), tags)} {lead} {line} {value} {done}"]
+            if "null" in types_of(inner, schema) and plain and head(key, True) != head(key, False):
+                options.append(
+                    f'{self._headed(head(key, False), tags)} "null" {self.mark(tags.close)} {done}'
+                )
+            rest = self.either([*options, *([rest] if rest and not required else [])])
+            optional = optional and not required
+            done = self.either([f"{opens} {rest}", *([over] if optional else [])])
+        return done
 
-    def _json_value(self, schema: Any, root: dict[str, Any]) -> str:
+    def _headed(self, head: str, tags: Tags) -> str:
+        if self.is_special(tags.head_end):
+            return f"{string(head)} {self.mark(tags.head_end)}"
+        return string(head + tags.head_end)
+
+    def _after_line(self, marker: str) -> str:
+        """A marker behind up to two line breaks."""
+        if self.is_special(marker):
+            return f"{MAYBE_LINE} {MAYBE_LINE} {self.mark(marker)}"
+        return self.rule(self.terminal(f"/\\n{{0,2}}/ {string(marker)}"))
+
+    def _text_of(self, tags: Tags, opens: str, heads: list[str]) -> str:
+        """A text up to and including the end of its element, which the text may contain where its reader can tell.
+
+        The end counts only before the next element or the end of the call. Behind an element that begins inside of the
+        text, another one may follow, unless its head is one of `heads`.
+        """
+        close, blank = string(tags.close), "/[ \\t\\r\\n]*/"
+        again = f"{self.rule(self.terminal(f'{blank} {close}'))}*"
+        end = f"{self.rule(ANY, f'[suffix={close}]')} {again}"
+        holding = self.terminal(f"{ANY} {string(tags.opens)} /[^\\n]*/ {string(tags.head_end)} {ANY}")
+        inner_end = f"{self.rule(holding, f'[suffix={close}]')} {again}"
+        head = f"/[^>\\n]*/ {string(tags.head_end)} & ~({' | '.join(heads)})"
+        further = self.either([opens, self.rule(self.terminal(f"{blank} {string(tags.opens)}"))])
+        more = f"{further} {self.rule(self.terminal(head))}"
+        on = self.rule(self.terminal(f"{blank} {_leaving((tags.opens, tags.close, *tags.ends))}"))
+        block = self.either([end, f"{inner_end} {more} ({end} {more})* {end}"])
+        return f"({block} {on})* {block}"
+
+    def json_value(self, schema: Any, root: dict[str, Any]) -> str:
         """JSON, or Python's `True`, `False` and `None`: templates write both."""
         types = types_of(schema, root)
         words = [f'"{word}"' for word in ("True", "False") if types == {"boolean"}]
@@ -232,13 +263,13 @@ class Grammar:
         return f"({' | '.join([self.json(with_definitions(schema, root)), *words])})"
 
     def text_value(
-        self, schema: Any, root: dict[str, Any], close: str, *, after: str = "", around: bool = False
+        self, schema: Any, root: dict[str, Any], close: str, *, after: str = "", free: str = ""
     ) -> str:
-        """Plain text that a string schema admits, up to and including `close`; `after` comes between them. Free text
-        may contain `close` where `around` is set."""
+        """Plain text that a string schema admits, up to and including `close`; `after` comes between them. `free` is
+        the expression of any text, where it may contain `close`."""
         options = [text_pattern(option) for option in _texts(schema, root)]
         if ANY in options:
-            return self.value_around(close) if around else self.value_until(close)
+            return free or self.value_until(close)
         if all(option.startswith('"') for option in options):
             return f"({' | '.join(options)}) {after}{self.mark(close)}"
         return self.value_until(close, f"(({' | '.join(options)}) {after})")
@@ -296,9 +327,10 @@ def _left_out(schema: dict[str, Any], *, texts: bool) -> Iterator[str]:
 
 
 def members_of(schema: dict[str, Any]) -> list[tuple[str, Any, bool]]:
-    """The key and the schema of each property of an object, and whether it is required."""
+    """The key and the schema of each property that an object may have, and whether it is required."""
     required = schema.get("required") or ()
-    return [(key, inner, key in required) for key, inner in (schema.get("properties") or {}).items()]
+    members = [(key, inner, key in required) for key, inner in (schema.get("properties") or {}).items()]
+    return [member for member in members if member[1] is not False or member[2]]
 
 
 def is_text(schema: Any, root: dict[str, Any]) -> bool:

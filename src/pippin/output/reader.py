@@ -4,7 +4,7 @@ A text may quote a marker of reasoning. If the vocabulary has a token for the ma
 that an end marker spelled out at the beginning of a line counts too. Without such a token, reasoning begins only at
 the beginning of a line. Output enforced by a grammar is read as the grammar defines it.
 
-Text becomes a call only if it is a complete call of an offered tool (`calls.py`); other text stays text, unchanged and
+Text becomes a call only if it is a complete call of an offered tool (`stream.py`); other text stays text, unchanged and
 in order. A limit may cut the text inside a call or a marker: nothing of that is sent.
 """
 
@@ -16,12 +16,11 @@ from typing import Literal
 
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.events import Event, Token
-from pippin.output.calls import Calls
 from pippin.output.channels import Channels
 from pippin.output.notations.arguments import object_text
 from pippin.output.notations.json_calls import read_message_call
 from pippin.output.reasoning_formats import ReasoningFormat
-from pippin.output.stream import Malformed, Markers, Reading, Source, Writer
+from pippin.output.stream import Calls, Malformed, Markers, Reading, Source, Writer
 from pippin.output.tool_format import ToolFormat
 
 REREAD_LIMIT = 1 << 16

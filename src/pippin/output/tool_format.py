@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pippin.core.conversation import Tool
-from pippin.output.calls import Calls
 from pippin.output.channels import Channels
 from pippin.output.grammars import Grammar, SpecialToken
-from pippin.output.stream import Malformed, Reading
+from pippin.output.stream import Calls, Malformed, Reading
 
 Write = Callable[[str, dict[str, Any]], str]
 """A call's text, from its name and its arguments."""

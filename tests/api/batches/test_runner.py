@@ -14,7 +14,7 @@ import pytest
 from pippin.api.batches import runner as rooms
 from pippin.api.batches.openai import read_lines
 from pippin.api.batches.runner import BatchRunner, Reply
-from pippin.api.batches.store import LEFT_OVER, Batch, BatchStore, Counts, Folder, Line, Used
+from pippin.api.batches.store import LEFT_OVER, Batch, BatchStore, Counts, Folder, Line
 from pippin.core.errors import ServerError
 
 Asked = Callable[[Batch, bytes], Awaitable[Reply]]
@@ -223,15 +223,6 @@ def test_an_answer_is_kept_until_the_database_has_room_for_it(
 
     batch = run(store, ask, added(store, "full", 1))
     assert (batch.status, batch.counts, asked) == ("completed", Counts(1, 1, 0), 1)
-
-
-def test_an_answer_that_cannot_be_read_leaves_its_batch_without_its_tokens(tmp_path: Path) -> None:
-    async def ask(batch: Batch, text: bytes) -> Reply:
-        return replied(200, b"no JSON")
-
-    store = BatchStore(Folder(tmp_path / "files"), megabytes=1)
-    batch = run(store, ask, added(store, "odd", 1))
-    assert (batch.status, batch.counts, batch.used) == ("completed", Counts(1, 1, 0), Used())
 
 
 def test_a_file_that_the_database_has_no_room_for_leaves_no_bytes(tmp_path: Path) -> None:

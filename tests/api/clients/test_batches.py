@@ -94,17 +94,6 @@ def test_every_line_is_answered_once_and_in_order(client: OpenAI) -> None:
     assert batch.error_file_id is None
 
 
-def test_a_batch_tells_its_model_and_the_tokens_of_all_its_answers(client: OpenAI) -> None:
-    batch_id = begun(client, *map(chat, range(3)), chat(3, "refuse"))
-    batch = ended(client, batch_id)
-    told = [line["response"]["body"]["usage"] for line in results(client, batch.output_file_id)]
-    assert batch.model == MODEL
-    assert len(told) == 3
-    assert batch.usage.input_tokens == sum(each["prompt_tokens"] for each in told)
-    assert batch.usage.output_tokens == sum(each["completion_tokens"] for each in told)
-    assert batch.usage.total_tokens == sum(each["total_tokens"] for each in told)
-
-
 def test_lines_that_are_refused_stand_in_the_file_of_errors(client: OpenAI) -> None:
     lines = [chat(0), chat(1, "refuse"), chat(2, temperature=-5)]
     batch = ended(client, begun(client, *lines))

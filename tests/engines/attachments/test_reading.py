@@ -65,6 +65,11 @@ def said(readable: Readable) -> list[Any]:
         (user("Q"), CALL, result(PICTURE), user("Q")),
         (Message("system", (PICTURE,)), user("Q")),
         (user(PICTURE), CALL, result(Text("R"))),
+        (user("Q"), CALL, result(Text("R")), user(PICTURE)),
+        (user("Q"), CALL, result(Text("R")), user(PICTURE), user(PICTURE)),
+        (user("Q"), CALL, result(Text("R")), user("Attached media from tool result:", PICTURE)),
+        (user("Q"), CALL, result(Text("R")), user("<image name=[Image #1]>", PICTURE, "</image>")),
+        (user("Q"), CALL, user(ToolResult("1", (Text("R"),)), PICTURE)),
     ],
     ids=[
         "an earlier turn",
@@ -73,6 +78,11 @@ def said(readable: Readable) -> list[Any]:
         "an earlier result",
         "system",
         "before a call",
+        "behind a result",
+        "two behind a result",
+        "announced behind a result",
+        "in tags behind a result",
+        "beside a result",
     ],
 )
 def test_a_picture_that_would_end_the_conversation_becomes_a_line(messages: tuple[Message, ...]) -> None:
@@ -80,7 +90,8 @@ def test_a_picture_that_would_end_the_conversation_becomes_a_line(messages: tupl
     assert LINE in said(found)
     assert PICTURE not in said(found)
     assert found.warnings == (
-        "A line in the prompt says in the place of each what was left out of it: 1 x picture.",
+        "A line in the prompt says in the place of each what was left out of it: "
+        f"{said(found).count(LINE)} x picture.",
     )
 
 
@@ -90,6 +101,9 @@ def test_a_picture_that_would_end_the_conversation_becomes_a_line(messages: tupl
         (user("Q"), ANSWER, user("look", PICTURE)),
         (user(PICTURE), Message("system", (Text("S"),))),
         (user("Q"), CALL, result(Text("R")), user("look", PICTURE)),
+        (user("Q"), CALL, result(Text("R")), user("look"), user(PICTURE)),
+        (user("Q"), ANSWER, user(PICTURE)),
+        (user(PICTURE),),
     ],
 )
 def test_the_users_newest_question_is_refused_by_its_field(messages: tuple[Message, ...]) -> None:

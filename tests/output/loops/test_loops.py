@@ -8,7 +8,7 @@ from pippin.core.conversation import Message, Text, ToolCall, ToolResult
 from pippin.core.events import Event, PartDelta, PartEnded, PartStarted
 from pippin.core.requests import GenerationRequest
 from pippin.engines.scripted.tokenizer import decode, encode
-from pippin.output.loops import LOOK_EVERY, Loops, repeated_calls
+from pippin.output.checking import LOOK_EVERY, Loops, repeated_calls
 from tests.output.loops.corpus import LONG, loops, sound
 
 

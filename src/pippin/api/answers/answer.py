@@ -23,6 +23,7 @@ from pippin.api.access.guards import Limits
 from pippin.api.dialects.base import Encoder, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import EventStream, LargeWork, Presence, drawn_bytes, each_after, following
+from pippin.api.telemetry.ledger import Ledger, Used
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import collect
 from pippin.core.errors import ErrorKind, ErrorReport, FieldName, ServerError, renamed
@@ -207,7 +208,7 @@ class Answer:
         stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's log
         count = len(operation.tasks)
         self.ids = [stem] if count == 1 else [f"{stem}-{number}" for number in range(count)]
-        self.cached_tokens = 0
+        self.cached_tokens = self.forced_tokens = self.accepted_tokens = 0
         self._prompts: dict[int, int] = {}  # tokens, of each request
         self._completed: dict[tuple[int, int], int] = {}  # tokens so far, of each choice of each request
         self._warnings: dict[int, tuple[str, ...]] = {}  # of prompts; the first choice of each shows them
@@ -425,6 +426,19 @@ class Answer:
             if isinstance(failed, Failed):
                 raise ServerError.of(failed.error)
 
+    def account(self) -> tuple[str, Used]:
+        """The model, and what the answer has used of it so far."""
+        run = self.operation.run
+        return self.served if run.known else UNKNOWN, Used(
+            requests=1,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            completion_tokens=self.completion_tokens,
+            forced_tokens=self.forced_tokens,
+            accepted_tokens=self.accepted_tokens,
+            seconds=asyncio.get_running_loop().time() - self._began,
+        )
+
     def _note(self, request: int, events: list[Event]) -> None:
         self._observer.events(events)
         for event in events:
@@ -433,6 +447,8 @@ class Answer:
             elif isinstance(event, Finished):
                 self._completed[request, event.choice] = event.usage.completion_tokens
                 self.timings = event.timings
+                self.forced_tokens += event.usage.forced_tokens
+                self.accepted_tokens += event.usage.accepted_tokens
                 if event.choice == 0:
                     self._prompts[request] = event.usage.prompt_tokens
                     self.cached_tokens += event.usage.cached_tokens
@@ -474,11 +490,19 @@ async def begun(answer: Answer) -> AsyncIterator[bytes]:
 class RunningAnswers:
     """The answers that run in this server, within its limits. Each is found by id, and ends with a line in the log."""
 
-    def __init__(self, service: Service, options: ServerOptions, observer: Observer, limits: Limits) -> None:
+    def __init__(
+        self,
+        service: Service,
+        options: ServerOptions,
+        observer: Observer,
+        limits: Limits,
+        ledger: Ledger,
+    ) -> None:
         self._service = service
         self._options = options
         self._observer = observer
         self._limits = limits
+        self.ledger = ledger
         self._active: dict[str, Answer] = {}
         self.large = LargeWork()
         self.live = 0  # answers that run now, without lines of batches
@@ -554,6 +578,7 @@ class RunningAnswers:
         self.prompt_tokens += answer.prompt_tokens
         self.completion_tokens += answer.completion_tokens
         self._limits.leave(exchange, answer.prompt_tokens + answer.completion_tokens)
+        self.ledger.add("" if exchange.key is None else exchange.key.name, *answer.account())
         if self._active.get(answer.id) is answer:
             del self._active[answer.id]
         exchange.gone = answer.gone

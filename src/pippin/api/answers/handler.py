@@ -23,6 +23,7 @@ from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, History
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import LARGE, Presence, read_json_body
 from pippin.api.http.forms import Form, read_form
+from pippin.api.telemetry.ledger import Ledger
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Reasoning, Text, ToolCall
@@ -98,6 +99,7 @@ class Handler:
         limits: Limits,
         media: MediaResolver,
         tools: ToolOffers,
+        ledger: Ledger,
     ) -> None:
         self._service = service
         self._options = options
@@ -105,7 +107,7 @@ class Handler:
         self.media = media
         self.tools = tools
         self._unknown = UnknownFields()
-        self.answers = RunningAnswers(service, options, observer, limits)
+        self.answers = RunningAnswers(service, options, observer, limits, ledger)
         self.large = self.answers.large
 
     def adopt(self, options: ServerOptions) -> None:
@@ -269,6 +271,7 @@ class Handler:
             query=dict(request.query_params),
             path=request.path_params,
             history=history,
+            searches=self._options.web_search is not None,
             stream_usage=self._options.stream_usage == "always",
         )
         if history is not None and len(body) <= LARGE:  # the stored history may be large
@@ -317,7 +320,7 @@ class Handler:
         named = mcp_servers_of(headers)
         try:
             equipped = Equipped(wanted)
-            if named or wanted.toolsets or self.tools.unasked:
+            if named or wanted.toolsets or wanted.web_search or self.tools.unasked:
                 equipped = await self.tools.equip(wanted, named, allowed=exchange.may_use_tools)
             resolved = await self._resolved(equipped.request, headers, exchange)
         except ServerError as error:

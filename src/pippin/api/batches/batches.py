@@ -1,6 +1,7 @@
 """The batches of a server: their store, their runner, and how a line is sent to the server itself."""
 
 import asyncio
+import logging
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,9 +16,12 @@ from pippin.api.answers.answer import RunningAnswers
 from pippin.api.batches.openai import request_of
 from pippin.api.batches.runner import BatchRunner, Reply, refused
 from pippin.api.batches.store import Batch, BatchStore, Folder
+from pippin.api.stored_responses.response_store import ResponseStore
 from pippin.config.environment import home
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
+
+log = logging.getLogger(__name__)
 
 HEADERS: Final = [(b"content-type", b"application/json")]
 WITHDRAWN: Final = ErrorReport(
@@ -33,15 +37,20 @@ class Batches:
         self._app: ASGIApp | None = None
         self._running: RunningAnswers | None = None
         self._keys: KeysInForce | None = None
+        self._responses: ResponseStore | None = None
+        self._again: set[asyncio.Task[None]] = set()
         self.store = BatchStore(Folder(folder_of(options)), megabytes=options.files_mb)
         self.runner = BatchRunner(self.store, self._ask, self.others, options.batch_concurrency)
 
-    def connect(self, app: ASGIApp, running: RunningAnswers, keys: KeysInForce) -> None:
+    def connect(
+        self, app: ASGIApp, running: RunningAnswers, keys: KeysInForce, responses: ResponseStore
+    ) -> None:
         """`app` answers the lines; `running` counts other running requests; `keys` are the guard's keys, so that a key
-        opens as much to a line of a batch as to a direct request."""
+        opens as much to a line of a batch as to a direct request; `responses` are those of the application."""
         self._app = app
         self._running = running
         self._keys = keys
+        self._responses = responses
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed options to batches."""
@@ -50,6 +59,30 @@ class Batches:
     def others(self) -> int:
         """The number of running requests that are not lines of batches."""
         return self._running.live if self._running is not None else 0
+
+    def start(self) -> None:
+        """Go on with what an earlier server left unfinished: batches, and responses in the background."""
+        self.runner.start()
+        assert self._responses is not None
+        try:
+            unfinished = self._responses.take_unfinished()
+        except ServerError as error:
+            log.warning("Responses in the background are not begun again: %s", error.report.message)
+            return
+        for owner, own, body in unfinished:
+            log.info("The response %s is begun again.", own)
+            task = asyncio.create_task(self._begin_again(owner, own, body), name=f"begin {own} again")
+            self._again.add(task)
+            task.add_done_callback(self._again.discard)
+
+    async def _begin_again(self, owner: str, id: str, body: bytes) -> None:
+        assert self._keys is not None
+        assert self._app is not None
+        key = self._keys.ring.of_owner(owner)
+        if owner and key is None:
+            return
+        salted = salts_by_owner(self._options, self._keys.ring)
+        await post(self._app, "/v1/responses", body, key=key, owner=owner, salted=salted, id=id)
 
     async def _ask(self, batch: Batch, text: bytes) -> Reply:
         assert self._keys is not None
@@ -74,14 +107,16 @@ def folder_of(options: ServerOptions) -> Path:
     return home() / "files"
 
 
-async def post(app: ASGIApp, path: str, body: bytes, *, key: Key | None, owner: str, salted: bool) -> Reply:
+async def post(
+    app: ASGIApp, path: str, body: bytes, *, key: Key | None, owner: str, salted: bool, id: str = ""
+) -> Reply:
     """Send a request to the server itself, as a client would, with the rights of a batch's owner.
 
     It goes to the routes without the guards in front of them, whose checks were made for the batch, at the lowest
-    priority, and does not count against the owner's limits.
+    priority, and does not count against the owner's limits. `id`: of the answer, if it has one already.
     """
     exchange = Exchange(
-        id=uuid4().hex,
+        id=id or uuid4().hex,
         path=path,
         caller="a batch" if key is None else key.name,
         key=key,

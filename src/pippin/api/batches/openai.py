@@ -9,7 +9,7 @@ from typing import IO, Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.batches.store import Line, Problem, Used
+from pippin.api.batches.store import Line, Problem
 from pippin.api.http.body import BYTE_ORDER_MARK
 from pippin.core.decoding import from_json
 
@@ -95,25 +95,6 @@ def _problems(text: bytes, endpoint: str, seen: set[str], number: int) -> Iterat
 def is_error(line: Line) -> bool:
     """Whether the result of a line belongs in the error file."""
     return line.status is None or not 200 <= line.status < 300
-
-
-def used(line: Line) -> Used:
-    """The usage that an answer reports: Chat, Completions and Embeddings count `prompt_tokens`, Responses
-    `input_tokens`."""
-    try:
-        told = from_json(line.reply or b"{}", dict[str, Any])
-    except msgspec.DecodeError:  # not written by this version: its tokens are not known
-        return Used()
-    usage = told.get("usage") or {}
-    given = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
-    written = usage.get("completion_tokens_details") or usage.get("output_tokens_details") or {}
-    return Used(
-        input=usage.get("prompt_tokens") or usage.get("input_tokens") or 0,
-        cached=given.get("cached_tokens") or 0,
-        output=usage.get("completion_tokens") or usage.get("output_tokens") or 0,
-        reasoning=written.get("reasoning_tokens") or 0,
-        models=frozenset({told["model"]} if "model" in told else ()),
-    )
 
 
 def result(line: Line) -> bytes:

@@ -11,8 +11,8 @@ from uuid import uuid4
 from msgspec import Struct, field
 
 from pippin.api.access.errors import INTERNAL
-from pippin.api.batches.openai import is_error, result, used
-from pippin.api.batches.store import Batch, BatchStore, Line, Status, StoredFile, Used
+from pippin.api.batches.openai import is_error, result
+from pippin.api.batches.store import Batch, BatchStore, Line, Status, StoredFile
 from pippin.api.dialects.shared.openai import encode_error
 from pippin.core.errors import ErrorReport, ServerError, trace_of
 
@@ -312,7 +312,6 @@ class BatchRunner:
     def _write_results(self, batch: Batch) -> None:
         counts = self._store.counts(batch)
         if counts.succeeded and batch.output_file is None:  # it exists if only the other could not be written
-            batch.used = Used()
             batch.output_file = self._result_file(batch, "output", self._results(batch, errors=False)).id
         if counts.failed or (counts.open and "expired" in batch.times):
             batch.error_file = self._result_file(batch, "error", self._results(batch, errors=True)).id
@@ -321,8 +320,6 @@ class BatchRunner:
         expired = "expired" in batch.times
         for line in self._store.lines(batch.id):
             if (line.status is not None or expired) and is_error(line) == errors:
-                if batch.used is not None and not errors:
-                    batch.used += used(line)
                 yield result(line) + b"\n"
 
     def _result_file(self, batch: Batch, what: str, pieces: Iterator[bytes]) -> StoredFile:

@@ -194,25 +194,6 @@ class Counts(Struct, frozen=True):
         return self.total - self.succeeded - self.failed
 
 
-class Used(Struct, frozen=True, kw_only=True):
-    """The usage of answers: tokens, and the models that gave the answers."""
-
-    input: int = 0
-    cached: int = 0  # of the input
-    output: int = 0
-    reasoning: int = 0  # of the output
-    models: frozenset[str] = frozenset()
-
-    def __add__(self, other: "Used") -> "Used":
-        return Used(
-            input=self.input + other.input,
-            cached=self.cached + other.cached,
-            output=self.output + other.output,
-            reasoning=self.reasoning + other.reasoning,
-            models=self.models | other.models,
-        )
-
-
 class Batch(Struct, kw_only=True, omit_defaults=True):
     """A batch. Times are seconds since the epoch; `input_file` holds its lines."""
 
@@ -231,7 +212,6 @@ class Batch(Struct, kw_only=True, omit_defaults=True):
     output_expires_after: int | None = None  # seconds
     times: dict[str, int] = field(default_factory=dict)  # when each status began
     counts: Counts | None = None  # of its lines, once it has ended
-    used: Used | None = None  # by the lines of its output file
 
     @property
     def ended(self) -> bool:

@@ -16,7 +16,7 @@ from pippin.api.access.exchange import exchange_of
 from pippin.api.access.guards import check_endpoint
 from pippin.api.batches.openai import Endpoint, read_lines
 from pippin.api.batches.runner import new_id
-from pippin.api.batches.store import Batch, Counts, Problem, StoredFile, Used
+from pippin.api.batches.store import Batch, Counts, Problem, StoredFile
 from pippin.api.dialects.responses.dialect import Metadata
 from pippin.api.dialects.shared.fields import Contract, invalid, unsupported
 from pippin.api.http.body import EventStream
@@ -184,24 +184,6 @@ class RequestCounts(Struct, kw_only=True):
     failed: int
 
 
-class InputDetails(Struct, kw_only=True):
-    cached_tokens: int
-
-
-class OutputDetails(Struct, kw_only=True):
-    reasoning_tokens: int
-
-
-class BatchUsage(Struct, kw_only=True):
-    """The tokens of the answers in the batch's output file."""
-
-    input_tokens: int
-    input_tokens_details: InputDetails
-    output_tokens: int
-    output_tokens_details: OutputDetails
-    total_tokens: int
-
-
 class BatchAnswer(Struct, kw_only=True):
     id: str
     endpoint: str
@@ -222,8 +204,6 @@ class BatchAnswer(Struct, kw_only=True):
     cancelled_at: int | None
     request_counts: RequestCounts
     metadata: dict[str, str] | None
-    model: str | None  # None until the results are written, and if they come from several models
-    usage: BatchUsage | None
     object: Literal["batch"] = "batch"
 
 
@@ -268,18 +248,6 @@ def drawn(batch: Batch, counts: Counts) -> BatchAnswer:
         cancelled_at=times.get("cancelled"),
         request_counts=RequestCounts(total=counts.total, completed=counts.succeeded, failed=counts.failed),
         metadata=batch.metadata or None,
-        model=next(iter(batch.used.models)) if batch.used and len(batch.used.models) == 1 else None,
-        usage=None if batch.used is None else _usage(batch.used),
-    )
-
-
-def _usage(used: Used) -> BatchUsage:
-    return BatchUsage(
-        input_tokens=used.input,
-        input_tokens_details=InputDetails(cached_tokens=used.cached),
-        output_tokens=used.output,
-        output_tokens_details=OutputDetails(reasoning_tokens=used.reasoning),
-        total_tokens=used.input + used.output,
     )
 
 

@@ -4,6 +4,7 @@
 
 import asyncio
 import time
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
 
@@ -135,12 +136,13 @@ class Responses:
         handler, exchange = self._api.handler, exchange_of(request.scope)
         history = self._api.store.for_owner(exchange.owner)
         dialect = SavingDialect(history)
-        operation = await handler.prepare(request, exchange, dialect, history=history)
+        body = await handler.json_of(request, bytes)
+        operation = await handler.prepare(request, exchange, dialect, history=history, body=body)
         encoder = operation.encoder
         if not isinstance(encoder, SavingEncoder):
             return await handler.answers.reply(request, exchange, operation)
         if encoder.background:
-            return await self._run_in_background(exchange, operation, encoder)
+            return await self._run_in_background(exchange, operation, encoder, body)
         return await handler.answers.reply(request, exchange, operation, encoder.save)
 
     async def count(self, request: Request) -> Response:
@@ -208,13 +210,16 @@ class Responses:
         return settled(turn.response)
 
     async def _run_in_background(
-        self, exchange: Exchange, operation: Operation, encoder: SavingEncoder
+        self, exchange: Exchange, operation: Operation, encoder: SavingEncoder, body: bytes
     ) -> Response:
         await self._api.service.find(operation.model)  # refuses an unknown one at once
-        own = response_id(operation.run)
+        own, store, owner = response_id(operation.run), self._api.store, exchange.owner
         answer = Answer(operation, exchange, NobodyWaits(), self._api.handler.answers)
-        running = BackgroundResponse(answer, encoder, encoder.keep)
-        self._background.add(exchange.owner, own, running)
+        await asyncio.to_thread(store.begins, owner, operation.run.id, body)
+        running = BackgroundResponse(
+            answer, encoder, encoder.keep, partial(store.ends, owner, operation.run.id)
+        )
+        self._background.add(owner, own, running)
         if operation.stream:
             return self._follow(running, -1)
         return json_reply(running.response)

@@ -1,11 +1,12 @@
-"""The state of the engines: `/v1/status`, `/v1/queue/stats`, `/v1/cache/stats`, `/v1/moe-offload/stats`, `/metrics`."""
+"""The state of the engines, and what was used: `/v1/status`, `/v1/usage`, `/metrics`, and statistics."""
 
 import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta, Struct
 from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,6 +15,7 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import exchange_of
 from pippin.api.routes.health import current_state, name_of_default, options_of, worker_body
 from pippin.api.routing import Api, both, json_reply
+from pippin.api.telemetry.ledger import Used
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
@@ -31,10 +33,21 @@ GIB = 1 << 30
 MIB = 1 << 20
 
 
+class UsageRow(Used, kw_only=True):
+    key: Annotated[str | None, Meta(description="The name of the key; null for callers without one.")]
+    model: str
+
+
+class UsageReply(Struct, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[UsageRow]
+
+
 def routes(api: Api) -> list[BaseRoute]:
     pages = StatusPages(api)
     return [
         *both("/status", pages.status),
+        *both("/usage", pages.usage, answer=UsageReply),
         *both("/queue/stats", pages.queue),
         *both("/cache/stats", pages.cache),
         *both("/moe-offload/stats", pages.experts),
@@ -95,6 +108,18 @@ class StatusPages:
                 },
             }
         )
+
+    async def usage(self, request: Request) -> Response:
+        """What each key has used of each model over the server's life; to a user, what the own key has."""
+        exchange = exchange_of(request.scope)
+        own = None if exchange.manages or exchange.key is None else exchange.key.name
+        found = await asyncio.to_thread(self.api.handler.answers.ledger.read)
+        rows = [
+            UsageRow(key=key or None, model=model, **asdict(used))
+            for (key, model), used in found.items()
+            if own in (None, key)
+        ]
+        return json_reply(UsageReply(data=rows))
 
     async def queue(self, request: Request) -> Response:
         """The sums, again as mlx-openai-server nests them (its parts are the worker's line and the batch, which are one

@@ -9,7 +9,7 @@ from pippin.api.answers.answer import Answer
 from pippin.api.dialects.responses.answer import ResponseAnswer
 from pippin.api.dialects.responses.encode import ResponsesEncoder
 from pippin.api.dialects.shared.frames import COMMENT, DONE
-from pippin.core.errors import ErrorReport
+from pippin.core.errors import SHUTTING_DOWN, ErrorReport
 
 FINISHED_KEPT: Final = 64
 """Finished responses of one owner whose events can still be followed; of older ones only the stored response exists."""
@@ -26,12 +26,14 @@ class BackgroundResponse:
         answer: Answer,
         encoder: ResponsesEncoder,
         saved: Callable[[ResponseAnswer], None],
+        ended: Callable[[], None] = lambda: None,
     ) -> None:
         """`encoder`: that of the answer. `saved` is called on a thread with the response object, before the run begins
-        and when it has ended."""
+        and when it has ended; so is `ended`, unless the server stops and the next one is to begin it again."""
         self._answer = answer
         self._encoder = encoder
         self._saved = saved
+        self._ended = ended
         self._cancelled = False
         self._events: list[bytes] = []
         self._changed = asyncio.Event()
@@ -81,6 +83,8 @@ class BackgroundResponse:
         finally:
             await self._answer.close()
             await asyncio.to_thread(self._saved, self.response)
+            if self._answer.failure != SHUTTING_DOWN:
+                await asyncio.to_thread(self._ended)
             self._wake()
 
     def _add(self, frames: bytes) -> None:

@@ -7,6 +7,7 @@ thread.
 import contextlib
 import hashlib
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
+import psutil
 from msgspec import Struct, field
 
 from pippin.api.sqlite import Schema, SQLite, open_file, open_memory
@@ -39,6 +41,10 @@ CREATE TABLE IF NOT EXISTS items (
 );
 CREATE INDEX IF NOT EXISTS items_entry ON items (owner, entry);
 CREATE INDEX IF NOT EXISTS entries_bytes ON entries (owner, bytes, created);
+CREATE TABLE IF NOT EXISTS running (
+    owner TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, process INTEGER NOT NULL,
+    PRIMARY KEY (owner, id)
+);
 """
 # A response that is stored again, for example when it has ended, keeps its time of creation.
 _PUT: Final = """INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, id) DO UPDATE
@@ -166,6 +172,27 @@ class ResponseStore:
                 "SELECT 1 FROM entries WHERE owner = ? AND id = ? AND kind = ?", (owner, id, kind)
             ).fetchone()
             return known is not None and _remove(transaction, owner, id)
+
+    def begins(self, owner: str, id: str, body: bytes) -> None:
+        """Note that a response in the background begins, which this body asks for: a server that follows begins it
+        again, unless it `ends`. A failure is only logged."""
+        values = (owner, id, body, os.getpid())
+        with contextlib.suppress(ServerError), self._database.transaction() as transaction:
+            transaction.execute("INSERT OR REPLACE INTO running VALUES (?, ?, ?, ?)", values)
+
+    def ends(self, owner: str, id: str) -> None:
+        """A response has ended. A failure is only logged."""
+        with contextlib.suppress(ServerError), self._database.transaction() as transaction:
+            transaction.execute("DELETE FROM running WHERE owner = ? AND id = ?", (owner, id))
+
+    def take_unfinished(self) -> list[tuple[str, str, bytes]]:
+        """Owner, id and body of each response that a server which is gone has begun and not ended. They are forgotten.
+        Raises `ServerError`."""
+        with self._database.transaction() as transaction:
+            found = transaction.execute("SELECT DISTINCT process FROM running").fetchall()
+            gone = [each for each in found if each[0] == os.getpid() or not psutil.pid_exists(each[0])]
+            query = "DELETE FROM running WHERE process = ? RETURNING owner, id, body"
+            return [row for process in gone for row in transaction.execute(query, process).fetchall()]
 
     def _is_crowded(self, transaction: sqlite3.Connection, now: float) -> bool:
         query = "SELECT COUNT(*), COALESCE(SUM(bytes), 0), MIN(created) FROM entries"

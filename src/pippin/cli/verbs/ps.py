@@ -12,11 +12,19 @@ from pippin.core.errors import ServerError
 
 
 def new_parser() -> Parser:
-    return client_parser("pippin ps", "List the models in memory of the running server.")
+    parser = client_parser("pippin ps", "List the models in memory of the running server.")
+    parser.add_argument(
+        "--usage",
+        action="store_true",
+        help="show what each key has used of each model, over the server's life",
+    )
+    return parser
 
 
 def run(arguments: Sequence[str]) -> int:
     parsed = new_parser().parse(arguments)
+    if parsed.usage:
+        return _usage(ask(parsed, "GET", "/v1/usage")["data"], as_json=parsed.json)
     health = ask(parsed, "GET", "/health")
     if "workers" not in health:
         raise ServerError(
@@ -34,6 +42,27 @@ def run(arguments: Sequence[str]) -> int:
             print(told)
     else:
         print("No model is in memory. Requests load them, or: pippin load MODEL")
+    return 0
+
+
+def _usage(rows: list[dict[str, Any]], *, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    names = (
+        "requests",
+        "prompt_tokens",
+        "cached_tokens",
+        "completion_tokens",
+        "forced_tokens",
+        "accepted_tokens",
+    )
+    heads = ("KEY", "MODEL", "REQUESTS", "PROMPT", "CACHED", "ANSWER", "FORCED", "ACCEPTED", "SECONDS")
+    cells = [
+        (row["key"] or "-", row["model"], *(str(row[name]) for name in names), f"{row['seconds']:.0f}")
+        for row in rows
+    ]
+    print(table(heads, cells) if cells else "Nothing was asked yet.")
     return 0
 
 

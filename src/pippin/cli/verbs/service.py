@@ -37,6 +37,7 @@ class Launchd:
             "EnvironmentVariables": dict(variables),
             "RunAtLoad": True,
             "KeepAlive": {"SuccessfulExit": False},
+            "ThrottleInterval": 1,  # seconds before it is started again
             "ExitTimeOut": SECONDS_TO_DRAIN,
             "ProcessType": "Interactive",  # not throttled as background work
             "StandardOutPath": log,

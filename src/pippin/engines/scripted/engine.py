@@ -24,8 +24,7 @@ from pippin.engines.places import first_of, places_of, yielding_to
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import scripted_tokens
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
-from pippin.output.checking import check_of
-from pippin.output.loops import LOOK_EVERY, Loops
+from pippin.output.checking import LOOK_EVERY, Loops, check_of
 from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
 from pippin.output.reasoning_formats import ReasoningFormat
 

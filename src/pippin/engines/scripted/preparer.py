@@ -19,8 +19,8 @@ from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.other_tasks import answer
 from pippin.engines.scripted.performance import Performance, perform
 from pippin.engines.scripted.script import Rule, find_rule, load_script
+from pippin.output.checking import repeated_calls
 from pippin.output.formats import reasoning_format, tool_format
-from pippin.output.loops import repeated_calls
 
 
 @dataclass(frozen=True)

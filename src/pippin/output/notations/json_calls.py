@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from pippin.output.calls import Calls
 from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.json_text import (
     StringDecoder,
@@ -12,7 +11,7 @@ from pippin.output.notations.json_text import (
     read_string_body,
     read_value,
 )
-from pippin.output.stream import Malformed, Markers, Reading
+from pippin.output.stream import Calls, Malformed, Markers, Reading
 
 NAMES = ("name", "tool_name", "function", "function_name")
 ARGUMENTS = ("arguments", "parameters", "args", "input")

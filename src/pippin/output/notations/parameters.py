@@ -4,10 +4,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from pippin.output.calls import Calls
 from pippin.output.notations.arguments import ArgumentsWriter, Untyped
 from pippin.output.notations.json_text import read_value
-from pippin.output.stream import Malformed, Markers, Put, Reading
+from pippin.output.stream import Calls, Malformed, Markers, Put, Reading
 
 _ATTRIBUTE = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|\'([^\']*)\'|([^\s"\'>]+))')
 _NAME = re.compile(r"[\w.:/$-]{1,128}")
@@ -84,7 +83,7 @@ def read_parameters(calls: Calls, name: str, tags: Tags, first: str | None = Non
     if first is None:
         yield from source.space()
         first = yield from source.literal(tags.opens, *tags.ends)
-    if first is None and (source.truncated or (yield from source.peek())):
+    if first is None:  # a head alone is no call: prose mentions it
         raise Malformed
     parameters = _Parameters(calls, name, tags)
     if first == tags.opens:

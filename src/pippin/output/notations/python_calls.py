@@ -5,10 +5,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from pippin.output.calls import Calls
 from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.literals import Notation, read_literal, word_value
-from pippin.output.stream import Malformed, Reading
+from pippin.output.stream import Calls, Malformed, Reading
 
 _NAME_END = re.compile(r"[^\w.\-]")
 _LINE_END = re.compile(r"[\n`]")

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar
-from pippin.output.stream import Malformed, Reading
+from pippin.output.stream import Calls, Malformed, Reading
 from pippin.output.tool_format import History, ToolFormat, write_json_tags
 from pippin.output.tool_parsers.deepseek import DEEPSEEK
 from pippin.output.tool_parsers.gemma import GEMMA4

@@ -4,11 +4,10 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.json_calls import read_arguments
 from pippin.output.notations.parameters import tool_name
-from pippin.output.stream import Markers, Reading
+from pippin.output.stream import Calls, Markers, Reading
 from pippin.output.tool_format import History, ToolFormat
 
 SECTION, SECTION_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"

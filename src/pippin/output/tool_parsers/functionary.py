@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from pippin.output.calls import Calls
 from pippin.output.channels import Channels, Route
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.parameters import read_function
-from pippin.output.stream import Reading
+from pippin.output.stream import Calls, Reading
 from pippin.output.tool_format import HeaderCalls, History, ToolFormat
 from pippin.output.tool_parsers.tagged import FUNCTION_TAGS
 

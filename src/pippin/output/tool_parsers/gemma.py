@@ -4,7 +4,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from pippin.output.calls import Calls
 from pippin.output.grammars import (
     MAYBE_LINE,
     Grammar,
@@ -18,7 +17,7 @@ from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.literals import PYTHON, Notation, read_key, read_literal, read_string_rest
 from pippin.output.notations.parameters import tool_name
 from pippin.output.notations.python_calls import read_python_arguments, read_python_call, write_python_call
-from pippin.output.stream import Malformed, Reading
+from pippin.output.stream import Calls, Malformed, Reading
 from pippin.output.tool_format import History, ToolFormat
 
 _NAME_END = re.compile(r"[{(\s]")

@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 
 from pippin.core.conversation import Tool
-from pippin.output.calls import Calls
-from pippin.output.grammars import MAYBE_LINE, Grammar, string
+from pippin.output.grammars import Grammar, string
 from pippin.output.notations.parameters import Tags, read_function
 from pippin.output.reasoning_formats import MUSE, next_message_of_muse, thoughts_of_muse
-from pippin.output.stream import Reading
+from pippin.output.stream import Calls, Reading
 from pippin.output.tool_format import History, ToolFormat
 
 
@@ -35,13 +34,12 @@ class InvokeCalls(ToolFormat):
 
     def invocation(self, grammar: Grammar, tool: Tool) -> str:
         """One call, without the block around it."""
-        inner = grammar.elements(tool, self._opening, self.tags.close, gap=MAYBE_LINE)
-        head = string(f'{self.invoke} name="{tool.name}">\n')
-        return f"{head} {inner} {MAYBE_LINE} {string(self.tags.ends[0] + chr(10))}"
 
-    def _opening(self, key: str, plain: bool) -> str:
-        typed = f' string="{str(plain).lower()}"' if self.typed else ""
-        return string(f'{self.tags.opens} name="{key}"{typed}>')
+        def head(key: str, plain: bool) -> str:
+            return f' name="{key}"' + (f' string="{str(plain).lower()}"' if self.typed else "")
+
+        begin = string(f'{self.invoke} name="{tool.name}">')
+        return f'{begin} {grammar.tagged_call(tool, self.tags, head)} "\\n"'
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.arguments import quoted
 from pippin.output.notations.json_calls import read_call, read_calls
-from pippin.output.stream import Reading
+from pippin.output.stream import Calls, Reading
 from pippin.output.tool_format import History, ToolFormat, json_between
 
 

@@ -3,11 +3,10 @@
 import re
 from dataclasses import dataclass
 
-from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.json_calls import read_rest_of_call
 from pippin.output.notations.parameters import tool_name
-from pippin.output.stream import Markers, Reading
+from pippin.output.stream import Calls, Markers, Reading
 from pippin.output.tool_format import History, ToolFormat
 
 BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"

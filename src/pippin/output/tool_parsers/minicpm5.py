@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
-from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.parameters import Tags, read_function
-from pippin.output.stream import Reading
+from pippin.output.stream import Calls, Reading
 from pippin.output.tool_format import ToolFormat
 
 TAGS = Tags(opens="<param", close="</param>", ends=("</function>",), cdata=True)
@@ -19,8 +18,8 @@ class FunctionElements(ToolFormat):
 
     def lark(self, grammar: Grammar) -> str:
         def called(tool: Tool) -> str:
-            inner = grammar.elements(tool, lambda key, _: string(f'<param name="{key}">'), TAGS.close)
-            return f"{string(chr(34) + tool.name + chr(34) + '>')} {inner} {grammar.mark(TAGS.ends[0])}"
+            arguments = grammar.tagged_call(tool, TAGS, lambda key, _: f' name="{key}"')
+            return f"{string(chr(34) + tool.name + chr(34) + '>')} {arguments}"
 
         return grammar.source(self.openers[0], grammar.calls(called), repeat=True)
 

@@ -4,12 +4,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from pippin.core.conversation import Tool
-from pippin.output.calls import Calls
-from pippin.output.grammars import MAYBE_LINE, Grammar, string, with_definitions
+from pippin.output.grammars import (
+    MAYBE_LINE,
+    Grammar,
+    is_text,
+    members_of,
+    separate_arguments,
+    string,
+    with_definitions,
+)
 from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.parameters import head_name, tool_name
 from pippin.output.schemas import property_schema, types_of
-from pippin.output.stream import SPACE, Malformed, Markers, Put, Reading, Source
+from pippin.output.stream import SPACE, Calls, Malformed, Markers, Put, Reading, Source
 from pippin.output.tool_format import ToolFormat
 
 TOKEN = "]<]minimax[>["
@@ -123,11 +130,10 @@ class MinimaxM3Calls(ToolFormat):
         token = grammar.mark(TOKEN)
 
         def invoked(tool: Tool) -> str:
-            inner = grammar.elements(
-                tool,
-                lambda key, _: f"{token} {string(f'<{key}>')}",
-                TOKEN,
-                closing=lambda key: string(f"</{key}>"),
+            schema = separate_arguments(tool)
+            inner = " ".join(
+                self._element(grammar, key, value, schema) + ("" if required else "?")
+                for key, value, required in members_of(schema)
             )
             head = string(f'<invoke name="{tool.name}">')
             return f"{token} {head} {inner} {token} {string('</invoke>')} {MAYBE_LINE}"
@@ -135,6 +141,13 @@ class MinimaxM3Calls(ToolFormat):
         call = grammar.rule(grammar.calls(invoked))
         opening, closing = grammar.mark("<tool_call>"), grammar.mark("</tool_call>")
         return grammar.source(TOKEN, f"{opening} {MAYBE_LINE} {grammar.several(call)} {token} {closing}")
+
+    def _element(self, grammar: Grammar, key: str, schema: Any, root: dict[str, Any]) -> str:
+        if is_text(schema, root):
+            value = grammar.text_value(schema, root, TOKEN)
+        else:
+            value = f"{grammar.json_value(schema, root)} {grammar.mark(TOKEN)}"
+        return grammar.rule(f"{grammar.mark(TOKEN)} {string(f'<{key}>')} {value} {string(f'</{key}>')}")
 
 
 FORMATS = (

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.arguments import quoted
 from pippin.output.notations.json_calls import read_arguments, read_array
 from pippin.output.notations.parameters import tool_name
-from pippin.output.stream import Markers, Reading
+from pippin.output.stream import Calls, Markers, Reading
 from pippin.output.tool_format import History, ToolFormat
 
 CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar
 from pippin.output.notations.literals import PYTHON
 from pippin.output.notations.python_calls import read_python_call, write_python_call
-from pippin.output.stream import Reading
+from pippin.output.stream import Calls, Reading
 from pippin.output.tool_format import History, ToolFormat
 
 START, END = "<|tool_call_start|>", "<|tool_call_end|>"

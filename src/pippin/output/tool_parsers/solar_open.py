@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.json_calls import read_rest_of_call
 from pippin.output.notations.parameters import tool_name
 from pippin.output.reasoning_formats import SOLAR_OPEN_ENVELOPE
-from pippin.output.stream import Markers, Reading
+from pippin.output.stream import Calls, Markers, Reading
 from pippin.output.tool_format import ToolFormat
 
 SECTION, SECTION_END = "<|tool_calls|>", "<|calls|>"

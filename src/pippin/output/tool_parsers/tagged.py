@@ -4,19 +4,21 @@ A reader accepts all three bodies, whichever its family writes: JSON, `<function
 keys and values. Models mix them up more often than templates do.
 """
 
-from collections.abc import Callable
+import re
+import shlex
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from pippin.core.conversation import Tool
-from pippin.output.calls import Calls
 from pippin.output.grammars import MAYBE_LINE, Grammar, string
+from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.json_calls import read_arguments, read_array, read_call
 from pippin.output.notations.parameters import Tags, read_function, read_parameters, tool_name
-from pippin.output.stream import Markers, Reading
+from pippin.output.stream import Calls, Malformed, Markers, Reading
 from pippin.output.tool_format import History, ToolFormat, write_json_tags
 
 FUNCTION = "<function"
+LONGEST_PLAIN = 2048  # characters of a call without tags
 BRACKET = "[Calling tool:"
 FUNCTION_TAGS = Tags(
     opens="<parameter",
@@ -35,6 +37,29 @@ KEY_TAGS = Tags(
     close="</arg_value>",
     ends=("</tool_call>",),
 )
+
+
+def _put_plain(calls: Calls, text: str) -> None:
+    """A call as a name alone, `f {"a": 1}` or `f a=1 b=2`, as mlx-lm's parser reads GLM's slips. Raises `Malformed`."""
+    name, _, rest = re.sub(r"\s+", " ", text.strip(), count=1).partition(" ")
+    name = tool_name(name)
+    calls.start(name)
+    if rest.startswith("{"):
+        calls.arguments(rest)
+        return
+    arguments = ArgumentsWriter(calls.arguments, calls.schema(name), "json")
+    try:
+        words = shlex.split(rest)
+    except ValueError:
+        raise Malformed from None
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not (key and equals):
+            raise Malformed
+        arguments.begin(key)
+        arguments.put(value)
+        arguments.end()
+    arguments.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,17 +104,19 @@ class TaggedCalls(ToolFormat):
 
     def _read_keys(self, calls: Calls) -> Reading[None]:
         tags = self.key_tags
-        text, found = yield from calls.source.before(Markers((tags.opens, *tags.ends)))
-        name = tool_name(text)
-        calls.start(name)
+        text, found = yield from calls.source.before(Markers((tags.opens, *tags.ends)), LONGEST_PLAIN)
         if found in tags.ends:
+            _put_plain(calls, text)
             calls.end()
         else:
+            name = tool_name(text)
+            calls.start(name)
             yield from read_parameters(calls, name, tags, found)
 
     def lark(self, grammar: Grammar) -> str:
-        body = grammar.calls(lambda tool: self._body(grammar, tool))
-        rest = f"{body} {grammar.mark(self.closers[0])}"
+        rest = grammar.calls(lambda tool: self._body(grammar, tool))
+        if self.body != "keys":  # which end with the block
+            rest += f" {grammar.mark(self.closers[0])}"
         return grammar.source(self.openers[0], rest, repeat=True, separator=MAYBE_LINE)
 
     def _body(self, grammar: Grammar, tool: Tool) -> str:
@@ -97,26 +124,10 @@ class TaggedCalls(ToolFormat):
             case "json":
                 return f'"\\n" {grammar.json_call(tool)} "\\n"'
             case "function":
-                tags = self.function_tags
-                inner = grammar.elements(
-                    tool,
-                    lambda key, _: string(f"{tags.opens}={key}>"),
-                    tags.close,
-                    lines=tags.lines,
-                    gap=MAYBE_LINE,
-                )
-                head = string(f"\n<function={tool.name}>\n")
-                return f"{head} {inner} {string('</function>' + chr(10))}"
+                arguments = grammar.tagged_call(tool, self.function_tags, lambda key, _: f"={key}")
+                return f"{string(f'{chr(10)}<function={tool.name}>')} {arguments} {MAYBE_LINE}"
             case "keys":
-                inner = grammar.elements(
-                    tool, self._key_opening(grammar), self.key_tags.close, gap=MAYBE_LINE
-                )
-                return f"{string(tool.name)} {MAYBE_LINE} {inner} {MAYBE_LINE}"
-
-    def _key_opening(self, grammar: Grammar) -> Callable[[str, bool], str]:
-        tags = self.key_tags
-        opens, head_end, value_opens = map(grammar.mark, (tags.opens, tags.head_end, tags.value_opens or ""))
-        return lambda key, _: f"{opens} {string(key)} {head_end} {MAYBE_LINE} {value_opens}"
+                return f"{string(tool.name)} {grammar.tagged_call(tool, self.key_tags, lambda key, _: key)}"
 
 
 @dataclass(frozen=True, kw_only=True)

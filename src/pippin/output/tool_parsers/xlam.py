@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from pippin.output.calls import Calls
 from pippin.output.grammars import Grammar
 from pippin.output.notations.json_calls import read_array
-from pippin.output.stream import Reading
+from pippin.output.stream import Calls, Reading
 from pippin.output.tool_format import ToolFormat
 
 

@@ -1,14 +1,21 @@
 """The real `google-genai` client over a socket against a worker that plays a script, and requests as `curl` has."""
 
+import json
 from collections.abc import Iterator
 from typing import Any, Final
 
 import httpx
+import msgspec
 import pytest
 from google import genai
 from google.genai import errors, types
 from pydantic import BaseModel
 
+from pippin.api.dialects.base import DecodeContext
+from pippin.api.dialects.gemini.dialect import GeminiDialect
+from pippin.core.errors import ErrorReport
+from pippin.core.events import Accepted, PartDelta, PartStarted
+from tests.api.dialects.golden import RUN
 from tests.api.live_server import MODEL, live_server
 
 SCRIPT: Final[dict[str, Any]] = {
@@ -257,8 +264,21 @@ def test_a_stream_that_fails_ends_with_its_error(tmp_path_factory: pytest.TempPa
         with pytest.raises(errors.ServerError) as raised:
             list(client.models.generate_content_stream(model=MODEL, contents="break"))
         assert raised.value.status == "INTERNAL"
-        pieces = post(address, "streamGenerateContent", contents=said("break")).json()
-        assert pieces[-1]["error"]["status"] == "INTERNAL"
+
+
+@pytest.mark.parametrize("text", ["", "one"])
+def test_an_array_that_fails_ends_with_the_error(text: str) -> None:
+    body = msgspec.json.encode({"contents": said("Hi")})
+    dialect = GeminiDialect("array")
+    encoder = dialect.encoder(dialect.decode(body, DecodeContext()), RUN)
+    drawn = encoder.start([Accepted(prompt_tokens=1)]) + encoder.keep_alive()
+    if text:
+        drawn += encoder.event(PartStarted(0, 0, "text")) + encoder.event(PartDelta(0, 0, text))
+    pieces = json.loads(
+        drawn + encoder.failed(ErrorReport(kind="overloaded", message="Full.")) + encoder.end()
+    )
+    assert len(pieces) == 1 + bool(text)
+    assert pieces[-1]["error"]["status"] == "UNAVAILABLE"
 
 
 def test_keys_are_shown_as_google_s_clients_do(tmp_path_factory: pytest.TempPathFactory) -> None:

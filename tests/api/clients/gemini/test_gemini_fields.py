@@ -7,6 +7,7 @@ from typing import Any, Final, get_args
 import msgspec
 import pytest
 from google.genai import types
+from pydantic import BaseModel
 
 from pippin.api.dialects.gemini import content, dialect, tools
 from pippin.api.dialects.shared.fields import Contract, names_of
@@ -83,7 +84,7 @@ def test_every_type_inside_it_is_looked_at(name: str) -> None:
 
 
 def kinds_in(annotation: Any) -> set[type]:
-    if inspect.isclass(annotation) and issubclass(annotation, types._common.BaseModel):
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         return {annotation}
     return {kind for each in get_args(annotation) for kind in kinds_in(each)}
 

@@ -1,15 +1,21 @@
 """The table in docs/formats.md of what templates do with conversations; run as a module, it writes the page."""
 
 import json
+import re
+import string
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from pippin.api.dialects.base import DecodeContext
+from pippin.core.conversation import ToolCall, ToolResult
 from pippin.core.errors import ServerError
-from tests.engines.language.prompt.histories import HISTORIES, Conversation
-from tests.engines.language.prompt.test_forms import Template
-from tests.output.families import FAMILIES
+from tests.engines.language.prompt.histories import AGENT, HISTORIES, Conversation
+from tests.engines.language.prompt.test_forms import Template, answers
+from tests.output.families import FAMILIES, Family
 from tests.reports.test_same_conversations import DIALECTS, WRITTEN
 
 PAGE = Path(__file__).parents[4] / "docs" / "formats.md"
@@ -35,11 +41,37 @@ def in_dialect(path: str, name: str) -> Conversation:
 
 def outcome(template: Template, path: str, name: str) -> str:
     """What a template needs to write a history whole: kept, the changes, or refused."""
+    messages = in_dialect(path, name)
     try:
-        needed = template.needed(name, in_dialect(path, name))
+        needed = [form.replace("_", " ") for form in template.needed(name, messages)]
     except ServerError:
         return REFUSED
-    return " + ".join(form.replace("_", " ") for form in needed) or KEPT
+    changed = template.forms.of(messages, tools=name in AGENT, generation=answers(HISTORIES[name]))
+    needed += [change for change in conversions(template, changed) if change not in needed]
+    return " + ".join(needed) or KEPT
+
+
+def conversions(template: Template, messages: Conversation) -> Iterator[str]:
+    """What is changed of a conversation because the template takes the like nowhere."""
+    converted = template.renderer.converter.convert(messages, ())
+    calls = any(isinstance(part, ToolCall | ToolResult) for message in messages for part in message.parts)
+    if calls and not any(entry.get("tool_calls") or "tool_call_id" in entry for entry in converted):
+        yield "calls as text"
+    roles = Counter(entry["role"] for entry in converted)
+    before = Counter("system" if message.role == "developer" else message.role for message in messages)
+    if roles["system"] + roles["developer"] < before["system"]:
+        yield "one system" if roles["system"] + roles["developer"] else "system in turn"
+    if not calls and before["system"] < len(messages) and roles["user"] < before["user"]:
+        yield "merged turns"
+
+
+def why(family: Family) -> str:
+    """What a template says to the simplest conversation, which it refuses."""
+    with pytest.raises(ServerError) as refused:
+        Template(family).needed("one turn")
+    reason = str(refused.value.__cause__ or refused.value.report.message)
+    found = re.search(r"\((.*)\)\. Leave", refused.value.report.message)
+    return (found[1] if found else reason).partition(". ")[0]
 
 
 def rows() -> dict[str, Row]:
@@ -67,9 +99,15 @@ def table() -> str:
     letters = {KEPT: ".", REFUSED: "x"}
     for cell, _ in counts.most_common():
         letters.setdefault(cell, chr(ord("a") + len(letters) - 2))
-    heads = [chr(ord("A") + number) for number in range(len(kinds))]
+    heads = (string.ascii_uppercase + string.digits)[: len(kinds)]
     told = [f"- {head}: {', '.join(columns[kind])}" for head, kind in zip(heads[1:], kinds[1:], strict=True)]
     cells = {name: "".join(letters[kind[number]] for kind in kinds) for number, name in enumerate(lines)}
+    refusing = [
+        family
+        for family, column in zip(FAMILIES, zip(*lines.values(), strict=True), strict=True)
+        if REFUSED in column
+    ]
+    reasons = "; ".join(f"`{family.file}`: {why(family)}" for family in refusing)
     grid = [f"{row} {name}" for name, row in cells.items() if set(row) != {".", "x"}]
     legend = "; ".join(f"`{letter}` {cell}" for cell, letter in letters.items())
     return "\n".join(
@@ -77,10 +115,10 @@ def table() -> str:
             f"- A: the other {len(columns[kinds[0]])}",
             *told,
             "",
-            f"{legend}. {len(lines) - len(grid)} more rows are `{cells['one turn']}`.",
+            f"{legend}. {len(lines) - len(grid)} more rows are `{cells['one turn']}`. Refused by {reasons}.",
             "",
             "```text",
-            "".join(heads),
+            heads,
             *grid,
             "```",
         ]

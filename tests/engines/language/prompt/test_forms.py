@@ -208,14 +208,28 @@ def test_a_thought_that_a_text_begins_with_is_the_templates_to_take_out() -> Non
 @pytest.mark.parametrize("file", ["Qwen-Qwen3-0.6B", "HuggingFaceTB-SmolLM3-3B", "GLM-4.6"])
 def test_a_conversation_that_a_template_writes_whole_stays_as_it_is(file: str) -> None:
     template = Template(family(file))
-    for name in (
-        "system and three turns",
-        "call and result",
-        "two calls",
-        "user behind a result",
-        "late system",
-    ):
+    for name in ("system and three turns", "call and result", "two calls", "user behind a result"):
         assert template.needed(name) == (), name
+
+
+@pytest.mark.parametrize(
+    ("file", "kept", "changed"),
+    [
+        ("Qwen-Qwen3-0.6B", ("late system", "system at the end", "late system between steps"), ()),
+        (
+            "Mistral-Small-3.2-24B-Instruct-2506",
+            ("system at the end", "system behind a result"),
+            ("late system",),
+        ),
+        ("Qwen3.5-4B", (), ("late system", "system at the end", "late system between steps")),
+    ],
+)
+def test_what_the_system_says_late_stays_where_the_template_writes_it(
+    file: str, kept: tuple[str, ...], changed: tuple[str, ...]
+) -> None:
+    template = Template(family(file))
+    assert [template.needed(name) for name in kept] == [()] * len(kept)
+    assert {template.needed(name) for name in changed} <= {("late_system_in_turn",)}
 
 
 def test_a_turn_that_no_form_can_express_is_refused_by_its_place() -> None:
@@ -243,6 +257,15 @@ def test_what_was_found_for_a_kind_of_conversation_is_not_tried_again() -> None:
     for number in range(3):
         forms.of((SYSTEM, says("user", f"Question {number}")), tools=False)
     assert calls["render"] == 1
+
+
+@pytest.mark.parametrize("file", ["Qwen-Qwen3-0.6B", "GLM-4.6", "meta-llama-Llama-3.1-8B-Instruct"])
+def test_a_result_stands_where_its_call_is_looked_for(file: str) -> None:
+    """Parallel calls end in any order. A template that writes no ids leaves it to the order which result is whose."""
+    prompt = Template(family(file)).prompt("two calls, results the other way")
+    assert prompt.index("RES1") < prompt.index("RES2")
+    assert prompt.index("ARG1") < prompt.rindex("RES1")
+    assert prompt.index("ARG2") < prompt.rindex("RES2")
 
 
 def test_calls_whose_ids_are_used_again_keep_their_own_results() -> None:

@@ -27,13 +27,16 @@ TEXTS = (
     "<|im_start|>system\n<|im_end|> [INST] x [/INST] <s> </s> <|channel|>final<|message|> <start_of_turn>",
     "a\r\nb",
     "cat /thinking.txt a/no_think/b //think",
+    "\\ufdee \\\\ufdee <|im_end|>",
 )
 SWITCHING = ("HuggingFaceTB-SmolLM3-3B", "NVIDIA-Nemotron-Nano-v2")
 
 
 def holding(text: str) -> dict[str, Conversation]:
     """Conversations in which somebody says a text."""
-    written = ToolCall("call_1", "alpha", json.dumps({"qkey": text}))
+    written, nested = (
+        ToolCall("call_1", "alpha", json.dumps({"qkey": value})) for value in (text, [{"a": text}])
+    )
     return {
         "user": (says("user", text),),
         "earlier user": (says("user", text), SAID, MORE),
@@ -42,6 +45,7 @@ def holding(text: str) -> dict[str, Conversation]:
         "assistant": (ASKED, says("assistant", text), MORE),
         "beside a call": (ASKED, Message("assistant", (Text(text), call(1))), result(1)),
         "argument": (ASKED, Message("assistant", (written,)), result(1)),
+        "nested argument": (ASKED, Message("assistant", (nested,)), result(1)),
         "result": (ASKED, Message("assistant", (call(1),)), result(1, text)),
         "orphan": (ASKED, result(9, text), MORE),
     }
@@ -55,7 +59,7 @@ def request_of(messages: Conversation) -> GenerationRequest:
 def is_in(text: str, prompt: str) -> bool:
     text = text.strip()
     written = (json.dumps(text, ensure_ascii=escaped)[1:-1] for escaped in (True, False))
-    return any(each in prompt for each in (text, *written))
+    return any(each in prompt for each in (text, *written, repr(text)[1:-1]))
 
 
 def lost(template: str) -> list[tuple[str, str]]:
@@ -68,7 +72,7 @@ def lost(template: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("template", ["Qwen3.5-4B", "openai-gpt-oss-120b", *SWITCHING])
+@pytest.mark.parametrize("template", ["Qwen3.5-4B", "openai-gpt-oss-120b", "Reka-Edge", *SWITCHING])
 def test_any_text_is_in_the_prompt_of_a_template_that_looks_into_texts(template: str) -> None:
     assert lost(template) == []
 
@@ -78,6 +82,15 @@ def test_any_text_is_in_the_prompt_of_a_template_that_looks_into_texts(template:
 def test_any_text_is_in_the_prompt_of_every_template(family: Family) -> None:
     if family.file not in NO_CONVERSATIONS:
         assert lost(family.file) == []
+
+
+@pytest.mark.parametrize("template", ["Reka-Edge", "ByteDance-Seed-OSS", "llama4_pythonic"])
+def test_markers_in_values_that_a_template_escapes_are_text(template: str) -> None:
+    """What shields markers is escaped, too, where a template writes JSON of ASCII or lists of Python."""
+    call = ToolCall("call_1", "alpha", json.dumps({"qkey": ["<|im_end|>"]}))
+    text = text_of(prepared(template), request_of((ASKED, Message("assistant", (call,)), result(1))))
+    assert "<|im_end|>" in text
+    assert "ufdee" not in text
 
 
 @pytest.mark.parametrize(

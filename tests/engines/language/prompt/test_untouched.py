@@ -66,11 +66,12 @@ def turn(message: Message, ids: CallIds, arguments: str) -> dict[str, Any]:
 
 
 def is_whole(prompt: str, messages: Conversation, *, tools: bool) -> bool:
-    """Whether all that is said is in a prompt, in order, and the tools on offer."""
+    """Whether all that is said is in a prompt, in order, results in that of their calls, and the tools on offer."""
     opening = next((n for n, message in enumerate(messages) if message.role != "system"), len(messages))
     systems: list[str] = []
     said: list[str] = []
-    results: list[str] = []
+    results: list[tuple[int, str]] = []
+    calls: dict[str, int] = {}
     for number, message in enumerate(messages):
         for part in message.parts:
             match part:
@@ -78,12 +79,15 @@ def is_whole(prompt: str, messages: Conversation, *, tools: bool) -> bool:
                     systems.append(text.strip())
                 case Text(text):
                     said.append(text.strip())
-                case ToolCall(_, name, arguments):
+                case ToolCall(id_, name, arguments):
+                    calls[id_] = len(calls)
                     said += [name, *json.loads(arguments or "{}").values()]
-                case ToolResult(_, parts):
-                    results += [inner.text for inner in parts if isinstance(inner, Text)]
+                case ToolResult(id_, parts):
+                    place = calls.get(id_, 0)
+                    results += [(place, inner.text) for inner in parts if isinstance(inner, Text)]
+    as_called = [text for _, text in sorted(results, key=lambda result: result[0])]
     offered = ("A key.", "Does beta.") if tools else ()
-    ordered = all(in_order(prompt, words) for words in (systems, said, results))
+    ordered = all(in_order(prompt, words) for words in (systems, said, as_called))
     return ordered and all(word in prompt for word in offered)
 
 
@@ -97,12 +101,6 @@ def in_order(prompt: str, words: list[str]) -> bool:
     return True
 
 
-def says_late(messages: Conversation) -> bool:
-    """Whether the system speaks after others."""
-    roles = [message.role for message in messages]
-    return "system" in roles[roles.count("system") :]
-
-
 def touched(family: Family) -> list[str]:
     """Histories whose prompt is another than the template's own, though that has everything."""
     template = Template(family)
@@ -110,8 +108,6 @@ def touched(family: Family) -> list[str]:
     for name, messages in SENT.items():
         tools = name in AGENT
         if tools and not converter.traits.tool_calls:  # results are written as their calls are: as text
-            continue
-        if says_late(messages) and not converter.traits.late_system:  # it loses such words elsewhere
             continue
         variables: dict[str, Any] = {"add_generation_prompt": answers(messages), **template.variables}
         if tools or converter.traits.no_tools:

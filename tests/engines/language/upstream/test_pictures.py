@@ -2,12 +2,14 @@
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
 
+from pippin.engines.language.upstream.mlx_vlm.idefics2 import InTheirPlaces
 from pippin.engines.language.upstream.pictures import cubic, each_alone
 from pippin.engines.language.upstream.reading import load_model
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
@@ -44,3 +46,17 @@ def test_the_last_norm_of_an_encoder_has_the_epsilon_of_its_configuration(
     assert (
         [norm.eps for norm in norms] == [model.config.vision_config.layer_norm_eps] != [nn.LayerNorm(2).eps]
     )
+
+
+def test_patches_of_idefics_2_have_the_positions_that_transformers_gives_them() -> None:
+    config = SimpleNamespace(hidden_size=1, image_size=4, patch_size=1, num_channels=3)
+    embeddings = InTheirPlaces(config)
+    embeddings.position_embedding.weight = mx.arange(16, dtype=mx.float32)[:, None]
+    embeddings.patch_embedding.weight = mx.zeros_like(embeddings.patch_embedding.weight)
+    embeddings.patch_embedding.bias = mx.zeros(1)
+    whole, part = np.ones((4, 4), bool), np.zeros((4, 4), bool)
+    part[:2, :3] = True
+    found = embeddings(mx.zeros((2, 4, 4, 3)), mx.array(np.stack([whole, part])))
+    assert found[0, :, 0].tolist() == [*range(16)]
+    # Idefics2VisionEmbeddings: a part of two rows and three columns stands for the whole picture.
+    assert found[1, :, 0].tolist() == [0, 1, 2, 0, 8, 9, 10, 0] + 8 * [0]

@@ -32,7 +32,7 @@ USUAL = (
     *("qwen3_vl", "smolvlm"),
 )
 OTHERS = (
-    *("glm4v", "glm4v_moe", "glm_ocr", "llama4", "llava_onevision", "muse_glimmer"),
+    *("glm4v", "glm4v_moe", "glm_ocr", "idefics2", "llama4", "llava_onevision", "muse_glimmer"),
     *("paddleocr_vl", "qwen3_5_moe", "qwen3_vl_moe"),
 )
 TEXT = [1, 5, 9, 14, 33, 2, 70]

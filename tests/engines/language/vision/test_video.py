@@ -4,7 +4,6 @@ import io
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_vlm.generate.video import resolve_video_inputs
@@ -198,29 +197,13 @@ def test_a_model_of_pictures_is_shown_the_frames_of_a_video(
 
 @pytest.mark.long
 def test_glm4v_sees_each_frame_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tower in mlx-vlm cuts a row of pictures in three (`Glm4vVisionAttention`), so that those from the third on
-    attend to each other. In transformers, and here, no picture sees another."""
-    from mlx_vlm.models.glm4v.vision import VisionModel
-
-    together = VisionModel.__call__
-
-    def one_by_one(tower: VisionModel, patches: mx.array, grids: mx.array, **given: Any) -> mx.array:
-        ends = np.cumsum(np.array(grids).prod(-1))
-        parts = mx.split(patches, ends[:-1].tolist())
-        return mx.concatenate(
-            [together(tower, part, grids[n : n + 1], **given) for n, part in enumerate(parts)]
-        )
-
     bench = opened("glm4v", tmp_path, monkeypatch)
     film = video(24)
-    few = bench.job("few", Video(Inline(film), max_frames=3), "What?")
-    assert bench.alone(few) == bench.judged("What?", frames_of(film, max_frames=3))
-    frames = frames_of(film)
+    for most in (3, None):
+        frames = frames_of(film, max_frames=most)
+        found = bench.alone(bench.job(f"{most}", Video(Inline(film), max_frames=most), "What?"))
+        assert found == bench.judged("What?", frames)
     assert len(frames) > 3
-    found = bench.alone(bench.job("all", Video(Inline(film)), "What?"))
-    assert found != bench.judged("What?", frames)
-    monkeypatch.setattr(VisionModel, "__call__", one_by_one)
-    assert found == bench.judged("What?", frames)
 
 
 def test_pictures_whose_positions_a_model_cannot_give_refuse_their_request_alone(

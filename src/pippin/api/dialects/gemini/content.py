@@ -181,7 +181,7 @@ class ContentsReader:
                     self._say("user", self._plain(part, path))
 
     def _of_model(self, part: ContentPart, at: str) -> list[Part]:
-        if part.thought:
+        if part.thought and part.function_call is None:
             return [Reasoning(part.text)] if part.text else []
         said: list[Part] = []
         if (call := part.function_call) is not None:

@@ -40,7 +40,7 @@ from pippin.core.requests import Choice, GenerationRequest, OutputFormat, Thinki
 
 PATH: Final = "/v1beta/models/{model:path}"
 CONFIG: Final = "generationConfig"
-ANY_JSON: Final = {"type": ["object", "array"]}
+ANY_JSON: Final[dict[str, Any]] = {"type": ["object", "array"]}
 """What `application/json` alone asks for."""
 SAMPLED: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
 UNSPECIFIED: Final = "THINKING_LEVEL_UNSPECIFIED"

@@ -75,6 +75,7 @@ class TopTokens(Struct, kw_only=True):
 class LogprobsResult(Struct, kw_only=True, rename="camel"):
     chosen_candidates: list[ChosenToken]
     top_candidates: list[TopTokens]
+    log_probability_sum: float
 
 
 class Candidate(Struct, kw_only=True, omit_defaults=True, rename="camel"):
@@ -177,6 +178,7 @@ def logprobs_of(tokens: Sequence[Token]) -> LogprobsResult:
 
     return LogprobsResult(
         chosen_candidates=[chosen(token) for token in tokens],
+        log_probability_sum=sum(finite(token.logprob) for token in tokens),
         top_candidates=[TopTokens(candidates=[chosen(other) for other in token.top]) for token in tokens],
     )
 

@@ -272,11 +272,12 @@ def refused(sentence: str) -> Meta:
 @functools.cache
 def _refusals(type: type[msgspec.Struct]) -> tuple[tuple[str, str, str], ...]:
     """The refused fields of a struct: attribute, name on the wire, and sentence."""
-    return tuple(
-        (own.name, own.encode_name, own.type.extra["refused"])  # type: ignore[index]
-        for own in type_of(type).fields  # type: ignore[attr-defined]
-        if isinstance(own.type, inspect.Metadata) and "refused" in (own.type.extra or {})
-    )
+    found = []
+    for own in type_of(type).fields:  # type: ignore[attr-defined]
+        match own.type:
+            case inspect.Metadata(extra={"refused": str(sentence)}):
+                found.append((own.name, own.encode_name, sentence))
+    return tuple(found)
 
 
 def check_refused(given: msgspec.Struct, path: str) -> None:

@@ -27,6 +27,7 @@ export function startNow(place) {
   const byModel = new MemoryPlots();
   const requests = element("tbody");
   const memory = element("tbody");
+  const used = element("tbody");
   const totals = element("p", { class: "quiet" });
   place.append(
     element("h2", {}, "Now"),
@@ -37,6 +38,8 @@ export function startNow(place) {
     element("h3", {}, "Memory by model"),
     wide("Memory by model", ["Model", "State", "In memory", "Requests"], memory),
     byModel.node,
+    element("h3", {}, "Used over the server's life"),
+    wide("Used by key and model", ["Key", "Model", "Requests", "Prompt tokens", "Cached", "Answer tokens", "Busy for"], used),
   );
 
   async function look() {
@@ -45,6 +48,7 @@ export function startNow(place) {
     byModel.add(status.model_manager.models);
     totals.textContent = totalsOf(status);
     redraw(requests, status.requests.map(requestRow), "No request is running.", 8);
+    redraw(used, (await askJson("/v1/usage")).data.map(usedRow), "Nothing was asked yet.", 7);
     redraw(memory, status.model_manager.models.map(memoryRow), "No model is in memory.", 4);
   }
 
@@ -111,6 +115,12 @@ function requestRow(request) {
 
 function memoryRow({ id, state, footprint_bytes: footprint, active }) {
   const cells = [id, state, footprint ? bytes(footprint) : "", whole(active)];
+  return element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
+}
+
+function usedRow(row) {
+  const counts = [row.requests, row.prompt_tokens, row.cached_tokens, row.completion_tokens].map(whole);
+  const cells = [row.key ?? "without a key", row.model, ...counts, seconds(row.seconds)];
   return element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
 }
 

@@ -46,7 +46,7 @@ SPACING: Final[dict[JsonSpacing, dict[str, Any]]] = {
 
 _MALFORMED = re.compile(r"regex parse error|Invalid type: |Pointer '")
 """Errors of schemas that are none, whatever a compiler supports ..."""
-_UNSUPPORTED = re.compile("look-around|backreferences")
+_UNSUPPORTED = re.compile("look-around|backreferences|unrecognized escape")
 """... but for these, which other programs do support."""
 _UNIMPLEMENTED = re.compile(r'Unimplemented keys: \["([^"]+)"')
 _BAD_VALUE = (

@@ -30,6 +30,7 @@ Render = Callable[[Conversation, tuple[Tool, ...], bool], str]
 """Renders a conversation with tools on offer, and with the beginning of an answer if the flag says so. Raises
 `ServerError` where the template refuses it."""
 
+SYSTEM: Final = ("system", "developer")
 MOST_FORMS: Final = 3
 """Most changes that are combined."""
 MOST_KEPT: Final = 512
@@ -57,6 +58,25 @@ def one_call_a_turn(messages: Conversation) -> Conversation:
                 moved.add(id(result))
                 split.append(Message("tool", (result,)))
     return tuple(split)
+
+
+def results_as_called(messages: Conversation) -> Conversation:
+    """Results in the order of their calls, for a template that does not say whose they are."""
+    changed = list(messages)
+    for index, message in enumerate(messages):
+        calls = [part.id for part in message.parts if isinstance(part, ToolCall)]
+        order = {id_: place for place, id_ in enumerate(calls)}
+        run = list(itertools.takewhile(_only_results, messages[index + 1 :])) if len(calls) > 1 else []
+        parts = [
+            replace(part, name=part.name or each.name)
+            for each in run
+            for part in each.parts
+            if isinstance(part, ToolResult)
+        ]
+        ordered = iter(sorted(parts, key=lambda part: order.get(part.call_id, len(order))))
+        for place, each in enumerate(run, index + 1):
+            changed[place] = replace(each, parts=tuple(itertools.islice(ordered, len(each.parts))), name=None)
+    return tuple(changed)
 
 
 def text_before_calls(messages: Conversation) -> Conversation:
@@ -110,10 +130,9 @@ def answered_results(messages: Conversation) -> Conversation:
 
 def user_first(messages: Conversation) -> Conversation:
     """An empty turn of the user before an assistant that speaks first."""
-    spoken = [message for message in messages if message.role not in ("system", "developer")]
-    if not spoken or spoken[0].role == "user":
+    first = _opening(messages)
+    if first == len(messages) or messages[first].role == "user":
         return messages
-    first = messages.index(spoken[0])
     return (*messages[:first], Message("user", (Text(""),)), *messages[first:])
 
 
@@ -125,21 +144,49 @@ def asked(messages: Conversation) -> Conversation:
 
 
 def one_system(messages: Conversation) -> Conversation:
-    """All that the system says in one message at the start."""
-    said = [message for message in messages if message.role in ("system", "developer")]
-    if len(said) < 2:
+    """All that the system says at the start in one message."""
+    opening = messages[: _opening(messages)]
+    if len(opening) < 2:
         return messages
-    parts = tuple(part for message in said for part in message.parts)
-    return (replace(said[0], parts=parts), *(message for message in messages if message not in said))
+    parts = tuple(part for message in opening for part in message.parts)
+    return (replace(opening[0], parts=parts), *messages[len(opening) :])
 
 
 def system_in_turn(messages: Conversation) -> Conversation:
     """What the system says at the start at the head of the user's first turn."""
-    first = next((n for n, message in enumerate(messages) if message.role not in ("system", "developer")), 0)
+    first = _opening(messages)
     said = tuple(part for message in messages[:first] for part in message.parts)
-    if not said or messages[first].role != "user":
+    if not said or first == len(messages) or messages[first].role != "user":
         return messages
     return (replace(messages[first], parts=(*said, *messages[first].parts)), *messages[first + 1 :])
+
+
+def late_system_in_turn(messages: Conversation) -> Conversation:
+    """What the system says later as marked text of the turns around it, so that the computed prefix of a conversation
+    stays valid in its next turn.
+
+    It stands at the end of the user's turn or the result right before it, else at the end of the result or the head of
+    the user's turn right behind it, else in a turn of its own.
+    """
+    opening = _opening(messages)
+    placed = list(messages[:opening])
+    waiting: tuple[Part, ...] = ()
+    for message in messages[opening:]:
+        if message.role in SYSTEM:
+            marked = _marked(message.parts) if any(map(_says_something, message.parts)) else ()
+            if waiting or not (_has_result(placed[-1]) or placed[-1].role == "user"):
+                waiting = _seamed(waiting, marked)
+            else:
+                placed[-1] = _with_end(placed[-1], marked)
+            continue
+        if waiting and _has_result(message):
+            message, waiting = _with_end(message, waiting), ()
+        elif waiting and message.role == "user":
+            message, waiting = replace(message, parts=_seamed(waiting, message.parts)), ()
+        placed += [Message("user", waiting)] if waiting else []
+        placed.append(message)
+        waiting = ()
+    return (*placed, *([Message("user", waiting)] if waiting else []))
 
 
 def merged_turns(messages: Conversation) -> Conversation:
@@ -159,11 +206,7 @@ def question_in_result(messages: Conversation) -> Conversation:
     changed: list[Message] = []
     for message in _results_apart(messages):
         if changed and _has_result(changed[-1]) and message.role == "user" and _only_text(message):
-            last = changed[-1]
-            result = last.parts[-1]
-            assert isinstance(result, ToolResult)
-            result = replace(result, parts=(*result.parts, *message.parts))
-            changed[-1] = replace(last, parts=(*last.parts[:-1], result), pin=message.pin)
+            changed[-1] = replace(_with_end(changed[-1], message.parts), pin=message.pin)
         else:
             changed.append(message)
     return tuple(changed)
@@ -176,6 +219,7 @@ def without_empty_turns(messages: Conversation) -> Conversation:
 
 
 FORMS: Final[tuple[Form, ...]] = (
+    results_as_called,
     text_before_calls,
     one_call_a_turn,
     orphans_as_text,
@@ -188,7 +232,8 @@ FORMS: Final[tuple[Form, ...]] = (
     question_in_result,
     system_in_turn,
 )
-"""In the order in which they are tried: those that change less come first. `calls_as_text` comes behind all of them."""
+"""In the order in which they are tried: those that change less come first. `late_system_in_turn` is tried before each
+of them, and `calls_as_text` behind all."""
 
 
 class Forms:
@@ -240,7 +285,7 @@ class Forms:
             if isinstance(error.__cause__, TemplateTooCostly):  # other forms would cost as much
                 raise
             return str(error.__cause__ or error)
-        return skeleton.missing(text)
+        return skeleton.missing(text, in_turn=calls_as_text in forms)
 
     def _refusal(self, skeleton: "Skeleton") -> ServerError:
         """The refusal of the first turn with which no change alone helps."""
@@ -262,7 +307,8 @@ class Forms:
 
     def _expressible(self, skeleton: "Skeleton") -> bool:
         alone = [(), *((form,) for form in (*FORMS, calls_as_text))]
-        return any(self._missing(skeleton, forms) is None for forms in alone)
+        tried = itertools.product(((), (late_system_in_turn,)), alone)
+        return any(self._missing(skeleton, (*late, *forms)) is None for late, forms in tried)
 
 
 class Skeleton:
@@ -296,17 +342,24 @@ class Skeleton:
     def has(self, word: str) -> bool:
         return word in (*self._opening, *self._said) or any(word in pair for pair in self._results)
 
-    def missing(self, text: str) -> str | None:
-        """The first word that is not in the text, or not behind those before it."""
+    def missing(self, text: str, *, in_turn: bool) -> str | None:
+        """The first word that is not in the text, or not behind those before it.
+
+        Results may stand in another order than their calls where the text says whose they are, and if `in_turn`.
+        """
         for word in self._opening:
             if word not in text:
                 return word
-        for words in (self._said, [word for word, _ in self._results]):
-            place = 0
-            for word in words:
-                place = text.find(word, place)
-                if place < 0:
-                    return word
+        if lost := _first_lost(text, self._said):
+            return lost
+        results = [word for word, _ in self._results]
+        as_called = [word for word, _ in sorted(self._results, key=_number_of_call)]
+        named = 1 + text.count(self._names[0])
+        called = (call for _, call in self._results if call)
+        told = all(text.count(_call_id(call)) > 1 or text.count(call) > named for call in called)
+        lost = _first_lost(text, as_called)
+        if lost and (not (told or in_turn) or _first_lost(text, results)):
+            return lost
         for word, call in self._results:
             if call and text.rfind(word) < text.find(call):
                 return word
@@ -316,7 +369,7 @@ class Skeleton:
         return f"QX{next(self._count)}Z"
 
     def _message(self, message: Message) -> Message:
-        self._turns = self._turns or message.role not in ("system", "developer")
+        self._turns = self._turns or message.role not in SYSTEM
         # Templates write the text of a turn before its calls, wherever it stood.
         parts = list(message.parts)
         for calls in (False, True):
@@ -334,7 +387,7 @@ class Skeleton:
                 if not text.strip():
                     return Text("")
                 word = self._word()
-                opens = message.role in ("system", "developer") and not self._turns
+                opens = message.role in SYSTEM and not self._turns
                 (self._opening if opens else self._said).append(word)
                 return Text(word)
             case Reasoning():
@@ -359,6 +412,22 @@ class Skeleton:
         return ToolCall(_call_id(name), name, f'{{"qxk": "{word}"}}')
 
 
+def _first_lost(text: str, words: list[str]) -> str | None:
+    """The first of the words that is not in the text, or not behind those before it."""
+    place = 0
+    for word in words:
+        place = text.find(word, place)
+        if place < 0:
+            return word
+    return None
+
+
+def _number_of_call(result: tuple[str, str]) -> int:
+    """The place of the call of a result, of which it has the word."""
+    _, call = result
+    return int(call[3:-1]) if call else 0
+
+
 def _call_id(name: str) -> str:
     return f"call{name[2:]:0>5}"
 
@@ -367,15 +436,45 @@ def _combinations(messages: Conversation) -> Iterator[tuple[Form, ...]]:
     """Each change that makes a difference to the conversation, then several of them."""
     useful = [form for form in FORMS if form(messages) != messages]
     most = MOST_FORMS if len(messages) <= LONG else 1
+    late = [(late_system_in_turn,)] if late_system_in_turn(messages) != messages else []
     for last in ((), (calls_as_text,)):
-        for size in range(not last, min(len(useful), most) + 1):
-            yield from ((*forms, *last) for forms in itertools.combinations(useful, size))
+        for size in range(min(len(useful), most) + 1):
+            for forms in itertools.combinations(useful, size):
+                yield from ((*first, *forms, *last) for first in (*late, ()))
 
 
 def _changed(messages: Conversation, forms: tuple[Form, ...]) -> Conversation:
     for form in forms:
         messages = form(messages)
     return messages
+
+
+def _opening(messages: Conversation) -> int:
+    """How many messages of the system the conversation begins with."""
+    return next((n for n, message in enumerate(messages) if message.role not in SYSTEM), len(messages))
+
+
+def _marked(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """What the system says, marked as Claude Code marks its own reminders."""
+    return _seamed(_seamed((Text("<system-reminder>"),), parts, "\n"), (Text("</system-reminder>"),), "\n")
+
+
+def _seamed(first: tuple[Part, ...], second: tuple[Part, ...], seam: str = "\n\n") -> tuple[Part, ...]:
+    """Parts in a row; texts that meet become one, with `seam` between them."""
+    match first, second:
+        case (*before, Text(end)), (Text(begin), *after):
+            return (*before, Text(f"{end}{seam}{begin}"), *after)
+        case _:
+            return (*first, *second)
+
+
+def _with_end(message: Message, parts: tuple[Part, ...]) -> Message:
+    """The message with more parts at the end of its text or of its last result."""
+    if not _has_result(message):
+        return replace(message, parts=_seamed(message.parts, parts))
+    *before, result = message.parts
+    assert isinstance(result, ToolResult)
+    return replace(message, parts=(*before, replace(result, parts=_seamed(result.parts, parts))))
 
 
 def _results_after(messages: Conversation, index: int) -> dict[str, ToolResult]:
@@ -394,6 +493,10 @@ def _has_result(message: Message) -> bool:
 
 def _speaks(message: Message, role: str) -> bool:
     return message.role == role and not all(isinstance(part, ToolResult) for part in message.parts)
+
+
+def _only_results(message: Message) -> bool:
+    return bool(message.parts) and all(isinstance(part, ToolResult) for part in message.parts)
 
 
 def _only_text(message: Message) -> bool:

@@ -220,13 +220,10 @@ class Converter:
         """The conversation with system messages where the template takes them.
 
         System messages at the start become one message, or the head of the first user turn if the template has no
-        better place. Later ones stay in place, so that the computed prefix of a conversation stays valid in its next
-        turn.
+        better place. Later ones stay in place.
         """
         leading = next((n for n, entry in enumerate(entries) if entry["role"] != "system"), len(entries))
         opening, rest = entries[:leading], entries[leading:]
-        if not (self.traits.system and self.traits.late_system):
-            rest = self._keep_late_system(rest)
         if self.traits.system and (leading <= 1 or self.traits.several_system):
             return [*opening, *rest]
         said = [entry["content"] for entry in opening if entry["content"]]
@@ -240,45 +237,6 @@ class Converter:
             return [{"role": "user", "content": content}, *rest]
         opened = {**rest[first], "content": _joined(content, rest[first]["content"])}
         return [*rest[:first], opened, *rest[first + 1 :]]
-
-    def _keep_late_system(self, entries: Messages) -> Messages:
-        """Turn system messages into marked text in the turns around them.
-
-        A system message is appended to the user turn or tool result right before it. After an answer, it goes to the
-        head of the next user turn, or into a turn of its own if none follows.
-        """
-        placed: Messages = []
-        waiting: list[Any] = []
-        for entry in entries:
-            if entry["role"] == "system" or (entry["role"] == "developer" and placed):
-                if not entry["content"]:
-                    continue
-                marked = _marked(entry["content"])
-                if placed and not waiting and self._takes_text(placed[-1]):
-                    placed[-1] = {**placed[-1], "content": _joined(placed[-1]["content"], marked)}
-                else:
-                    waiting.append(marked)
-                continue
-            if waiting and entry["role"] == "user":
-                entry = {**entry, "content": reduce(_joined, [*waiting, entry["content"]])}
-            elif waiting:
-                placed.append({"role": "user", "content": reduce(_joined, waiting)})
-            waiting = []
-            placed.append(entry)
-        return [*placed, {"role": "user", "content": reduce(_joined, waiting)}] if waiting else placed
-
-    def _takes_text(self, entry: dict[str, Any]) -> bool:
-        return entry["role"] in ("user", self.history.result_role) and isinstance(
-            entry["content"], str | list
-        )
-
-
-def _marked(content: Any) -> Any:
-    """The content of a system message inside another turn, marked as Claude Code marks its own reminders."""
-    opening, closing = "<system-reminder>\n", "\n</system-reminder>"
-    if isinstance(content, str):
-        return f"{opening}{content}{closing}"
-    return [{"type": "text", "text": opening}, *content, {"type": "text", "text": closing}]
 
 
 def _joined(first: Any, second: Any) -> Any:

@@ -35,7 +35,7 @@ from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_c
 from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly, WholePrompt
 from pippin.engines.language.vision.processors import load_processor, load_prompt_processor
 from pippin.output import checking, formats
-from pippin.output.loops import repeated_calls
+from pippin.output.checking import repeated_calls
 from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
 
@@ -238,8 +238,7 @@ class LanguagePreparer:
             refuse_diffusion(request.diffusion)
             request = as_published(request, self.tokenizer.generation)
         offered = self._offered(request)
-        if offered or request.output_format is not None:
-            checking.prepare()
+        checking.prepare(request.output_format, offered)
         asked = request.max_tokens
         window = min(self.context_window, request.context_limit or self.context_window)
         reserve = min(1 if asked is None else asked, max(window // ANSWER_DIVISOR, 1))

@@ -31,7 +31,7 @@ from pippin.engines.language.prompt.messages import CONTINUED, QUESTION, Convert
 from pippin.engines.language.prompt.proof import Proof
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.traits import probe
-from pippin.engines.language.text.tokenizer import Tokenizer, TooLong, check_length, plain
+from pippin.engines.language.text.tokenizer import BREAK, ESCAPED, Tokenizer, TooLong, check_length, plain
 from pippin.engines.language.vision.media import (
     TEXT_ONLY,
     Medium,
@@ -291,7 +291,7 @@ def rendered(
         variables["tools"] = None
     converted = converter.convert(messages, tools)
     try:
-        return template.render(converted, variables)
+        return template.render(converted, variables).replace(ESCAPED, BREAK)
     except TemplateTooCostly as error:
         raise ServerError(
             "invalid_request", f"The chat template gave up on these messages: {error}.", "messages"

@@ -15,8 +15,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Event, FinishReason, Token, TopToken
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.output.checking import check_of
-from pippin.output.loops import LOOK_EVERY, Loops
+from pippin.output.checking import LOOK_EVERY, Loops, check_of
 from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
 
 Shown = list[tuple[str, tuple[Token, ...]]]

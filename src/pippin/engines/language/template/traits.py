@@ -19,7 +19,6 @@ class Traits:
 
     content: Literal["text", "parts"] = "text"  # a message's content: a string, or a list of parts
     system: bool = True  # a system message at the start
-    late_system: bool = True  # a system message after others
     several_system: bool = True  # more than one system message at the start
     developer: bool = False  # the role `developer`
     repeated_roles: bool = True  # two messages of the user in a row
@@ -66,15 +65,11 @@ class _Trial:
         rendered = self.render(messages, variables)
         return rendered is not None and all(word in rendered for word in words)
 
-    def in_order(self, messages: Messages, *words: str) -> bool:
-        places = [(self.render(messages, {}) or "").find(word) for word in words]
-        return places == sorted(places) and places[0] >= 0
-
 
 def probe(template: ChatTemplate, history: History) -> Traits:
     """Render samples whose texts are unlikely words (QXA and on), and look for those in the result."""
     trial = _Trial(template)
-    text, says, in_order = trial.text, trial.says, trial.in_order
+    text, says = trial.text, trial.says
     user, other, assistant = _user(text("QXA")), _user(text("QXB")), _assistant(text("QXC"))
     fields = tuple(field for field in _REASONING_FIELDS if _reads_field(template.source, field))
     if not says([user, assistant, other], "QXC"):
@@ -93,10 +88,6 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     return Traits(
         content="parts" if trial.in_parts else "text",
         system=takes_system,
-        late_system=takes_system
-        and in_order([user, assistant, second, other], "QXA", "QXC", "QXT", "QXB")
-        and in_order([system, user, assistant, second, other], "QXA", "QXC", "QXT", "QXB")
-        and says([system, user, assistant, second, other], "QXS"),
         several_system=takes_system and says([system, second, user], "QXS", "QXT", "QXA"),
         developer="developer" in template.source
         and says([{"role": "developer", "content": text("QXV")}, user], "QXV"),

@@ -73,6 +73,9 @@ def beginning(backend: tokenizers.Tokenizer, text: str, most: int) -> str:
 BREAK = "\ufdee"
 """The noncharacter that shielding puts into a marker."""
 
+ESCAPED = "\\ufdee"
+"""The noncharacter as it is written in Python's notation, and in JSON of ASCII alone."""
+
 NAME = "\ufdef"
 """A marker's name in the renamed copy of the tokenizer is its id between two of these noncharacters."""
 
@@ -110,8 +113,8 @@ class Literals:
         The text of a trusted author (system, assistant) may hold markers that are no special tokens, such as `<think>`:
         models write them and clients send them back.
         """
-        if NAME in text or BREAK in text:
-            text = text.translate(_RESERVED)
+        if NAME in text or BREAK in text or ESCAPED in text:
+            text = text.translate(_RESERVED).replace(ESCAPED, ESCAPED[0] + BREAK + ESCAPED[1:])
         pattern = self._special if trusted else self._any
         return text if pattern is None else broken(text, pattern)
 

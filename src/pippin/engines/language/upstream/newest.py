@@ -59,10 +59,12 @@ def taken(spelled: Config, config: Config) -> Config:
             held = _of_part(held, fields, str(config.get("model_type")))
             found[part] = {name: value for name, value in held.items() if name in fields or name in own}
             least[part] = {name: value for name, value in held.items() if name in fields}
+    # Families scale features of pictures by the first, which is another's beside the parts, or missing.
     size = (spelled.get("text_config") or {}).get("hidden_size")
-    if size is not None and "hidden_size" in inspect.signature(package.ModelConfig).parameters:
-        # They scale features of pictures by it, and it is another's there, or missing.
-        found["hidden_size"] = least["hidden_size"] = size
+    beside = {"hidden_size": size, "vision_start_token_id": config.get("image_start_token_id")}
+    own = inspect.signature(package.ModelConfig).parameters
+    beside = {name: value for name, value in beside.items() if name in own and value is not None}
+    found, least = found | beside, least | beside
     return next((_raised(each, read) for each in (found, least) if (read := _read(each, package))), found)
 
 

@@ -1,0 +1,71 @@
+"""What each key has used of each model, over restarts and beside other servers."""
+
+import asyncio
+from pathlib import Path
+
+import anthropic
+import httpx
+import pytest
+
+from pippin.api.telemetry import ledger as room
+from pippin.api.telemetry.ledger import Ledger, Used
+from tests.api.live_server import MODEL, live_server
+
+
+def test_figures_outlive_the_server_and_add_up_over_several(tmp_path: Path) -> None:
+    async def one_life(ledger: Ledger, requests: int) -> None:
+        keeping = asyncio.create_task(ledger.keep(tmp_path / "usage.sqlite3"))
+        await asyncio.sleep(0.1)
+        for _ in range(requests):
+            ledger.add("ann", "m", Used(requests=1, prompt_tokens=10, completion_tokens=3, seconds=0.5))
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+    async def main() -> dict[tuple[str, str], Used]:
+        await asyncio.gather(one_life(Ledger(), 2), one_life(Ledger(), 3))
+        last = Ledger()
+        keeping = asyncio.create_task(last.keep(tmp_path / "usage.sqlite3"))
+        await asyncio.sleep(0.1)
+        last.add("", "m", Used(requests=1))
+        found = last.read()
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        return found
+
+    found = asyncio.run(main())
+    assert found == {
+        ("", "m"): Used(requests=1),
+        ("ann", "m"): Used(requests=5, prompt_tokens=50, completion_tokens=15, seconds=2.5),
+    }
+
+
+def test_a_folder_that_can_not_be_written_stops_no_server(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ledger = Ledger()
+    asyncio.run(ledger.keep(tmp_path / "file" / "usage.sqlite3"))
+    ledger.add("ann", "m", Used(requests=1))
+    assert ledger.read() == {("ann", "m"): Used(requests=1)}
+
+
+def test_an_administrator_sees_all_keys_and_a_user_the_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(
+        "- {key: aaaa, name: ann}\n- {key: bbbb, name: bob}\n- {key: cccc, name: carl, role: admin}\n"
+    )
+    with live_server(tmp_path, {}, api_key_file=str(keys)) as address:
+        for key in ("aaaa", "aaaa", "bbbb"):
+            client = anthropic.Anthropic(base_url=address, api_key=key)
+            client.messages.create(
+                model=MODEL, max_tokens=9, messages=[{"role": "user", "content": "one two"}]
+            )
+
+        def seen(key: str) -> dict[str, int]:
+            reply = httpx.get(f"{address}/v1/usage", headers={"x-api-key": key}).raise_for_status()
+            return {row["key"]: row["requests"] for row in reply.json()["data"]}
+
+        assert seen("cccc") == {"ann": 2, "bob": 1}
+        assert seen("bbbb") == {"bob": 1}
+    assert (tmp_path / "pippin" / room.FILE).exists()
