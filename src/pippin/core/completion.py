@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 from msgspec import MsgspecError, Struct, field
 
 from pippin.core.decoding import from_json
@@ -64,15 +65,7 @@ class Completion(Struct, kw_only=True):
             case PromptEcho():
                 self.echo = event
             case PartStarted(choice):
-                part = CompletedPart(
-                    kind=event.kind,
-                    id=event.id,
-                    name=event.name,
-                    server=event.server,
-                    is_error=event.is_error,
-                    gap=event.gap,
-                )
-                self._choice(choice).parts.append(part)
+                self._choice(choice).parts.append(msgspec.convert(event, CompletedPart, from_attributes=True))
             case PartDelta(choice, index, text, tokens):
                 parts = self._choice(choice).parts
                 after_thought = index > 0 and parts[index - 1].thought

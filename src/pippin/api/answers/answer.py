@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
@@ -34,50 +34,31 @@ from pippin.service import Service
 from pippin.service.service import AnyRun, Starter
 
 
-class RequestObserver(Protocol):
-    """Is told of one request's life, in order; `closed` is always the last call."""
-
-    def accepted(self, accepted: Sequence[Accepted]) -> None: ...
-
-    def events(self, events: Sequence[Event]) -> None:
-        """Events have come: all those of one wake-up of the event loop."""
-        ...
-
-    def failed(self, kind: ErrorKind) -> None: ...
-
-    def closed(self) -> None: ...
-
-
-class Observer(Protocol):
-    def request(self, operation: str, model: str, *, stream: bool) -> RequestObserver:
-        """A request begins; `operation` names the dialect or the endpoint: `chat_completions`, `rerank`."""
-        ...
-
-    def http(self, method: str, path: str, status: int, seconds: float) -> None:
-        """An HTTP exchange ended."""
-        ...
-
-
-class Unobserved:
-    """The observer of the server and of each request if nothing is counted."""
-
-    def request(self, operation: str, model: str, *, stream: bool) -> "Unobserved":
-        return self
-
-    def http(self, method: str, path: str, status: int, seconds: float) -> None:
-        pass
+class RequestObserver:
+    """Is told of one request's life, in order; `closed` is always the last call. This one counts nothing."""
 
     def accepted(self, accepted: Sequence[Accepted]) -> None:
         pass
 
     def events(self, events: Sequence[Event]) -> None:
-        pass
+        """Events have come: all those of one wake-up of the event loop."""
 
     def failed(self, kind: ErrorKind) -> None:
         pass
 
     def closed(self) -> None:
         pass
+
+
+class Observer:
+    """Is told of all requests; this one counts nothing."""
+
+    def request(self, operation: str, model: str, *, stream: bool) -> RequestObserver:
+        """A request begins; `operation` names the dialect or the endpoint: `chat_completions`, `rerank`."""
+        return RequestObserver()
+
+    def http(self, method: str, path: str, status: int, seconds: float) -> None:
+        """An HTTP exchange ended."""
 
 
 log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import IO, Annotated, Any, Final, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -54,14 +55,7 @@ class FileUpload(Struct, kw_only=True):
 
 
 def file_answer(stored: StoredFile) -> FileAnswer:
-    return FileAnswer(
-        id=stored.id,
-        bytes=stored.bytes,
-        created_at=stored.created_at,
-        expires_at=stored.expires_at,
-        filename=stored.filename,
-        purpose=stored.purpose,
-    )
+    return msgspec.convert(stored, FileAnswer, from_attributes=True)
 
 
 @dataclass(frozen=True)
@@ -224,10 +218,7 @@ def routes(api: Api) -> list[BaseRoute]:
 
 def drawn(batch: Batch, counts: Counts) -> BatchAnswer:
     times = batch.times
-    problems = [
-        BatchError(code=each.code, message=each.message, line=each.line, param=each.param)
-        for each in batch.problems
-    ]
+    problems = msgspec.convert(batch.problems, list[BatchError], from_attributes=True)
     return BatchAnswer(
         id=batch.id,
         endpoint=batch.endpoint,

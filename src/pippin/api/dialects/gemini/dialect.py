@@ -148,6 +148,7 @@ class GeminiDialect(Dialect[GeminiShape]):
         fields, ignored = self.contract.decode(spelled(body, self.contract.body))
         if isinstance(fields, CountBody) and fields.generate_content_request is not None:
             fields = fields.generate_content_request
+        check_refused(fields)
         config = fields.generation_config or GenerationConfig()
         _check(config)
         reader = ContentsReader(detail_of(config.media_resolution, f"{CONFIG}.mediaResolution"))
@@ -198,7 +199,6 @@ def model_of(name: str | None) -> str:
 
 def _check(config: GenerationConfig) -> None:
     """Refuses what can't be honoured. Raises `ServerError` naming the field."""
-    check_refused(config, CONFIG)
     for place, modality in enumerate(config.response_modalities or ()):
         if modality.upper() not in ("TEXT", "MODALITY_UNSPECIFIED"):
             raise unsupported(f"{CONFIG}.responseModalities[{place}]", "answers are text; send `TEXT`.")

@@ -269,22 +269,19 @@ def refused(sentence: str) -> Meta:
     return Meta(extra={"refused": sentence})
 
 
-@functools.cache
-def _refusals(type: type[msgspec.Struct]) -> tuple[tuple[str, str, str], ...]:
-    """The refused fields of a struct: attribute, name on the wire, and sentence."""
-    found = []
-    for own in type_of(type).fields:  # type: ignore[attr-defined]
-        match own.type:
-            case inspect.Metadata(extra={"refused": str(sentence)}):
-                found.append((own.name, own.encode_name, sentence))
-    return tuple(found)
-
-
-def check_refused(given: msgspec.Struct, path: str) -> None:
-    """Raises `ServerError` for a key of this object that is annotated as `refused` and set."""
-    for name, key, sentence in _refusals(type(given)):
-        if getattr(given, name):
-            raise unsupported(f"{path}.{key}", sentence)
+def check_refused(given: Any, path: str = "") -> None:
+    """Raises `ServerError` for a key of this object, or of one inside, that is annotated as `refused` and set."""
+    match given:
+        case msgspec.Struct():
+            for own in type_of(type(given)).fields:  # type: ignore[attr-defined]
+                value, at = getattr(given, own.name), f"{path}.{own.encode_name}" if path else own.encode_name
+                match own.type:
+                    case inspect.Metadata(extra={"refused": str(sentence)}) if value:
+                        raise unsupported(at, sentence)
+                check_refused(value, at)
+        case tuple():
+            for place, each in enumerate(given):
+                check_refused(each, f"{path}[{place}]")
 
 
 def called(**names: str) -> tuple[FieldName, ...]:
