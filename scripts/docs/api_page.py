@@ -93,8 +93,8 @@ There is no `/api/v1`: models are loaded by `POST /v1/models/load`, and `/v1/res
   it. Errors are events of type `error` with a `status`; a connection ends after an hour.
 - **Tools**: `function` is passed on as it is. `custom`, `local_shell`, `shell` and `apply_patch` become functions, and
   their calls come back as items of their own type; the functions of a `namespace` are prefixed with its name. Tools
-  that run on OpenAI's servers (`web_search`, `code_interpreter` ...) are left out of the prompt with a warning in the
-  log, and a `tool_choice` that forces one is refused. Of a custom tool's grammars, a regular expression is enforced; a
+  that run on OpenAI's servers (`code_interpreter` ..., and `web_search` unless Pippin [searches](mcp.md#searching-the-web))
+  are left out of the prompt with a warning in the log, and a `tool_choice` that forces one is refused. Of a custom tool's grammars, a regular expression is enforced; a
   Lark grammar is only shown to the model.
 - **`reasoning.context`** is accepted with a warning in the log: the chat template decides which reasoning of earlier
   turns the model is shown.
@@ -195,7 +195,7 @@ connection. The beta of this API (`OpenAI-Beta: realtime=v1`) is refused with an
 - **Tools of MCP servers**: a tool of type `mcp_toolset` names a server that the operator has set up ([mcp.md](mcp.md)).
 - **Anthropic's own tools** that have no schema are left out with a warning, except those that the client runs: `bash_*`,
   `text_editor_*`, `memory_*`, `computer_*` and the toolsets of computer and browser get the schema that Anthropic's models know.
-  `tool_choice` may name a toolset or one of its members.
+  `tool_choice` may name a toolset or one of its members. `web_search_*` searches if Pippin [does](mcp.md#searching-the-web).
 - **Tools that change**: `tool_addition` and `tool_removal` blocks count wherever they stand; the tools on offer are those after
   all changes.
 - **`compaction`** of type `summarize` is answered by a block that stands for the messages before it in later requests.

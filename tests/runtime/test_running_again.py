@@ -228,11 +228,12 @@ def test_streams_go_on_and_whole_answers_start_over_when_their_worker_is_killed(
     play(scene)
 
 
-async def next_load(service: Service, seen: set[int | None]) -> int | None:
-    """The process that loads weights now, and is none of those."""
+async def next_process(service: Service, seen: set[int | None], *, loaded: bool) -> int | None:
+    """The process that is none of those, once it has loaded the weights, or while it does."""
     while True:
         for state in service.pool.states():
-            if state.stage == "weights" and state.pid not in seen:
+            there = state.state == "loaded" if loaded else state.stage == "weights"
+            if there and state.pid not in seen:
                 return state.pid
         await asyncio.sleep(0.01)
 
@@ -245,7 +246,7 @@ def test_requests_wait_for_a_load_that_is_killed_and_told_if_it_is_each_time(tmp
                 answers = [asyncio.create_task(whole(service, f"r{number}")) for number in range(3)]
                 seen: set[int | None] = {None}
                 for _ in range(kills):
-                    seen.add(await next_load(service, seen))
+                    seen.add(await next_process(service, seen, loaded=False))
                     kill(service)
                 if kills == 2:
                     assert await asyncio.gather(*answers) == ["Hi"] * 3
@@ -292,5 +293,20 @@ def test_a_request_that_was_alone_with_two_workers_that_died_runs_no_third_time(
             with pytest.raises(ServerError, match="status 3"):
                 await whole(service, "bad", "bad")
             assert service.pool.states()[0].loads == 2
+
+    play(scene)
+
+
+def test_kills_from_outside_blame_no_request(tmp_path: Path) -> None:
+    async def scene() -> None:
+        script = write_script(tmp_path, {"say": WORDS, "delay": 0.7})
+        async with scripted_service(scripted("m", script)) as service:
+            asking = asyncio.create_task(whole(service, "r"))
+            seen: set[int | None] = {None}
+            for _ in range(4):
+                seen.add(await next_process(service, seen, loaded=True))
+                kill(service)
+            assert await asking == WORDS
+            assert service.pool.states()[0].restarts == 4
 
     play(scene)

@@ -32,6 +32,7 @@ from pippin.core.errors import ServerError
 from pippin.mcp import ToolServers
 from pippin.service import Service
 from pippin.service.tools.offers import ToolOffers
+from pippin.service.tools.web_search import WebSearcher
 
 
 def create_app(
@@ -56,8 +57,9 @@ def create_app(
     errors = Errors(dialects)
     limits = Limits(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
     access = Access(keys=keys, limits=limits, errors=errors)
-    tools = ToolOffers(tool_servers or ToolServers(McpSettings()), options.mcp_offer)
-    handler = Handler(service, options, observer, limits, MediaResolver(options), tools, ledger or Ledger())
+    media, servers = MediaResolver(options), tool_servers or ToolServers(McpSettings())
+    tools = ToolOffers(servers, options.mcp_offer, WebSearcher(options.web_search, servers, media.fetch))
+    handler = Handler(service, options, observer, limits, media, tools, ledger or Ledger())
     batches = batches or Batches(options)
     for follower in (tools, handler, batches):
         live.follow(follower.adopt)

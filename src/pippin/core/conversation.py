@@ -160,6 +160,26 @@ class Toolset(Struct, frozen=True, omit_defaults=True):
     allowed: tuple[str, ...] = ()  # names; empty: all
 
 
+WEB_SEARCH: Final = "web_search"
+"""The name of the tool with which Pippin searches the web, and of the server that it stands for."""
+
+
+class WebSearch(Struct, frozen=True, omit_defaults=True):
+    """A wish that Pippin searches the web for the model."""
+
+    allowed: tuple[str, ...] = ()  # domains that pages may be of, with theirs below them; empty: any
+    blocked: tuple[str, ...] = ()
+    results: int = 5  # pages of a search at most
+
+
+class FoundPage(Struct, frozen=True):
+    """A page that a search has found. Lists of these are the results of searches, as JSON."""
+
+    url: str
+    title: str
+    text: str
+
+
 class ToolChoice(Struct, frozen=True, omit_defaults=True):
     """Which tools may, must or must not be called.
 

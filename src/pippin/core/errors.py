@@ -60,6 +60,7 @@ class ErrorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     param: str | None = None
     code: str | None = None
     retry_after: float | None = None  # seconds
+    blameless: bool = False  # a worker was lost because it was killed from outside, which no request causes
 
     @property
     def status(self) -> int:

@@ -4,7 +4,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
-from pippin.core.conversation import Message, Tool, ToolChoice, Toolset
+from pippin.core.conversation import Message, Tool, ToolChoice, Toolset, WebSearch
 from pippin.core.errors import FieldName
 
 OverflowPolicy = Literal["error", "truncate", "summarize"]
@@ -166,6 +166,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     suffix: str | None = None  # text after the gap, for models with fill-in-the-middle tokens
     tools: tuple[Tool, ...] = ()
     toolsets: tuple[Toolset, ...] = ()  # replaced by `tools` before the request goes to a worker
+    web_search: WebSearch | None = None  # likewise
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     parallel_tool_calls: bool = True
     tool_format: str | None = None  # a parser's name, instead of the detected one

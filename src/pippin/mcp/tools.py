@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pippin.config.mcp_file import McpServer, McpSettings
 from pippin.core.conversation import Tool, Toolset
@@ -60,10 +60,19 @@ TOLD_OF: Final = 50  # tools in one log line
 MOST_TOLD: Final = 4 * MOST_TOOLS  # names per server, which may list others on each connection
 
 
+class Caller(Protocol):
+    """What calls the tools of a server."""
+
+    @property
+    def server(self) -> McpServer: ...
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
     name: str  # for models and clients: SERVER__TOOL
-    connection: Connection
+    connection: Caller
     remote: RemoteTool
 
     @property

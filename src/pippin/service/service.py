@@ -259,6 +259,8 @@ class Starter(Protocol):
 MOST_LOSSES: Final = 2
 """Times that a request is lost with its worker without having come further. If it was alone there, the last one was its
 own fault; else it runs again while no other such request does, and one more loss is its own fault."""
+MOST_KILLS: Final = 10
+"""The same where workers were killed from outside: then the model can't serve."""
 LOOK_EVERY: Final = 0.05  # seconds
 
 
@@ -290,7 +292,7 @@ class Run:
         self._resumes = resumes
         self._on_fault = on_fault
         self._again: asyncio.Task[None] | None = None  # sends the request to the next worker
-        self._losses = 0  # of workers, since the answer came further
+        self._losses = self._kills = 0  # of workers, since the answer came further; `_kills` from outside
         self._reached = -1
         self._request = request
         self._on_close = on_close
@@ -396,11 +398,16 @@ class Run:
         """The worker is lost: send the task to the next one. False if the task itself is what ends workers."""
         ready, reached = self._lease.worker.weights_ready, self._mailbox.reached
         if ready.done() and ready.exception() is None:  # else it was killed while it loaded
-            self._losses = 1 if reached > self._reached else self._losses + 1
+            if reached > self._reached:
+                self._losses = self._kills = 0
             if reached > max(0, self._reached):  # it served, so that it is in no crash loop
                 self._lease.slot.deaths.clear()
-            if self._losses + (self._lease.slot.claims == 1) > MOST_LOSSES:
+            self._losses += not error.blameless
+            self._kills += error.blameless
+            if not error.blameless and self._losses + (self._lease.slot.claims == 1) > MOST_LOSSES:
                 self._on_fault()
+                return False
+            if self._kills > MOST_KILLS:
                 return False
         self._reached = max(reached, self._reached)
         if self._again is not None:

@@ -208,6 +208,9 @@ OWN: Final[dict[str, dict[str, Any]]] = {
     "chat": OPENAI
     | {
         "logprobs": False,
+        "web_search_options": {"search_context_size": "low"},
+        "web_search_options.search_context_size": {"search_context_size": "low"},
+        "web_search_options.user_location": {"user_location": {"type": "approximate"}},
         "max_completion_tokens": 9,
         "messages": [{"role": "user", "content": "x"}],
         "modalities": ["text", "audio"],

@@ -9,12 +9,13 @@ import pytest
 
 from pippin.config.mcp_file import McpServer, McpSettings
 from pippin.config.options.server import McpOffer
-from pippin.core.conversation import Message, Text, Tool, ToolChoice, Toolset
+from pippin.core.conversation import Inline, Message, Text, Tool, ToolChoice, Toolset
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
 from pippin.mcp.connection import RemoteTool
 from pippin.mcp.tools import OfferedTool, ToolServers
 from pippin.service.tools.offers import Equipped, ToolOffers
+from pippin.service.tools.web_search import WebSearcher
 
 ASKED = GenerationRequest(model="m", messages=(Message("user", (Text("What time is it?"),)),))
 NOW = RemoteTool(name="now", description="The time.", parameters={})
@@ -32,6 +33,10 @@ class OneServer(ToolServers):
         return {"clock__now": OfferedTool("clock__now", self.connections[0], NOW)}
 
 
+async def fetches_nothing(address: str, param: str) -> Inline:
+    raise AssertionError(f"{param}: {address}")
+
+
 def equip(
     request: GenerationRequest,
     named: tuple[str, ...] = (),
@@ -41,7 +46,8 @@ def equip(
 ) -> tuple[Equipped, list[str]]:
     """The equipped request, and the servers whose tools were asked for."""
     servers = OneServer()
-    return asyncio.run(ToolOffers(servers, offer).equip(request, named, allowed=allowed)), servers.wanted
+    offers = ToolOffers(servers, offer, WebSearcher(None, servers, fetches_nothing))
+    return asyncio.run(offers.equip(request, named, allowed=allowed)), servers.wanted
 
 
 def names(equipped: Equipped) -> list[str]:

@@ -285,6 +285,7 @@ class Handler:
             query=dict(request.query_params),
             path=request.path_params,
             history=history,
+            searches=self._options.web_search is not None,
             stream_usage=self._options.stream_usage == "always",
         )
         if history is not None and len(body) <= LARGE:  # the stored history may be large
@@ -333,7 +334,7 @@ class Handler:
         named = mcp_servers_of(headers)
         try:
             equipped = Equipped(wanted)
-            if named or wanted.toolsets or self.tools.unasked:
+            if named or wanted.toolsets or wanted.web_search or self.tools.unasked:
                 equipped = await self.tools.equip(wanted, named, allowed=exchange.may_use_tools)
             resolved = await self._resolved(equipped.request, headers, exchange)
         except ServerError as error:

@@ -47,6 +47,7 @@ class DecodeContext:
         default_factory=dict
     )  # what the address says at the places of its pattern
     history: History | None = None
+    searches: bool = False  # whether the operator names what searches the web
     stream_usage: bool = False  # whether streams end with usage unasked, as set by the operator
 
 

@@ -8,7 +8,7 @@ to it, and their probabilities are normalised over the question's labels.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -31,7 +31,7 @@ SYSTEM: Final = (
     "statement without labels with yes or no."
 )
 """What a language model is told before the state. It is not told with each question, which would cost its tokens."""
-YES_NO: Final = ("yes", "no")
+YES_NO: Final[dict[str, Any]] = {"yes": None, "no": None}
 
 Label = Annotated[str, Meta(min_length=1)]
 Told = str | dict[str, Any] | list[Any]
@@ -83,10 +83,6 @@ class Option(Struct, kw_only=True, forbid_unknown_fields=True):
 
     value: Label | bool
     description: str | None = None
-
-    @property
-    def text(self) -> str:
-        return self.value if isinstance(self.value, str) else str(self.value).lower()
 
 
 class Level(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -141,34 +137,28 @@ CONTRACTS: Final = {
 }
 
 
-class CachedDetails(Struct, kw_only=True):
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
-
-
-class WrittenDetails(Struct, kw_only=True):
-    reasoning_tokens: int = 0
-
-
 class DecisionUsage(Struct, kw_only=True):
     input_tokens: int
-    input_tokens_details: CachedDetails = field(default_factory=CachedDetails)
+    input_tokens_details: dict[str, int] = field(default_factory=dict)
     output_tokens: int = 0
-    output_tokens_details: WrittenDetails = field(default_factory=WrittenDetails)
-    total_tokens: int = 0
+    output_tokens_details: dict[str, int] = field(default_factory=lambda: {"reasoning_tokens": 0})
+    total_tokens: int
 
     @classmethod
     def of(cls, used: Usage) -> "DecisionUsage":
-        details = CachedDetails(cached_tokens=used.cached_tokens, cache_write_tokens=used.stored_tokens)
-        return cls(
-            input_tokens=used.prompt_tokens, input_tokens_details=details, total_tokens=used.prompt_tokens
-        )
+        details = {"cached_tokens": used.cached_tokens, "cache_write_tokens": used.stored_tokens}
+        tokens = used.prompt_tokens
+        return cls(input_tokens=tokens, input_tokens_details=details, total_tokens=tokens)
 
 
 class DecisionReply(Struct, kw_only=True):
     model: str
     answers: dict[str, Any] | list[dict[str, Any]]
     usage: DecisionUsage
+
+
+Labels = dict[str, Any]
+"""The labels of a question, and what each means: a text, JSON, or None where the label says all."""
 
 
 # What a decision model is asked
@@ -182,31 +172,21 @@ def task_of(fields: DecisionRequest) -> Decide:
     for name, asked in fields.questions.items():
         at = f"questions.{name}"
         if asked.type == "box":
-            raise unsupported(f"{at}.type", NO_BOX)
+            raise unsupported(f"{at}.type", REFUSED["box"])
         if asked.instructions is None:
             raise invalid(f"{at}.instructions", "is required by decision models.")
         if asked.type in ("choice", "score", "multi_label") and not asked.criteria:
             raise invalid(f"{at}.criteria", f"is required for a {asked.type}.")
+        criteria: Any = asked.criteria
+        if isinstance(criteria, dict):
+            criteria = {label: each and told(each) for label, each in criteria.items()}
+        elif criteria is not None:
+            criteria = tuple(map(told, criteria))
+        said, threshold = told(asked.instructions), asked.threshold
         questions.append(
-            Question(
-                name=name,
-                kind=asked.type,
-                instructions=told(asked.instructions),
-                criteria=_told_criteria(asked.criteria),
-                threshold=asked.threshold,
-            )
+            Question(name=name, kind=asked.type, instructions=said, criteria=criteria, threshold=threshold)
         )
     return Decide(state=json.dumps(fields.state, ensure_ascii=False), questions=tuple(questions))
-
-
-def _told_criteria(criteria: tuple[Told, ...] | dict[str, Told | None] | None) -> Any:
-    match criteria:
-        case dict():
-            return {name: None if meaning is None else told(meaning) for name, meaning in criteria.items()}
-        case None:
-            return None
-        case _:
-            return tuple(map(told, criteria))
 
 
 def decided_answers(fields: DecisionRequest, found: Decided, *, as_typesafe: bool) -> dict[str, Any]:
@@ -214,41 +194,29 @@ def decided_answers(fields: DecisionRequest, found: Decided, *, as_typesafe: boo
     answers = from_json(found.answers, dict[str, Any])
     if not as_typesafe:
         return answers
-    translated = {}
-    for name, answer in answers.items():
-        yes = answer.get("probability")
-        chances = [yes, 1 - yes] if yes is not None else list(answer.get("probabilities", {}).values())
-        translated[name] = typed_answer(fields.questions[name], chances)
-    return translated
+    yes = {name: answer.get("probability", 0.0) for name, answer in answers.items()}
+    return {
+        name: typed_answer(
+            fields.questions[name],
+            list(answer.get("probabilities", {0: yes[name], 1: 1 - yes[name]}).values()),
+        )
+        for name, answer in answers.items()
+    }
 
 
 # What a language model is asked
-
-
-class Options(NamedTuple):
-    """The labels of a question, and what they mean; no meanings where the labels say all."""
-
-    labels: tuple[str, ...]
-    meanings: tuple[str | None, ...] = ()
 
 
 def request_of(fields: DecisionRequest, files: Mapping[str, bytes]) -> GenerationRequest:
     """The request to score the labels of all questions. `files` are the parts of a form. Raises `ServerError`."""
     decisions = []
     for name, asked in fields.questions.items():
-        options = _options(asked, f"questions.{name}")
-        said = "" if asked.instructions is None else told(asked.instructions)
-        labels = () if options.labels == YES_NO else options.labels
-        shown = [said, *labels, *(meaning or "" for meaning in options.meanings)]
-        if placeholder := next(
-            (each for each in fields.assets or () if any(each in text for text in shown)), None
-        ):
-            raise unsupported(
-                f"questions.{name}", f"{placeholder!r} stands for a picture; put it into `state`."
-            )
-        decisions.append(_decision(said, options, f"questions.{name}"))
-    message = Message("user", _state_parts(fields, files))
-    return _scoring(fields.model, (message,), decisions, "state")
+        at = f"questions.{name}"
+        given = json.dumps([asked.instructions, asked.criteria], ensure_ascii=False)
+        if placeholder := next((each for each in fields.assets or () if written(each) in given), None):
+            raise unsupported(at, f"{placeholder!r} stands for a picture; put it into `state`.")
+        decisions.append(_decision(told(asked.instructions or ""), _labels(asked, at), at))
+    return _scoring(fields.model, (Message("user", _state_parts(fields, files)),), decisions, "state")
 
 
 def openai_request(fields: OpenAIDecisionRequest) -> GenerationRequest:
@@ -260,7 +228,7 @@ def openai_request(fields: OpenAIDecisionRequest) -> GenerationRequest:
         texts = [part.text for part in parts if isinstance(part, Text)]
         if len(texts) < len(parts):
             raise unsupported(f"{at}.instructions", "pictures belong into `input`.")
-        decisions.append(_decision("\n".join(texts), _listed_options(asked, at), at))
+        decisions.append(_decision("\n".join(texts), _listed_labels(asked, at), at))
     reader = ItemsReader(NoHistory().item, complete=True)
     reader.read(items_of(fields.input))
     if reader.skipped or reader.tools:
@@ -289,45 +257,46 @@ def told(value: Told) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _decision(said: str, options: Options, at: str) -> Decision:
+def written(name: str) -> str:
+    """A name as it stands inside of a text in JSON."""
+    return json.dumps(name, ensure_ascii=False)[1:-1]
+
+
+def _decision(said: str, labels: Labels, at: str) -> Decision:
     lines = [said.strip()] if said.strip() else []
-    if any(options.meanings):
-        pairs = zip(options.labels, options.meanings, strict=True)
-        lines += [f"{label}: {meaning}" if meaning else label for label, meaning in pairs]
-    elif options.labels != YES_NO:
-        lines.append(f"Labels: {', '.join(options.labels)}")
+    if any(labels.values()):
+        lines += [f"{label}: {told(each)}" if each else label for label, each in labels.items()]
+    elif labels != YES_NO:
+        lines.append(f"Labels: {', '.join(labels)}")
     if not lines:
         raise invalid(f"{at}.instructions", "is required.")
-    return Decision("\n".join(lines), options.labels)
+    return Decision("\n".join(lines), tuple(labels))
 
 
-def _options(asked: QuestionFields, at: str) -> Options:
-    criteria = asked.criteria
+def _labels(asked: QuestionFields, at: str) -> Labels:
     if asked.threshold is not None:
         raise unsupported(f"{at}.threshold", "it belongs to `multi_label`.")
-    match asked.type, criteria:
-        case "choice", dict() if criteria:
-            return Options(
-                tuple(criteria), tuple(None if each is None else told(each) for each in criteria.values())
-            )
-        case "choice", tuple() if criteria and all(isinstance(each, str) and each for each in criteria):
-            return Options(tuple(map(told, criteria)))
-        case "score", tuple() if criteria:
-            return Options(tuple(map(str, range(len(criteria)))), tuple(map(told, criteria)))
+    match asked.type, asked.criteria:
+        case "choice", dict(criteria) if criteria:
+            return criteria
+        case "choice", tuple(labels) if labels and all(isinstance(each, str) and each for each in labels):
+            return dict.fromkeys(map(told, labels))
+        case "score", tuple(levels) if levels:
+            return {str(number): each for number, each in enumerate(levels)}
         case "noul" | "bool", None:
-            return Options(YES_NO)
-        case "noul" | "bool", dict() if criteria.keys() <= {"true", "false"}:
-            meant = [criteria.get(name) for name in ("true", "false")]
-            return Options(YES_NO, tuple(None if each is None else told(each) for each in meant))
-        case "multi_label", _:
-            raise unsupported(f"{at}.type", "a language model chooses one label; ask a `noul` for each.")
-        case "box", _:
-            raise unsupported(f"{at}.type", NO_BOX)
+            return YES_NO
+        case "noul" | "bool", dict(criteria) if criteria.keys() <= {"true", "false"}:
+            return {"yes": criteria.get("true"), "no": criteria.get("false")}
+        case ("multi_label" | "box") as kind, _:
+            raise unsupported(f"{at}.type", REFUSED[kind])
         case kind, _:
             raise invalid(f"{at}.criteria", CRITERIA[kind])
 
 
-NO_BOX: Final = "places in pictures are not looked for here; ask a `choice` about where something is."
+REFUSED: Final = {
+    "box": "places in pictures are not looked for here; ask a `choice` about where something is.",
+    "multi_label": "a language model chooses one label; ask a `noul` for each.",
+}
 CRITERIA: Final = {
     "choice": "must be an object of labels and what they mean, or a list of labels.",
     "score": "must be a list of levels.",
@@ -340,14 +309,13 @@ def _state_parts(fields: DecisionRequest, files: Mapping[str, bytes]) -> tuple[P
     """The state as parts: assets in the places of the words that stand for them."""
     parts: list[Part] = [Text(told(fields.state))]
     for name, asset in (fields.assets or {}).items():
-        written = name if isinstance(fields.state, str) else json.dumps(name, ensure_ascii=False)[1:-1]
+        mark = name if isinstance(fields.state, str) else written(name)
         image, found = _image(asset, files, f"assets.{name}"), list[Part]()
         for part in parts:
-            pieces = part.text.split(written) if isinstance(part, Text) else []
-            found += [part] if not pieces else [Text(pieces[0])]
-            for piece in pieces[1:]:
-                found += [image, Text(piece)]
-        if found == parts:
+            first, *others = part.text.split(mark) if isinstance(part, Text) else ("",)
+            found += [Text(first), *(each for other in others for each in (image, Text(other)))]
+            found += [] if isinstance(part, Text) else [part]
+        if image not in found:
             raise invalid(f"assets.{name}", "is not in `state`: write its name where the picture belongs.")
         parts = found
     kept = tuple(part for part in parts if not isinstance(part, Text) or part.text)
@@ -366,32 +334,31 @@ def _image(asset: Asset, files: Mapping[str, bytes], at: str) -> Image:
     return Image(source_of_base64(asset.data_base64, f"{at}.data_base64"), field=at)
 
 
-def _listed_options(asked: ListedQuestion, at: str) -> Options:
+def _listed_labels(asked: ListedQuestion, at: str) -> Labels:
+    given = {"choices": asked.choices, "levels": asked.levels}
     wanted = {"predicate": None, "choice": "choices", "score": "levels"}[asked.type]
-    for name in ("choices", "levels"):
-        given = getattr(asked, name)
-        if (given is None) == (name == wanted):
+    for name, options in given.items():
+        if (options is None) == (name == wanted):
             raise invalid(
-                f"{at}.{name}",
-                f"{'is required for' if name == wanted else 'does not belong to'} a {asked.type}.",
+                f"{at}.{name}", f"{'is required for' if name == wanted else 'belongs to no'} {asked.type}."
             )
+    if wanted is None:
+        return YES_NO
     if asked.choices is not None:
-        texts = [each.text for each in asked.choices]
-        labels = tuple(
+        plain = [
+            each.value if isinstance(each.value, str) else str(each.value).lower() for each in asked.choices
+        ]
+        texts = [
             # A string is told apart from a boolean that is written alike.
-            json.dumps(each.value)
-            if isinstance(each.value, str) and texts.count(each.text) > 1
-            else each.text
-            for each in asked.choices
-        )
-        options = Options(labels, tuple(each.description for each in asked.choices))
-    elif asked.levels is not None:
-        options = Options(tuple(x.label for x in asked.levels), tuple(x.description for x in asked.levels))
+            json.dumps(text) if isinstance(each.value, str) and plain.count(text) > 1 else text
+            for each, text in zip(asked.choices, plain, strict=True)
+        ]
     else:
-        return Options(YES_NO)
-    if len(set(options.labels)) < len(options.labels):
+        texts = [each.label for each in asked.levels or ()]
+    labels = dict(zip(texts, (each.description for each in given[wanted] or ()), strict=True))
+    if len(labels) < len(texts):
         raise invalid(f"{at}.{wanted}", "must be different from each other.")
-    return options
+    return labels
 
 
 # Answers of a language model
@@ -399,17 +366,14 @@ def _listed_options(asked: ListedQuestion, at: str) -> Options:
 
 def chances_of(logprobs: Sequence[float]) -> list[float]:
     """Probabilities that add up to 1, in the proportions of these log probabilities."""
-    most = max(logprobs)
-    weights = [math.exp(each - most) for each in logprobs]
+    weights = [math.exp(each - max(logprobs)) for each in logprobs]
     return [each / sum(weights) for each in weights]
 
 
 def confidence_of(chances: Sequence[float]) -> float:
     """1 for a certain answer, 0 where all are alike: 1 less the entropy, as a share of the greatest possible."""
-    if len(chances) < 2:
-        return 1.0
     entropy = -sum(each * math.log(each) for each in chances if each > 0)
-    return max(0.0, 1 - entropy / math.log(len(chances)))
+    return max(0.0, 1 - entropy / math.log(len(chances))) if len(chances) > 1 else 1.0
 
 
 def expected(chances: Sequence[float]) -> float:
@@ -420,30 +384,24 @@ def typed_answer(asked: QuestionFields, chances: Sequence[float]) -> dict[str, A
     """An answer in TypeSafe's form."""
     if asked.type in ("noul", "bool"):
         return {"type": "noul", "noul": chances[0]}
-    criteria, confidence = asked.criteria or (), confidence_of(chances)
+    labels = _labels(asked, "")
+    found: dict[str, Any] = {
+        "type": asked.type,
+        "confidence": confidence_of(chances),
+        "probabilities": dict(zip(labels, chances, strict=True)),
+    }
     if asked.type == "score":
-        legend = {str(level): each for level, each in enumerate(criteria)}
-        probabilities = dict(zip(legend, chances, strict=True))
-        rest = {"confidence": confidence, "legend": legend, "probabilities": probabilities}
-        return {"type": "score", "score": expected(chances), **rest}
-    probabilities = dict(zip(map(str, criteria), chances, strict=True))
-    best = max(probabilities, key=probabilities.__getitem__)
-    return {"type": "choice", "choice": best, "confidence": confidence, "probabilities": probabilities}
+        return {**found, "score": expected(chances), "legend": labels}
+    return {**found, "choice": max(zip(chances, labels, strict=True))[1]}
 
 
 def valued_answer(asked: QuestionFields, chances: Sequence[float]) -> dict[str, Any]:
     """An answer in the form of mlx-vlm's server."""
-    answer = typed_answer(asked, chances)
     if asked.type in ("noul", "bool"):
         return {"type": "bool", "value": chances[0] >= 0.5, "probability": chances[0], "metadata": {}}
-    metadata = {name: answer[name] for name in ("confidence", "legend") if name in answer}
-    value = answer[asked.type]
-    return {
-        "type": asked.type,
-        "value": value,
-        "probabilities": answer["probabilities"],
-        "metadata": metadata,
-    }
+    answer = typed_answer(asked, chances)
+    metadata = {name: answer.pop(name) for name in ("confidence", "legend") if name in answer}
+    return {"value": answer.pop(asked.type), **answer, "metadata": metadata}
 
 
 def listed_answer(asked: ListedQuestion, chances: Sequence[float]) -> dict[str, Any]:
@@ -451,13 +409,12 @@ def listed_answer(asked: ListedQuestion, chances: Sequence[float]) -> dict[str, 
     told: dict[str, Any] = {"type": asked.type, "name": asked.name}
     if asked.type == "predicate":
         return {**told, "probability": chances[0]}
-    told["confidence"] = confidence_of(chances)
+    told |= {"confidence": confidence_of(chances)}
     if asked.levels is not None:
-        pairs = enumerate(zip(asked.levels, chances, strict=True))
-        found = [
-            {"label": each.label, "probability": chance, "value": number} for number, (each, chance) in pairs
-        ]
-        return {**told, "score": expected(chances), "probabilities": found}
-    choices = [each.value for each in asked.choices or ()]
-    found = [{"value": value, "probability": chance} for value, chance in zip(choices, chances, strict=True)]
-    return {**told, "choice": choices[list(chances).index(max(chances))], "probabilities": found}
+        names = [{"label": each.label, "value": number} for number, each in enumerate(asked.levels)]
+        told |= {"score": expected(chances)}
+    else:
+        names = [{"value": each.value} for each in asked.choices or ()]
+        told |= {"choice": names[list(chances).index(max(chances))]["value"]}
+    pairs = zip(names, chances, strict=True)
+    return {**told, "probabilities": [{**name, "probability": chance} for name, chance in pairs]}

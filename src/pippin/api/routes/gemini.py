@@ -157,9 +157,12 @@ def embed_task(asked: tuple[EmbedOne, ...], prefix: str) -> Embed:
         raise invalid("requests", "must not be empty.")
     first = asked[0]
     for place, each in enumerate(asked):
-        if each.output_dimensionality != first.output_dimensionality:
-            at = f"{prefix.format(place)}outputDimensionality"
-            raise invalid(at, "must be the same in all of `requests`.")
+        for name, field in (
+            ("output_dimensionality", "outputDimensionality"),
+            ("auto_truncate", "autoTruncate"),
+        ):
+            if getattr(each, name) != getattr(first, name):
+                raise invalid(f"{prefix.format(place)}{field}", "must be the same in all of `requests`.")
     return Embed(
         inputs=tuple(
             _input_of(each.content, f"{prefix.format(place)}content") for place, each in enumerate(asked)

@@ -258,6 +258,13 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         ),
     ] = None
     mcp_config: Annotated[str | None, Meta(description="JSON or YAML file of MCP servers.")] = None
+    web_search: Annotated[
+        Annotated[str, Meta(pattern=r"^(mcp:[^/]+/.+|https?://.*\{query\}.*)$")] | None,
+        Meta(
+            description="What searches the web where requests ask for that: mcp:SERVER/TOOL, or an address with "
+            "{query} in it, which is fetched by the rules for media."
+        ),
+    ] = None
     mcp_offer: Annotated[
         McpOffer, Meta(description="Offer tools of MCP servers to chats that ask, or to all.", extra=HOT)
     ] = "asked"

@@ -238,6 +238,8 @@ class Slot:
         """Remember a death. After several in a short time, pause before the next start, longer each time."""
         self.error = error
         self.died = True
+        if error.blameless:
+            return
         self.deaths = [death for death in self.deaths if now - death < DEATHS_COUNTED] + [now]
         excess = len(self.deaths) - DEATHS_BEFORE_PAUSE
         if excess >= 0:

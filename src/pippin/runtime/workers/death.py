@@ -121,7 +121,7 @@ def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -
         why = " for lack of memory" if killed and death.starved else ""
         way_out = "" if death.cause is None else f" {death.cause}"
         message = f"The process of model {model} died: {_how(death)}{why}.{way_out} The next request starts it again."
-        return ErrorReport(kind="worker_died", message=message)
+        return ErrorReport(kind="worker_died", message=message, blameless=killed and not death.starved)
     if death.far:
         message = (
             f"The model {model} could not be loaded: its process there ended while it {death.doing}, or was not "
@@ -136,7 +136,7 @@ def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -
         words.append(f"The system ended it for lack of memory: {MENDS}.")
     elif killed:
         words.append(f"If nobody ended it by hand, the system did for lack of memory: {MENDS}.")
-        return ErrorReport(kind="worker_died", message=" ".join(words))
+        return ErrorReport(kind="worker_died", message=" ".join(words), blameless=True)
     else:
         words.append(death.cause or "The server's log has its last words.")
     return ErrorReport(kind="load_failed", message=" ".join(words))

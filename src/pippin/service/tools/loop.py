@@ -11,7 +11,16 @@ from typing import Any, Final
 
 import msgspec
 
-from pippin.core.conversation import Message, Reasoning, Text, Tool, ToolCall, ToolChoice, ToolResult
+from pippin.core.conversation import (
+    WEB_SEARCH,
+    Message,
+    Reasoning,
+    Text,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+)
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import (
     Accepted,
@@ -102,7 +111,10 @@ class ToolRound:
         for result in results:
             index = self._next()
             text = "".join(part.text for part in result.parts if isinstance(part, Text))
-            started = PartStarted(0, index, "server_result", result.call_id, is_error=result.is_error)
+            server = self._offered[result.name or ""].server
+            started = PartStarted(
+                0, index, "server_result", result.call_id, server=server, is_error=result.is_error
+            )
             events += [started, PartDelta(0, index, text), PartEnded(0, index)]
         return events
 
@@ -164,7 +176,8 @@ class ToolLoop:
         them."""
         if not self._listed:
             self._listed = True
-            return self._listing()
+            if listing := self._listing():
+                return listing
         while not self._ended:
             # The tools may have been called, and the next round be there, while nobody waited.
             if self._round.finished is not None or self._tools is not None:
@@ -201,7 +214,8 @@ class ToolLoop:
         tools: dict[str, list[Tool]] = {}
         for offered in self._offered.values():
             named = msgspec.structs.replace(offered.tool, name=offered.remote.name)
-            tools.setdefault(offered.server, []).append(named)
+            if offered.server != WEB_SEARCH:
+                tools.setdefault(offered.server, []).append(named)
         return [ToolsListed(server, tuple(listed)) for server, listed in tools.items()]
 
     def _seen(self, events: list[Event]) -> list[Event]:

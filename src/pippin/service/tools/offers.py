@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from pippin.config.options.server import McpOffer, ServerOptions
-from pippin.core.conversation import Tool, Toolset
+from pippin.core.conversation import WEB_SEARCH, Tool, Toolset
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate, Task
@@ -15,6 +15,7 @@ from pippin.mcp.tools import EVERY, OfferedTool, ToolServers
 from pippin.service import Service
 from pippin.service.service import AnyRun, Starter
 from pippin.service.tools.loop import ToolLoop
+from pippin.service.tools.web_search import WebSearcher
 
 NOT_ALLOWED: Final = (
     "MCP tools are for those who may manage this server; the operator gives a key `role: admin` or "
@@ -56,8 +57,9 @@ def with_tools(request: GenerationRequest, offered: Mapping[str, OfferedTool]) -
 class ToolOffers:
     """Offers the operator's tool servers to the requests that ask for them, or to all, as configured."""
 
-    def __init__(self, servers: ToolServers, offer: McpOffer) -> None:
+    def __init__(self, servers: ToolServers, offer: McpOffer, searcher: WebSearcher) -> None:
         self.servers = servers
+        self._searcher = searcher
         self.unasked = False  # whether requests that ask for no tools get some
         self._hold_to(offer)
 
@@ -75,8 +77,18 @@ class ToolOffers:
 
         `named`: servers that the client names outside the request, or `*` for all. `allowed`: whether this client may
         use MCP tools. A client that may not is refused if it asks for them, and is not given those that the operator
-        offers to everybody. Raises `ServerError` for that refusal and for an unknown server.
+        offers to everybody. Whoever may ask the model may have it search the web. Raises `ServerError` for that refusal
+        and for an unknown server.
         """
+        search, request = request.web_search, msgspec.structs.replace(request, web_search=None)
+        equipped = await self._equipped(request, named, allowed=allowed)
+        if search is None or any(tool.name == WEB_SEARCH for tool in request.tools):
+            return equipped
+        searching = {WEB_SEARCH: self._searcher.tool(search)}
+        return Equipped(with_tools(equipped.request, searching), {**equipped.offered, **searching})
+
+    async def _equipped(self, request: GenerationRequest, named: Sequence[str], *, allowed: bool) -> Equipped:
+        """The request with the tools of MCP servers."""
         wanted = self._wanted(request, named)
         if not wanted:
             return Equipped(request)

@@ -63,6 +63,22 @@ def claiming(side: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
+def test_decisions_see_pictures(address: str) -> None:
+    def decided(shown: bytes) -> list[float]:
+        body = {
+            "state": "Look at <picture>!",
+            "questions": {"what": {"type": "choice", "instructions": QUESTION, "criteria": ["a", "b", "c"]}},
+            "assets": {"<picture>": {"data_base64": base64.b64encode(shown).decode()}},
+        }
+        reply = httpx.post(f"{address}/v1/systemone", json=body, timeout=120)
+        assert reply.status_code == 200, reply.text
+        return list(reply.json()["answers"]["what"]["probabilities"].values())
+
+    seen = decided(PICTURES[0])
+    assert decided(PICTURES[0]) == pytest.approx(seen, rel=1e-4)
+    assert decided(PICTURES[1]) != pytest.approx(seen, rel=1e-3)
+
+
 def test_all_dialects_see_the_same_picture(client: openai.OpenAI, address: str) -> None:
     expected = ask(client, uri(PICTURES[0]))
     assert expected != ask(client, uri(PICTURES[1]))

@@ -35,10 +35,13 @@ from pippin.api.dialects.shared.openai import (
     usage_body,
     warnings_of,
 )
+from pippin.api.dialects.shared.web_search import WebSearchOptions, citations_of, pages_of
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.conversation import (
+    WEB_SEARCH,
     Attachment,
     Audio,
+    FoundPage,
     Image,
     Message,
     Part,
@@ -48,6 +51,7 @@ from pippin.core.conversation import (
     ToolCall,
     ToolResult,
     Video,
+    WebSearch,
 )
 from pippin.core.events import Event, Finished, PartDelta, PartKind, PartStarted, Progress, Token
 from pippin.core.requests import GenerationRequest
@@ -63,6 +67,7 @@ class ChatShape(Struct, frozen=True, kw_only=True):
     n: int = 1
     logprobs: bool = False
     reasoning: bool = True  # whether reasoning may be shown
+    searches: bool = False  # the answer may cite pages
 
 
 class AnswerFunction(Struct, kw_only=True):
@@ -76,13 +81,25 @@ class AnswerCall(Struct, kw_only=True):
     type: Literal["function"] = "function"
 
 
+class UrlCitation(Struct):
+    start_index: int
+    end_index: int
+    url: str
+    title: str
+
+
+class Annotation(Struct):
+    url_citation: UrlCitation
+    type: Literal["url_citation"] = "url_citation"
+
+
 class AnswerMessage(Struct, kw_only=True):
     content: str | None
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     reasoning: str | msgspec.UnsetType = msgspec.UNSET
     tool_calls: list[AnswerCall] | msgspec.UnsetType = msgspec.UNSET
     refusal: str | None = None
-    annotations: list[str] = field(default_factory=list)
+    annotations: list[Annotation] = field(default_factory=list)
     role: Literal["assistant"] = "assistant"
 
 
@@ -124,6 +141,8 @@ class ChatEncoder(ChunkEncoder, Encoder):
         self._kinds: dict[tuple[int, int], tuple[PartKind, int]] = {}
         self._calls = [0] * shape.n
         self._begun = [False] * shape.n  # the chunk with the role was sent
+        self._said: list[str] = []  # where pages may be cited: the text so far
+        self._pages: list[FoundPage] = []
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
@@ -131,14 +150,18 @@ class ChatEncoder(ChunkEncoder, Encoder):
                 self._completed[choice] = completed or self._completed[choice]
                 kind, call = self._kinds[choice, index]
                 if kind == "text":
+                    if self._shape.searches:
+                        self._said.append(text)
                     return self._text(choice, text, tokens)
                 if kind == "reasoning":
                     return self._reasoning(choice, text)
+                if kind == "server_result" and self._shape.searches:
+                    self._pages += pages_of(text)
                 return self._arguments(choice, call, text) if kind == "tool_call" else b""
             case PartStarted(choice):
                 return self._begin(choice, event.kind) + self._part(event)
             case Finished(choice):
-                return self._begin(choice, "text") + self._end_of_choice(event)
+                return self._begin(choice, "text") + self._citations(choice) + self._end_of_choice(event)
             case Progress():
                 # llama.cpp puts the role into each of these deltas. OpenAI's SDKs concatenate the strings of deltas and
                 # would get "assistantassistant".
@@ -205,6 +228,11 @@ class ChatEncoder(ChunkEncoder, Encoder):
         opened = {"index": call, "id": part.id, "type": "function", "function": function}
         return self._chunk(part.choice, b'"tool_calls":[' + _encode(opened) + b"]")
 
+    def _citations(self, choice: int) -> bytes:
+        if not self._pages or not (found := annotations_of("".join(self._said), self._pages)):
+            return b""
+        return self._chunk(choice, b'"annotations":' + _encode(found))
+
     def _end_of_choice(self, finished: Finished) -> bytes:
         [choices] = self._finished
         choices.append(finished)
@@ -233,6 +261,10 @@ class ChatEncoder(ChunkEncoder, Encoder):
             for part in choice.parts
             if part.kind == "tool_call"
         ]
+        found = [
+            part.text for part in choice.parts if part.server == WEB_SEARCH and part.kind == "server_result"
+        ]
+        pages = [page for each in found for page in pages_of(each)]
         text = choice.text("text")
         thought = choice.text("reasoning") if self._shape.reasoning else ""
         message = AnswerMessage(
@@ -240,10 +272,15 @@ class ChatEncoder(ChunkEncoder, Encoder):
             reasoning_content=thought or msgspec.UNSET,
             reasoning=thought or msgspec.UNSET,
             tool_calls=calls or msgspec.UNSET,
+            annotations=annotations_of(text, pages),
         )
         logprobs = LogprobsBody(content=logprobs_of(choice.tokens("text"))) if self._shape.logprobs else None
         reason = STOPPED[choice.finished.reason] if choice.finished is not None else "stop"
         return AnswerChoice(index=number, message=message, logprobs=logprobs, finish_reason=reason)
+
+
+def annotations_of(text: str, pages: list[FoundPage]) -> list[Annotation]:
+    return [Annotation(UrlCitation(**each)) for each in citations_of(text, pages)]
 
 
 MAX_MESSAGES = 16_384
@@ -580,7 +617,13 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
         Prediction | None,
         Meta(description="Text that the answer is expected to repeat: it comes sooner then."),
     ] = None
+    web_search_options: Annotated[
+        WebSearchOptions | None,
+        Meta(description="Let Pippin search the web for the model, where the operator names what searches."),
+    ] = None
 
+
+NO_SEARCH: Final = "nothing here searches the web; give the model a tool, or an MCP server."
 
 ACCEPTED = {name: why for name, why in shared.ACCEPTED.items() if name != "prediction"}
 REFUSED = shared.REFUSED | {
@@ -588,7 +631,6 @@ REFUSED = shared.REFUSED | {
     "functions": "it is the old name of `tools`; use that.",
     "function_call": "it is the old name of `tool_choice`; use that.",
     "moderation": "Pippin runs no moderation model.",
-    "web_search_options": "nothing here searches the web; give the model a tool, or an MCP server.",
     "best_of": "use `n`, with `logprobs`, and keep the likeliest.",
     "suffix": "use /v1/completions.",
     "echo": "use /v1/completions.",
@@ -602,18 +644,24 @@ class ChatDialect(OpenAIErrors, Dialect[ChatShape]):
     path = "/chat/completions"
     id_prefix = ID_PREFIX
     answer = ChatCompletion
-    contract = Contract(ChatRequest, ACCEPTED, REFUSED, frozenset({"web_search_options"}))
+    contract = Contract(ChatRequest, ACCEPTED, REFUSED)
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[ChatShape]:
         fields, ignored = self.contract.decode(body)
         _check(fields)
+        request = request_of(fields)
+        if fields.web_search_options is not None:
+            if not context.searches:
+                raise unsupported("web_search_options", NO_SEARCH)
+            request = replace(request, web_search=WebSearch(results=fields.web_search_options.results))
         return Decoded(
-            requests=(request_of(fields),),
+            requests=(request,),
             shape=ChatShape(
                 stream=shared.stream_shape_of(fields, usage_unasked=context.stream_usage),
                 n=fields.n or 1,
                 logprobs=bool(fields.logprobs),
                 reasoning=engine.shows_reasoning(fields),
+                searches=request.web_search is not None,
             ),
             stream=bool(fields.stream),
             ignored=ignored,

@@ -17,8 +17,10 @@ from pippin.api.dialects.shared.media import (
 )
 from pippin.api.dialects.shared.sealed_text import unseal
 from pippin.core.conversation import (
+    WEB_SEARCH,
     Attachment,
     Document,
+    FoundPage,
     Image,
     Message,
     Part,
@@ -100,8 +102,32 @@ class ToolOutput(Struct, kw_only=True):
     is_error: bool | None = None
 
 
+class SearchedPage(Struct, kw_only=True):
+    url: str
+    title: str = ""
+    encrypted_content: str = ""
+
+
+class SearchOutput(Struct, kw_only=True):
+    tool_use_id: str
+    content: list[SearchedPage] | dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The result as the model had it, as far as it was found here."""
+        if isinstance(self.content, dict):
+            return "The search failed."
+        pages = [
+            FoundPage(each.url, each.title, unseal(each.encrypted_content) or "") for each in self.content
+        ]
+        return msgspec.json.encode(pages).decode()
+
+
 class ToolReference(Struct, kw_only=True):
     tool_name: str
+
+
+ANSWERED: Final = ("mcp_tool_result", "web_search_tool_result", "compaction")
 
 
 class CompactionBlock(Struct, kw_only=True):
@@ -172,14 +198,20 @@ class MessagesReader:
             match block.get("type"):
                 case "mcp_tool_use":
                     self._server_call(convert(block, ServerToolUse, at))
+                case "server_tool_use" if block.get("name") == WEB_SEARCH:
+                    self._server_call(convert(block, ServerToolUse, at))
                 case "mcp_tool_result":
                     parts = self._server_result(block, parts, at)
+                case "web_search_tool_result":
+                    found = convert(block, SearchOutput, at)
+                    told = {"tool_use_id": found.tool_use_id, "content": found.text}
+                    parts = self._server_result(told, parts, at)
                 case "compaction":
                     self._compaction(convert(block, CompactionBlock, at), at)
                 case _:
                     parts += self._assistant_parts(block, at)
         pinned = self._pinned(blocks)
-        if parts or blocks[-1:] == [] or blocks[-1].get("type") not in ("mcp_tool_result", "compaction"):
+        if parts or blocks[-1:] == [] or blocks[-1].get("type") not in ANSWERED:
             self._say("assistant", parts, pinned)
 
     def _compaction(self, block: CompactionBlock, param: str) -> None:
@@ -194,7 +226,8 @@ class MessagesReader:
         self.changes.append((f"{param}.tool", convert(block, ToolChange, param)))
 
     def _server_call(self, call: ServerToolUse) -> None:
-        name = self._names[call.id] = f"{call.server_name}__{call.name}"
+        name = f"{call.server_name}__{call.name}" if call.server_name else call.name
+        self._names[call.id] = name
         arguments = msgspec.json.encode(call.input).decode()
         self._server_calls[call.id] = ToolCall(call.id, name, arguments)
 

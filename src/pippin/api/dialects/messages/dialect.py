@@ -25,6 +25,7 @@ from pippin.api.dialects.messages.tools import (
     families_of,
     tool_choice_of,
     tools_of,
+    without_search,
 )
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
@@ -36,7 +37,7 @@ from pippin.api.dialects.shared.fields import (
     invalid,
     loggable,
 )
-from pippin.core.conversation import Message, Text
+from pippin.core.conversation import WEB_SEARCH, Message, Text, Tool
 from pippin.core.errors import ErrorReport
 from pippin.core.requests import Thinking
 from pippin.service.summaries import summary_request
@@ -157,7 +158,9 @@ class MessagesDialect(Dialect[MessageShape]):
         if not reader.messages:
             raise invalid("messages", "must hold something that a model here can read.")
         given = changed_tools(fields.tools or [], reader.changes)
+        given, search = without_search(given) if context.searches else (given, None)
         tools, toolsets, left_out = tools_of(given)
+        named = tools if search is None else (*tools, Tool(WEB_SEARCH))
         messages, cached = _pins(fields, engine.with_media_options(reader.messages, fields), reader.cached)
         choice = fields.tool_choice
         # Anthropic's `context_management` means something else: edits, which are not made here.
@@ -167,7 +170,9 @@ class MessagesDialect(Dialect[MessageShape]):
             messages=messages,
             tools=tools,
             toolsets=toolsets,
-            tool_choice=tool_choice_of(choice, tools, toolsets),
+            web_search=None if search is None else search.wanted,
+            max_tool_calls=None if search is None else search.max_uses,
+            tool_choice=tool_choice_of(choice, named, toolsets),
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
             stop=shared.stops_of(fields.stop_sequences, "stop_sequences"),
             max_tokens=fields.max_tokens,
@@ -184,7 +189,7 @@ class MessagesDialect(Dialect[MessageShape]):
                 thinking=_thinking_shown(fields),
                 cached=cached,
                 model=fields.model,
-                servers=bool(toolsets),
+                servers=bool(toolsets or search),
                 families=families_of(given),
                 compacts=compaction is not None,
             ),

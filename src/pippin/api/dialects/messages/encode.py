@@ -13,7 +13,9 @@ from pippin.api.dialects.messages.tools import SEPARATOR
 from pippin.api.dialects.shared.frames import COMMENT, Closed, event_frame, typed_frame
 from pippin.api.dialects.shared.openai import warnings_of
 from pippin.api.dialects.shared.sealed_text import seal
+from pippin.api.dialects.shared.web_search import pages_of
 from pippin.core.completion import CompletedPart, Completion, object_of
+from pippin.core.conversation import WEB_SEARCH
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import (
     Accepted,
@@ -58,6 +60,28 @@ class McpToolResultAnswer(Closed, tag_field="type", tag="mcp_tool_result"):
     content: list[TextAnswer]
 
 
+class ServerToolUseAnswer(Closed, tag_field="type", tag="server_tool_use"):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class SearchResultAnswer(Closed, tag_field="type", tag="web_search_result"):
+    url: str
+    title: str
+    encrypted_content: str
+    page_age: None = None
+
+
+class SearchErrorAnswer(Closed, tag_field="type", tag="web_search_tool_result_error"):
+    error_code: str
+
+
+class SearchToolResultAnswer(Closed, tag_field="type", tag="web_search_tool_result"):
+    tool_use_id: str
+    content: list[SearchResultAnswer] | SearchErrorAnswer
+
+
 class CompactionAnswer(Closed, tag_field="type", tag="compaction"):
     """The summary of a conversation; none if the model wrote none."""
 
@@ -65,7 +89,14 @@ class CompactionAnswer(Closed, tag_field="type", tag="compaction"):
 
 
 BlockAnswer = (
-    TextAnswer | ThinkingAnswer | ToolUseAnswer | McpToolUseAnswer | McpToolResultAnswer | CompactionAnswer
+    TextAnswer
+    | ThinkingAnswer
+    | ToolUseAnswer
+    | McpToolUseAnswer
+    | McpToolResultAnswer
+    | ServerToolUseAnswer
+    | SearchToolResultAnswer
+    | CompactionAnswer
 )
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "compaction"]
 
@@ -359,6 +390,17 @@ class MessagesEncoder(Encoder):
                 return ThinkingAnswer(thinking=text, signature=signature)
             case "tool_call":
                 return self._call_of(part, input)
+            case "server_call" if part.server == WEB_SEARCH:
+                return ServerToolUseAnswer(id=search_id(part.id), name=WEB_SEARCH, input=input)
+            case "server_result" if part.server == WEB_SEARCH:
+                pages = [
+                    SearchResultAnswer(url=page.url, title=page.title, encrypted_content=seal(page.text))
+                    for page in pages_of(text)
+                ]
+                failed = SearchErrorAnswer(error_code="unavailable")
+                return SearchToolResultAnswer(
+                    tool_use_id=search_id(part.id), content=failed if part.is_error else pages
+                )
             case "server_call":
                 return McpToolUseAnswer(
                     id=server_use_id(part.id),
@@ -382,6 +424,10 @@ class MessagesEncoder(Encoder):
 
 def server_use_id(id: str | None) -> str:
     return f"mcptoolu_{(id or '').removeprefix('call_')}"
+
+
+def search_id(id: str | None) -> str:
+    return f"srvtoolu_{(id or '').removeprefix('call_')}"
 
 
 def tool_use_id(id: str | None) -> str:

@@ -14,7 +14,8 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.core.conversation import Tool, ToolChoice, Toolset
+from pippin.api.dialects.shared.web_search import SearchFilters
+from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 from pippin.core.decoding import from_json
 
 MAX_TOOLS: Final = 1024
@@ -50,6 +51,17 @@ class ToolsetSpec(Struct, tag_field="type", tag=TOOLSET, kw_only=True):
     configs: Annotated[dict[str, ToolSwitch], Meta(max_length=512)] | None = None
     cache_control: Any = None
     tools: Any = None
+
+
+class SearchSpec(SearchFilters, kw_only=True):
+    """Anthropic's tool that searches the web."""
+
+    max_uses: Annotated[int, Meta(ge=1)] | None = None
+    user_location: Unused = None
+
+    @property
+    def wanted(self) -> WebSearch:
+        return WebSearch(self.allowed_domains or (), self.blocked_domains or ())
 
 
 class ClientToolset(Struct, kw_only=True):
@@ -152,6 +164,13 @@ def tools_of(given: list[dict[str, Any]]) -> tuple[tuple[Tool, ...], tuple[Tools
             left_out.append(str(spec["type"]))
         tools += found
     return tuple(tools), tuple(toolsets), tuple(left_out)
+
+
+def without_search(given: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], SearchSpec | None]:
+    """The other tools, and that which searches the web."""
+    searching = [spec for spec in given if str(spec.get("type")).startswith(f"{WEB_SEARCH}_")]
+    found = convert(searching[-1], SearchSpec, "tools") if searching else None
+    return [spec for spec in given if spec not in searching], found
 
 
 def changed_tools(given: list[dict[str, Any]], changes: list[tuple[str, ToolChange]]) -> list[dict[str, Any]]:

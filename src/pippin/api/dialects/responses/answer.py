@@ -32,7 +32,7 @@ class SchemaFormat(Struct, tag_field="type", tag="json_schema", kw_only=True):
 
 class OutputText(Closed, tag_field="type", tag="output_text", kw_only=True):
     text: str
-    annotations: list[str]
+    annotations: list[Any]
     logprobs: list[TokenLogprob]
 
 
@@ -126,6 +126,22 @@ class OutputMcpCall(Closed, tag_field="type", tag="mcp_call", kw_only=True):
     error: McpFailure | None
 
 
+class SearchSource(Closed, tag_field="type", tag="url", kw_only=True):
+    url: str
+
+
+class SearchAction(Closed, tag_field="type", tag="search", kw_only=True):
+    query: str
+    queries: list[str]
+    sources: list[SearchSource] | UnsetType = UNSET
+
+
+class OutputSearchCall(Closed, tag_field="type", tag="web_search_call", kw_only=True):
+    id: str
+    status: Literal["in_progress", "searching", "completed", "incomplete", "failed"]
+    action: SearchAction
+
+
 class OutputCompaction(Closed, tag_field="type", tag="compaction", kw_only=True):
     id: str
     encrypted_content: str
@@ -142,6 +158,7 @@ Output = (
     | OutputPatchCall
     | OutputListedTools
     | OutputMcpCall
+    | OutputSearchCall
 )
 
 

@@ -201,7 +201,7 @@ def _read(
     if (conversation := conversation_of(fields)) is not None:
         reader.read(history.conversation(conversation), "conversation")
     reader.read(given)
-    return reader, toolbox_of((fields.tools or []) + reader.tools)
+    return reader, toolbox_of((fields.tools or []) + reader.tools, searches=context.searches)
 
 
 def _configured(fields: ResponsesBody, reader: ItemsReader) -> ResponsesBody:
@@ -250,6 +250,7 @@ def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Tool
         messages=messages,
         tools=toolbox.tools,
         toolsets=toolbox.toolsets,
+        web_search=toolbox.search,
         tool_choice=choice,
         parallel_tool_calls=fields.parallel_tool_calls is not False,
         max_tool_calls=fields.max_tool_calls,
@@ -288,6 +289,7 @@ def _shape(
         toolbox=toolbox,
         reasoning=_reasoning_shown(fields),
         sealed="reasoning.encrypted_content" in (fields.include or ()),
+        sourced="web_search_call.action.sources" in (fields.include or ()),
         compacts=compacts,
     )
 

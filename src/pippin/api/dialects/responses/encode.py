@@ -27,12 +27,14 @@ from pippin.api.dialects.responses.output import (
     McpCalls,
     MessageBuilder,
     ReasoningBuilder,
+    SearchCallBuilder,
     StreamEvent,
 )
 from pippin.api.dialects.responses.tools import Toolbox
 from pippin.api.dialects.shared.frames import DONE, event_frame
 from pippin.api.dialects.shared.openai import warnings_of
 from pippin.core.completion import Completion
+from pippin.core.conversation import WEB_SEARCH, FoundPage
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import (
     Accepted,
@@ -60,6 +62,7 @@ class ResponseShape:
     toolbox: Toolbox = field(default_factory=Toolbox)
     reasoning: ReasoningShown = "text"
     sealed: bool = False  # reasoning comes with `encrypted_content`
+    sourced: bool = False  # searches come with all that they found
     compacts: bool = False  # the text is the summary of the conversation
 
     @property
@@ -91,6 +94,7 @@ class ResponsesEncoder(Encoder):
         self._items: list[ItemBuilder] = []
         self._open: ItemBuilder | None = None
         self._mcp_calls = McpCalls()
+        self._pages: list[FoundPage] = []  # that searches of the web have found
         self._ended = False  # the open item's part ended; only `Finished` tells whether it was truncated
         self._part: PartStarted | None = None  # begun by the model, but not yet sent as an item
         self._created = False
@@ -223,10 +227,12 @@ class ResponsesEncoder(Encoder):
         if event.kind == "text" and self._shape.compacts:
             return CompactionBuilder(named("cmp"), index)
         if event.kind == "text":
-            return MessageBuilder(named("msg"), index)
+            return MessageBuilder(named("msg"), index, self._pages)
         if event.kind == "reasoning":
             summary = self._shape.reasoning == "summary"
             return ReasoningBuilder(named("rs"), index, summary=summary, sealed=self._shape.sealed)
+        if event.kind == "server_call" and event.server == WEB_SEARCH:
+            return SearchCallBuilder(named("ws"), index, event, self._pages, sourced=self._shape.sourced)
         if event.kind == "server_call":
             return McpCallBuilder(named("mcp"), index, event)
         origin = self._shape.toolbox.origin(event.name or "")

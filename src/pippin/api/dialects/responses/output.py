@@ -23,15 +23,20 @@ from pippin.api.dialects.responses.answer import (
     OutputMessage,
     OutputPatchCall,
     OutputReasoning,
+    OutputSearchCall,
     OutputShellCall,
     OutputText,
     ReasoningText,
+    SearchAction,
+    SearchSource,
     SummaryText,
 )
 from pippin.api.dialects.responses.tools import ToolOrigin, custom_input
 from pippin.api.dialects.shared.openai import TokenLogprob, logprobs_of
 from pippin.api.dialects.shared.sealed_text import seal
-from pippin.core.conversation import Tool
+from pippin.api.dialects.shared.web_search import citations_of, pages_of
+from pippin.core.completion import object_of
+from pippin.core.conversation import FoundPage, Tool
 from pippin.core.decoding import from_json
 from pippin.core.events import PartDelta, PartStarted, ToolsListed
 
@@ -133,12 +138,22 @@ class PartBuilder(ItemBuilder):
 
 
 class MessageBuilder(PartBuilder):
-    def __init__(self, id: str, index: int) -> None:
+    def __init__(self, id: str, index: int, pages: list[FoundPage]) -> None:
+        """`pages` were found by searches of the web, and may be cited."""
         super().__init__(id, index, "content_part", "output_text", "content_index")
         self._logprobs: list[TokenLogprob] = []
+        self._pages = pages
+        self._citations: list[dict[str, Any]] = []
 
     def _part(self) -> OutputText:
-        return OutputText(text=self.text, annotations=[], logprobs=self._logprobs)
+        return OutputText(text=self.text, annotations=self._citations, logprobs=self._logprobs)
+
+    def closed(self) -> Events:
+        found = citations_of(self.text, self._pages) if self._pages else []
+        self._citations = [{"type": "url_citation", **each} for each in found]
+        for number, annotation in enumerate(self._citations):
+            yield self._event("output_text.annotation.added", annotation=annotation, annotation_index=number)
+        yield from super().closed()
 
     def item(self) -> OutputMessage:
         content = [self._part()] if self._started else []
@@ -334,6 +349,45 @@ class McpCallBuilder(ItemBuilder):
         if self._result is not None:
             yield self._event(f"mcp_call.{'failed' if self._failed else 'completed'}")
         yield from super().close(status)
+
+
+class SearchCallBuilder(McpCallBuilder):
+    """A search of the web, which is told without its arguments' pieces."""
+
+    def __init__(
+        self, id: str, index: int, started: PartStarted, pages: list[FoundPage], *, sourced: bool
+    ) -> None:
+        """What is found is added to `pages`. `sourced`: the item names all of it."""
+        super().__init__(id, index, started)
+        self._pages, self._sourced = pages, sourced
+        self._sources: list[SearchSource] = []
+
+    def item(self) -> OutputSearchCall:  # type: ignore[override] # the other kind of call
+        query = str((object_of(self.text) or {}).get("query", ""))
+        sources = self._sources if self._sourced else UNSET
+        status = "failed" if self._failed and self.status == "completed" else self.status
+        action = SearchAction(query=query, queries=[query], sources=sources)
+        return OutputSearchCall(id=self.id, status=status, action=action)
+
+    def opened(self) -> Events:
+        yield self._event("web_search_call.in_progress")
+
+    def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
+        return ()
+
+    def asked(self) -> StreamEvent:
+        return self._event("web_search_call.searching")
+
+    def answered(self, text: str, *, is_error: bool) -> Events:
+        found = pages_of(text)
+        self._pages += found
+        self._sources = [SearchSource(url=page.url) for page in found]
+        yield from super().answered(text, is_error=is_error)
+
+    def close(self, status: ItemStatus) -> Events:
+        if self._result is not None:
+            yield self._event("web_search_call.completed")
+        yield from ItemBuilder.close(self, status)
 
 
 class McpCalls:

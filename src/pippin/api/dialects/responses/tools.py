@@ -13,7 +13,8 @@ from msgspec import Meta, Struct
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, loggable, unsupported
 from pippin.api.dialects.shared.tools import McpTool, toolset_of
-from pippin.core.conversation import Tool, ToolChoice, Toolset
+from pippin.api.dialects.shared.web_search import FilteredSearch
+from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 from pippin.core.decoding import from_json
 
 CallKind = Literal["function", "custom", "local_shell", "shell", "apply_patch"]
@@ -142,6 +143,7 @@ class Toolbox:
     tools: tuple[Tool, ...] = ()
     origins: dict[str, ToolOrigin] = field(default_factory=dict)  # by the name that the model sees
     toolsets: tuple[Toolset, ...] = ()  # of MCP servers
+    search: WebSearch | None = None
     left_out: tuple[str, ...] = ()  # types of tools that can't be run here
 
     def origin(self, name: str) -> ToolOrigin:
@@ -162,7 +164,8 @@ def flat_name(name: str, namespace: str | None) -> str:
     return namespace + name if namespace.endswith(SEPARATOR) else f"{namespace}{SEPARATOR}{name}"
 
 
-def toolbox_of(given: list[dict[str, Any]], param: str = "tools") -> Toolbox:
+def toolbox_of(given: list[dict[str, Any]], param: str = "tools", *, searches: bool = False) -> Toolbox:
+    """`searches`: the operator names what searches the web."""
     if len(given) > MAX_TOOLS:
         raise invalid(param, f"must hold at most {MAX_TOOLS} tools.")
     tools: dict[str, Tool] = {}
@@ -173,11 +176,15 @@ def toolbox_of(given: list[dict[str, Any]], param: str = "tools") -> Toolbox:
         for number, spec in enumerate(given)
         if spec.get("type") == "mcp"
     ]
+    searching = [spec for spec in given if searches and str(spec.get("type")).startswith(WEB_SEARCH)]
+    search = convert(searching[-1], FilteredSearch, param).wanted if searching else None
     for number, spec in enumerate(given):
+        if spec in searching:
+            continue
         for tool, origin in _tools_of(spec, f"{param}[{number}]", left_out):
             tools[tool.name] = tool
             origins[tool.name] = origin
-    return Toolbox(tuple(tools.values()), origins, tuple(toolsets), tuple(left_out))
+    return Toolbox(tuple(tools.values()), origins, tuple(toolsets), search, tuple(left_out))
 
 
 def _tools_of(
@@ -275,7 +282,7 @@ def tool_choice_of(given: str | dict[str, Any] | None, toolbox: Toolbox) -> Tool
 
 
 def _offered(names: tuple[str, ...], toolbox: Toolbox) -> tuple[str, ...]:
-    if not toolbox.tools and not toolbox.toolsets:
+    if not toolbox.tools and not toolbox.toolsets and toolbox.search is None:
         raise invalid("tool_choice", "can't be `required` without a tool in `tools` that can be called.")
     return names
 
@@ -293,7 +300,7 @@ def _name_of(choice: dict[str, Any], param: str, toolbox: Toolbox) -> str | None
         if kind not in toolbox.origins:
             raise invalid(f"{param}.type", "must be a tool that stands in `tools`.")
         return kind
-    return None
+    return WEB_SEARCH if toolbox.search is not None and str(kind).startswith(WEB_SEARCH) else None
 
 
 def _find(named: Named, toolbox: Toolbox) -> str | None:

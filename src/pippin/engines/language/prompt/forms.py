@@ -67,8 +67,12 @@ def results_as_called(messages: Conversation) -> Conversation:
         calls = [part.id for part in message.parts if isinstance(part, ToolCall)]
         order = {id_: place for place, id_ in enumerate(calls)}
         run = list(itertools.takewhile(_only_results, messages[index + 1 :])) if len(calls) > 1 else []
-        results = [(each, part) for each in run for part in each.parts if isinstance(part, ToolResult)]
-        parts = [replace(part, name=part.name or each.name) for each, part in results]
+        parts = [
+            replace(part, name=part.name or each.name)
+            for each in run
+            for part in each.parts
+            if isinstance(part, ToolResult)
+        ]
         ordered = iter(sorted(parts, key=lambda part: order.get(part.call_id, len(order))))
         for place, each in enumerate(run, index + 1):
             changed[place] = replace(each, parts=tuple(itertools.islice(ordered, len(each.parts))), name=None)

@@ -1,0 +1,128 @@
+"""The tool `web_search`, if the operator names what searches: a tool of an MCP server, or an address.
+
+Whatever searches answers in a form of its own; found addresses with their titles and texts are picked out of that.
+"""
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from pippin.config.mcp_file import McpServer
+from pippin.core.conversation import WEB_SEARCH, FoundPage, Inline, Toolset, WebSearch
+from pippin.core.errors import ServerError
+from pippin.mcp.connection import CallFailed, RemoteTool
+from pippin.mcp.tools import OfferedTool, ToolServers
+
+Fetch = Callable[[str, str], Awaitable[Inline]]
+"""Fetches an address by the rules for media; the other text names it in refusals."""
+
+MCP: Final = "mcp:"
+LONGEST_QUERY, LONGEST_TITLE, LONGEST_TEXT, LONGEST_URL = 400, 300, 2000, 2048  # characters
+DEEPEST: Final = 4  # levels of JSON in which results are looked for
+ADDRESSES, TITLES, TEXTS = (
+    ("url", "link", "href"),
+    ("title", "name"),
+    ("content", "snippet", "description", "text"),
+)
+_ADDRESS: Final = re.compile(r"https?://[^\s<>\"')\]]+")
+
+STANDS_FOR: Final = McpServer(name=WEB_SEARCH, transport="http")
+TOOL: Final = RemoteTool(
+    name=WEB_SEARCH,
+    description="Searches the web. Cite pages that you use by their whole address.",
+    parameters={"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+    read_only=True,
+)
+
+
+@dataclass(frozen=True)
+class WebSearcher:
+    named: str | None  # `mcp:SERVER/TOOL`, or an address with `{query}` in it
+    servers: ToolServers
+    fetch: Fetch
+
+    def tool(self, wanted: WebSearch) -> OfferedTool:
+        return OfferedTool(WEB_SEARCH, SearchConnection(self, wanted), TOOL)
+
+    async def search(self, query: str) -> str:
+        """What the operator's search answers. Raises `ServerError` and `CallFailed`."""
+        named = self.named or ""
+        if not named.startswith(MCP):
+            found = await self.fetch(named.replace("{query}", quote(query, safe="")), "The search")
+            return found.data.decode(errors="replace")
+        server, _, tool = named.removeprefix(MCP).partition("/")
+        offered = await self.servers.offered((Toolset(server, (tool,)),))
+        if not offered:
+            raise CallFailed(f"The search tool {named.removeprefix(MCP)} is not there.")
+        [searching] = offered.values()
+        # Not by `servers.call`, which counts calls at once: this is made within one.
+        text, is_error = await searching.connection.call(tool, {"query": query})
+        if is_error:
+            raise CallFailed(text)
+        return text
+
+
+@dataclass(frozen=True)
+class SearchConnection:
+    """What calls `web_search` for one request, in the place of the connection to an MCP server."""
+
+    searcher: WebSearcher
+    wanted: WebSearch
+    server: McpServer = STANDS_FOR
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+        query = arguments.get("query")
+        if not isinstance(query, str) or not query.strip():
+            return "`query` must be a text.", True
+        try:
+            answer = await self.searcher.search(query.strip()[:LONGEST_QUERY])
+        except (ServerError, CallFailed) as error:
+            return f"The search failed: {error}", True
+        pages = [page for page in pages_in(answer) if self._wants(page)]
+        return msgspec.json.encode(pages[: self.wanted.results]).decode(), False
+
+    def _wants(self, page: FoundPage) -> bool:
+        host = urlsplit(page.url).hostname or ""
+
+        def within(domains: tuple[str, ...]) -> bool:
+            return any(host == each or host.endswith(f".{each}") for each in domains)
+
+        return not within(self.wanted.blocked) and (not self.wanted.allowed or within(self.wanted.allowed))
+
+
+def pages_in(answer: str) -> list[FoundPage]:
+    """The pages that a search has found, in their order: those of a list in JSON, or each paragraph with an address."""
+    try:
+        entries = _entries(json.loads(answer), DEEPEST)
+    except (ValueError, RecursionError):
+        entries = list(_paragraphs(answer))
+    found: dict[str, FoundPage] = {}
+    for entry in entries:
+        url, title, text = (_first(entry, names) for names in (ADDRESSES, TITLES, TEXTS))
+        if len(url) <= LONGEST_URL and _ADDRESS.fullmatch(url):
+            found.setdefault(url, FoundPage(url, (title or url)[:LONGEST_TITLE], text[:LONGEST_TEXT]))
+    return list(found.values())
+
+
+def _entries(value: Any, depth: int) -> list[dict[str, Any]]:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if isinstance(value, list) and (found := [each for each in value if _first(each, ADDRESSES)]):
+        return found
+    return next((found for each in inner if depth and (found := _entries(each, depth - 1))), [])
+
+
+def _first(entry: Any, names: tuple[str, ...]) -> str:
+    texts = (entry.get(name) for name in names) if isinstance(entry, dict) else ()
+    return next((each for each in texts if isinstance(each, str) and each), "")
+
+
+def _paragraphs(answer: str) -> Iterator[dict[str, str]]:
+    for paragraph in re.split(r"\n\s*\n", answer):
+        if address := _ADDRESS.search(paragraph):
+            title = paragraph.strip().partition("\n")[0].removeprefix("Title:").strip()
+            yield {"url": address[0].rstrip(".,;"), "title": title, "content": paragraph.strip()}
