@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
 from msgspec import MsgspecError, Struct, field
 
-from pippin.core.decoding import from_json
+from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ServerError
 from pippin.core.events import (
     Accepted,
@@ -65,7 +64,7 @@ class Completion(Struct, kw_only=True):
             case PromptEcho():
                 self.echo = event
             case PartStarted(choice):
-                self._choice(choice).parts.append(msgspec.convert(event, CompletedPart, from_attributes=True))
+                self._choice(choice).parts.append(convert(event, CompletedPart))
             case PartDelta(choice, index, text, tokens):
                 parts = self._choice(choice).parts
                 after_thought = index > 0 and parts[index - 1].thought

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import IO, Annotated, Any, Final, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,6 +23,7 @@ from pippin.api.http.body import EventStream
 from pippin.api.http.forms import Form
 from pippin.api.routing import Api, both, json_reply
 from pippin.api.stored_responses.response_store import page_of
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 
 PIECE: Final = 1 << 18  # bytes sent at once
@@ -55,7 +55,7 @@ class FileUpload(Struct, kw_only=True):
 
 
 def file_answer(stored: StoredFile) -> FileAnswer:
-    return msgspec.convert(stored, FileAnswer, from_attributes=True)
+    return convert(stored, FileAnswer)
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def routes(api: Api) -> list[BaseRoute]:
 
 def drawn(batch: Batch, counts: Counts) -> BatchAnswer:
     times = batch.times
-    problems = msgspec.convert(batch.problems, list[BatchError], from_attributes=True)
+    problems = convert(batch.problems, list[BatchError])
     return BatchAnswer(
         id=batch.id,
         endpoint=batch.endpoint,

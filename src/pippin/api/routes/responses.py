@@ -9,7 +9,6 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
 
-import msgspec
 from msgspec import Meta, Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -36,6 +35,7 @@ from pippin.api.stored_responses.response_store import (
     page_of,
 )
 from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 
 STOPPED: Final = {
@@ -341,4 +341,4 @@ def checked(items: list[Item], history: OwnedHistory) -> list[Item]:
 
 
 def drawn(conversation: StoredConversation) -> ConversationAnswer:
-    return msgspec.convert(conversation, ConversationAnswer, from_attributes=True)
+    return convert(conversation, ConversationAnswer)

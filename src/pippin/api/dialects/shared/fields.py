@@ -42,7 +42,7 @@ Unused = Annotated[Any, Meta(description="Accepted without effect.")]
 """A documented key of an object that has no effect here, and whose value is not checked."""
 
 _NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
-_PLAIN = re.compile(r"[a-z0-9_]{1,64}")
+_PLAIN = re.compile(r"[A-Za-z0-9_]{1,64}")
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _FIELD_BEFORE = re.compile(rb'"([A-Za-z_]{1,64})"\s*:\s*(?:\{\s*"\d+"\s*:)?[\s\[\d.,-]*$')
 NEAR: Final = 200  # bytes before a number that are searched for its field's name
