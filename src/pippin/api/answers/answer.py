@@ -23,43 +23,16 @@ from pippin.api.access.guards import Limits
 from pippin.api.dialects.base import Encoder, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import EventStream, LargeWork, Presence, drawn_bytes, each_after, following
+from pippin.api.telemetry import Observer, RequestObserver
 from pippin.api.telemetry.ledger import Ledger, Used
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import collect
-from pippin.core.errors import ErrorKind, ErrorReport, FieldName, ServerError, renamed
+from pippin.core.errors import ErrorReport, FieldName, ServerError, renamed
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta, Restarted, Timings
 from pippin.core.models import ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
 from pippin.service.service import AnyRun, Starter
-
-
-class RequestObserver:
-    """Is told of one request's life, in order; `closed` is always the last call. This one counts nothing."""
-
-    def accepted(self, accepted: Sequence[Accepted]) -> None:
-        pass
-
-    def events(self, events: Sequence[Event]) -> None:
-        """Events have come: all those of one wake-up of the event loop."""
-
-    def failed(self, kind: ErrorKind) -> None:
-        pass
-
-    def closed(self) -> None:
-        pass
-
-
-class Observer:
-    """Is told of all requests; this one counts nothing."""
-
-    def request(self, operation: str, model: str, *, stream: bool) -> RequestObserver:
-        """A request begins; `operation` names the dialect or the endpoint: `chat_completions`, `rerank`."""
-        return RequestObserver()
-
-    def http(self, method: str, path: str, status: int, seconds: float) -> None:
-        """An HTTP exchange ended."""
-
 
 log = logging.getLogger(__name__)
 
@@ -538,7 +511,7 @@ class RunningAnswers:
 
     def progress(self, answer: Answer) -> bytes:
         """A server-sent comment on the load of the answer's model; empty if the model is not loading."""
-        doing = load_words(self._service.states(), answer.served)
+        doing = load_words(self._service.pool.states(), answer.served)
         return f": the model {doing}\n\n".encode() if doing else b""
 
     def add(self, answer: Answer) -> RequestObserver:

@@ -17,12 +17,13 @@ from starlette.responses import Response
 from pippin.api.access.exchange import Endpoint, Exchange, exchange_of
 from pippin.api.access.guards import Limits
 from pippin.api.access.keys import Allowance
-from pippin.api.answers.answer import Answer, Observer, Operation, RunningAnswers, run_info
+from pippin.api.answers.answer import Answer, Operation, RunningAnswers, run_info
 from pippin.api.answers.media import MediaResolver
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, History, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import LARGE, Presence, read_json_body
 from pippin.api.http.forms import Form, read_form
+from pippin.api.telemetry import Observer
 from pippin.api.telemetry.ledger import Ledger
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions

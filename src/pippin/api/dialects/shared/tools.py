@@ -49,8 +49,8 @@ def offer(function: FunctionDefinition, tools: dict[str, Tool], param: str, name
 def left_out(**kinds: Collection[str]) -> tuple[str, ...]:
     """The warnings about what can't be run or read here: the kinds of `tools`, `parts` and so on."""
     return tuple(
-        f"{what.capitalize()} of type {', '.join(dict.fromkeys(map(loggable, found)))} can't be used here, so they were "
-        "left out of the prompt."
+        f"{what.capitalize()} of type {', '.join(dict.fromkeys(map(loggable, found)))} can't be used here, so they "
+        "were left out of the prompt."
         for what, found in kinds.items()
         if found
     )
