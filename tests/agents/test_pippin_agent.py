@@ -30,7 +30,7 @@ HEADLESS: Final = {
     "copilot": ("-p", "say the word"),
     "cline": ("say the word",),
     "aider": ("--no-git", "--yes-always", "--message", "say the word"),
-    "gemini": ("-p", "say the word"),
+    "gemini": ("--skip-trust", "-p", "say the word"),
     "kilo": ("run", "say the word"),
     "kimi": ("-p", "say the word"),
     "goose": ("run", "--no-session", "--text", "say the word"),

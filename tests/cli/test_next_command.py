@@ -24,6 +24,8 @@ bench small.script.json --dataset none.json
 completion ksh
 config set
 config show --config none.yaml
+decide text
+decide text --question x --server {NOBODY}
 convert nothing
 convert small --bits 4 --mode mxfp4
 convert small.script.json

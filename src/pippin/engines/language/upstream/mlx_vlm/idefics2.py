@@ -17,8 +17,8 @@ class InTheirPlaces(VisionEmbeddings):  # type: ignore[misc] # mlx-vlm has no ty
             rows, columns = (self._buckets(int(each.sum())) for each in (own[:, 0], own[0]))
             place[own] = (rows[:, None] * self.num_patches + columns).ravel()
         patches = mx.flatten(self.patch_embedding(x), start_axis=1, end_axis=2)
-        placed: mx.array = patches + self.position_embedding(mx.array(places.reshape(len(places), -1)))
-        return placed
+        found: mx.array = patches + self.position_embedding(mx.array(places.reshape(len(places), -1)))
+        return found
 
     def _buckets(self, count: int) -> NDArray[np.int64]:
         """The rows of the table for so many rows of a picture, in float32 as transformers computes them."""
