@@ -162,7 +162,7 @@ class Answer:
         stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's log
         count = len(operation.tasks)
         self.ids = [stem] if count == 1 else [f"{stem}-{number}" for number in range(count)]
-        self.cached_tokens = self.forced_tokens = self.accepted_tokens = 0
+        self.used = Used(requests=1)  # tokens of choices that have ended
         self._prompts: dict[int, int] = {}  # tokens, of each request
         self._completed: dict[tuple[int, int], int] = {}  # tokens so far, of each choice of each request
         self._warnings: dict[int, tuple[str, ...]] = {}  # of prompts; the first choice of each shows them
@@ -383,15 +383,9 @@ class Answer:
     def account(self) -> tuple[str, Used]:
         """The model, and what the answer has used of it so far."""
         run = self.operation.run
-        return self.served if run.known else UNKNOWN, Used(
-            requests=1,
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=self.cached_tokens,
-            completion_tokens=self.completion_tokens,
-            forced_tokens=self.forced_tokens,
-            accepted_tokens=self.accepted_tokens,
-            seconds=asyncio.get_running_loop().time() - self._began,
-        )
+        self.used.prompt_tokens, self.used.completion_tokens = self.prompt_tokens, self.completion_tokens
+        self.used.seconds = asyncio.get_running_loop().time() - self._began
+        return self.served if run.known else UNKNOWN, self.used
 
     def _note(self, request: int, events: list[Event]) -> None:
         self._observer.events(events)
@@ -401,11 +395,11 @@ class Answer:
             elif isinstance(event, Finished):
                 self._completed[request, event.choice] = event.usage.completion_tokens
                 self.timings = event.timings
-                self.forced_tokens += event.usage.forced_tokens
-                self.accepted_tokens += event.usage.accepted_tokens
+                self.used.forced_tokens += event.usage.forced_tokens
+                self.used.accepted_tokens += event.usage.accepted_tokens
                 if event.choice == 0:
                     self._prompts[request] = event.usage.prompt_tokens
-                    self.cached_tokens += event.usage.cached_tokens
+                    self.used.cached_tokens += event.usage.cached_tokens
             elif isinstance(event, Failed):
                 self._fail(event.error)
             elif isinstance(event, Ending) and event.used_tokens:
@@ -539,7 +533,7 @@ class RunningAnswers:
         exchange.facts = {
             "model": answer.served,
             "prompt": answer.prompt_tokens,
-            "cached": answer.cached_tokens,
+            "cached": answer.used.cached_tokens,
             "completion": answer.completion_tokens,
         }
         if answer.start_ms is not None:
