@@ -121,6 +121,16 @@ class FakeCatalog:
     def remove(self, name: str) -> object:
         raise ServerError("permission", f"The model {name!r} stays.")
 
+    async def search(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
+        found = (
+            HubModel(id=f"org/{words}", downloads=7, task=None),
+            HubModel(id=MODEL.id, downloads=5, task="x"),
+        )
+        return list(found)[:limit]
+
+    def missing(self) -> list[ModelInfo]:
+        return []
+
 
 class FakeService:
     """Plays `events` to each request; `held` ones wait for `go` after them, `slow` starts take that long."""
@@ -135,9 +145,6 @@ class FakeService:
         self.slow = 0.0
         self.refusal: ErrorReport | None = None
         self.failure: Exception | None = None
-
-    def states(self) -> list[ModelState]:
-        return self.pool.states()
 
     async def start(self, task: Task, *, model: str, id: str, account: str = "") -> FakeRun:
         self.model(model)
@@ -163,18 +170,8 @@ class FakeService:
     def models(self) -> list[ModelInfo]:
         return [MODEL]
 
-    def missing(self) -> list[ModelInfo]:
-        return []
-
     def claude_names(self) -> dict[str, ModelInfo]:
         return {}
-
-    async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
-        found = (
-            HubModel(id=f"org/{words}", downloads=7, task=None),
-            HubModel(id=MODEL.id, downloads=5, task="x"),
-        )
-        return list(found)[:limit]
 
     def model(self, name: str) -> ModelInfo:
         if name not in (MODEL.id, "default"):

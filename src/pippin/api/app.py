@@ -14,7 +14,6 @@ from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import ExchangeFrame, caller_of
 from pippin.api.access.guards import REPORTED, Guard, LastCatcher, Limits
 from pippin.api.access.keys import Allowance, KeysInForce
-from pippin.api.answers.answer import Observer, Unobserved
 from pippin.api.answers.handler import Handler, endpoint_of
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
@@ -24,6 +23,7 @@ from pippin.api.live_settings import LiveSettings
 from pippin.api.routing import Access, Api, both
 from pippin.api.schema import schema_routes
 from pippin.api.stored_responses.response_store import open_store
+from pippin.api.telemetry import Observer
 from pippin.api.telemetry.ledger import Ledger
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings
@@ -107,7 +107,7 @@ def _guarded(app: ASGIApp, live: LiveSettings, access: Access) -> ASGIApp:
 
 def observer_of(settings: Settings) -> Observer:
     if not settings.server.enable_metrics:
-        return RecentRequests() if settings.compat == "mlx-vlm" else Unobserved()
+        return RecentRequests() if settings.compat == "mlx-vlm" else Observer()
     from pippin.api.telemetry.metrics import Metrics  # a fifth of a second to import
 
     return Metrics()

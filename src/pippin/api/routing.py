@@ -15,7 +15,6 @@ from pippin.api.access.exchange import Endpoint as Endpoint
 from pippin.api.access.exchange import routed
 from pippin.api.access.guards import Limits
 from pippin.api.access.keys import KeysInForce
-from pippin.api.answers.answer import Observer
 from pippin.api.answers.handler import Handler
 from pippin.api.batches.batches import Batches
 from pippin.api.dialects.base import AnyDialect
@@ -23,6 +22,7 @@ from pippin.api.dialects.registry import UNVERSIONED as UNVERSIONED
 from pippin.api.dialects.registry import VERSION as VERSION
 from pippin.api.live_settings import LiveSettings
 from pippin.api.stored_responses.response_store import ResponseStore
+from pippin.api.telemetry import Observer
 from pippin.config.options.server import ServerOptions
 from pippin.service import Service
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import MsgspecError, Struct, field
 
-from pippin.core.decoding import from_json
+from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ServerError
 from pippin.core.events import (
     Accepted,
@@ -64,15 +64,7 @@ class Completion(Struct, kw_only=True):
             case PromptEcho():
                 self.echo = event
             case PartStarted(choice):
-                part = CompletedPart(
-                    kind=event.kind,
-                    id=event.id,
-                    name=event.name,
-                    server=event.server,
-                    is_error=event.is_error,
-                    gap=event.gap,
-                )
-                self._choice(choice).parts.append(part)
+                self._choice(choice).parts.append(convert(event, CompletedPart))
             case PartDelta(choice, index, text, tokens):
                 parts = self._choice(choice).parts
                 after_thought = index > 0 and parts[index - 1].thought

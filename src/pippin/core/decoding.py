@@ -50,9 +50,9 @@ def from_message(data: bytes, type: type[Value]) -> Value:
 
 
 def convert(value: Any, type: type[Value], *, strict: bool = True) -> Value:
-    """Converts a decoded value to another type. `strict=False` also reads numbers and booleans from strings. Raises
-    `msgspec.ValidationError`."""
-    return cast(Value, msgspec.convert(value, type=known(type), strict=strict))
+    """Converts a decoded value, or a struct with these fields, to another type. `strict=False` also reads numbers and
+    booleans from strings. Raises `msgspec.ValidationError`."""
+    return cast(Value, msgspec.convert(value, type=known(type), strict=strict, from_attributes=True))
 
 
 def json_decoder(type: Any) -> JsonDecoder[Any]:

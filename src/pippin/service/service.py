@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import TracebackType
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -27,7 +27,7 @@ from pippin.core.events import (
     Failed,
     merged,
 )
-from pippin.core.models import HubModel, ImageDefaults, ModelInfo, ModelKind, ModelState
+from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
 from pippin.runtime.pool.pool import Lease, Pool, memory_budget
@@ -527,7 +527,7 @@ class Service:
         self.pool = pool
         self._options = options
         self._names = Names(options, catalog, pool)
-        self._image_defaults = ImageDefaultsReader()
+        self.image_defaults = ImageDefaultsReader()
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, Start] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
@@ -578,10 +578,6 @@ class Service:
         self.catalog.adopt(options)
         await self.pool.adopt(options)
 
-    def states(self) -> list[ModelState]:
-        """Every model requested since the server started, in order of first request."""
-        return self.pool.states()
-
     def models(self) -> list[ModelInfo]:
         """Every known model, as its worker describes it if loaded, else as the catalog does."""
         return [self.pool.info(info.id) or info for info in self.catalog.models()]
@@ -590,23 +586,12 @@ class Service:
         """Models under Anthropic's names, as `Names.claude_names` gives them."""
         return self._names.claude_names()
 
-    def missing(self) -> list[ModelInfo]:
-        """The models that the operator named and that are not downloaded yet."""
-        return self.catalog.missing()
-
     async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
         """The model that a name means for a request of this kind, as `Names` resolves it.
 
         Raises `ServerError("model_not_found")`.
         """
         return await self._names.find(name, kind)
-
-    def image_defaults(self, info: ModelInfo, task: Literal["generate", "edit"]) -> ImageDefaults:
-        """The defaults of an image model. Reads the disk without loading a model, and blocks.
-
-        Raises `ServerError`, as `ImageDefaultsReader.find` does.
-        """
-        return self._image_defaults.find(info, task)
 
     async def cancel(self, id: str) -> bool:
         """End a request by its id, whoever reads it; a generation keeps what it produced. False if there is none."""
@@ -641,10 +626,6 @@ class Service:
             self.end_all()
             await self._until_idle(LAST_WORDS)
         await self.pool.close(min(deadline, WORKERS_LEAVE))
-
-    async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
-        """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
-        return await self.catalog.search(words, limit=limit, mlx_only=mlx_only)
 
     @contextmanager
     def _starts(self, task: Task, id: str, seconds: float | None) -> Iterator[None]:

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
@@ -23,62 +23,16 @@ from pippin.api.access.guards import Limits
 from pippin.api.dialects.base import Encoder, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import EventStream, LargeWork, Presence, drawn_bytes, each_after, following
+from pippin.api.telemetry import Observer, RequestObserver
 from pippin.api.telemetry.ledger import Ledger, Used
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import collect
-from pippin.core.errors import ErrorKind, ErrorReport, FieldName, ServerError, renamed
+from pippin.core.errors import ErrorReport, FieldName, ServerError, renamed
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta, Restarted, Timings
 from pippin.core.models import ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
 from pippin.service.service import AnyRun, Starter
-
-
-class RequestObserver(Protocol):
-    """Is told of one request's life, in order; `closed` is always the last call."""
-
-    def accepted(self, accepted: Sequence[Accepted]) -> None: ...
-
-    def events(self, events: Sequence[Event]) -> None:
-        """Events have come: all those of one wake-up of the event loop."""
-        ...
-
-    def failed(self, kind: ErrorKind) -> None: ...
-
-    def closed(self) -> None: ...
-
-
-class Observer(Protocol):
-    def request(self, operation: str, model: str, *, stream: bool) -> RequestObserver:
-        """A request begins; `operation` names the dialect or the endpoint: `chat_completions`, `rerank`."""
-        ...
-
-    def http(self, method: str, path: str, status: int, seconds: float) -> None:
-        """An HTTP exchange ended."""
-        ...
-
-
-class Unobserved:
-    """The observer of the server and of each request if nothing is counted."""
-
-    def request(self, operation: str, model: str, *, stream: bool) -> "Unobserved":
-        return self
-
-    def http(self, method: str, path: str, status: int, seconds: float) -> None:
-        pass
-
-    def accepted(self, accepted: Sequence[Accepted]) -> None:
-        pass
-
-    def events(self, events: Sequence[Event]) -> None:
-        pass
-
-    def failed(self, kind: ErrorKind) -> None:
-        pass
-
-    def closed(self) -> None:
-        pass
-
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +162,7 @@ class Answer:
         stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's log
         count = len(operation.tasks)
         self.ids = [stem] if count == 1 else [f"{stem}-{number}" for number in range(count)]
-        self.cached_tokens = self.forced_tokens = self.accepted_tokens = 0
+        self.used = Used(requests=1)  # tokens of choices that have ended
         self._prompts: dict[int, int] = {}  # tokens, of each request
         self._completed: dict[tuple[int, int], int] = {}  # tokens so far, of each choice of each request
         self._warnings: dict[int, tuple[str, ...]] = {}  # of prompts; the first choice of each shows them
@@ -429,15 +383,9 @@ class Answer:
     def account(self) -> tuple[str, Used]:
         """The model, and what the answer has used of it so far."""
         run = self.operation.run
-        return self.served if run.known else UNKNOWN, Used(
-            requests=1,
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=self.cached_tokens,
-            completion_tokens=self.completion_tokens,
-            forced_tokens=self.forced_tokens,
-            accepted_tokens=self.accepted_tokens,
-            seconds=asyncio.get_running_loop().time() - self._began,
-        )
+        self.used.prompt_tokens, self.used.completion_tokens = self.prompt_tokens, self.completion_tokens
+        self.used.seconds = asyncio.get_running_loop().time() - self._began
+        return self.served if run.known else UNKNOWN, self.used
 
     def _note(self, request: int, events: list[Event]) -> None:
         self._observer.events(events)
@@ -447,11 +395,11 @@ class Answer:
             elif isinstance(event, Finished):
                 self._completed[request, event.choice] = event.usage.completion_tokens
                 self.timings = event.timings
-                self.forced_tokens += event.usage.forced_tokens
-                self.accepted_tokens += event.usage.accepted_tokens
+                self.used.forced_tokens += event.usage.forced_tokens
+                self.used.accepted_tokens += event.usage.accepted_tokens
                 if event.choice == 0:
                     self._prompts[request] = event.usage.prompt_tokens
-                    self.cached_tokens += event.usage.cached_tokens
+                    self.used.cached_tokens += event.usage.cached_tokens
             elif isinstance(event, Failed):
                 self._fail(event.error)
             elif isinstance(event, Ending) and event.used_tokens:
@@ -557,7 +505,7 @@ class RunningAnswers:
 
     def progress(self, answer: Answer) -> bytes:
         """A server-sent comment on the load of the answer's model; empty if the model is not loading."""
-        doing = load_words(self._service.states(), answer.served)
+        doing = load_words(self._service.pool.states(), answer.served)
         return f": the model {doing}\n\n".encode() if doing else b""
 
     def add(self, answer: Answer) -> RequestObserver:
@@ -585,7 +533,7 @@ class RunningAnswers:
         exchange.facts = {
             "model": answer.served,
             "prompt": answer.prompt_tokens,
-            "cached": answer.cached_tokens,
+            "cached": answer.used.cached_tokens,
             "completion": answer.completion_tokens,
         }
         if answer.start_ms is not None:

@@ -17,12 +17,13 @@ from starlette.responses import Response
 from pippin.api.access.exchange import Endpoint, Exchange, exchange_of
 from pippin.api.access.guards import Limits
 from pippin.api.access.keys import Allowance
-from pippin.api.answers.answer import Answer, Observer, Operation, RunningAnswers, run_info
+from pippin.api.answers.answer import Answer, Operation, RunningAnswers, run_info
 from pippin.api.answers.media import MediaResolver
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, History, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import LARGE, Presence, read_json_body
 from pippin.api.http.forms import Form, read_form
+from pippin.api.telemetry import Observer
 from pippin.api.telemetry.ledger import Ledger
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
@@ -38,6 +39,7 @@ from pippin.service.tools.offers import Equipped, ToolOffers
 log = logging.getLogger(__name__)
 
 Read = TypeVar("Read")
+Result = TypeVar("Result", bound=Event)
 
 MCP_SERVERS: Final = "x-mcp-servers"
 """Header that names MCP servers, separated by commas, or `*`: for dialects and clients without a field for them."""
@@ -142,6 +144,21 @@ class Handler:
         prepared = await self.prepare_task(exchange, task, model=model, operation=operation)
         return await self._events(request, prepared)
 
+    async def result(
+        self,
+        request: Request,
+        task: Task,
+        kind: type[Result],
+        *,
+        model: str,
+        operation: str,
+        admitted: bool = False,
+    ) -> Result:
+        """The result of a task that ends with an event of this kind. Raises `ServerError`."""
+        [*_, found] = await self.task(request, task, model=model, operation=operation, admitted=admitted)
+        assert isinstance(found, kind)
+        return found
+
     async def events(self, request: Request, wanted: GenerationRequest, *, operation: str) -> list[Event]:
         """All events of a generation that was counted when its body was read. Raises `ServerError`."""
         exchange = exchange_of(request.scope)
@@ -162,9 +179,7 @@ class Handler:
         [wanted] = (await self._decode(request, exchange, dialect, body, history)).requests
         task = CountTokens((await self._complete(wanted, request.headers, exchange)).request)
         name = f"{dialect.name}_count"
-        [*_, counted] = await self.task(request, task, model=wanted.model, operation=name)
-        assert isinstance(counted, Counted)
-        return counted.tokens
+        return (await self.result(request, task, Counted, model=wanted.model, operation=name)).tokens
 
     async def prepare(
         self,

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 from uuid import uuid4
@@ -233,11 +233,10 @@ class Line(Struct, frozen=True):
 class BatchStore:
     """All callers' files and batches. Methods that take an owner find only what belongs to that owner."""
 
-    def __init__(self, folder: Folder, *, megabytes: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: Folder, *, megabytes: float) -> None:
         """`megabytes` bounds what one owner has on the disk: files, and answers of batches."""
         self._folder = folder
         self._most = int(megabytes * MIB)
-        self._clock = clock
         self._lock = threading.RLock()
         self._replies: dict[str, int] = {}  # bytes of each owner's answers, once they were counted
 
@@ -279,7 +278,7 @@ class BatchStore:
             self._folder.write(name, bounded())
         except OSError as error:
             raise ServerError("overloaded", f"The file can't be stored: {error.strerror}.") from None
-        now = int(self._clock())
+        now = int(time.time())
         stored = StoredFile(
             id=name, filename=filename, purpose=purpose, bytes=size, created_at=now, expires_at=expires_at
         )
@@ -452,7 +451,7 @@ class BatchStore:
         return int(used) + replies
 
     def _is_old(self, stored: StoredFile) -> bool:
-        return stored.expires_at is not None and stored.expires_at <= self._clock()
+        return stored.expires_at is not None and stored.expires_at <= time.time()
 
     def _remove_file(self, id: str) -> None:
         with self._transaction() as database:

@@ -13,6 +13,7 @@ from pippin.api.dialects.shared.frames import typed_frame
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.forms import Upload
 from pippin.api.kinds.named_events import NamedEvents
+from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Event, Segment, Transcribed
 from pippin.core.tasks import Transcribe
@@ -189,18 +190,9 @@ def verbose(
 
 
 def segment_body(segment: Segment) -> SegmentBody:
-    return SegmentBody(
-        id=segment.id,
-        seek=int(segment.start * 100),
-        start=segment.start,
-        end=segment.end,
-        text=segment.text,
-        tokens=list(segment.tokens),
-        temperature=segment.temperature,
-        avg_logprob=segment.avg_logprob,
-        compression_ratio=segment.compression_ratio,
-        no_speech_prob=segment.no_speech_prob,
-    )
+    body = convert(segment, SegmentBody)
+    body.seek = int(segment.start * 100)
+    return body
 
 
 def timed(segments: list[Segment], done: Transcribed) -> list[Segment]:

@@ -125,8 +125,7 @@ class AudioRoutes:
                 f"The model {info.id!r} is not in memory; load it with POST /v1/models/load, or let it speak first.",
                 "model",
             )
-        [*_, found] = await self.api.handler.task(request, ListVoices(), model=name, operation="voices")
-        assert isinstance(found, Voices)
+        found = await self.api.handler.result(request, ListVoices(), Voices, model=name, operation="voices")
         data = [{"id": voice, "name": voice, "object": "audio.voice"} for voice in found.names]
         return json_reply({"object": "list", "data": data, "voices": list(found.names)})
 

@@ -23,6 +23,7 @@ from pippin.api.http.body import EventStream
 from pippin.api.http.forms import Form
 from pippin.api.routing import Api, both, json_reply
 from pippin.api.stored_responses.response_store import page_of
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 
 PIECE: Final = 1 << 18  # bytes sent at once
@@ -54,14 +55,7 @@ class FileUpload(Struct, kw_only=True):
 
 
 def file_answer(stored: StoredFile) -> FileAnswer:
-    return FileAnswer(
-        id=stored.id,
-        bytes=stored.bytes,
-        created_at=stored.created_at,
-        expires_at=stored.expires_at,
-        filename=stored.filename,
-        purpose=stored.purpose,
-    )
+    return convert(stored, FileAnswer)
 
 
 @dataclass(frozen=True)
@@ -224,10 +218,7 @@ def routes(api: Api) -> list[BaseRoute]:
 
 def drawn(batch: Batch, counts: Counts) -> BatchAnswer:
     times = batch.times
-    problems = [
-        BatchError(code=each.code, message=each.message, line=each.line, param=each.param)
-        for each in batch.problems
-    ]
+    problems = convert(batch.problems, list[BatchError])
     return BatchAnswer(
         id=batch.id,
         endpoint=batch.endpoint,

@@ -18,10 +18,9 @@ def embedding(api: Api) -> Endpoint:
         fields, unknown = await api.handler.json_of(request, embeddings.CONTRACT.decode)
         api.handler.note_unknown("embeddings", unknown)
         task = await api.handler.media.resolve_embed(embeddings.task_of(fields))
-        [*_, found] = await api.handler.task(
-            request, task, model=fields.model, operation="embeddings", admitted=True
+        found = await api.handler.result(
+            request, task, Embedded, model=fields.model, operation="embeddings", admitted=True
         )
-        assert isinstance(found, Embedded)
         name = (await api.service.find(fields.model, task.model_kind)).id
         drawn = await api.handler.large.do(len(found.vectors), embeddings.draw, fields, name, found)
         return Response(drawn, media_type="application/json")
@@ -37,10 +36,9 @@ def ranking(api: Api) -> Endpoint:
         fields, unknown = await api.handler.json_of(request, reranking.RERANK.decode)
         api.handler.note_unknown("rerank", unknown)
         task = await api.handler.media.resolve_rerank(reranking.rerank_task_of(fields))
-        [*_, found] = await api.handler.task(
-            request, task, model=fields.model, operation="rerank", admitted=True
+        found = await api.handler.result(
+            request, task, Ranked, model=fields.model, operation="rerank", admitted=True
         )
-        assert isinstance(found, Ranked)
         name = (await api.service.find(fields.model, task.model_kind)).id
         stem = exchange_of(request.scope).id
 

@@ -16,7 +16,7 @@ from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
 from pippin.api.dialects.gemini.content import Content, ContentsReader
 from pippin.api.dialects.gemini.dialect import PATH, CountBody, GeminiBody, GeminiDialect, model_of, spelled
-from pippin.api.dialects.shared.fields import Contract, Unused, called, invalid, unsupported
+from pippin.api.dialects.shared.fields import Contract, Unused, called, check_refused, invalid, unsupported
 from pippin.api.kinds.embeddings import MOST_INPUTS, overflow_of
 from pippin.api.routes.models import page_of
 from pippin.api.routes.ollama import vectors_of
@@ -112,15 +112,15 @@ class GeminiRoutes:
             fields, unknown = await handler.json_of(
                 request, lambda body: contract.decode(spelled(body, contract.body))
             )
+            check_refused(fields)
             handler.note_unknown("gemini_embeddings", unknown)
             many = isinstance(fields, EmbedMany)
             wanted = embed_task(fields.requests, "requests[{}].") if many else embed_task((fields,), "")
             task = await handler.media.resolve_embed(wanted)
             model = model_of(request.path_params["model"])
-            [*_, found] = await handler.task(
-                request, task, model=model, operation="embeddings", admitted=True
+            found = await handler.result(
+                request, task, Embedded, model=model, operation="embeddings", admitted=True
             )
-            assert isinstance(found, Embedded)
             vectors = await handler.large.do(len(found.vectors), vectors_of, found)
             shown = [{"values": vector} for vector in vectors]
             usage = {"promptTokenCount": found.prompt_tokens}

@@ -86,7 +86,7 @@ class ImageRoutes:
         if task not in TASKS:
             raise invalid("task", "must be generate or edit.")
         info = await self._described(request, name)
-        found = await asyncio.to_thread(self.api.service.image_defaults, info, TASKS[task])
+        found = await asyncio.to_thread(self.api.service.image_defaults.find, info, TASKS[task])
         return json_reply({"steps": found.steps, "guidance": found.guidance})
 
     async def _described(self, request: Request, name: str) -> ModelInfo:
@@ -95,7 +95,7 @@ class ImageRoutes:
         try:
             info = await service.find(name, "images")
         except ServerError:
-            missing = await asyncio.to_thread(service.missing)
+            missing = await asyncio.to_thread(service.catalog.missing)
             named = next((each for each in missing if each.id == name), None)
             if named is None:
                 raise

@@ -126,7 +126,7 @@ class Listing:
                 "model_dir", "is not honoured: the operator names the folders of models, with --model-dir."
             )
         found = await asyncio.to_thread(self.api.service.models)  # reads the disk
-        missing = await asyncio.to_thread(self.api.service.missing)
+        missing = await asyncio.to_thread(self.api.service.catalog.missing)
         claude = await asyncio.to_thread(self.api.service.claude_names)
         here = {info.id: info for info in found} | claude
         opened = exchange_of(request.scope).opens
@@ -150,7 +150,7 @@ class Listing:
         try:
             info = await self.api.service.find(name)
         except ServerError:
-            missing = await asyncio.to_thread(self.api.service.missing)
+            missing = await asyncio.to_thread(self.api.service.catalog.missing)
             opened = filter(exchange_of(request.scope).opens, missing)
             named = next((each for each in opened if each.id == name), None)
             if named is None:
@@ -163,7 +163,7 @@ class Listing:
         """Models on the hub, for whoever may fetch them: what is found may be the operator's own."""
         body = await read_body(request, SMALL_BODY_MB, self.api.options.body_timeout)
         asked = decode_json(body, HubSearch)
-        found = await self.api.service.search_hub(asked.search, limit=asked.limit, mlx_only=not asked.all)
+        found = await self.api.service.catalog.search(asked.search, limit=asked.limit, mlx_only=not asked.all)
         here = {info.id for info in await asyncio.to_thread(self.api.service.models)}
         data = [
             FoundModel(id=each.id, downloads=each.downloads, task=each.task, here=each.id in here)

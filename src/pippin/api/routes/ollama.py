@@ -403,11 +403,9 @@ class OllamaAnswers:
         return json_reply({"embedding": vectors_of(await self._embedded(request, task, fields.model))[0]})
 
     async def _embedded(self, request: Request, task: Embed, model: str) -> Embedded:
-        [*_, found] = await self.api.handler.task(
-            request, task, model=model_of(model), operation="embeddings", admitted=True
+        return await self.api.handler.result(
+            request, task, Embedded, model=model_of(model), operation="embeddings", admitted=True
         )
-        assert isinstance(found, Embedded)
-        return found
 
     async def _load(self, request: Request, fields: OllamaFields, said: str) -> Response:
         """Load the model, or unload it if `keep_alive` is 0."""

@@ -4,6 +4,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
@@ -11,7 +12,7 @@ from uuid import uuid4
 from msgspec import Meta, Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.answers.answer import Answer, Operation
@@ -23,8 +24,8 @@ from pippin.api.dialects.responses.encode import response_id
 from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.dialects.shared.frames import EVENTS
-from pippin.api.http.body import EventStream, NobodyWaits, read_json_body
-from pippin.api.routing import Api, both, json_reply
+from pippin.api.http.body import EventStream, NobodyWaits
+from pippin.api.routing import Api, Endpoint, both, json_reply
 from pippin.api.stored_responses.background import TERMINAL, BackgroundResponse, BackgroundResponses
 from pippin.api.stored_responses.response_store import (
     Change,
@@ -34,6 +35,7 @@ from pippin.api.stored_responses.response_store import (
     page_of,
 )
 from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 
 STOPPED: Final = {
@@ -44,6 +46,9 @@ STOPPED: Final = {
 
 MOST_ITEMS: Final = 20
 """Items that one call may add; OpenAI's limit."""
+
+Work = Callable[[Request, bytes], Any]
+"""What an endpoint makes of a request and its body."""
 
 Items = Annotated[list[dict[str, Any]], Meta(max_length=MOST_ITEMS)]
 
@@ -75,7 +80,11 @@ class NewItems(Struct, kw_only=True):
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    responses, conversations = Responses(api), Conversations(api)
+    responses, kept = Responses(api), Conversations(api)
+
+    def conversation(path: str, work: Work, *methods: str, **known: Any) -> list[Route]:
+        return both(f"/conversations{path}", kept.endpoint(work), *methods, **known)
+
     return [
         *both("/responses", responses.create, "POST"),
         *both(
@@ -92,29 +101,16 @@ def routes(api: Api) -> list[BaseRoute]:
         *both("/responses/{id}", responses.delete, "DELETE", answer=answers.DeletedResponse),
         *both("/responses/{id}/cancel", responses.cancel, "POST", answer=answers.ResponseAnswer),
         *both("/responses/{id}/input_items", responses.input_items, "GET", answer=ItemPage),
-        *both(
-            "/conversations",
-            conversations.create,
-            "POST",
-            body=NewConversation,
-            answer=ConversationAnswer,
-            optional=True,
+        *conversation(
+            "", kept.create, "POST", body=NewConversation, answer=ConversationAnswer, optional=True
         ),
-        *both("/conversations/{id}", conversations.read, "GET", answer=ConversationAnswer),
-        *both(
-            "/conversations/{id}",
-            conversations.change,
-            "POST",
-            body=ChangedConversation,
-            answer=ConversationAnswer,
-        ),
-        *both("/conversations/{id}", conversations.delete, "DELETE", answer=DeletedConversation),
-        *both("/conversations/{id}/items", conversations.items, "GET", answer=ItemPage),
-        *both("/conversations/{id}/items", conversations.add_items, "POST", body=NewItems, answer=ItemPage),
-        *both("/conversations/{id}/items/{item}", conversations.item, "GET"),
-        *both(
-            "/conversations/{id}/items/{item}", conversations.delete_item, "DELETE", answer=ConversationAnswer
-        ),
+        *conversation("/{id}", kept.read, answer=ConversationAnswer),
+        *conversation("/{id}", kept.change, "POST", body=ChangedConversation, answer=ConversationAnswer),
+        *conversation("/{id}", kept.delete, "DELETE", answer=DeletedConversation),
+        *conversation("/{id}/items", kept.items, answer=ItemPage),
+        *conversation("/{id}/items", kept.add_items, "POST", body=NewItems, answer=ItemPage),
+        *conversation("/{id}/items/{item}", kept.item),
+        *conversation("/{id}/items/{item}", kept.delete_item, "DELETE", answer=ConversationAnswer),
     ]
 
 
@@ -256,44 +252,23 @@ def settled(response: dict[str, Any]) -> dict[str, Any]:
 
 
 class Conversations:
-    """The endpoints of conversations.
-
-    Stored items are read and written in threads: they may be large, and the disk may be slow.
-    """
+    """The endpoints of conversations."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
-    async def create(self, request: Request) -> Response:
-        return await asyncio.to_thread(self._create, request, await self._body(request))
+    def endpoint(self, work: Work) -> Endpoint:
+        """The endpoint that answers so, in a thread: stored items may be large, and the disk slow."""
 
-    async def read(self, request: Request) -> Response:
-        history, name = history_of(self._api, request), request.path_params["id"]
-        return await asyncio.to_thread(lambda: json_reply(drawn(history.conversation_head(name))))
+        async def answer(request: Request) -> Response:
+            body = b""
+            if request.method == "POST":
+                body = await self._api.handler.json_of(request, bytes, counted=False)
+            return await asyncio.to_thread(lambda: json_reply(work(request, body)))
 
-    async def change(self, request: Request) -> Response:
-        return await asyncio.to_thread(self._change, request, await self._body(request))
+        return answer
 
-    async def delete(self, request: Request) -> Response:
-        name = request.path_params["id"]
-        await asyncio.to_thread(history_of(self._api, request).delete_conversation, name)
-        return json_reply(DeletedConversation(id=name))
-
-    async def items(self, request: Request) -> Response:
-        return await asyncio.to_thread(
-            lambda: json_reply(page_of(self._find(request).items, request.query_params))
-        )
-
-    async def add_items(self, request: Request) -> Response:
-        return await asyncio.to_thread(self._add, request, await self._body(request))
-
-    async def item(self, request: Request) -> Response:
-        return await asyncio.to_thread(self._item, request)
-
-    async def delete_item(self, request: Request) -> Response:
-        return await asyncio.to_thread(self._delete_item, request)
-
-    def _create(self, request: Request, data: bytes) -> Response:
+    def create(self, request: Request, data: bytes) -> ConversationAnswer:
         body = decode_json(data or b"{}", NewConversation)
         history = history_of(self._api, request)
         conversation = StoredConversation(
@@ -303,17 +278,28 @@ class Conversations:
             items=checked(body.items or [], history),
         )
         history.save_conversation(conversation)
-        return json_reply(drawn(conversation))
+        return drawn(conversation)
 
-    def _change(self, request: Request, data: bytes) -> Response:
+    def read(self, request: Request, data: bytes) -> ConversationAnswer:
+        return drawn(history_of(self._api, request).conversation_head(request.path_params["id"]))
+
+    def change(self, request: Request, data: bytes) -> ConversationAnswer:
         metadata = decode_json(data, ChangedConversation).metadata or {}
 
         def change(conversation: StoredConversation) -> None:
             conversation.metadata = metadata
 
-        return json_reply(drawn(self._changed(request, change)))
+        return drawn(self._changed(request, change))
 
-    def _add(self, request: Request, data: bytes) -> Response:
+    def delete(self, request: Request, data: bytes) -> DeletedConversation:
+        name = request.path_params["id"]
+        history_of(self._api, request).delete_conversation(name)
+        return DeletedConversation(id=name)
+
+    def items(self, request: Request, data: bytes) -> dict[str, Any]:
+        return page_of(self._find(request).items, request.query_params)
+
+    def add_items(self, request: Request, data: bytes) -> dict[str, Any]:
         self._find(request)  # an unknown conversation is reported before bad items
         added = checked(decode_json(data, NewItems).items, history_of(self._api, request))
 
@@ -321,16 +307,16 @@ class Conversations:
             conversation.items += added
 
         self._changed(request, add)
-        return json_reply(page_of(added, {"order": "asc", "limit": "100"}))
+        return page_of(added, {"order": "asc", "limit": "100"})
 
-    def _item(self, request: Request) -> Response:
+    def item(self, request: Request, data: bytes) -> Item:
         name = request.path_params["item"]
         for item in self._find(request).items:
             if item["id"] == name:
-                return json_reply(item)
+                return item
         raise not_found("item", name)
 
-    def _delete_item(self, request: Request) -> Response:
+    def delete_item(self, request: Request, data: bytes) -> ConversationAnswer:
         name = request.path_params["item"]
 
         def delete(conversation: StoredConversation) -> None:
@@ -339,17 +325,13 @@ class Conversations:
                 raise not_found("item", name)
             conversation.items = kept
 
-        return json_reply(drawn(self._changed(request, delete)))
+        return drawn(self._changed(request, delete))
 
     def _changed(self, request: Request, change: Change) -> StoredConversation:
         return history_of(self._api, request).change_conversation(request.path_params["id"], change)
 
     def _find(self, request: Request) -> StoredConversation:
         return history_of(self._api, request).stored_conversation(request.path_params["id"])
-
-    async def _body(self, request: Request) -> bytes:
-        options = self._api.options
-        return await read_json_body(request, options.max_body_mb, options.body_timeout)
 
 
 def checked(items: list[Item], history: OwnedHistory) -> list[Item]:
@@ -359,6 +341,4 @@ def checked(items: list[Item], history: OwnedHistory) -> list[Item]:
 
 
 def drawn(conversation: StoredConversation) -> ConversationAnswer:
-    return ConversationAnswer(
-        id=conversation.id, created_at=conversation.created_at, metadata=conversation.metadata
-    )
+    return convert(conversation, ConversationAnswer)

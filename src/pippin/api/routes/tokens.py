@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.answers.handler import Result
 from pippin.api.dialects.chat import dialect as openai_chat
 from pippin.api.dialects.messages.dialect import MessagesBody, MessagesDialect
 from pippin.api.dialects.messages.encode import TokenCount
@@ -16,7 +17,7 @@ from pippin.api.dialects.shared import openai
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, decode_json, invalid
 from pippin.api.routing import Api, both, json_reply
-from pippin.core.events import Detokenized, Event, Rendered, Tokenized
+from pippin.core.events import Detokenized, Rendered, Tokenized
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Detokenize, RenderTemplate, Task, Tokenize
 
@@ -81,16 +82,14 @@ class TokenRoutes:
         special = fields.add_special_tokens
         if special is None:
             special = bool(fields.add_special) if fields.prompt is None else True
-        result = await self._perform(request, Tokenize(text, special, with_pieces), fields.model)
-        assert isinstance(result, Tokenized)
+        result = await self._perform(request, Tokenize(text, special, with_pieces), Tokenized, fields.model)
         return await self._drawn(fields, result.tokens, result.pieces)
 
     async def detokenize(self, request: Request) -> Response:
         fields = await self.api.handler.json_of(
             request, lambda body: decode_json(body, DetokenizeRequest), counted=False
         )
-        result = await self._perform(request, Detokenize(fields.tokens), fields.model)
-        assert isinstance(result, Detokenized)
+        result = await self._perform(request, Detokenize(fields.tokens), Detokenized, fields.model)
         reply = {"prompt": result.text, "content": result.text}
         return await self.api.handler.large.do(2 * len(result.text), json_reply, reply)
 
@@ -104,9 +103,7 @@ class TokenRoutes:
         return json_reply(TokenCount(input_tokens=await self.api.handler.count(request, COUNTING)))
 
     async def _render(self, request: Request, wanted: GenerationRequest) -> Rendered:
-        result = await self._perform(request, RenderTemplate(wanted), wanted.model)
-        assert isinstance(result, Rendered)
-        return result
+        return await self._perform(request, RenderTemplate(wanted), Rendered, wanted.model)
 
     async def _drawn(
         self, fields: TokenizeRequest, ids: tuple[int, ...], pieces: tuple[bytes, ...]
@@ -117,9 +114,8 @@ class TokenRoutes:
             size, lambda: json_reply(tokens_body(fields, ids, pieces, window))
         )
 
-    async def _perform(self, request: Request, task: Task, model: str) -> Event:
-        events = await self.api.handler.task(request, task, model=model, operation="tokens")
-        return events[-1]
+    async def _perform(self, request: Request, task: Task, kind: type[Result], model: str) -> Result:
+        return await self.api.handler.result(request, task, kind, model=model, operation="tokens")
 
 
 def asked_of(body: bytes) -> tuple[TokenizeRequest, GenerationRequest | None]:

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from pippin.api.telemetry import Observer, RequestObserver
 from pippin.core.errors import ErrorKind
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta
 from pippin.core.models import CacheStats, EngineStats, ModelState
@@ -55,7 +56,7 @@ VLLM_MLX_NAMES: Final = {
 """The names that vllm-mlx documents for the same metrics."""
 
 
-class Metrics:
+class Metrics(Observer):
     """Counts and times every request."""
 
     def __init__(self) -> None:
@@ -108,7 +109,7 @@ class Metrics:
         return model
 
 
-class MeteredRequest:
+class MeteredRequest(RequestObserver):
     def __init__(self, metrics: Metrics, operation: str, model: str) -> None:
         self._metrics = metrics
         self._operation, self._model = operation, model

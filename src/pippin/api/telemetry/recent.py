@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pippin.api.telemetry import Observer, RequestObserver
 from pippin.core.errors import ErrorKind
-from pippin.core.events import Accepted, Event, Failed, Finished, PartDelta
+from pippin.core.events import Event, Failed, Finished, PartDelta
 from pippin.core.models import EngineStats
 
 KEPT: Final = 32
@@ -17,7 +18,7 @@ WINDOWS: Final = (32, 64)
 """Sizes, in tokens, of the windows at the start and the end of a choice for which the speed is reported."""
 
 
-class RecentRequests:
+class RecentRequests(Observer):
     """Keeps the figures of the last requests, and counts all."""
 
     def __init__(self) -> None:
@@ -31,9 +32,6 @@ class RecentRequests:
         self.started += 1
         self.streaming += stream
         return RecentRequest(self, operation, model, stream=stream)
-
-    def http(self, method: str, path: str, status: int, seconds: float) -> None:
-        pass
 
     def ended(self, record: dict[str, Any], error: ErrorKind | None) -> None:
         self.recent.append(record)
@@ -71,7 +69,7 @@ class RecentRequests:
         }
 
 
-class RecentRequest:
+class RecentRequest(RequestObserver):
     """One request while it runs; its record is complete when it is closed."""
 
     def __init__(self, all_requests: RecentRequests, operation: str, model: str, *, stream: bool) -> None:
@@ -87,9 +85,6 @@ class RecentRequest:
         self._error: ErrorKind | None = None
         self._finished: list[Finished] = []
         self._passed: list[tuple[int, float]] = []  # tokens of the first choice so far, and the time
-
-    def accepted(self, accepted: Sequence[Accepted]) -> None:
-        pass
 
     def events(self, events: Sequence[Event]) -> None:
         for event in events:

@@ -11,9 +11,9 @@ import pytest
 from packaging.version import Version
 
 from pippin.engines.language import upstream
-from pippin.engines.language.upstream.mends import LIBRARIES, Mend, every_mend, files, mends
+from pippin.engines.language.upstream.mends import LIBRARIES, Mend, files, mends
 
-MENDS = list(every_mend())
+MENDS = [mend for library in LIBRARIES for name in files(library) for mend in mends(library, name)]
 PATCHES = sorted((Path(upstream.__file__).parent / "patches").iterdir())
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from pippin.api.dialects.shared.fields import Unused, check_refused, invalid, refused, unsupported
+from pippin.api.dialects.shared.fields import Unused, invalid, refused, unsupported
 from pippin.api.dialects.shared.media import document_of, placed, source_of_base64, source_of_url
 from pippin.api.dialects.shared.sealed_text import seal, unseal
 from pippin.api.dialects.shared.tools import CallsInOrder
@@ -185,7 +185,6 @@ class ContentsReader:
             return [Reasoning(part.text)] if part.text else []
         said: list[Part] = []
         if (call := part.function_call) is not None:
-            check_refused(call, f"{at}.functionCall")
             arguments = msgspec.json.encode(call.args or {}).decode()
             said.append(ToolCall(self._calls.made(call.id, call.name), call.name, arguments))
         else:
@@ -201,7 +200,6 @@ class ContentsReader:
         return last.role == "assistant" and isinstance(last.parts[-1], Reasoning)
 
     def _result(self, given: FunctionResponse, at: str) -> ToolResult:
-        check_refused(given, at)
         response = given.response or {}
         call_id, name = self._calls.answered(given.id, given.name)
         parts: list[Text | Attachment] = [Text(_result_text(response))] if response else []
@@ -231,10 +229,7 @@ class ContentsReader:
                 )
 
     def _medium(self, part: MediaPart, at: str) -> list[Text | Attachment]:
-        check_refused(part, at)
         clip, resolution = part.video_metadata or VideoMetadata(), part.media_resolution or PartResolution()
-        check_refused(clip, f"{at}.videoMetadata")
-        check_refused(resolution, f"{at}.mediaResolution")
         detail = detail_of(resolution.level, f"{at}.mediaResolution.level")
         given, field = part.inline_data or part.file_data, f"{at}.inlineData.data"
         if given is None:
@@ -283,8 +278,7 @@ def _parts_of(content: Content, at: str) -> Iterator[tuple[str, ContentPart]]:
     """The parts of a turn, with their places."""
     given = content.parts or ()
     for place, part in enumerate((given,) if isinstance(given, ContentPart) else given):
-        check_refused(part, path := f"{at}.parts[{place}]")
-        yield path, part
+        yield f"{at}.parts[{place}]", part
 
 
 def _result_text(response: dict[str, Any]) -> str:

@@ -33,6 +33,7 @@ from pippin.api.dialects.shared.fields import (
 )
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.dialects.shared.openai import Choices, StopTexts, stops_of
+from pippin.api.dialects.shared.tools import left_out
 from pippin.core import parameters as p
 from pippin.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from pippin.core.errors import ErrorReport
@@ -148,6 +149,7 @@ class GeminiDialect(Dialect[GeminiShape]):
         fields, ignored = self.contract.decode(spelled(body, self.contract.body))
         if isinstance(fields, CountBody) and fields.generate_content_request is not None:
             fields = fields.generate_content_request
+        check_refused(fields)
         config = fields.generation_config or GenerationConfig()
         _check(config)
         reader = ContentsReader(detail_of(config.media_resolution, f"{CONFIG}.mediaResolution"))
@@ -157,7 +159,7 @@ class GeminiDialect(Dialect[GeminiShape]):
         if not (fields.contents and reader.messages):
             raise invalid("contents", "must hold something that a model here can read.")
         given = (fields.tools,) if isinstance(fields.tools, GivenTool) else fields.tools or ()
-        tools, left_out = tools_of(given)
+        tools, elsewhere = tools_of(given)
         request = _request_of(config, model_of(context.path.get("model") or fields.model), reader.messages)
         tools, choice = chosen(fields.tool_config, tools)
         return Decoded(
@@ -171,7 +173,7 @@ class GeminiDialect(Dialect[GeminiShape]):
             ),
             stream=self._reply != "whole",
             ignored=ignored,
-            warnings=_warnings(left_out, reader.skipped),
+            warnings=left_out(tools=elsewhere, parts=reader.skipped),
         )
 
     def encoder(self, decoded: Decoded[GeminiShape], run: RunInfo) -> Encoder:
@@ -198,7 +200,6 @@ def model_of(name: str | None) -> str:
 
 def _check(config: GenerationConfig) -> None:
     """Refuses what can't be honoured. Raises `ServerError` naming the field."""
-    check_refused(config, CONFIG)
     for place, modality in enumerate(config.response_modalities or ()):
         if modality.upper() not in ("TEXT", "MODALITY_UNSPECIFIED"):
             raise unsupported(f"{CONFIG}.responseModalities[{place}]", "answers are text; send `TEXT`.")
@@ -287,15 +288,6 @@ def _only_text(messages: list[Message]) -> bool:
     parts = [part for message in messages for part in message.parts]
     parts += [inner for part in parts if isinstance(part, ToolResult) for inner in part.parts]
     return all(isinstance(part, Text | Reasoning | ToolCall | ToolResult) for part in parts)
-
-
-def _warnings(tools: tuple[str, ...], parts: list[str]) -> tuple[str, ...]:
-    told = (("Tools", tools), ("Parts", parts))
-    return tuple(
-        f"{what} of kind {', '.join(dict.fromkeys(kinds))} run at Google's and were left out of the prompt."
-        for what, kinds in told
-        if kinds
-    )
 
 
 dialect = GeminiDialect()

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from pippin.api.dialects.gemini.content import AT_ONCE
 from pippin.api.dialects.shared.body_types import camel
-from pippin.api.dialects.shared.fields import Unused, check_depth, check_refused, invalid, refused
+from pippin.api.dialects.shared.fields import Unused, check_depth, invalid, refused
 from pippin.api.dialects.shared.tools import FunctionDefinition, ToolName, offer
 from pippin.core.conversation import Tool, ToolChoice
 
@@ -64,7 +64,6 @@ def tools_of(given: Sequence[GivenTool]) -> tuple[tuple[Tool, ...], tuple[str, .
     left_out: list[str] = []
     for place, tool in enumerate(given):
         at = f"tools[{place}]"
-        check_refused(tool, at)
         left_out += [camel(name) for name in tool.__struct_fields__[2:] if getattr(tool, name) is not None]
         for number, function in enumerate(tool.function_declarations or ()):
             _offer(function, tools, f"{at}.functionDeclarations[{number}]")
@@ -87,7 +86,6 @@ def chosen(config: ToolConfig | None, tools: tuple[Tool, ...]) -> tuple[tuple[To
     """The tools as they are offered, and which of them may or must be called. Raises `ServerError`."""
     asked = (config and config.function_calling_config) or CallingConfig()
     at = "toolConfig.functionCallingConfig"
-    check_refused(asked, at)
     names = asked.allowed_function_names or ()
     for place, name in enumerate(names):
         if all(name != tool.name for tool in tools):

@@ -35,8 +35,8 @@ from pippin.api.dialects.shared.fields import (
     Unused,
     accepted_beside,
     invalid,
-    loggable,
 )
+from pippin.api.dialects.shared.tools import left_out
 from pippin.core.conversation import WEB_SEARCH, Message, Text, Tool
 from pippin.core.errors import ErrorReport
 from pippin.core.requests import Thinking
@@ -159,7 +159,7 @@ class MessagesDialect(Dialect[MessageShape]):
             raise invalid("messages", "must hold something that a model here can read.")
         given = changed_tools(fields.tools or [], reader.changes)
         given, search = without_search(given) if context.searches else (given, None)
-        tools, toolsets, left_out = tools_of(given)
+        tools, toolsets, elsewhere = tools_of(given)
         named = tools if search is None else (*tools, Tool(WEB_SEARCH))
         messages, cached = _pins(fields, engine.with_media_options(reader.messages, fields), reader.cached)
         choice = fields.tool_choice
@@ -195,7 +195,7 @@ class MessagesDialect(Dialect[MessageShape]):
             ),
             stream=bool(fields.stream),
             ignored=ignored,
-            warnings=_warnings(left_out, reader.skipped) + engine.reasoning_warnings(fields),
+            warnings=left_out(tools=elsewhere, blocks=reader.skipped) + engine.reasoning_warnings(fields),
         )
 
     def encoder(self, decoded: Decoded[MessageShape], run: RunInfo) -> Encoder:
@@ -283,15 +283,6 @@ def _thinking_shown(fields: MessagesBody) -> ThinkingShown:
         return "hidden"
     spec = fields.thinking
     return "signature" if spec is not None and spec.display == "omitted" else "text"
-
-
-def _warnings(tools: tuple[str, ...], blocks: list[str]) -> tuple[str, ...]:
-    warnings = []
-    for what, kinds in (("Tools", tools), ("Blocks", blocks)):
-        if kinds:
-            names = ", ".join(dict.fromkeys(map(loggable, kinds)))
-            warnings.append(f"{what} of type {names} are Anthropic's own and were left out of the prompt.")
-    return tuple(warnings)
 
 
 dialect = MessagesDialect()

@@ -18,7 +18,7 @@ from pippin.api.dialects.ollama.encode import (
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared.engine_fields import Name, SamplingFields, sampling_of, schema_format
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, Unused, called, invalid, unsupported
-from pippin.api.dialects.shared.media import source_of_base64, source_of_url
+from pippin.api.dialects.shared.media import source_of_data
 from pippin.api.dialects.shared.openai import StopTexts, stops_of
 from pippin.api.dialects.shared.tools import CallsInOrder, FunctionDefinition, ToolName, offer
 from pippin.core.conversation import Image, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
@@ -221,12 +221,7 @@ def _message_of(message: OllamaMessage, calls: CallsInOrder, at: str) -> Message
 def images_of(given: Images | None, at: str) -> tuple[Image, ...]:
     """Images as base64, which is Ollama's form, or as `data:` URLs. Raises `ServerError`."""
     return tuple(
-        Image(
-            source_of_url(text, f"{at}[{place}]")
-            if text[:5].lower() == "data:"
-            else source_of_base64(text, f"{at}[{place}]"),
-            field=f"{at}[{place}]",
-        )
+        Image(source_of_data(text, f"{at}[{place}]"), field=f"{at}[{place}]")
         for place, text in enumerate(given or ())
     )
 

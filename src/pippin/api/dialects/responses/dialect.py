@@ -22,6 +22,7 @@ from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, accepted_beside, called, convert, invalid
 from pippin.api.dialects.shared.openai import OpenAIErrors
+from pippin.api.dialects.shared.tools import left_out
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, JsonObject
@@ -175,7 +176,8 @@ class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
             shape=_shape(fields, given, toolbox, compacts=reader.compacts),
             stream=bool(fields.stream),
             ignored=ignored,
-            warnings=toolbox.warnings + _skip_warnings(reader.skipped) + engine.reasoning_warnings(fields),
+            warnings=left_out(tools=toolbox.left_out, items=reader.skipped)
+            + engine.reasoning_warnings(fields),
         )
 
     def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:
@@ -358,12 +360,6 @@ def _repeat_tool(tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type") != "function":
         return tool
     return {"description": None, "parameters": None, **tool, "strict": bool(tool.get("strict"))}
-
-
-def _skip_warnings(skipped: list[str]) -> tuple[str, ...]:
-    if not skipped:
-        return ()
-    return (f"Items of type {', '.join(dict.fromkeys(skipped))} were left out of the prompt.",)
 
 
 dialect = ResponsesDialect()

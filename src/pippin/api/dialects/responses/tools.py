@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.body_types import read_as
-from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, loggable, unsupported
+from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
 from pippin.api.dialects.shared.tools import McpTool, toolset_of
 from pippin.api.dialects.shared.web_search import FilteredSearch
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
@@ -149,13 +149,6 @@ class Toolbox:
     def origin(self, name: str) -> ToolOrigin:
         return self.origins.get(name, ToolOrigin("function", name))
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        if not self.left_out:
-            return ()
-        kinds = ", ".join(dict.fromkeys(self.left_out))
-        return (f"Tools of type {kinds} are not for clients to run, and were left out of the prompt.",)
-
 
 def flat_name(name: str, namespace: str | None) -> str:
     """The name under which the model sees a function in a namespace."""
@@ -202,7 +195,7 @@ def _tools_of(
         case "mcp" if namespace is None:
             return []
         case str(kind):
-            left_out.append(loggable(kind))
+            left_out.append(kind)
             return []
         case _:
             raise invalid(f"{param}.type", "is required, and must be a string.")

@@ -42,7 +42,7 @@ Unused = Annotated[Any, Meta(description="Accepted without effect.")]
 """A documented key of an object that has no effect here, and whose value is not checked."""
 
 _NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
-_PLAIN = re.compile(r"[a-z0-9_]{1,64}")
+_PLAIN = re.compile(r"[A-Za-z0-9_]{1,64}")
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _FIELD_BEFORE = re.compile(rb'"([A-Za-z_]{1,64})"\s*:\s*(?:\{\s*"\d+"\s*:)?[\s\[\d.,-]*$')
 NEAR: Final = 200  # bytes before a number that are searched for its field's name
@@ -269,22 +269,19 @@ def refused(sentence: str) -> Meta:
     return Meta(extra={"refused": sentence})
 
 
-@functools.cache
-def _refusals(type: type[msgspec.Struct]) -> tuple[tuple[str, str, str], ...]:
-    """The refused fields of a struct: attribute, name on the wire, and sentence."""
-    found = []
-    for own in type_of(type).fields:  # type: ignore[attr-defined]
-        match own.type:
-            case inspect.Metadata(extra={"refused": str(sentence)}):
-                found.append((own.name, own.encode_name, sentence))
-    return tuple(found)
-
-
-def check_refused(given: msgspec.Struct, path: str) -> None:
-    """Raises `ServerError` for a key of this object that is annotated as `refused` and set."""
-    for name, key, sentence in _refusals(type(given)):
-        if getattr(given, name):
-            raise unsupported(f"{path}.{key}", sentence)
+def check_refused(given: Any, path: str = "") -> None:
+    """Raises `ServerError` for a key of this object, or of one inside, that is annotated as `refused` and set."""
+    match given:
+        case msgspec.Struct():
+            for own in type_of(type(given)).fields:  # type: ignore[attr-defined]
+                value, at = getattr(given, own.name), f"{path}.{own.encode_name}" if path else own.encode_name
+                match own.type:
+                    case inspect.Metadata(extra={"refused": str(sentence)}) if value:
+                        raise unsupported(at, sentence)
+                check_refused(value, at)
+        case tuple():
+            for place, each in enumerate(given):
+                check_refused(each, f"{path}[{place}]")
 
 
 def called(**names: str) -> tuple[FieldName, ...]:

@@ -43,6 +43,11 @@ def source_of_url(url: str, param: str) -> MediaSource:
     return Url(url)
 
 
+def source_of_data(text: str, param: str) -> MediaSource:
+    """Bytes as base64, or as a `data:` URL of it."""
+    return (source_of_url if text[:5].lower() == "data:" else source_of_base64)(text, param)
+
+
 def image_of(url: str, detail: GivenDetail | None, param: str) -> Image:
     """The image at a URL. `original` is read as `high`, the finest detail that a processor knows."""
     return Image(source_of_url(url, param), "high" if detail == "original" else detail or "auto")
@@ -58,10 +63,7 @@ def file_of(file: FileContent, param: str) -> Text | Document:
     name = file.filename or ""
     if file.file_data is not None:
         param = f"{param}.file_data"
-        given = file.file_data
-        is_address = given[:5].lower() == "data:"
-        source = source_of_url(given, param) if is_address else source_of_base64(given, param)
-        return document_of(source, name, param)
+        return document_of(source_of_data(file.file_data, param), name, param)
     if file.file_url is not None:
         return document_of(source_of_url(file.file_url, f"{param}.file_url"), name, f"{param}.file_url")
     if file.file_id is not None:

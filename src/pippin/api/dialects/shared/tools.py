@@ -4,11 +4,12 @@ Schemas of parameters are only looked at as far as every template relies on them
 """
 
 import re
+from collections.abc import Collection
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.shared.fields import Unused, check_depth, invalid, unsupported
+from pippin.api.dialects.shared.fields import Unused, check_depth, invalid, loggable, unsupported
 from pippin.core.conversation import Tool, Toolset
 
 ServerTool = Annotated[str, Meta(max_length=128)]
@@ -43,6 +44,16 @@ def offer(function: FunctionDefinition, tools: dict[str, Tool], param: str, name
             raise invalid(f"{param}.parameters.properties", "must map names to schemas.")
         check_depth(parameters, f"{param}.parameters")
     tools[function.name] = Tool(function.name, function.description, parameters, bool(function.strict))
+
+
+def left_out(**kinds: Collection[str]) -> tuple[str, ...]:
+    """The warnings about what can't be run or read here: the kinds of `tools`, `parts` and so on."""
+    return tuple(
+        f"{what.capitalize()} of type {', '.join(dict.fromkeys(map(loggable, found)))} can't be used here, so they "
+        "were left out of the prompt."
+        for what, found in kinds.items()
+        if found
+    )
 
 
 class CallsInOrder:

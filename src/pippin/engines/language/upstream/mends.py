@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
@@ -95,12 +95,6 @@ def mends(library: str, name: str) -> tuple[Mend, ...]:
         return ()
     found: tuple[Mend, ...] = importlib.import_module(path).MENDS
     return found
-
-
-def every_mend() -> Iterator[Mend]:
-    for library in LIBRARIES:
-        for name in files(library):
-            yield from mends(library, name)
 
 
 def _mends_of(kind: type) -> tuple[Mend, ...]:
