@@ -13,15 +13,15 @@ HEAD: Final = """<!-- Written by `make docs`; the words are in src/pippin/cli/. 
 
 Every command exits with status 0 if it succeeded, 1 if it failed, and 2 if its arguments were not understood; an error
 is one line on standard error. `--help` tells more of each. Commands that talk to a server find the one that runs on
-this machine; `--server` or `PIPPIN_SERVER` names another one, `--api-key` or `PIPPIN_API_KEY` its key. The options of
-`serve` and `launch` are in [configuration.md](configuration.md), the flags of other servers in
-[migrating.md](migrating.md).
+this machine; `--server` or `PIPPIN_SERVER` names another one, `--api-key` or `PIPPIN_API_KEY` its key. Commands that
+find models take the options `--config`, `--model-dir` and `--offline` of `serve`. The options of `serve` and `launch`
+are in [configuration.md](configuration.md), the flags of other servers in [migrating.md](migrating.md).
 """
 USAGE: Final = re.compile(r"\Ausage: pippin \w+ \[-h\].*?\n\n", re.DOTALL)
 """The words of `usage` where they only repeat the options that follow."""
 LONG: Final = ("serve", "launch")
 EVERYWHERE: Final = re.compile(
-    r"^  (?:-h, --help|--server SERVER|--api-key API_KEY) .*\n(?: {12,}.*\n)*", re.MULTILINE
+    r"^  (?:-h, --help|--(?:server|api-key|config|model-dir) [A-Z_]+|--offline) .*\n(?: {12,}.*\n)*", re.MULTILINE
 )
 """Lines of options that the head of the page tells once."""
 

@@ -45,7 +45,7 @@ Options marked ● change without a restart: edit the file and send SIGHUP, or `
 
 | Variable | What it does |
 |---|---|
-| `PIPPIN_HOME` | Pippin's own folder (`~/.cache/pippin`): imported models, and records of running servers |
+| `PIPPIN_HOME` | Pippin's own folder (`~/.cache/pippin`): imported models, usage, and records of running servers |
 | `PIPPIN_SERVER` | address that `pippin ps`, `load` and `unload` talk to |
 | `PIPPIN_API_KEY` | key that these commands send, and that a server started here asks for |
 | `HF_HOME`, `HF_HUB_CACHE`, `OLLAMA_MODELS` | folders of Hugging Face's cache and Ollama's models, as for their tools |

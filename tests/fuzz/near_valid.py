@@ -55,7 +55,7 @@ LINE: Final = {
     "body": {"model": MODEL, "input": "a"},
 }
 MESSAGE: Final = {"model": MODEL, "max_tokens": 4, "messages": CHAT["messages"]}
-QUESTION: Final = {"instructions": "Which?", "type": "choice", "criteria": ["a", "b"], "threshold": 0.5}
+QUESTION: Final = {"instructions": "Which?", "type": "choice", "criteria": ["a", "b"]}
 
 RIGHT: Final = (
     Right("/v1/images/generations", {"model": MODEL, "prompt": "a b", "size": "32x32"}, known=IMAGE_FIELDS),

@@ -98,9 +98,8 @@ FROM_THE_PAGE = [(b"sec-fetch-site", b"same-origin")]
 def test_answers_to_probes_and_to_the_page_are_for_debugging(
     path: str, headers: list[tuple[bytes, bytes]], status: int, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = exchange.open_exchange(
-        {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": headers}
-    )
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": headers}
+    asked = exchange.open_exchange(scope)
     with caplog.at_level(logging.DEBUG, logger=exchange.__name__):
         exchange.write_line("GET", asked, status)
     assert caplog.records[-1].levelname == level
