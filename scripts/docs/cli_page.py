@@ -21,7 +21,8 @@ USAGE: Final = re.compile(r"\Ausage: pippin \w+ \[-h\].*?\n\n", re.DOTALL)
 """The words of `usage` where they only repeat the options that follow."""
 LONG: Final = ("serve", "launch")
 EVERYWHERE: Final = re.compile(
-    r"^  (?:-h, --help|--(?:server|api-key|config|model-dir) [A-Z_]+|--offline) .*\n(?: {12,}.*\n)*", re.MULTILINE
+    r"^  (?:-h, --help|--(?:server|api-key|config|model-dir) [A-Z_]+|--offline) .*\n(?: {12,}.*\n)*",
+    re.MULTILINE,
 )
 """Lines of options that the head of the page tells once."""
 
