@@ -20,7 +20,7 @@ PLAIN: dict[str, tuple[dict[str, str], str]] = {
     "/v1/audio/transcriptions": ({"model": MODEL.id}, "file"),
     "/v1/audio/translations": ({"model": MODEL.id}, "file"),
     "/v1/images/edits": (
-        {"model": MODEL.id, "prompt": "x", "output_format": "jpeg", "stream": "true"},
+        {"model": MODEL.id, "prompt": "x", "output_format": "jpeg"},
         "image",
     ),
     "/v1/files": ({"purpose": "batch"}, "file"),

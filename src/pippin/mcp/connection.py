@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from pippin import __version__
+from pippin.config.errors import install_command
 from pippin.config.mcp_file import McpServer
 
 log = logging.getLogger(__name__)
@@ -263,7 +264,7 @@ def reason_of(error: BaseException) -> str:
         error = error.exceptions[0]
     match error:
         case ModuleNotFoundError(name="mcp" | "mcp_types"):
-            return "the library is missing; install pippin[mcp]."
+            return f"the library is missing: {install_command('mcp')}."
         case FileNotFoundError():
             return "its program was not found."
         case PermissionError():

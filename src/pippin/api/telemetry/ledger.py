@@ -62,7 +62,7 @@ class Ledger:
     async def keep(self, path: Path) -> None:
         """Write what is new to the file, and again until this is cancelled; then for the last time."""
         try:
-            self._file = await asyncio.to_thread(open_file, path, SCHEMA)
+            self._file = open_file(path, SCHEMA)  # at once: whoever cancels this meanwhile would lose figures
         except ServerError as error:
             log.warning("Usage is counted from this start on: %s", error.report.message)
             return

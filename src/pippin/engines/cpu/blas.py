@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
+from pippin.config.errors import install_command
 from pippin.config.options.model import ModelOptions
 
 log = logging.getLogger(__name__)
@@ -52,8 +53,9 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
     except (OSError, PackageNotFoundError) as error:
         log.warning(
             "no accelerated BLAS (%s): products outside Pippin's kernels run 3 to 50 times slower; "
-            "install pippin[cpu], or pippin[mkl], which any x86 processor runs",
+            "%s (or `mkl` instead of `cpu`, which any x86 processor runs)",
             error,
+            install_command("cpu"),
         )
         return None
     if threads is not None:
