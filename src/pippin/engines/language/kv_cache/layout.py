@@ -282,8 +282,12 @@ class _MutualView:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._held, name)
 
-    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> mx.array:
-        mask: mx.array = self._held.make_mask(N, return_array=True, window_size=window_size)
+    def make_mask(
+        self, N: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | None:
+        mask: mx.array | None = self._held.make_mask(N, return_array=True, window_size=window_size)
+        if mask is None:
+            return None  # of a single token, which sees all before it
         earlier = mask.shape[-1] - N
         for start, stop in self._spans:
             mask[..., start:stop, earlier + start : earlier + stop] = True
