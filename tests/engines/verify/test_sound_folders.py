@@ -28,7 +28,8 @@ def test_a_tiny_folder_that_sees_pictures_has_no_fault(family: str, tmp_path: Pa
 def test_a_real_chat_model_has_no_fault(demo_model: Path) -> None:
     report = report_on(demo_model, architecture="llama")
     assert found_in(report) == []
-    assert report.sections[2].figures["conversations kept"] == 27
+    kept = report.sections[2].figures
+    assert (kept["conversations kept"], kept["changed"]) == (26, 1)  # results in another order than their calls
 
 
 @pytest.mark.model
