@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from pippin.api import server as api_server
 from pippin.api.server import Server, listen
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import Settings
@@ -56,8 +58,11 @@ def stoppable_server(
             await server.serve(ready.set)
 
     thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
-    thread.start()
-    assert ready.wait(20)
+    with patch.object(
+        api_server, "FILE", str(folder / "usage.sqlite3")
+    ):  # not that of whoever runs the tests
+        thread.start()
+        assert ready.wait(20)
     server, loop = found
     try:
         yield Live(

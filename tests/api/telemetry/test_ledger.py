@@ -5,9 +5,7 @@ from pathlib import Path
 
 import anthropic
 import httpx
-import pytest
 
-from pippin.api.telemetry import ledger as room
 from pippin.api.telemetry.ledger import Ledger, Used
 from tests.api.live_server import MODEL, live_server
 
@@ -47,10 +45,7 @@ def test_a_folder_that_can_not_be_written_stops_no_server(tmp_path: Path) -> Non
     assert ledger.read() == {("ann", "m"): Used(requests=1)}
 
 
-def test_an_administrator_sees_all_keys_and_a_user_the_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_an_administrator_sees_all_keys_and_a_user_the_own(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     keys.write_text(
         "- {key: aaaa, name: ann}\n- {key: bbbb, name: bob}\n- {key: cccc, name: carl, role: admin}\n"
@@ -68,4 +63,4 @@ def test_an_administrator_sees_all_keys_and_a_user_the_own(
 
         assert seen("cccc") == {"ann": 2, "bob": 1}
         assert seen("bbbb") == {"bob": 1}
-    assert (tmp_path / "pippin" / room.FILE).exists()
+    assert (tmp_path / "usage.sqlite3").exists()

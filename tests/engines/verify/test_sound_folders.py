@@ -29,7 +29,10 @@ def test_a_real_chat_model_has_no_fault(demo_model: Path) -> None:
     report = report_on(demo_model, architecture="llama")
     assert found_in(report) == []
     kept = report.sections[2].figures
-    assert (kept["conversations kept"], kept["changed"]) == (26, 1)  # results in another order than their calls
+    assert (kept["conversations kept"], kept["changed"]) == (
+        26,
+        1,
+    )  # results in another order than their calls
 
 
 @pytest.mark.model
