@@ -100,7 +100,7 @@ def test_the_log_of_a_running_server_is_found_by_itself(terminal: Terminal) -> N
 COMPLETED = {
     "pippin se": {"search", "serve", "service"},
     "pippin fit --cl": {"--clients"},
-    "pippin agent cl": {"claude", "cline"},
+    "pippin agent cl": {"claude", "claude-desktop", "cline"},
     "pippin run dem": {"demo"},
 }
 

@@ -18,6 +18,7 @@ from pippin.api.dialects.ollama.encode import LINES
 from pippin.api.dialects.registry import dialect_of_path, unversioned
 from pippin.api.http.forms import FORM
 from pippin.api.routing import UNVERSIONED, VERSION, DocumentedRoute
+from pippin.core.decoding import from_json
 
 REFERENCE: Final = "#/components/schemas/{name}"
 JSON: Final = "application/json"
@@ -59,6 +60,9 @@ def schema_routes(routes: Sequence[BaseRoute], dialects: Mapping[str, AnyDialect
     ]
 
 
+_QUALIFIED: Final = re.compile(r"pippin\.api\.\w+\.(\w+)(?:\.\w+)*\.(\w+)")
+
+
 def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> dict[str, Any]:
     """An OpenAPI 3.1 document. Addresses without the version are duplicates, and left out."""
     documented = [
@@ -70,7 +74,10 @@ def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> 
     structs += [struct for route in documented for struct in (route.body, route.answer) if struct is not None]
     structs += [dialect.contract.body for dialect in dialects.values()]
     structs = list(dict.fromkeys(structs))
-    references, components = msgspec.json.schema_components(structs, ref_template=REFERENCE)
+    found = msgspec.json.encode(msgspec.json.schema_components(structs, ref_template=REFERENCE)).decode()
+    references, components = from_json(_QUALIFIED.sub(_own_name, found))
+    for name, component in components.items():
+        component["title"] = name
     reference_of = dict(zip(structs, references, strict=True))
     _describe(components)
     paths: dict[str, dict[str, Any]] = {}
@@ -97,6 +104,11 @@ def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> 
         },
         "security": [{}, {"bearer": []}, {"key": []}],
     }
+
+
+def _own_name(qualified: "re.Match[str]") -> str:
+    """Structs of one name in several rooms are called after these: generators of clients read no module names."""
+    return qualified[1].title().replace("_", "") + qualified[2]
 
 
 def _describe(components: dict[str, Any]) -> None:

@@ -335,6 +335,7 @@ class Run:
         if self._timer is not None:
             self._timer.cancel()
         self._drop()
+        self._mailbox.leave()
         self._lease.release(None if self._request is None else self._request.keep_alive)
         self._on_close(self)
 
@@ -369,6 +370,7 @@ class Run:
                     self.accepted = accepted
         except BaseException:
             self._drop()
+            self._mailbox.leave()
             raise
 
     def limit(self, seconds: float) -> None:

@@ -41,7 +41,7 @@ def test_one_that_comes_while_others_wait_is_begun_too() -> None:
 def test_those_at_the_door_go_first_but_not_for_ever() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            turns, begun = Turns(accept_queue(listener)), []
+            turns, begun = Turns(accept_queue([listener])), []
             with socket.create_connection(listener.getsockname()):
                 turns.wait(lambda: begun.append("after the connection was accepted"))
                 for _ in range(20):

@@ -149,6 +149,14 @@ def _check(same: bool) -> None:
         raise DiffersError
 
 
+def _nothing() -> None:
+    pass
+
+
+def _never(error: ErrorReport) -> bool:
+    return False
+
+
 class Mailbox:
     """The queued events of one request, for a single reader.
 
@@ -161,7 +169,7 @@ class Mailbox:
         self,
         choices: int,
         on_overflow: Callable[[], None],
-        on_lost: Callable[[ErrorReport], bool] = lambda error: False,
+        on_lost: Callable[[ErrorReport], bool] = _never,
         *,
         resumes: bool = False,
     ) -> None:
@@ -248,6 +256,10 @@ class Mailbox:
     def end(self, error: ErrorReport) -> None:
         """End the request with an error."""
         self._put(Failed(error))
+
+    def leave(self) -> None:
+        """Nobody reads any more. Whoever did is let go of, so that no cycle is left to the collection of garbage."""
+        self._on_overflow, self._on_lost = _nothing, _never
 
     def _start_over(self) -> None:
         kept: list[Event] = [event for event in self._events if isinstance(event, Accepted)]
