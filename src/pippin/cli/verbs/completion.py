@@ -33,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
         importlib.import_module(f"pippin.cli.verbs.{module}").new_parser() for module, _ in VERBS.values()
     ]
     for verb in verbs:
-        verb.complete(("model", "models"), complete=MODELS)
+        verb.complete(("model", "models", "words"), complete=MODELS)
         if verb.prog == "pippin agent":
             verb.complete(("name",), choices=sorted(agents()))
     say(shtab.complete(actions("pippin", "Serve MLX models.", verbs), shell).rstrip())
