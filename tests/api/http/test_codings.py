@@ -28,6 +28,8 @@ def bare_deflate(body: bytes) -> bytes:
         ("deflate", zlib.compress(BODY)),
         ("deflate", bare_deflate(BODY)),
         ("zstd", zstd.compress(BODY)),
+        ("gzip", gzip.compress(BODY[:9], mtime=0) + gzip.compress(BODY[9:], mtime=0)),
+        ("zstd", zstd.compress(BODY[:9]) + zstd.compress(BODY[9:])),
     ],
 )
 def test_a_body_is_decoded(coding: str | None, packed: bytes) -> None:
@@ -47,6 +49,9 @@ def test_a_small_body_that_unpacks_to_a_large_one_is_not_held() -> None:
     assert decoded(gzip.compress(b"0" * 10_000_000), "gzip", 1000) is None
     assert decoded(gzip.compress(b"0" * 1000), "gzip", 1000) == b"0" * 1000
     assert decoded(zstd.compress(b"0" * 10_000_000), "zstd", 1000) is None
+    assert decoded(gzip.compress(b"0" * 600) * 2, "gzip", 1000) is None
+    with pytest.raises(ServerError, match="too many parts"):
+        decoded(gzip.compress(b"") * 1000, "gzip", 1000)
 
 
 @pytest.mark.parametrize("packed", [b"no gzip at all", gzip.compress(BODY, mtime=0)[:-9], b""])

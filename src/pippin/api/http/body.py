@@ -139,6 +139,7 @@ gzip's are both recognised."""
 CODING: Final = "content-encoding"
 """The header that refusals of a coding name; `Accept-Encoding` then says what is decoded (RFC 9110, section 12.5.3)."""
 ACCEPTED: Final = "gzip, deflate, zstd"
+MOST_MEMBERS: Final = 64
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -157,8 +158,10 @@ def coding_of(headers: Headers) -> str | None:
     return coding
 
 
-def decoded(body: bytes, coding: str | None, limit: int) -> bytes | None:
-    """The body without its coding; None if it is larger than `limit` bytes. Raises `ServerError` for damaged data."""
+def decoded(body: bytes, coding: str | None, limit: int, members: int = MOST_MEMBERS) -> bytes | None:
+    """The body without its coding; None if it is larger than `limit` bytes. Raises `ServerError` for damaged data.
+
+    Data in gzip may consist of several members (RFC 1952, section 2.2), and data in zstd of several frames."""
     if coding is None:
         return body
     reader: Any = zstd.ZstdDecompressor() if coding == ZSTD else zlib.decompressobj(WINDOWS[coding])
@@ -177,7 +180,12 @@ def decoded(body: bytes, coding: str | None, limit: int) -> bytes | None:
         return None
     if not reader.eof:
         raise _damaged(coding, "it ends early")
-    return plain
+    if not reader.unused_data or coding == "deflate":
+        return plain
+    if members == 1:
+        raise _damaged(coding, "it has too many parts")
+    rest = decoded(reader.unused_data, coding, limit - len(plain), members - 1)
+    return None if rest is None else plain + rest
 
 
 def _damaged(coding: str, reason: object) -> ServerError:
