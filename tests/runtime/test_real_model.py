@@ -10,7 +10,7 @@ import pytest
 from pippin.catalog.info import read_info
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Message, Text
-from pippin.core.events import Counted, Failed, Finished, PartDelta
+from pippin.core.events import Counted, Finished, PartDelta
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import CountTokens, Generate
@@ -44,7 +44,7 @@ async def answer(service: Service, model: str, text: str, id: str, tokens: int =
     return "".join(event.text for event in events if isinstance(event, PartDelta))
 
 
-def test_a_worker_that_is_killed_comes_back_with_the_same_answer(demo_model: Path) -> None:
+def test_an_answer_whose_worker_is_killed_goes_on_and_the_next_is_the_same(demo_model: Path) -> None:
     async def scene() -> None:
         info = imported(demo_model, "demo")
         async with scripted_service(info, options=ServerOptions()) as service:
@@ -58,9 +58,12 @@ def test_a_worker_that_is_killed_comes_back_with_the_same_answer(demo_model: Pat
             ) as run:
                 assert run.accepted is not None
                 assert run.accepted.prompt_tokens > counted.tokens
-                await run.take()
+                events = await run.take()
                 processes.signal(service.pool.states()[0].pid, signal.SIGKILL)
-                assert isinstance([event async for event in run.events()][-1], Failed)
+                events += [event async for event in run.events()]
+            assert isinstance(events[-1], Finished)
+            story = "".join(event.text for event in events if isinstance(event, PartDelta))
+            assert story == await answer(service, "demo", "Tell a story.", "k2", tokens=200)
             assert await answer(service, "demo", PROMPTS[0], "r2") == before
             assert service.pool.states()[0].restarts == 1
 
