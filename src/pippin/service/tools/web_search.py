@@ -3,6 +3,7 @@
 Whatever searches answers in a form of its own; found addresses with their titles and texts are picked out of that.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
@@ -83,7 +84,9 @@ class SearchConnection:
             answer = await self.searcher.search(query.strip()[:LONGEST_QUERY])
         except (ServerError, CallFailed) as error:
             return f"The search failed: {error}", True
-        pages = [page for page in pages_in(answer) if self._wants(page)]
+        # In a thread: an answer may be as large as a fetched file.
+        found = await asyncio.to_thread(pages_in, answer)
+        pages = [page for page in found if self._wants(page)]
         return msgspec.json.encode(pages[: self.wanted.results]).decode(), False
 
     def _wants(self, page: FoundPage) -> bool:
