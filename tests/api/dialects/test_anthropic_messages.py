@@ -227,6 +227,13 @@ def test_the_computer_in_one_tool_has_the_actions_of_its_day(
     assert "1024x768" in (tool.description or "")
 
 
+def test_a_screen_without_a_size_is_refused_by_name() -> None:
+    given = {name: value for name, value in COMPUTER.items() if name != "display_height_px"}
+    with pytest.raises(ServerError) as refused:
+        request(tools=[given])
+    assert refused.value.report.param == "tools[0].display_height_px"
+
+
 def test_members_of_a_clients_toolset_are_tools_that_are_named_apart() -> None:
     both = [{"type": "computer_toolset_20260801"}, {"type": "browser_toolset_20260801"}]
     names = [tool.name for tool in request(tools=both).tools]

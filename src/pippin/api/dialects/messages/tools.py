@@ -228,7 +228,7 @@ def _tools(spec: dict[str, Any], param: str) -> Iterator[Tool]:
     elif family := CLIENT_TOOLSET.fullmatch(kind):
         yield from _members(family[1], convert(spec, ClientToolset, param).configs or {}, param)
     elif kind.startswith("computer_"):
-        yield _computer(convert(spec, ClientTool, param))
+        yield _computer(convert(spec, ClientTool, param), param)
     else:
         for prefix, known in client_tools()[""].items():
             if kind.startswith(prefix):
@@ -246,8 +246,11 @@ def _members(family: str, configs: dict[str, ToolSwitch], param: str) -> Iterato
             yield Tool(member_name(family, name), member.description, member.input_schema)
 
 
-def _computer(given: ClientTool) -> Tool:
+def _computer(given: ClientTool, param: str) -> Tool:
     """The older form of the computer's toolset: one function, whose `action` names the member."""
+    for side in ("display_width_px", "display_height_px"):
+        if getattr(given, side) is None:
+            raise invalid(f"{param}.{side}", "is required: the model is told the size of the screen.")
     members = client_tools()["computer"]
     oldest = given.type == "computer_20241022"
     actions = [
