@@ -106,7 +106,7 @@ def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> 
     }
 
 
-def _own_name(qualified: "re.Match[str]") -> str:
+def _own_name(qualified: re.Match[str]) -> str:
     """Structs of one name in several rooms are called after these: generators of clients read no module names."""
     return qualified[1].title().replace("_", "") + qualified[2]
 

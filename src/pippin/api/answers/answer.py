@@ -380,7 +380,7 @@ class Answer:
             if isinstance(failed, Failed):
                 raise ServerError.of(failed.error)
 
-    def account(self) -> tuple[str, Used]:
+    def spent(self) -> tuple[str, Used]:
         """The model, and what the answer has used of it so far."""
         run = self.operation.run
         self.used.prompt_tokens, self.used.completion_tokens = self.prompt_tokens, self.completion_tokens
@@ -526,7 +526,7 @@ class RunningAnswers:
         self.prompt_tokens += answer.prompt_tokens
         self.completion_tokens += answer.completion_tokens
         self._limits.leave(exchange, answer.prompt_tokens + answer.completion_tokens)
-        self.ledger.add("" if exchange.key is None else exchange.key.name, *answer.account())
+        self.ledger.add("" if exchange.key is None else exchange.key.name, *answer.spent())
         if self._active.get(answer.id) is answer:
             del self._active[answer.id]
         exchange.gone = answer.gone

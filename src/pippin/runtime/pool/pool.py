@@ -35,8 +35,6 @@ LEAVE_WITHIN: Final = 10.0  # seconds for an idle worker's background writes
 CALLED_OFF: Final[ErrorKind] = "cancelled"  # the error kind of a load that nobody wants any more
 LOOK_AGAIN: Final = 1.0  # seconds
 SHARE_STEP: Final = 16  # a share that changes by less than 1/16 is not announced
-
-
 GIB: Final = 1 << 30
 
 Act = Callable[[Slot], Coroutine[Any, Any, None]]
