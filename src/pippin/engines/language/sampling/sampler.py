@@ -249,7 +249,7 @@ class BatchSampler:
         self,
         logits: mx.array,
         history: History,
-        ahead: "int | NDArray[np.uint64]",
+        ahead: int | NDArray[np.uint64],
         masks: NDArray[np.int32] | None,
         masked_rows: list[int] | None,
     ) -> Sampled:

@@ -352,8 +352,7 @@ class SequenceDecoder:
         return events
 
     def _settle(self, *, grammar_over: bool) -> None:
-        """Decide whether this was the last token."""
-        self._force()
+        """Decide whether this was the last token, and if not, whether there is a choice about the next."""
         if self._stops.found is not None:
             found = self._stops.found
             self.finished, self.stop_sequence = "stop", found if found in self.job.request.stop else None
@@ -366,6 +365,8 @@ class SequenceDecoder:
                 self._loops.look(self._tokens, self._raw)
             if self._loops.over:  # an answer that is not complete, except for its calls
                 self.finished = "stop" if self._reader.calls else "length"
+        if self.finished is None:
+            self._force()
 
     def _raw(self, tokens: list[int]) -> str:
         return b"".join(map(self._tokenizer.raw, tokens)).decode(errors="replace")

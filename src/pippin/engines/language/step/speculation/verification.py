@@ -82,7 +82,7 @@ class Speculation:
         if any(chains) and self._pays(chains):
             return True
         ready = [self.proposer.is_ready(each.sequence) for each in running]
-        if not any(ready) or not self._may_guess(running):
+        if not any(ready):
             return False
         if self.proposer.is_free:
             return self.pace.worth_looking(self._chances(running))
@@ -101,10 +101,6 @@ class Speculation:
     def _pays(self, chains: list[int]) -> bool:
         return any(self.pace.lengths([1.0 if count else 0.0 for count in chains], chains))
 
-    def _may_guess(self, running: list[Running]) -> bool:
-        """Whether any sequence can have guesses: without options, those alone whose client predicts the answer."""
-        return self.always or any(each.sequence.request.job.prediction for each in running)
-
     def proposals(self, running: list[Running]) -> list[Proposal]:
         """One for each of these sequences, whose tokens are all known: what its grammar forces, else guesses."""
         rooms = [self._room(each) for each in running]
@@ -113,11 +109,9 @@ class Speculation:
             for each, room in zip(running, rooms, strict=True)
         ]
         forces = any(own.tokens for own in found)
-        if self._may_guess(running):
-            guesses = self._guesses(
-                running, [0 if own.tokens else room for own, room in zip(found, rooms, strict=True)]
-            )
-            found = [own if own.tokens else guess for own, guess in zip(found, guesses, strict=True)]
+        left = [0 if own.tokens else room for own, room in zip(found, rooms, strict=True)]
+        guesses = self._guesses(running, left)
+        found = [own if own.tokens else guess for own, guess in zip(found, guesses, strict=True)]
         if not forces and not self.proposer.is_free:
             return found  # no more was drafted than pays
         chances = [self._chance(each.sequence, own) for each, own in zip(running, found, strict=True)]
