@@ -82,8 +82,8 @@ def pytest_runtest_logfinish() -> None:
 
 
 def end_with_process(item: pytest.Item) -> None:
-    """A test that outlives the signal of its time limit, in C or in a wait of its fixtures, ends with its process, whose
-    threads are printed. A run with `-n` goes on, and reports that test as failed."""
+    """Bound a test that outlives the signal of its time limit, in C or in a wait of its fixtures: it ends with its
+    process, whose threads are printed. A run with `-n` goes on, and reports that test as failed."""
     marker = item.get_closest_marker("timeout")
     seconds = marker.args[0] if marker else item.config.getoption("timeout")
     stderr = item.config.stash[fault_handler_stderr_fd_key]
