@@ -290,6 +290,10 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         ),
     },
     "mlx-lm": {},
+    "omlx": {},
+    "rapid-mlx": {},
+    "ollama": {},
+    "lm-studio": {},
 }
 """By the words of the promise, below `tests/`; what differs or is refused on purpose is here where a test holds it."""
 

@@ -445,10 +445,10 @@ class Catalog:
 
     def _exact(self, name: str, view: "_View") -> CatalogEntry | None:
         target = self._repository(name) or name
-        for candidate in (name, view.other_names.get(name), target, view.other_names.get(target)):
-            if candidate is not None and candidate in view.entries:
-                return view.entries[candidate]
-        return None
+        names = (name, view.other_names.get(name), target, view.other_names.get(target))
+        found = [view.entries[each] for each in names if each is not None and each in view.entries]
+        # The name of another program's GGUF file may also be an alias of a model that can be served.
+        return min(found, key=lambda entry: entry.found.is_gguf, default=None)
 
     def _repository(self, name: str) -> str | None:
         """The repository that a name stands for: through the user's aliases, Pippin's aliases, or its form."""

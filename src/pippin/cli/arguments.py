@@ -137,7 +137,7 @@ def some_options(parser: Parser, names: Sequence[str]) -> None:
 
 
 def _add(group: argparse._ActionsContainer, flag: Flag, help: str) -> None:
-    nargs = 0 if flag.takes == "switch" else None
+    nargs = {"value": None, "switch": 0, "words": "+"}[flag.takes]
     metavar = None if flag.takes == "switch" else _metavar(flag)
     group.add_argument(flag.name, nargs=nargs, action=Collect, dest="given", help=help, metavar=metavar)
 

@@ -6,13 +6,15 @@ same. It raises `Refused` for a value that the replaced server would have refuse
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from pippin.config.values import FALSE, TRUE
+from pippin.config.values import FALSE, TRUE, parse_duration
 
 KINDS = {
     "lm": "language",
@@ -25,6 +27,14 @@ KINDS = {
 LOG_LEVELS = {"trace": "debug", "success": "info", "critical": "error", "fatal": "error", "warn": "warning"}
 APC_DISK_GB = 20.0  # mlx-vlm's
 KV_BITS = (2, 3, 4, 5, 6, 8)
+CACHE_TYPES = {"f16": None, "bf16": None, "q8_0": 8, "int8": 8, "q4_0": 4, "int4": 4}
+MEMORY_GUARDS = {
+    "safe": 0.8,
+    "balanced": 0.92,
+    "aggressive": 0.98,
+}  # the share of memory that oMLX leaves to models
+SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+PORTS = {"http": 80, "https": 443}
 
 
 class Converted(Struct, frozen=True):
@@ -114,11 +124,15 @@ def log_level(option: str, value: Any) -> Converted:
     return Converted({option: LOG_LEVELS.get(level, level)})
 
 
+def chosen(meanings: Mapping[str, Any], value: Any) -> Any:
+    word = str(value).strip().lower()
+    if word not in meanings:
+        raise Refused("one of " + ", ".join(meanings))
+    return meanings[word]
+
+
 def model_kind(option: str, value: Any) -> Converted:
-    kind = str(value).strip().lower()
-    if kind not in KINDS:
-        raise Refused("one of " + ", ".join(KINDS))
-    return Converted({option: KINDS[kind]})
+    return Converted({option: chosen(KINDS, value)})
 
 
 def max_bytes(option: str, value: Any) -> Converted:
@@ -206,3 +220,81 @@ def on_demand(option: str, value: Any) -> Converted:
 
 def one_at_a_time(option: str, value: Any) -> Converted:
     return Converted({option: 1} if truth(value) else {})
+
+
+def cache_type(option: str, value: Any) -> Converted:
+    """The type of keys and values, in llama.cpp's words or in Rapid-MLX's."""
+    return Converted({option: chosen(CACHE_TYPES, value)})
+
+
+def memory_guard(option: str, value: Any) -> Converted:
+    return Converted({option: chosen(MEMORY_GUARDS, value)})
+
+
+def size(option: str, value: Any) -> Converted:
+    """A size such as `8GB`, in the option's unit, MiB or GiB; `auto` and 0 leave it to Pippin."""
+    text = str(value).strip().upper()
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", "0" if text == "AUTO" else text)
+    if found is None:
+        raise Refused("a size such as 8GB")
+    amount = float(found[1]) * SIZES[found[2]] / (1 << 20 if option.endswith("_mb") else 1 << 30)
+    return Converted({option: amount} if amount else {})
+
+
+def square(option: str, value: Any) -> Converted:
+    """The side of the largest square as its area; 0 meant unlimited."""
+    return off_at_zero(option, int(number(value)) ** 2)
+
+
+def models_in(option: str, value: Any) -> Converted:
+    return Converted({option: [str(Path(value) / "models")]})
+
+
+def log_in(option: str, value: Any) -> Converted:
+    return Converted({option: str(Path(value) / "server.log")})
+
+
+def address(option: str, value: Any) -> Converted:
+    """HOST, HOST:PORT, :PORT or an address with its scheme."""
+    text = str(value).strip()
+    try:
+        place = urlsplit(text if "://" in text else f"//{text}")
+        parts = {option: place.hostname, "port": place.port or PORTS.get(place.scheme)}
+    except ValueError:
+        raise Refused("an address such as 127.0.0.1:11434") from None
+    return Converted({name: part for name, part in parts.items() if part})
+
+
+def seconds(option: str, value: Any) -> Converted:
+    """A duration such as `5m`; below 0 it meant for ever."""
+    duration = parse_duration(str(value).strip())
+    if duration is None:
+        raise Refused("a duration such as 90 or 5m")
+    return Converted({option: None if duration < 0 else duration})
+
+
+def any_origin(option: str, value: Any) -> Converted:
+    return Converted({option: ["*"]} if truth(value) else {})
+
+
+def origins(option: str, value: Any) -> Converted:
+    """Origins are compared whole."""
+    if re.search(r"[^,\s]\*|\*[^,\s]", str(value)):
+        raise Refused("a list of whole origins, such as http://localhost:3000, or `*` alone")
+    return Converted({option: value})
+
+
+def speculative(option: str, value: Any) -> Converted:
+    """Rapid-MLX's JSON of what drafts."""
+    given = json_object(option, value).options[option]
+    match given:
+        case {"method": "mtp"}:
+            drafter: dict[str, Any] = {"mtp": True}
+        case {"method": "suffix"}:
+            drafter = {"prompt_lookup": True}
+        case {"method": "dflash", "model": str(model)}:
+            drafter = {option: "dflash", "draft_model_path": model}
+        case _:
+            raise Refused("of the method `mtp`, `suffix`, or `dflash` with its `model`")
+    count = given.get("num_speculative_tokens")
+    return Converted(drafter | ({"num_draft_tokens": count} if count else {}))

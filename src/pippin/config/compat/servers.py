@@ -42,6 +42,7 @@ def _server(name: Compat) -> Server:
         },
         fallbacks=data.get("fallbacks", {}),
         known_models=convert(data.get("known_models", []), tuple[KnownModel, ...]),
+        aliases=data.get("aliases", {}),
         general_variables=tuple(data.get("general_variables", ())),
     )
 

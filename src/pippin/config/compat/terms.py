@@ -16,7 +16,7 @@ from pippin.config.values import convert as converted_to
 from pippin.core.models import ModelKind
 
 Effect = Literal["same", "equivalent", "needless", "refused"]
-Takes = Literal["value", "switch", "list"]
+Takes = Literal["value", "switch", "words"]
 
 EFFECTS: Final[tuple[Effect, ...]] = ("same", "equivalent", "needless", "refused")
 
@@ -60,6 +60,7 @@ class Server(Struct, frozen=True, kw_only=True):
     profile: Mapping[str, Any]  # defaults that differ from Pippin's
     fallbacks: Mapping[str, Any]  # sampling defaults that rank below the checkpoint's own
     known_models: tuple[KnownModel, ...]
+    aliases: Mapping[str, str]  # its own names of models, and what they name at Hugging Face
     general_variables: tuple[str, ...]  # names too common to be read without its profile
 
 
