@@ -46,6 +46,8 @@ SAMPLES = {
     "--temperature": "0.5",
     "--memory-guard": "safe",
     "--hot-cache-max-size": "8GB",
+    "--max-audio-upload-size": "100MB",
+    "--max-image-upload-size": "50MB",
     "--max-request-bytes": "8388608",
     "--kv-cache-dtype": "int8",
     "--speculative-config": '{"method": "mtp", "num_speculative_tokens": 3}',
@@ -136,6 +138,7 @@ def test_every_variable_is_taken_that_is_not_refused(server: Server) -> None:
         text = "4" if lower.endswith("_bits") else text
         text = "64" if "group_size" in lower else "uniform" if "scheme" in lower else text
         text = "INFO" if lower.endswith("log_level") else text
+        text = "50MB" if lower.endswith(("upload_size", "image_bytes")) else text
         load(Sources(compat=server.name), {term.name: text})  # type: ignore[arg-type]
 
 

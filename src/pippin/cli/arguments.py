@@ -1,7 +1,7 @@
 """The argument parsers of the verbs: one with single-line errors, and one built from the options."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from pippin.config.errors import ConfigError, nearest
@@ -57,6 +57,18 @@ def actions(program: str, description: str, parsers: Sequence[Parser]) -> Parser
         told = each.description
         places.add_parser(each.prog.split()[-1], help=told, description=told, parents=[each], add_help=False)
     return parser
+
+
+def dispatch(
+    parser: Parser, arguments: Sequence[str], does: Mapping[str, Callable[[Sequence[str]], int]]
+) -> int:
+    """Run the action that the first word names; without one, show the actions."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        parser.print_help()
+        return 0 if arguments else 2
+    if arguments[0] not in does:
+        raise ConfigError(f"`{parser.prog} {arguments[0]}`: its actions are {', '.join(does)}.")
+    return does[arguments[0]](arguments[1:])
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:

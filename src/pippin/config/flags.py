@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from pippin.config.compat.servers import flag_terms
-from pippin.config.compat.terms import Takes, Term, translate, without_effect
+from pippin.config.compat.terms import Takes, Term, told, translate, without_effect
 from pippin.config.options.declaration import Option, options
 from pippin.config.options.start import Compat
 from pippin.config.settings import Given, GivenFlag, Note, Origin, Reading
@@ -67,9 +67,9 @@ def _values(
             return {}, [without_effect(term, name)]
         if term.takes == "switch":
             return translate(term, True, name)
-        if term.convert is None and term.option is not None:
+        if not term.converts and term.option is not None:
             option = options()[term.option]
-            return {option.name: parse(option, texts[name], name)}, _told(term, name)
+            return {option.name: parse(option, texts[name], name)}, told(term, name)
         return translate(term, texts[name][-1], name)
     if name in own:
         option = own[name]
@@ -80,13 +80,7 @@ def _values(
 
 def _means_more(term: Term) -> bool:
     """Whether the foreign flag of this name accepts values that the option itself would refuse."""
-    return term.convert is not None or term.effect != "same"
-
-
-def _told(term: Term, name: str) -> list[Note]:
-    if term.effect != "equivalent":
-        return []
-    return [Note("info", f"{name} is `{term.option}` in Pippin: {term.note}.")]
+    return term.converts or term.effect != "same"
 
 
 def _add(given: dict[str, Given], option: str, value: Any, name: str) -> None:

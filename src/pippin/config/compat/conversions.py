@@ -8,7 +8,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,23 +15,9 @@ from msgspec import Struct
 
 from pippin.config.values import FALSE, TRUE, parse_duration
 
-KINDS = {
-    "lm": "language",
-    "multimodal": "language",
-    "image-generation": "images",
-    "image-edit": "images",
-    "embeddings": "embeddings",
-    "whisper": "transcription",
-}
 LOG_LEVELS = {"trace": "debug", "success": "info", "critical": "error", "fatal": "error", "warn": "warning"}
 APC_DISK_GB = 20.0  # mlx-vlm's
 KV_BITS = (2, 3, 4, 5, 6, 8)
-CACHE_TYPES = {"f16": None, "bf16": None, "q8_0": 8, "int8": 8, "q4_0": 4, "int4": 4}
-MEMORY_GUARDS = {
-    "safe": 0.8,
-    "balanced": 0.92,
-    "aggressive": 0.98,
-}  # the share of memory that oMLX leaves to models
 SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 PORTS = {"http": 80, "https": 443}
 
@@ -60,15 +45,6 @@ def truth(value: Any) -> bool:
     if text not in TRUE | FALSE:
         raise Refused("true or false")
     return text in TRUE
-
-
-def eight_bits(option: str, value: Any) -> Converted:
-    """A switch that stands for 8 bits."""
-    return Converted({option: 8} if truth(value) else {})
-
-
-def opposite(option: str, value: Any) -> Converted:
-    return Converted({option: not truth(value)})
 
 
 def off_at_zero(option: str, value: Any) -> Converted:
@@ -131,23 +107,9 @@ def chosen(meanings: Mapping[str, Any], value: Any) -> Any:
     return meanings[word]
 
 
-def model_kind(option: str, value: Any) -> Converted:
-    return Converted({option: chosen(KINDS, value)})
-
-
-def max_bytes(option: str, value: Any) -> Converted:
-    """A prompt cache's bytes as MiB; astronomical sizes meant unlimited."""
-    size = number(value)
-    return Converted({} if size >= 1 << 60 else {option: int(size) >> 20})
-
-
 def cache_percent(option: str, value: Any) -> Converted:
     share = number(value)
     return Converted({option: share / 100 if share > 1 else share})
-
-
-def no_log_file(option: str, value: Any) -> Converted:
-    return Converted({option: None} if truth(value) else {})
 
 
 def cache_entries(option: str, value: Any) -> Converted:
@@ -178,10 +140,6 @@ def debug_of_one(option: str, value: Any) -> Converted:
     return Converted({})
 
 
-def debug(option: str, value: Any) -> Converted:
-    return Converted({option: "debug"} if truth(value) else {})
-
-
 def gibibytes(option: str, value: Any) -> Converted:
     """GB as MiB; `auto` leaves the size to Pippin."""
     return Converted({} if str(value).strip().lower() == "auto" else {option: int(number(value) * 1024)})
@@ -199,10 +157,6 @@ def apc_enabled(option: str, value: Any) -> Converted:
     return Converted({option: True, "cache_dir": "~/.cache/mlx-vlm/apc", "cache_disk_max_gb": APC_DISK_GB})
 
 
-def apc_home(option: str, value: Any) -> Converted:
-    return Converted({option: str(Path(value) / "apc")})
-
-
 def disk_enabled(option: str, value: Any) -> Converted:
     return Converted({} if truth(value) else {option: None})
 
@@ -213,45 +167,21 @@ def folders(option: str, value: Any) -> Converted:
     return Converted({option: [part.strip() for part in parts if part.strip()]})
 
 
-def on_demand(option: str, value: Any) -> Converted:
-    """Load on the first request, and unload after an idle minute unless the entry says otherwise."""
-    return Converted({option: False, "idle_timeout": 60.0} if truth(value) else {option: True})
-
-
-def one_at_a_time(option: str, value: Any) -> Converted:
-    return Converted({option: 1} if truth(value) else {})
-
-
-def cache_type(option: str, value: Any) -> Converted:
-    """The type of keys and values, in llama.cpp's words or in Rapid-MLX's."""
-    return Converted({option: chosen(CACHE_TYPES, value)})
-
-
-def memory_guard(option: str, value: Any) -> Converted:
-    return Converted({option: chosen(MEMORY_GUARDS, value)})
-
-
 def size(option: str, value: Any) -> Converted:
-    """A size such as `8GB`, in the option's unit, MiB or GiB; `auto` and 0 leave it to Pippin."""
+    """A size such as `8GB`, or bytes, as whole MiB or as GiB. `auto`, 0 and astronomical sizes leave it to Pippin."""
     text = str(value).strip().upper()
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", "0" if text == "AUTO" else text)
     if found is None:
         raise Refused("a size such as 8GB")
-    amount = float(found[1]) * SIZES[found[2]] / (1 << 20 if option.endswith("_mb") else 1 << 30)
-    return Converted({option: amount} if amount else {})
+    size = float(found[1]) * SIZES[found[2]]
+    if not 0 < size < 1 << 60:
+        return Converted({})
+    return Converted({option: int(size) >> 20 if option.endswith("_mb") else size / (1 << 30)})
 
 
 def square(option: str, value: Any) -> Converted:
     """The side of the largest square as its area; 0 meant unlimited."""
     return off_at_zero(option, int(number(value)) ** 2)
-
-
-def models_in(option: str, value: Any) -> Converted:
-    return Converted({option: [str(Path(value) / "models")]})
-
-
-def log_in(option: str, value: Any) -> Converted:
-    return Converted({option: str(Path(value) / "server.log")})
 
 
 def address(option: str, value: Any) -> Converted:
@@ -271,10 +201,6 @@ def seconds(option: str, value: Any) -> Converted:
     if duration is None:
         raise Refused("a duration such as 90 or 5m")
     return Converted({option: None if duration < 0 else duration})
-
-
-def any_origin(option: str, value: Any) -> Converted:
-    return Converted({option: ["*"]} if truth(value) else {})
 
 
 def origins(option: str, value: Any) -> Converted:
