@@ -72,7 +72,7 @@ def dispatch(
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Formats help in the same width on every terminal, so that docs/cli.md shows what users see."""
+    """Formats help in the same width on every terminal."""
     return argparse.HelpFormatter(prog, width=WIDTH, max_help_position=34)
 
 

@@ -62,7 +62,8 @@ def _values(
     if name == POSITIONAL:
         return {"model": tuple(texts[name])}, []
     term = terms.get(name)
-    if term is not None and (name not in own or _means_more(term)):
+    # A foreign flag of an option's name is read where it takes values that the option itself would refuse.
+    if term is not None and (name not in own or term.converts or term.effect != "same"):
         if term.requires and term.requires not in texts:
             return {}, [without_effect(term, name)]
         if term.takes == "switch":
@@ -76,11 +77,6 @@ def _values(
         return {option.name: True if option.shape == "switch" else parse(option, texts[name], name)}, []
     option = own["--" + name.removeprefix("--no-")]
     return {option.name: False}, []
-
-
-def _means_more(term: Term) -> bool:
-    """Whether the foreign flag of this name accepts values that the option itself would refuse."""
-    return term.converts or term.effect != "same"
 
 
 def _add(given: dict[str, Given], option: str, value: Any, name: str) -> None:
