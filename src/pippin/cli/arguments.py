@@ -18,7 +18,7 @@ USUAL: Final = (
 """The options that `pippin serve --help` shows."""
 
 FOREIGN = (
-    "The flags of mlx_vlm.server, MLX Server, mlx-openai-server and vllm-mlx are understood too: "
+    "The flags of the servers that --compat names are understood too: "
     "see docs/migrating.md. Every option is also a variable (PIPPIN_PORT) and a key of the YAML file (port)."
 )
 

@@ -20,7 +20,9 @@ def new_parser() -> Parser:
 
 
 def _show_parser() -> Parser:
-    parser = option_parser("pippin config show", "Show every option's value and where it came from.")
+    parser = option_parser(
+        "pippin config show", "Show every option's value, or the --changed ones, and where it came from."
+    )
     parser.add_argument("--changed", action="store_true", help="only what differs from the defaults")
     parser.add_argument("--json", action="store_true", help="as JSON")
     return parser

@@ -108,7 +108,7 @@ def new_parser() -> Parser:
 
 
 def _install_parser() -> Parser:
-    parser = option_parser("pippin service install", "Run `pippin serve` at login.")
+    parser = option_parser("pippin service install", "Run `pippin serve` at login; --dry-run tells how.")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     return parser
 
