@@ -70,6 +70,9 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
     started = time.monotonic()
     quantizes = cache_bits(options) != (None, None)
     vocabulary, layout, is_wide = _run_once(model)
+    if options.dtype == "float32" and not is_wide:
+        message = "dtype float32 cannot be had: this model computes in 16 bits whatever its weights are. Leave it out."
+        raise ServerError("load_failed", message, "dtype")
     slack = options.cache_block_tokens + options.num_draft_tokens
     with in_float32(model):
         trials = Trials(model, vocabulary)
@@ -81,7 +84,7 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
         plain = BatchShape(layout=layout, slack=slack, prompts_in_slots=in_slots)
         shape = _quantized(trials, plain, options) if quantizes else plain
         rewinds = trials.rewinds(plain)
-    if not is_wide:
+    if not is_wide or mx.default_device().type == mx.DeviceType.gpu:
         _warm_up(model, shape)
     log.info("batches give what sequences give alone, within %s; %.2f s", trials, time.monotonic() - started)
     return Batching(
