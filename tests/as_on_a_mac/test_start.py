@@ -77,7 +77,7 @@ def test_no_step_of_clients_needs_an_operation_that_the_load_has_not_computed(
     bench = Bench(
         folder, ModelOptions(prefix_cache=False), msgspec.structs.replace(PLAN, run_type="bfloat16")
     )
-    loading._compile_draws(bench.engine, bench.tokenizer)
+    loading.compile_draws(bench.engine, bench.tokenizer)
     before = set(compiled)
     compiled.clear()
     for count in (1, 2, 5):

@@ -7,6 +7,7 @@ are solved for at once (Yang et al. 2024, "Gated Delta Networks").
 """
 
 from functools import wraps
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models import gated_delta
@@ -23,16 +24,10 @@ def compute_in_blocks() -> None:
 
     @wraps(own)
     def computed(
-        q: mx.array,
-        k: mx.array,
-        v: mx.array,
-        g: mx.array,
-        beta: mx.array,
-        state: mx.array | None = None,
-        mask: mx.array | None = None,
+        q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array, mask: Any = None
     ) -> tuple[mx.array, mx.array]:
         # Few tokens, as in a step that checks proposals, are computed as single ones are.
-        if state is None or g.ndim > 3 or q.shape[1] < BLOCK:
+        if g.ndim > 3 or q.shape[1] < BLOCK:
             found: tuple[mx.array, mx.array] = own(q, k, v, g, beta, state, mask)
             return found
         if mask is not None:
@@ -42,17 +37,17 @@ def compute_in_blocks() -> None:
         tokens = [each.astype(mx.float32).swapaxes(1, 2) for each in given]
         outputs = []
         for start in range(0, q.shape[1], BLOCK):
-            output, state = _block(*(each[:, :, start : start + BLOCK] for each in tokens), state)
+            output, state = _block([each[:, :, start : start + BLOCK] for each in tokens], state)
             outputs.append(output)
         return mx.concatenate(outputs, axis=2).swapaxes(1, 2).astype(q.dtype), state
 
     gated_delta.gated_delta_ops = computed
 
 
-def _block(
-    q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array
-) -> tuple[mx.array, mx.array]:
-    """Outputs [B, H, C, Dv] of C tokens, and the state [B, H, Dv, Dk] behind them; `g` and `beta` are [B, H, C, 1]."""
+def _block(tokens: list[mx.array], state: mx.array) -> tuple[mx.array, mx.array]:
+    """Outputs [B, H, C, Dv] and the state [B, H, Dv, Dk] behind a block: of queries and keys [B, H, C, Dk], values [B,
+    H, C, Dv], decays and strengths [B, H, C, 1]."""
+    q, k, v, g, beta = tokens
     place = mx.arange(k.shape[2])
     decayed = mx.cumsum(mx.log(mx.maximum(g, LEAST)), axis=2)
     between = mx.where(place[:, None] >= place, decayed - decayed.swapaxes(2, 3), -mx.inf)

@@ -65,14 +65,10 @@ class History:
     def appended(self, tokens: NDArray[np.int32], counts: NDArray[np.int32]) -> "History":
         """A history with the first `counts` [R] of `tokens` [R, T] for each row."""
         longer = self
-        for column in range(tokens.shape[1]):
-            added = self.lengths + np.minimum(counts, column + 1)
-            if np.any(counts > column):
-                grown = History(longer.tokens, self.lengths + column, self.prompts).extended(
-                    mx.array(tokens[:, column])
-                )
-                longer = History(grown.tokens, added, self.prompts)
-        return longer
+        for column in range(counts.max(initial=0)):
+            longer = History(longer.tokens, self.lengths + column, self.prompts)
+            longer = longer.extended(mx.array(tokens[:, column]))
+        return History(longer.tokens, self.lengths + counts, self.prompts)
 
     def _wider(self, length: int) -> "History":
         missing = length - self.tokens.shape[1]
@@ -86,21 +82,15 @@ class History:
 class Bias:
     """Values added to the logits of single tokens."""
 
-    rows: NDArray[np.int32]  # [n], as the others
-    tokens: NDArray[np.int32]
-    values: NDArray[np.float32]
-
-    @classmethod
-    def of(cls, entries: list[tuple[int, int, float]]) -> "Bias":
-        """Made of entries of row, token and value."""
-        rows, tokens, values = zip(*entries, strict=True)
-        return cls(np.array(rows, np.int32), np.array(tokens, np.int32), np.array(values, np.float32))
+    entries: list[tuple[int, int, float]]  # row, token and value
 
     def apply(self, logits: mx.array) -> mx.array:
         """`logits` [R, V] with the values added; tokens that have no logit are left out."""
-        known = self.tokens < logits.shape[-1]
-        places = mx.array(self.rows[known]), mx.array(self.tokens[known])
-        return logits.at[places].add(mx.array(self.values[known])) if known.any() else logits
+        known = [entry for entry in self.entries if entry[1] < logits.shape[-1]]
+        if not known:
+            return logits
+        rows, tokens, added = map(mx.array, zip(*known, strict=True))
+        return logits.at[rows, tokens].add(added)
 
 
 class Penalties:
@@ -130,18 +120,13 @@ class Penalties:
         starts = np.maximum(history.lengths - contexts, 0)
         tokens, inside = _window(history, starts)
         width = tokens.shape[1]
-        ends = np.full_like(history.lengths, width)
-        breaking = mx.take_along_axis(self._breakers, tokens, axis=1)
+        speaks = mx.logical_not(mx.take_along_axis(self._breakers, tokens, axis=1))
         alive = inside
         repeated = mx.zeros(tokens.shape, mx.int32)
         for back in range(1, min(DRY_LONGEST, width - 1) + 1):
-            newest = mx.array((ends - back)[:, None].astype(np.int32))
-            same = tokens[:, : width - back] == mx.take_along_axis(tokens, newest, axis=1)
-            same = (
-                same
-                & inside[:, : width - back]
-                & mx.logical_not(mx.take_along_axis(breaking, newest, axis=1))
-            )
+            newest = slice(width - back, width - back + 1)
+            same = (tokens[:, : width - back] == tokens[:, newest]) & speaks[:, newest]
+            same = same & inside[:, : width - back]
             alive = alive & mx.pad(same, [(0, 0), (back, 0)])
             repeated = repeated + alive.astype(mx.int32)
         allowed, base, multiplier = (mx.array(each[:, None]) for each in (least, bases, multipliers))

@@ -217,17 +217,14 @@ class Batch:
         for index, (each, sampled) in enumerate(zip(self.running, chosen, strict=True)):
             tokens[index, : len(sampled)] = [token.token for token in sampled]
             each.next_token = sampled[-1].token
-        self._rewind({each: width - len(sampled) for each, sampled in zip(self.running, chosen, strict=True)})
+        taken = dict(zip(self.running, map(len, chosen), strict=True))
+        for group, slots in self._by_group():
+            if self._adapters.names:  # layers may be computed again
+                self._choose_adapters(group, slots)
+            group.rewind({slot: width - taken[each] for slot, each in slots.items()})
         self._sampler.commit(tokens, np.array([len(sampled) for sampled in chosen], np.int32))
         self._drawn, self._drawn_for = self._nothing_drawn, []
         self._logits_at = {}
-
-    def _rewind(self, counts: Mapping[Running, int]) -> None:
-        """Each sequence forgets its last so many tokens. Layers may be computed again for that, with their adapters."""
-        for group, slots in self._by_group():
-            if self._adapters.names:
-                self._choose_adapters(group, slots)
-            group.rewind({slot: counts[each] for slot, each in slots.items()})
 
 
 def _pick(array: mx.array, indices: list[int]) -> mx.array:
