@@ -75,7 +75,7 @@ VLLM_MLX = [
     "m --max-num-seqs 128 --prefill-batch-size 8 --completion-batch-size 32 --mllm-prefill-step-size 512",
     "m --chunked-prefill-tokens 2048 --prefill-step-size 4096 --gpu-memory-utilization 0.85 --max-kv-size 8192",
     "m --disable-prefix-cache --download-timeout 600 --download-retries 5 --max-request-tokens 4096",
-    "m --served-model-name gpt-4 --host 0.0.0.0 --memory-budget-gb 48 --enable-prefix-cache --moe-top-k 4",
+    "m --served-model-name gpt-4 --host 0.0.0.0 --memory-budget-gb 48 --enable-prefix-cache",
 ]
 
 

@@ -247,6 +247,11 @@ def test_sparse_prefill_is_refused_with_the_way_out(flag: str) -> None:
         resolved(flag)
 
 
+def test_fewer_experts_are_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match=r"--moe-top-k.*`num_experts_per_tok` in the model's config.json"):
+        resolved("--moe-top-k=4")
+
+
 @pytest.mark.parametrize(
     "flag", ["--kv-bits=70", "--kv-bits=x", "--kv-quant-scheme=other", "--model-type=other"]
 )

@@ -252,10 +252,7 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             "engines/language/step/test_heads.py::test_a_checkpoint_without_a_prediction_head_is_told",
         ),
         "SpecPrefill": (COMPAT + "test_sparse_prefill_is_refused_with_the_way_out",),
-        "`--moe-top-k`": (
-            "cli/test_migrants.py::test_command_lines_of_vllm_mlx",
-            "engines/language/model/test_experts.py::test_fewer_experts_compute_a_token",
-        ),
+        "`--moe-top-k`": (COMPAT + "test_fewer_experts_are_refused_with_the_way_out",),
         "`--max-kv-size`, which forgets old tokens": (COMPAT + "test_a_window_is_a_window",),
         "registries with lazy models, `--lazy-load-model`": (
             X + "test_multi_model_serving",

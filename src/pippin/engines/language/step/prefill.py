@@ -12,6 +12,7 @@ from pippin.engines.language.kv_cache.layout import arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, Prefixes
+from pippin.engines.language.prefix_cache.tree import shared_length
 from pippin.engines.language.sampling.filters import best
 from pippin.engines.language.step.branches import Scoring
 from pippin.engines.language.step.joining import fits
@@ -115,7 +116,7 @@ class Prefill:
                 or other.request.job.key != key
             ):
                 continue
-            common = _shared(identity, other.waiting.identity)
+            common = shared_length(identity, other.waiting.identity)
             shared = other.request.block_end(common, prefixes.block_tokens)
             if shared > max(known, other.computed):
                 if prefixes.has_snapshots:
@@ -339,16 +340,3 @@ def _waits_for_disk(prompt: Prefilling, prefixes: Prefixes) -> bool:
     prefixes.take(prompt.disk_read)
     prompt.disk_read = None
     return False
-
-
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common prefix."""
-    low, high = 0, min(len(first), len(second))
-    # Slices are compared in C, so a binary search is faster than a loop over tokens.
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
