@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pippin.cli.agents import Agent, Target, agents, prepare, start
+from pippin.cli.agents import Agent, agents, prepare, start, words_of
 from pippin.cli.verbs.agent import lacks
 from pippin.core.errors import ServerError
 from tests.cli.serving import Terminal, terminal
@@ -20,8 +20,8 @@ MODEL = "mlx-community/Some-Coder-4bit"
 KEY = "secret-key-1"
 
 
-def target(folder: Path) -> Target:
-    return Target("http://127.0.0.1:8000", MODEL, 60_000, KEY, folder)
+def target(folder: Path) -> dict[str, str]:
+    return words_of("http://127.0.0.1:8000", MODEL, 60_000, KEY, folder)
 
 
 @pytest.mark.parametrize("name", agents())
@@ -34,7 +34,7 @@ def test_every_agent_is_told_of_address_and_model_and_of_nothing_that_is_left_op
     assert MODEL in told
     assert setup.command[-2:] == ("-p", "hello {model}")
     for text in [*setup.variables.values(), *setup.files.values(), *setup.command[:-2]]:
-        assert not any(f"{{{word}}}" in text for word in target(tmp_path).words), text
+        assert not any(f"{{{word}}}" in text for word in target(tmp_path)), text
     assert all(path.is_relative_to(tmp_path) for path in setup.files)
     assert KEY not in setup.shown(KEY)
 
@@ -76,10 +76,10 @@ def test_an_agent_that_needs_a_word_to_begin_gets_it_unless_the_user_gives_some(
 
 
 def test_an_answer_leaves_room_in_the_window(tmp_path: Path) -> None:
-    small = Target("http://h", "m", 8_000, None, tmp_path)
-    assert small.words["output"] == "2000"
-    assert target(tmp_path).words["output"] == "15000"
-    assert small.words["key"] == "none"
+    small = words_of("http://h", "m", 8_000, None, tmp_path)
+    assert small["output"] == "2000"
+    assert target(tmp_path)["output"] == "15000"
+    assert small["key"] == "none"
 
 
 def test_a_model_without_tools_or_with_a_small_window_is_told() -> None:

@@ -8,10 +8,12 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from html import unescape
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from pippin.config.mcp_file import McpServer
 from pippin.core.conversation import WEB_SEARCH, FoundPage, Inline, Toolset, WebSearch
@@ -24,6 +26,8 @@ Fetch = Callable[[str, str], Awaitable[Inline]]
 
 MCP: Final = "mcp:"
 LONGEST_QUERY, LONGEST_TITLE, LONGEST_TEXT, LONGEST_URL = 400, 300, 2000, 2048  # characters
+MOST_READ: Final = 1 << 20  # bytes of a fetched page
+HIDDEN: Final = frozenset({"script", "style", "noscript", "template", "svg", "title"})
 DEEPEST: Final = 4  # levels of JSON in which results are looked for
 ADDRESSES, TITLES, TEXTS = (
     ("url", "link", "href"),
@@ -48,7 +52,9 @@ class WebSearcher:
     fetch: Fetch
 
     def tool(self, wanted: WebSearch) -> OfferedTool:
-        return OfferedTool(WEB_SEARCH, SearchConnection(self, wanted), TOOL)
+        place = f" The user is in {wanted.location}." if wanted.location else ""
+        tool = replace(TOOL, description=TOOL.description + place)
+        return OfferedTool(WEB_SEARCH, SearchConnection(self, wanted), tool)
 
     async def search(self, query: str) -> str:
         """What the operator's search answers. Raises `ServerError` and `CallFailed`."""
@@ -66,6 +72,16 @@ class WebSearcher:
         if is_error:
             raise CallFailed(text)
         return text
+
+    async def read(self, page: FoundPage) -> FoundPage:
+        """The page with its text, which is fetched where the search told none of it."""
+        if page.text:
+            return page
+        try:
+            found = await self.fetch(page.url, "The page")
+        except ServerError:
+            return page
+        return FoundPage(page.url, page.title, await asyncio.to_thread(text_of, found))
 
 
 @dataclass(frozen=True)
@@ -86,8 +102,9 @@ class SearchConnection:
             return f"The search failed: {error}", True
         # In a thread: an answer may be as large as a fetched file.
         found = await asyncio.to_thread(pages_in, answer)
-        pages = [page for page in found if self._wants(page)]
-        return msgspec.json.encode(pages[: self.wanted.results]).decode(), False
+        pages = [page for page in found if self._wants(page)][: self.wanted.results]
+        read = await asyncio.gather(*map(self.searcher.read, pages))
+        return msgspec.json.encode(read).decode(), False
 
     def _wants(self, page: FoundPage) -> bool:
         host = urlsplit(page.url).hostname or ""
@@ -96,6 +113,26 @@ class SearchConnection:
             return any(host == each or host.endswith(f".{each}") for each in domains)
 
         return not within(self.wanted.blocked) and (not self.wanted.allowed or within(self.wanted.allowed))
+
+
+def text_of(page: Inline) -> str:
+    """The words of a page of HTML or text; none of other files."""
+    mime, text = page.mime or "text/html", page.data[:MOST_READ].decode(errors="replace")
+    if mime == "text/plain":
+        return text[:LONGEST_TEXT]
+    if mime not in ("text/html", "application/xhtml+xml"):
+        return ""
+    # Not by `html.parser`, which takes quadratic time for tags that are not closed.
+    said, hidden = list[str](), ""
+    for piece in f">{text}".split("<"):
+        tag, _, shown = piece.partition(">")
+        name = next(iter(tag.lower().split()), "")
+        if hidden:
+            hidden = "" if name == f"/{hidden}" else hidden
+        elif name in HIDDEN:
+            hidden = name
+        said += [] if hidden else [shown]
+    return " ".join(unescape(" ".join(said)).split())[:LONGEST_TEXT]
 
 
 def pages_in(answer: str) -> list[FoundPage]:
