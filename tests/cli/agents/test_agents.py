@@ -5,12 +5,14 @@ import os
 import subprocess
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 
 from pippin.cli.agents import Agent, agents, prepare, start, words_of
-from pippin.cli.verbs.agent import lacks
+from pippin.cli.verbs.agent import lacks, name_for
 from pippin.core.errors import ServerError
 from tests.cli.serving import Terminal, terminal
 
@@ -116,22 +118,24 @@ def test_an_agent_is_started_with_its_files_and_variables_and_its_status_is_give
         start(agent, setup, {"PATH": "/nowhere"})
 
 
-def test_a_program_that_takes_anthropics_names_alone_gets_that_of_the_model(terminal: Terminal) -> None:
-    def told(*words: str) -> str:
-        done = terminal.run("agent", "claude-desktop", "--print", "--force", *words)
-        return done.stdout + done.stderr
+def served(model: str, listed: dict[str, str]) -> Any:
+    """A server that lists these names, each of a model; any other name of Anthropic's means `one`."""
 
-    for name in ("one", "two"):
-        (terminal.home / f"{name}.script.json").write_text("{}")
-    scripts = ("one.script.json", "two.script.json")
-    with terminal.serving(*scripts) as serving:
-        serving.wait_for("(two) is ready after")
-        assert '"name": "claude-opus-5"' in told("--model", "one")
-        assert "Start the server with --list-claude-names" in told("--model", "two")
-    with terminal.serving(*scripts, "--list-claude-names") as serving:
-        serving.wait_for("(two) is ready after")
-        assert '"name": "claude-opus-5"' in told("--model", "one")
-        assert '"name": "claude-sonnet-5"' in told("--model", "two")
+    def request(method: str, path: str) -> dict[str, Any]:
+        name = path.rpartition("/")[2]
+        return {"data": [{"id": each} for each in listed], "id": listed.get(name, "one")}
+
+    return SimpleNamespace(model=model, client=SimpleNamespace(request=request))
+
+
+def test_a_program_that_takes_anthropics_names_alone_gets_that_of_the_model() -> None:
+    agent, models = agents()["claude-desktop"], {"one": "one", "two": "two"}
+    assert name_for(agent, served("one", models)) == "claude-opus-5"
+    with pytest.raises(ServerError, match="Start the server with --list-claude-names"):
+        name_for(agent, served("two", models))
+    listed = models | {"claude-opus-5": "one", "claude-sonnet-5": "two"}
+    assert name_for(agent, served("two", listed)) == "claude-sonnet-5"
+    assert name_for(agents()["claude"], served("two", models)) == "two"
 
 
 def test_print_is_a_script_that_a_shell_takes(terminal: Terminal) -> None:

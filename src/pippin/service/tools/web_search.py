@@ -7,13 +7,13 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import unescape
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import msgspec
-from msgspec.structs import replace
+from msgspec import structs
 
 from pippin.config.mcp_file import McpServer
 from pippin.core.conversation import WEB_SEARCH, FoundPage, Inline, Toolset, WebSearch
@@ -36,6 +36,7 @@ ADDRESSES, TITLES, TEXTS = (
 )
 _ADDRESS: Final = re.compile(r"https?://[^\s<>\"')\]]+")
 
+ANYTHING: Final = WebSearch()
 STANDS_FOR: Final = McpServer(name=WEB_SEARCH, transport="http")
 TOOL: Final = RemoteTool(
     name=WEB_SEARCH,
@@ -47,16 +48,44 @@ TOOL: Final = RemoteTool(
 
 @dataclass(frozen=True)
 class WebSearcher:
+    """Calls `web_search` for one request, in the place of the connection to an MCP server."""
+
     named: str | None  # `mcp:SERVER/TOOL`, or an address with `{query}` in it
     servers: ToolServers
     fetch: Fetch
+    wanted: WebSearch = ANYTHING
+    server: McpServer = STANDS_FOR
 
     def tool(self, wanted: WebSearch) -> OfferedTool:
         place = f" The user is in {wanted.location}." if wanted.location else ""
-        tool = replace(TOOL, description=TOOL.description + place)
-        return OfferedTool(WEB_SEARCH, SearchConnection(self, wanted), tool)
+        tool = structs.replace(TOOL, description=TOOL.description + place)
+        return OfferedTool(WEB_SEARCH, replace(self, wanted=wanted), tool)
 
-    async def search(self, query: str) -> str:
+    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+        query = arguments.get("query")
+        if not isinstance(query, str) or not query.strip():
+            return "`query` must be a text.", True
+        try:
+            answer = await self._answer(query.strip()[:LONGEST_QUERY])
+        except (ServerError, CallFailed) as error:
+            return f"The search failed: {error}", True
+        # In a thread: an answer may be as large as a fetched file.
+        found = await asyncio.to_thread(pages_in, answer)
+        pages = [page for page in found if self._wants(page)][: self.wanted.results]
+        read = await asyncio.gather(*map(self.read, pages))
+        return msgspec.json.encode(read).decode(), False
+
+    async def read(self, page: FoundPage) -> FoundPage:
+        """The page with its text, which is fetched where the search told none of it."""
+        if page.text:
+            return page
+        try:
+            found = await self.fetch(page.url, "The page")
+        except ServerError:
+            return page
+        return FoundPage(page.url, page.title, await asyncio.to_thread(text_of, found))
+
+    async def _answer(self, query: str) -> str:
         """What the operator's search answers. Raises `ServerError` and `CallFailed`."""
         named = self.named or ""
         if not named.startswith(MCP):
@@ -72,39 +101,6 @@ class WebSearcher:
         if is_error:
             raise CallFailed(text)
         return text
-
-    async def read(self, page: FoundPage) -> FoundPage:
-        """The page with its text, which is fetched where the search told none of it."""
-        if page.text:
-            return page
-        try:
-            found = await self.fetch(page.url, "The page")
-        except ServerError:
-            return page
-        return FoundPage(page.url, page.title, await asyncio.to_thread(text_of, found))
-
-
-@dataclass(frozen=True)
-class SearchConnection:
-    """What calls `web_search` for one request, in the place of the connection to an MCP server."""
-
-    searcher: WebSearcher
-    wanted: WebSearch
-    server: McpServer = STANDS_FOR
-
-    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
-        query = arguments.get("query")
-        if not isinstance(query, str) or not query.strip():
-            return "`query` must be a text.", True
-        try:
-            answer = await self.searcher.search(query.strip()[:LONGEST_QUERY])
-        except (ServerError, CallFailed) as error:
-            return f"The search failed: {error}", True
-        # In a thread: an answer may be as large as a fetched file.
-        found = await asyncio.to_thread(pages_in, answer)
-        pages = [page for page in found if self._wants(page)][: self.wanted.results]
-        read = await asyncio.gather(*map(self.searcher.read, pages))
-        return msgspec.json.encode(read).decode(), False
 
     def _wants(self, page: FoundPage) -> bool:
         host = urlsplit(page.url).hostname or ""

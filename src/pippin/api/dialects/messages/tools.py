@@ -138,16 +138,8 @@ class ChoiceSpec(Struct, kw_only=True):
 
 
 _OLDEST_ACTIONS: Final = (
-    "key",
-    "type",
-    "mouse_move",
-    "left_click",
-    "left_click_drag",
-    "right_click",
-    "middle_click",
-    "double_click",
-    "screenshot",
-    "cursor_position",
+    *("key", "type", "mouse_move", "left_click", "left_click_drag", "right_click", "middle_click"),
+    *("double_click", "screenshot", "cursor_position"),
 )
 
 

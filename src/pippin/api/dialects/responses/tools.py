@@ -123,7 +123,7 @@ class AllowedToolsChoice(Struct, tag_field="type", tag="allowed_tools", kw_only=
     tools: list[dict[str, Any]]
 
 
-GivenTool = Annotated[dict[str, Any], read_as(FunctionSpec, CustomSpec, NamespaceSpec, McpTool, SearchTool)]
+GivenTool = Annotated[dict[str, Any], read_as(FunctionSpec, CustomSpec, NamespaceSpec, McpTool)]
 GivenChoice = Annotated[str | dict[str, Any] | None, read_as(AllowedToolsChoice, Named)]
 
 
