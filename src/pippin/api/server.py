@@ -201,7 +201,7 @@ def run_server(
 
     Raises `AddressError` before anything is started, and `ServerError` for options that can't be used.
     """
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # Pippin logs clients' errors itself
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # Pippin logs all errors itself
     allow_many()
     listeners = listeners or open_listeners(settings.server)
     with contextlib.ExitStack() as held:

@@ -128,3 +128,13 @@ def test_what_a_connection_remembers_counts(address: str) -> None:
 def test_compressed_messages_are_not_offered(address: str) -> None:
     with connect(address.replace("http", "ws") + "/v1/responses") as socket:
         assert socket.protocol.extensions == []
+
+
+def test_a_message_that_is_too_large_is_one_line_in_the_log(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket_of(address) as socket, pytest.raises(ConnectionClosed) as closed:
+        socket.send(b"x" * (65 << 20))
+        socket.recv(timeout=30)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code in (1009, 1013)

@@ -173,7 +173,7 @@ class Guard:
         self._note_rights(exchange)
         if is_management(path, method):
             self._check_management(headers, exchange, path)
-        if method in READS and not self._is_harmless(path):
+        if scope["type"] == "http" and method in READS and not self._is_harmless(path):
             self._limits.count(exchange, 1 if any(is_within(path, each) for each in STORED) else READ)
 
     def _note_rights(self, exchange: Exchange) -> None:
