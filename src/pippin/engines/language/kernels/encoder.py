@@ -8,7 +8,6 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.utils import dequantize_model
 from numpy.typing import NDArray
 from pippin_kernels import Encoder, EncoderLayer, Kernels, Rope
 
@@ -16,6 +15,7 @@ from pippin.config.options.model import CpuActivations
 from pippin.engines.language.kernels.agreement import require_agreement
 from pippin.engines.language.kernels.architectures import rope_of
 from pippin.engines.language.kernels.matrices import floats, matrix_of, round_activations, why_no_matrix
+from pippin.engines.language.upstream.library import dequantize_model
 
 BERT = ("mlx_vlm.models.bert.bert", "mlx_vlm.models.xlm_roberta.xlm_roberta")
 MODERNBERT = "mlx_vlm.models.modernbert.modernbert"
