@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-from pippin.core.errands import Finding
+from pippin.core.verification import Finding
 from pippin.engines.language.upstream.library import get_classes
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.folder import Folder
