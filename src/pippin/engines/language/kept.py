@@ -1,10 +1,13 @@
-"""What libraries say of a model, kept on the disk: to import transformers takes longer than all else of a start."""
+"""What libraries say of a model and what trials of it found, kept on the disk: to import transformers and to try take
+longer than all else of a start."""
 
 import contextlib
 import hashlib
 import os
 from collections.abc import Callable
-from importlib.metadata import version
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,7 +19,8 @@ from pippin.core.decoding import from_message
 
 MOST: Final = 1 << 29  # bytes of all that is kept
 MOST_FILES: Final = 256
-LIBRARIES: Final = ("transformers", "tokenizers")
+LIBRARIES: Final = ("transformers", "tokenizers", "mlx", "mlx-lm", "mlx-vlm")
+CODE: Final = (".py", ".so", ".dylib")
 
 Said = TypeVar("Said", bound=msgspec.Struct)
 
@@ -24,7 +28,7 @@ Said = TypeVar("Said", bound=msgspec.Struct)
 def kept(kind: type[Said], ask: Callable[[], Said], *of: str) -> Said:
     """What `ask` returns, or what it returned in an earlier process for the same words `of`, kind and versions of the
     libraries. Raises what `ask` raises."""
-    words = (kind.__qualname__, pippin.__version__, *map(version, LIBRARIES), *of)
+    words = (kind.__qualname__, _code(), *of)
     path = environment.home() / "kept" / hashlib.sha256("\0".join(words).encode()).hexdigest()
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return from_message(path.read_bytes(), kind)
@@ -33,6 +37,20 @@ def kept(kind: type[Said], ask: Callable[[], Said], *of: str) -> Said:
     with contextlib.suppress(OSError, UnicodeEncodeError):
         _keep(path, msgspec.msgpack.encode(said))
     return said
+
+
+@cache
+def _code() -> str:
+    """The versions of the libraries, and the state of Pippin's own code."""
+    versions = []
+    for each in LIBRARIES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions.append(f"{each} {version(each)}")
+    kernels = find_spec("pippin_kernels")
+    roots = [__file__, *([kernels.origin] if kernels is not None and kernels.origin else [])]
+    files = (path for root in roots for path in Path(root).parent.rglob("*") if path.suffix in CODE)
+    changes = [path.stat().st_mtime_ns for path in files]
+    return f"{pippin.__version__} {max(changes)} {len(changes)} {versions}"
 
 
 def _keep(path: Path, data: bytes) -> None:
