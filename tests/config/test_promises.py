@@ -285,9 +285,6 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             X + "test_base64_images",
             "cli/chat/test_run.py::test_a_conversation_on_a_terminal",
         ),
-        "`model convert`, `register`, `qualify`": (
-            "engines/language/conversion/test_convert.py::test_the_arrays_are_those_that_the_library_makes",
-        ),
     },
     "mlx-lm": {},
 }

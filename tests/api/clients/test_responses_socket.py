@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from openai import OpenAI
 from openai.types.responses import (
@@ -221,6 +222,21 @@ def test_keys_are_asked_for_and_taken_from_the_protocols(tmp_path: Path) -> None
         ):
             with socket_of(address, **fields) as socket:
                 assert said(asked(socket, input="hello")) == "hello"
+
+
+def test_a_withdrawn_key_ends_what_its_connection_may_ask(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    boss = "- {name: root, key: root-key, role: admin}\n"
+    keys.write_text(boss + "- {name: web, key: web-key, endpoints: [/responses]}\n")
+    web, root = ({"authorization": f"Bearer {name}-key"} for name in ("web", "root"))
+    with (
+        live_server(tmp_path, SCRIPT, api_key_file=keys) as address,
+        socket_of(address, additional_headers=web) as socket,
+    ):
+        assert said(asked(socket, input="hello")) == "hello"
+        keys.write_text(boss)
+        httpx.patch(f"{address}/v1/settings", headers=root, json={"rate_limit": 999}).raise_for_status()
+        assert "withdrawn" in asked(socket, input="hello")[-1]["error"]["message"]
 
 
 def test_a_page_of_another_origin_is_refused(address: str) -> None:

@@ -40,8 +40,6 @@ GONE: Final = {
     "/api/v1/models/unload": "use POST /v1/models/unload.",
     "/api/v1/chat": "use /v1/responses, which keeps conversations, or /api/v0/chat/completions.",
     "/v1/messages/batches": "send such requests to /v1/batches, each to /v1/chat/completions.",
-    "/v1/realtime/calls": "there is no WebRTC and no SIP here: open a WebSocket at /v1/realtime.",
-    "/v1/realtime/client_secrets": "browsers show a key whose `endpoints` are /v1/realtime alone.",
 }
 """What to use instead of addresses that other APIs have, or that the replaced servers had once."""
 

@@ -1,58 +1,19 @@
-"""The messages to and from a process that converts or verifies a model, one JSON object a line."""
+"""The messages to and from a process that verifies a model, one JSON object a line."""
 
 from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct, field
 
-Mode = Literal["affine", "mxfp4", "nvfp4", "mxfp8"]
-Recipe = Literal["2-6", "3-4", "3-6", "4-6"]
-Dtype = Literal["float16", "bfloat16", "float32"]
-
-BITS: Final = (2, 3, 4, 5, 6, 8)
-GROUP_SIZES: Final = (32, 64, 128)
-MODES: Final[tuple[Mode, ...]] = get_args(Mode)
-RECIPES: Final[tuple[Recipe, ...]] = get_args(Recipe)
-DTYPES: Final[tuple[Dtype, ...]] = get_args(Dtype)
-
-
-class Quantization(Struct, frozen=True, kw_only=True):
-    """How matrices are quantised. `recipe` gives some of them its higher number of bits (mlx-lm's mixed recipes)."""
-
-    bits: int
-    group_size: int  # weights that share a scale
-    mode: Mode = "affine"
-    recipe: Recipe | None = None
-
-    @property
-    def most_bits(self) -> int:
-        """Most bits per weight, including its share of scale and offset."""
-        bits = self.bits if self.recipe is None else int(self.recipe.rpartition("-")[2])
-        return bits + (-(-32 // self.group_size))
-
-
-class Conversion(Struct, frozen=True, kw_only=True):
-    """A checkpoint to convert. `target` must not exist; it appears whole or not at all."""
-
-    target: str
-    quantization: Quantization | None  # None: matrices are not quantised
-    dtype: Dtype | None  # of unquantised arrays and of scales; None: the checkpoint's own
-
 
 class Step(Struct, frozen=True, tag="step"):
-    """Progress: `done` of `total` bytes are written. `total` is 0 where nothing is counted."""
+    """Progress: `done` of `total` parts are checked. `total` is 0 where nothing is counted."""
 
     done: int
     total: int
     what: str
 
 
-class Converted(Struct, frozen=True, kw_only=True, tag="converted"):
-    size: int  # bytes of the weights
-    bits_per_weight: float
-    has_draft_head: bool  # kept from the checkpoint, for `mtp`
-
-
-class ErrandFailed(Struct, frozen=True, tag="failed"):
+class VerificationFailed(Struct, frozen=True, tag="failed"):
     message: str
 
 

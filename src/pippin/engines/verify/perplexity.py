@@ -2,7 +2,6 @@
 
 import math
 from functools import cache, partial
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.upstream.stored import classes_in
 from pippin.engines.language.vision import checkpoint
+from pippin.engines.verify.findings import data
 
 ROW: Final = 256
 """Tokens that are predicted from those before them in the same row."""
@@ -27,7 +27,7 @@ MOST_ROWS: Final = 2
 @cache
 def sample() -> str:
     """The text: prose, code, data and mathematics."""
-    return resources.files(__package__).joinpath("sample.txt").read_text("utf-8")
+    return data("sample.txt")
 
 
 def perplexity_of(predicted: mx.array, rows: mx.array) -> float | None:
