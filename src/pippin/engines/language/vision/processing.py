@@ -175,8 +175,12 @@ class MediaProcessor(TextOnly):
 
         config = read_config(folder)
         mlx_vlm.utils.get_model_and_args(config)
+        opening: Any = AutoProcessor
+        if config.get("model_type") == "pixtral":
+            # AutoProcessor goes by the type in the folder, which transformers 5 writes as llava.
+            from mlx_vlm.models.pixtral.processing_pixtral import PixtralProcessor as opening
         # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
-        self._processor = AutoProcessor.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
+        self._processor = opening.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
         cut_into_tiles(self._processor, config)
         tell_left_out(folder, self._processor)
         self._recording = _RecordingTokenizer(self._processor.tokenizer)
