@@ -14,7 +14,6 @@ from pathlib import Path
 import httpx
 import pytest
 from PIL import Image
-from websockets.sync.client import connect
 
 from pippin.config.errors import ConfigError
 from tests.drop_in.examples import Reader, reading, settings_of, started, warnings_of
@@ -613,33 +612,6 @@ curl -X POST "http://localhost:8080/v1/audio/{address}" \\
   -F response_format=json
 """)
     assert isinstance(answer["text"], str)
-
-
-@pytest.mark.long
-@pytest.mark.model
-def test_realtime_websocket_api(hearing: Reader) -> None:
-    """The messages of NemotronLabs VoiceChat's guide are refused by name."""
-    with connect(hearing.address.replace("http", "ws") + "/v1/realtime") as client:
-        assert json.loads(client.recv())["type"] == "session.created"
-        for sent, named in (
-            (
-                f"""
-{{
-  "type": "session.update",
-  "session": {{
-    "model": "{WRITER}",
-    "system_prompt": "Be concise and answer in one sentence.",
-    "seed": 0
-  }}
-}}""",
-                "session.system_prompt",
-            ),
-            ('{"type": "session.ping"}', "type"),
-            ('{"type": "input_audio_buffer.append", "audio": "", "sample_rate": 16000}', "sample_rate"),
-            ('{"type": "input_audio_buffer.commit", "pad_partial": true}', "pad_partial"),
-        ):
-            client.send(sent)
-            assert json.loads(client.recv())["error"]["param"] == named
 
 
 @pytest.mark.long

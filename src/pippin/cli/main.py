@@ -33,7 +33,6 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "pull": ("pull", "Download a model"),
     "rm": ("remove", "Delete a model"),
     "import": ("import_model", "Turn a GGUF file into an MLX model"),
-    "convert": ("convert", "Quantise a model, or convert it to MLX"),
     "ps": ("ps", "List the models in memory of the running server"),
     "load": ("load", "Load a model into the running server"),
     "unload": ("unload", "Unload a model from the running server"),

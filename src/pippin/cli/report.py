@@ -6,7 +6,7 @@ from html import escape
 from typing import Any, Final
 
 from pippin import __version__
-from pippin.core.errands import Finding, Report, Section
+from pippin.core.verification import Finding, Report, Section
 
 STYLE: Final = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"

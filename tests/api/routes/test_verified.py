@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pippin.config.verified import keep
-from pippin.core.errands import Finding, Report, Section
+from pippin.core.verification import Finding, Report, Section
 from tests.api.fakes import MODEL, FakeService, application, client_of
 
 

@@ -208,20 +208,6 @@ class Handler:
         warnings = operation.warnings + mistyped(decoded.ignored, dialect.contract.names)
         return replace(operation, encoder=encoder, media=dialect.media, warnings=warnings)
 
-    async def prepare_generation(
-        self,
-        exchange: Exchange,
-        wanted: GenerationRequest,
-        headers: Headers,
-        *,
-        operation: str,
-        stream: bool = False,
-    ) -> Operation:
-        """The operation of a generation that did not come as a body; whoever asks reads its events. It counts against
-        the client's limits. Raises `ServerError`."""
-        self._limits.admit(exchange)
-        return await self._operation(operation, (wanted,), headers, exchange, stream=stream)
-
     async def prepare_task(
         self,
         exchange: Exchange,

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 from uuid import uuid4
 
@@ -20,22 +20,19 @@ from pippin.core.errors import SHUTTING_DOWN, ServerError
 WAITING: Final = 16
 """Messages that a client may send ahead of the one being answered."""
 TOO_MANY: Final = 1008  # close code: policy violation
-SPENT: Final = 1001  # close code: the connection is too old or idle, or the server stops
+SPENT: Final = 1001  # close code: the connection is too old, or the server stops
 LONGEST_SECONDS: Final = 3600.0
 """OpenAI's limit: a connection is closed after an hour, and the client opens another."""
-Task = asyncio.Task[None]
 
-REALTIME: Final = "realtime"
-"""The subprotocol that clients offer beside their key; browsers can't send a key in another way."""
+PROTOCOL: Final = "realtime"
+"""The subprotocol that OpenAI's clients offer beside their key; browsers can't send a key in another way."""
 
 
 class Channel(Presence):
     """An accepted connection. It is a `Presence`: a running answer is told when the client disconnects."""
 
-    def __init__(self, socket: WebSocket, *, holds_back: bool = False) -> None:
-        """A client that sends too fast is disconnected, or read more slowly if the channel `holds_back`."""
+    def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
-        self._room = asyncio.Semaphore(WAITING) if holds_back else None
         self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._reading: asyncio.Task[None] | None = None
         self._on_gone: Callable[[], object] | None = None
@@ -47,16 +44,12 @@ class Channel(Presence):
 
     async def open(self) -> None:
         offered = self._socket.scope.get("subprotocols", [])
-        await self._socket.accept(subprotocol=REALTIME if REALTIME in offered else None)
+        await self._socket.accept(subprotocol=PROTOCOL if PROTOCOL in offered else None)
         self._reading = asyncio.create_task(self._read(), name="websocket")
         self._socket.scope["state"][ARRIVING].on_stop(self._stop)
 
-    async def messages(self, running: Callable[[], Collection[Task]] = tuple) -> AsyncIterator[str | bytes]:
-        """The client's messages, until it leaves, the connection is too old, or the server stops.
-
-        `running` returns the tasks that run beside the messages: a stopping server waits for them before it closes
-        the connection.
-        """
+    async def messages(self) -> AsyncIterator[str | bytes]:
+        """The client's messages, until it leaves, the connection is too old, or the server stops."""
         ends = time.monotonic() + LONGEST_SECONDS
         while not self._stopping and (left := ends - time.monotonic()) > 0:
             try:
@@ -68,17 +61,10 @@ class Channel(Presence):
                 return
             if message is None:
                 continue
-            if self._room is not None:
-                self._room.release()
             yield message
             self._held.free(size_of(message))
-        if not self._stopping:
-            await self.end(SPENT, "The connection is an hour old; open another.")
-            return
-        assert self._reading is not None
-        while (tasks := running()) and not self.gone:
-            await asyncio.wait({self._reading, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        await self.end(SPENT, SHUTTING_DOWN.message)
+        old = "The connection is an hour old; open another."
+        await self.end(SPENT, SHUTTING_DOWN.message if self._stopping else old)
 
     def hold(self, size: int) -> bool:
         """Count `size` bytes of messages that are kept after their answer, until `release`. Returns False if there is
@@ -122,9 +108,7 @@ class Channel(Presence):
 
     async def _read(self) -> None:
         while (message := await self._socket.receive())["type"] != "websocket.disconnect":
-            if self._room is not None:
-                await self._room.acquire()
-            elif self._messages.qsize() >= WAITING:
+            if self._messages.qsize() >= WAITING:
                 await self.end(TOO_MANY, f"More than {WAITING} messages wait to be answered.")
                 break
             text = message.get("text")

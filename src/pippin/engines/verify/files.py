@@ -9,7 +9,7 @@ from typing import Any, Final
 from mlx_lm.utils import _get_classes
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-from pippin.core.errands import Finding
+from pippin.core.verification import Finding
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.folder import Folder
 

@@ -42,9 +42,6 @@ mlx-vlm's."""
 Kind = Literal["model", "assistant"] | HeadKind
 """A smaller model, an assistant (`assistants.py`), or a head."""
 
-SPLIT_OFF = "mtp"
-"""The folder inside a converted model that holds its head, as mlx-vlm splits it off from the published checkpoint."""
-
 TRIED = 2  # tokens of which an assistant is shown what its model keeps, for a trial
 
 OPTION = "draft_model_path"
@@ -80,12 +77,6 @@ def refusals_name(option: str) -> Iterator[None]:
         if error.report.param != OPTION:
             raise
         raise ServerError.of(msgspec.structs.replace(error.report, param=option)) from error
-
-
-def own_head(folder: Path) -> Path:
-    """Where the head of a model in this folder lies: in the checkpoint itself, or in a folder of its own."""
-    apart = folder / SPLIT_OFF
-    return apart if apart.is_dir() else folder
 
 
 def find_kind(folder: Path, *, own: bool = False) -> Kind:
@@ -161,7 +152,7 @@ def _layer_kind(folder: Path, config: dict[str, Any]) -> Kind:
 def _no_own_head(folder: Path) -> ServerError:
     message = (
         f"{name_of(folder)!r} has no head for multi-token prediction: most converted models lack its weights. Start "
-        "without it, or take the model as it was published, or a conversion that keeps them."
+        "without it, take the model as it was published, or split the head off: mlx_vlm.convert --hf-path NAME --mtp."
     )
     return ServerError("load_failed", message, "mtp")
 
