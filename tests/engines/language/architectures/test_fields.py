@@ -9,14 +9,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
-import yaml
 
 from pippin.core.errors import ServerError
 from tests.engines.language.architectures.test_published import CLOSE, ORACLES, VERDICTS, ours, written
-
-import mlx.core as mx
 
 __all__ = ["written"]
 KNOWN: dict[str, str] = json.loads(VERDICTS.read_text("utf-8"))
@@ -35,7 +33,9 @@ def verdict(folder: Path, changed: dict[str, Any], expected: np.ndarray, prompt:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
-def test_a_field_is_honoured_or_refused(name: str, written: Path, oracle_python: Path, tmp_path: Path) -> None:
+def test_a_field_is_honoured_or_refused(
+    name: str, written: Path, oracle_python: Path, tmp_path: Path
+) -> None:
     made = written / name
     if not (made / "fields.json").exists():
         subprocess.run([oracle_python, ORACLES / "fields_oracle.py", written, name], check=True, timeout=900)
