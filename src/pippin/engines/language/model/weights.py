@@ -136,7 +136,8 @@ def _put_on_kernels(
     if total > plan.memory_limit:
         raise weights_too_large(total, plan.memory_limit, info.id)
     progress(0, total, "weights")
-    _bound_allocator(plan)
+    # A layer's arrays are freed once the kernels have its weights.
+    mx.set_cache_limit(min(plan.allocator_cache, KERNELS_ALLOCATOR_CACHE))
     try:
         found, used = ways.put_on(model, way, threads, activations=plan.activations)
     except ValueError as error:
@@ -147,11 +148,6 @@ def _put_on_kernels(
     rounded = "" if plan.activations == "float32" else f", its activations rounded to {plan.activations}"
     log.info("the model runs on the kernels for CPUs, by %s, with %s%s%s", way.means, used, rounded, because)
     return found, True
-
-
-def _bound_allocator(plan: DevicePlan) -> None:
-    """Let MLX keep few freed buffers from here on: a layer's arrays are freed once the kernels have its weights."""
-    mx.set_cache_limit(min(plan.allocator_cache, KERNELS_ALLOCATOR_CACHE))
 
 
 def drop_unused_arrays() -> None:
