@@ -87,8 +87,9 @@ collect: $(TO_TEST) $(TEST_MODELS) ## Import every test, which keeps what the pr
 	@found=$$($(BIN)/pytest --collect-only -qq) || { echo "$$found"; exit 1; }
 
 .PHONY: corpus
-corpus: $(TO_TEST) ## Make the requests of tests/corpus anew from the vendors' newest packages, and print what is new
+corpus: $(TO_TEST) ## Make tests/corpus anew from the vendors' newest packages; print what is new, and which pinned programs are old
 	$(BIN)/python -m tests.corpus
+	$(BIN)/python -m tests.agents.newest
 
 .PHONY: test-all
 test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) lint ## Run the long tests too

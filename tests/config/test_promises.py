@@ -194,7 +194,7 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             DOWNLOAD + "test_a_request_fetches_what_the_operator_named_by_the_name_that_it_is_served_by",
         ),
         "an entry's name that is also a built-in alias": (
-            CATALOG + "test_an_entry_of_the_operator_goes_before_a_built_in_alias",
+            CATALOG + "test_an_entry_of_the_operator_goes_before_an_alias",
         ),
         "`configure_mlx.sh`": ("engines/test_device.py::test_a_plan_wires_what_the_operator_says",),
         "an unknown parser stops the start": (
@@ -284,6 +284,10 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         ),
     },
     "mlx-lm": {},
+    "omlx": {},
+    "rapid-mlx": {},
+    "ollama": {},
+    "lm-studio": {},
 }
 """By the words of the promise, below `tests/`; what differs or is refused on purpose is here where a test holds it."""
 
