@@ -118,7 +118,8 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
             raise refusal from error
         log.warning("the model is served for text only: %s", refusal.report.message)
     mend(found[0])
-    compute_in_blocks()
+    if mx.default_device().type == mx.DeviceType.gpu:  # on a CPU single tokens are as fast
+        compute_in_blocks()
     return found
 
 
