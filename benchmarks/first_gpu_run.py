@@ -4,8 +4,9 @@
 
 Parts, each of which ends when its share of the time is over: *facts* of the machine and what follows from them,
 *operations* that raise or give no number, *trials* of small models with their margins, *greedy* answers alone and in a
-batch, *copies* of the KV cache when the host goes on, *speed* beside mlx-lm, and the engine's *tests*. It writes lines
-of JSON. `--small` is for a try without a GPU. Nothing is fetched: the models are random.
+batch, *copies* of the KV cache when the host goes on, *speed* beside mlx-lm, what *exact* answers cost (`--dtype
+float32`), and the engine's *tests*. It writes lines of JSON. `--small` is for a try without a GPU. Nothing is fetched:
+the models are random.
 
 What is good: operations without `bad`; trials with `batch` true and differences far below their tolerance; in `copies`
 a `peak_over_active` that is alike with and without `overlaps`, and less `ms_per_step` with; speed of mlx-lm at least.
@@ -249,9 +250,10 @@ def greedy(run: Run) -> Iterator[Line]:
 
 def copies(run: Run) -> Iterator[Line]:
     model, (count, length) = large_model(run), (2, 300) if run.small else (8, 3000)
-    for overlaps in (True, False):
+    for overlaps, early in ((True, True), (True, False), (False, True)):
         made = Made(run, model, overlaps=overlaps)
         engine = made.engine
+        engine.decoding.queueing.early = early  # it tries the other way after more steps than these
         for row, prompt in enumerate(prompts_of(count, length)):
             engine.submit(made.job(f"r{row}", prompt, 64, ignore_eos=True))
         while len(engine.batch.running) < count:
@@ -264,7 +266,7 @@ def copies(run: Run) -> Iterator[Line]:
         mx.synchronize()
         spent = time.perf_counter() - begun
         bytes_ = {"kv": engine.batch.groups.bytes, "peak_over_active": mx.get_peak_memory() - base}
-        yield {"overlaps": overlaps, "ms_per_step": round(spent / 20 * 1e3, 2), **bytes_}
+        yield {"overlaps": overlaps, "early": early, "ms_per_step": round(spent / 20 * 1e3, 2), **bytes_}
         engine.close()
 
 
@@ -274,14 +276,31 @@ def speed(run: Run) -> Iterator[Line]:
     for count in (1, 8, 32):
         if run.over:
             return
-        made, prompts = Made(run, model), prompts_of(count, length)
-        made.timed(prompts, 8)  # warms up
-        _, few = made.timed(prompts, 8)
-        _, more = made.timed(prompts, 8 + tokens)
-        rates = {"tokens_per_s": round(count * tokens / max(more - few, 1e-6), 1)}
-        rates["prompt_tokens_per_s"] = round(sum(map(len, prompts)) / few)
-        yield {"server": "pippin", "sequences": count, **rates}
+        prompts = prompts_of(count, length)
+        yield {"server": "pippin", "sequences": count, **_rates(run, model, prompts, tokens)}
         yield {"server": "mlx-lm", "sequences": count, "tokens_per_s": _beside(model, prompts, tokens)}
+
+
+def exact(run: Run) -> Iterator[Line]:
+    """What `--dtype float32` costs."""
+    model, length, tokens = large_model(run), 50 if run.small else 512, 16 if run.small else 64
+    for dtype in (mx.float32 if run.small else mx.bfloat16, mx.float32):
+        model.set_dtype(dtype)
+        for count in (1, 8):
+            if run.over:
+                return
+            rates = _rates(run, model, prompts_of(count, length), tokens)
+            yield {"dtype": str(dtype), "sequences": count, **rates}
+
+
+def _rates(run: Run, model: nn.Module, prompts: Sequence[Prompt], tokens: int) -> Line:
+    made = Made(run, model)
+    made.timed(prompts, 8)  # warms up
+    _, few = made.timed(prompts, 8)
+    _, more = made.timed(prompts, 8 + tokens)
+    written = len(prompts) * tokens / max(more - few, 1e-6)
+    read = sum(map(len, prompts)) / few
+    return {"tokens_per_s": round(written, 1), "prompt_tokens_per_s": round(read)}
 
 
 def _beside(model: nn.Module, prompts: Sequence[Prompt], tokens: int) -> float | str:
@@ -327,7 +346,8 @@ PARTS: dict[str, tuple[Callable[[Run], Iterator[Line]], float]] = {
     "trials": (trials, 0.35),
     "greedy": (greedy, 0.45),
     "copies": (copies, 0.55),
-    "speed": (speed, 0.75),
+    "speed": (speed, 0.7),
+    "exact": (exact, 0.78),
     "tests": (tests, 1.0),
 }
 """Each part, and by which share of the whole time it ends."""

@@ -59,9 +59,6 @@ class Device:
         self.host += now - self.counted
         self.counted = now
 
-    def build_pass(self) -> None:
-        self.built = True
-
     def queue_pass(self) -> None:
         if not self.built:
             return
@@ -87,7 +84,10 @@ def watched(batch: Any, device: Device) -> None:
         def called(**given: Any) -> Any:
             before()
             found = own(**given)
-            after()
+            # A pass may be built alone, and queued behind the read.
+            device.built = device.built or name == "forward"
+            if given.get("queues", True):
+                after()
             return found
 
         setattr(batch, name, called)
@@ -95,7 +95,7 @@ def watched(batch: Any, device: Device) -> None:
     def nothing() -> None:
         pass
 
-    around("forward", device.build_pass, nothing)
+    around("forward", nothing, device.queue_pass)
     around("queue", nothing, device.queue_pass)
     around("sample", nothing, device.queue_draw)
     around("read", device.wait, nothing)

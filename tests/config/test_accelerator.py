@@ -63,7 +63,7 @@ def test_models_share_the_cards_memory_where_they_lie_there(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("gigabytes", "said", "expected"), [(16, "0", 10.67), (128, "0", 96), (128, "114688", 112)]
+    ("gigabytes", "said", "expected"), [(16, "0", 10.67), (64, "0", 48), (128, "0", 96), (128, "114688", 112)]
 )
 def test_models_on_a_mac_stay_within_the_gpus_working_set(
     gigabytes: int, said: str, expected: float, monkeypatch: pytest.MonkeyPatch

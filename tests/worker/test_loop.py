@@ -263,14 +263,16 @@ def test_where_steps_are_short_nobody_waits(bench: Bench, monkeypatch: pytest.Mo
 def test_an_engine_at_rest_gives_its_free_memory_back_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = threading.Semaphore(0)
+    given, arrays = threading.Semaphore(0), threading.Semaphore(0)
     monkeypatch.setattr(loop, "give_memory_back", given.release)
+    monkeypatch.setattr(loop, "give_arrays_back", arrays.release)
     monkeypatch.setattr(loop, "RESTED", 0.1)
     assert not given.acquire(timeout=0.3), "nothing was computed yet"
     for name in ("a", "b"):
         bench.submit(name)
         assert finished_together(bench) == [name]
         assert given.acquire(timeout=5)
+        assert arrays.acquire(blocking=False), "freed buffers of MLX"
         assert not given.acquire(timeout=0.3)
 
 

@@ -1,5 +1,6 @@
 """The checks of `pippin doctor`: facts about this machine and its servers, each with advice if it is bad."""
 
+import contextlib
 import json
 import platform
 import re
@@ -23,6 +24,7 @@ from pippin.config.errors import ConfigError, install_command
 from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings, Sources
+from pippin.core.errors import ServerError
 
 SLOW_PRODUCTS: Final = 10.0  # GFLOP/s of a float32 product; a BLAS without vector instructions does about one
 BUSY: Final = 0.3  # share of the processors used by other programs
@@ -279,6 +281,21 @@ def check_server() -> Iterator[Finding]:
         yield Finding("warning", f"Port {port} is taken by another program: serve with --port")
 
 
+def check_agreement() -> Iterator[Finding]:
+    """How near the batches of loaded models are to single sequences."""
+    with contextlib.suppress(ServerError):
+        for each in _loaded(Namespace(server=None, api_key=None)):
+            if each.get("agreement"):
+                yield Finding("ok", f"{each['id']}: batches as alone, within {each['agreement']}")
+
+
+def _loaded(parsed: Namespace) -> Iterator[dict[str, Any]]:
+    """What the server tells of each model that it has in memory."""
+    for each in ask(parsed, "GET", "/v1/models")["data"] if is_there(parsed) else ():
+        if each["loaded"]:
+            yield ask(parsed, "GET", f"/v1/models/{each['id']}")
+
+
 def check_configuration() -> Iterator[Finding]:
     try:
         notes = load(Sources()).notes
@@ -300,18 +317,16 @@ def _settings() -> Settings:
 def report(parsed: Namespace) -> dict[str, Any]:
     """What to send with a question: this machine as MLX sees it, what is wrong with it, and how near the batches of
     loaded models are to single sequences. There are no paths, keys or texts in it."""
-    models: list[dict[str, Any]] = []
-    if is_there(parsed):
-        listed = ask(parsed, "GET", "/v1/models")["data"]
-        told = [ask(parsed, "GET", f"/v1/models/{each['id']}") for each in listed if each["loaded"]]
-        models = [{"id": each["id"], **each["metadata"], "agreement": each.get("agreement")} for each in told]
     return {
         "pippin": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
         "mlx": arrays(),
         "findings": [each.text for each in check_mac() if each.state != "ok"],
-        "models": models,
+        "models": [
+            {"id": each["id"], **each["metadata"], "agreement": each.get("agreement")}
+            for each in _loaded(parsed)
+        ],
     }
 
 
@@ -324,4 +339,5 @@ CHECKS: Final[tuple[Callable[[], Iterator[Finding]], ...]] = (
     check_models,
     check_configuration,
     check_server,
+    check_agreement,
 )

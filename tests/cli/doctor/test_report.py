@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pippin.cli import doctor
 from pippin.cli.main import main
 from tests.engines.tiny_models import tiny_model
 from tests.running_server import running_server
@@ -25,12 +26,14 @@ def test_the_agreement_of_batches_is_told(
         monkeypatch.setenv("PIPPIN_SERVER", address)
         assert main(["show", "tiny", "--model-dir", str(models)]) == 0
         shown = capsys.readouterr().out
+        [found] = doctor.check_agreement()
     report = json.loads(said)
     assert report["mlx"]["facts"]["memory"] > 0
     [model] = report["models"]
     assert model["id"] == "tiny"
     assert WITHIN in model["agreement"]
     assert str(tmp_path) not in said
+    assert found.text == f"tiny: batches as alone, within {model['agreement']}"
     assert f"batches       as alone, within {model['agreement']}" in shown
 
 

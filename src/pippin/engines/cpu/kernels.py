@@ -26,12 +26,9 @@ def best_instruction_set() -> str:
 def multiplies_int8_at_once() -> bool:
     """Whether the kernels have one instruction that adds up products of int8, as VNNI and NEON do. AVX2 by itself
     takes several."""
-    return why_missing() is None and _int8_sets()[0] not in ("avx2", "baseline")
-
-
-def _int8_sets() -> list[str]:
-    """Ways to multiply int8 that this processor has, the best first."""
+    if why_missing() is not None:
+        return False
     from pippin_kernels import int8_sets
 
-    sets: list[str] = int8_sets()
-    return sets
+    # The best that this processor has comes first.
+    return int8_sets()[0] not in ("avx2", "baseline")

@@ -13,7 +13,8 @@ Arrays = tuple[mx.array, ...]
 
 
 @pytest.fixture(autouse=True)
-def in_blocks() -> None:
+def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gated_delta, "gated_delta_ops", gated_delta.gated_delta_ops)  # to be put back
     compute_in_blocks()
 
 

@@ -55,13 +55,12 @@ def put_on(
 
 def way_of_encoder(model: nn.Module) -> Way:
     """How an embedding model or a reranker of mlx-vlm will be computed. Looks at no weight."""
-    missing = why_missing()
-    if missing is not None:
-        return Way("float32", missing)
-    from pippin.engines.language.kernels import encoder
+    reason = why_missing()
+    if reason is None:
+        from pippin.engines.language.kernels import encoder
 
-    reason = encoder.why_not(model)
-    return Way("fused layers") if reason is None else Way("float32", reason)
+        reason = encoder.why_not(model)
+    return Way("fused layers" if reason is None else "float32", reason)
 
 
 def put_encoder_on(model: nn.Module, threads: int, *, activations: CpuActivations = "float32") -> nn.Module:

@@ -1,7 +1,6 @@
 """How the sequences of a model run together, what is kept of their prompts, and how much a step takes on."""
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -68,7 +67,7 @@ def _open_disk(asked: Asked) -> DiskCache | None:
 def _print_of(asked: Asked, folder: Path) -> str:
     """Tells what computes the caches from all else that does."""
     options = asked.options
-    bits = _written(cache_bits(options))
+    bits = "/".join(map(str, dict.fromkeys(cache_bits(options))))  # one number where both are alike
     details = f"{asked.plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
     if options.context_length is not None:  # positions may be turned by it
         details += f" {options.context_length} tokens"
@@ -84,11 +83,6 @@ def _known_by(asked: Asked) -> tuple[str, ...]:
     return _print_of(asked, asked.folder), way, str(mx.device_info())
 
 
-def _written(bits: tuple[int | None, int | None]) -> str:
-    """Bits of keys and values as the disk's fingerprint has them: one number where they are alike."""
-    return str(bits[0]) if bits[0] == bits[1] else f"{bits[0]}/{bits[1]}"
-
-
 def _adapter_prints(options: ModelOptions) -> list[str]:
     folders = {**options.adapters, "": options.adapter_path or ""}
     return [
@@ -100,8 +94,6 @@ def limits_of(asked: Asked, batching: Batching, memory: int) -> StepLimits:
     """`memory`: bytes for running sequences and prompts under way."""
     options, plan = asked.options, asked.plan
     chunk = int(plan.prefill_chunk * MOST_STRETCH)
-    prompt_bytes: Callable[[int], int] = partial(batching.layout.prompt_bytes, chunk=chunk)
-    aside_bytes: Callable[[int], int] = partial(batching.layout.aside_bytes, chunk=chunk)
     return StepLimits(
         max_sequences=options.max_num_seqs,
         queue_size=options.queue_size,
@@ -109,11 +101,11 @@ def limits_of(asked: Asked, batching: Batching, memory: int) -> StepLimits:
         longest_chunk=plan.longest_chunk,
         target_gap=options.target_gap_ms / 1e3,
         sequence_bytes=batching.slot_bytes,
-        prompt_bytes=prompt_bytes,
+        prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),
         memory=memory,
         slack=batching.slack,
         prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
-        aside_bytes=aside_bytes,
+        aside_bytes=partial(batching.layout.aside_bytes, chunk=chunk),
     )
 
 

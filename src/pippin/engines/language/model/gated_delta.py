@@ -1,5 +1,5 @@
-"""The gated delta rule over a prompt in blocks of tokens. mlx-lm has a kernel for Metal, and goes token by token
-elsewhere.
+"""The gated delta rule over a prompt in blocks of tokens, for CUDA: mlx-lm has a kernel for Metal, and goes token by
+token elsewhere.
 
 With decays g, keys k, values v, strengths b, G_i = g_1 ... g_i and the state S before a block, token i adds the row u_i
 to the state, for u_i + sum over j < i of b_i G_i / G_j (k_i k_j) u_j = b_i (v_i - G_i S k_i), and all rows of a block

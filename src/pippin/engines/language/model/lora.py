@@ -84,12 +84,10 @@ class AdaptedLinear(nn.Module):  # type: ignore[misc]  # untyped in mlx
 
     def __call__(self, x: mx.array) -> mx.array:
         y: mx.array = self.base(x)
-        chosen = self.adapters.uniform
-        if chosen == 0:
+        uniform = self.adapters.uniform
+        if uniform == 0:
             return y
-        if chosen is not None:
-            return y + ((x @ self.down[chosen]) @ self.up[chosen]).astype(y.dtype)
-        rows = self.adapters.rows
+        rows = self.adapters.rows if uniform is None else uniform
         return y + ((x @ self.down[rows]) @ self.up[rows]).astype(y.dtype)
 
 

@@ -118,7 +118,8 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
             raise refusal from error
         log.warning("the model is served for text only: %s", refusal.report.message)
     mend(found[0])
-    compute_in_blocks()
+    if mx.default_device().type == mx.DeviceType.gpu:  # on a CPU single tokens are as fast
+        compute_in_blocks()
     return found
 
 
@@ -136,7 +137,8 @@ def _put_on_kernels(
     if total > plan.memory_limit:
         raise weights_too_large(total, plan.memory_limit, info.id)
     progress(0, total, "weights")
-    _bound_allocator(plan)
+    # A layer's arrays are freed once the kernels have its weights.
+    mx.set_cache_limit(min(plan.allocator_cache, KERNELS_ALLOCATOR_CACHE))
     try:
         found, used = ways.put_on(model, way, threads, activations=plan.activations)
     except ValueError as error:
@@ -147,11 +149,6 @@ def _put_on_kernels(
     rounded = "" if plan.activations == "float32" else f", its activations rounded to {plan.activations}"
     log.info("the model runs on the kernels for CPUs, by %s, with %s%s%s", way.means, used, rounded, because)
     return found, True
-
-
-def _bound_allocator(plan: DevicePlan) -> None:
-    """Let MLX keep few freed buffers from here on: a layer's arrays are freed once the kernels have its weights."""
-    mx.set_cache_limit(min(plan.allocator_cache, KERNELS_ALLOCATOR_CACHE))
 
 
 def drop_unused_arrays() -> None:
