@@ -1,13 +1,17 @@
 """Embeddings of a real model agree with sentence-transformers, alone and in any company."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from pippin.api.dialects.gemini.content import Content, ContentPart
+from pippin.api.routes.gemini import EmbedOne, embed_task
 from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.events import Embedded, Event
@@ -123,3 +127,23 @@ def test_a_model_with_a_vector_for_each_token_is_refused_at_its_load(tmp_path: P
     mx.save_safetensors(str(folder / "1_Dense" / "model.safetensors"), {"linear.weight": mx.zeros((8, 64))})
     with pytest.raises(ServerError, match=r"it gives a vector for each token \(ColBERT\)"):
         load(folder)
+
+
+def test_a_task_of_googles_chooses_the_model_s_own_prompt(minilm: Path, tmp_path: Path) -> None:
+    for file in minilm.iterdir():
+        if file.is_file() and file.name != "config_sentence_transformers.json":
+            (tmp_path / file.name).symlink_to(file.resolve())
+    prompts = {"query": "search for: ", "Classification": "sort: "}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
+    preparer, plain = (EmbeddingPreparer(WorkerSpec(info=read_info(each))) for each in (tmp_path, minilm))
+
+    def tokens(preparer: Any, task: str | None, text: str) -> list[int]:
+        asked = EmbedOne(content=Content(parts=ContentPart(text=text)), task_type=task)
+        [sequence] = preparer.prepare("a", embed_task((asked,), "")).sequences
+        return list(sequence.tokens)
+
+    for task, prompt in (("RETRIEVAL_QUERY", "search for: "), ("classification", "sort: "), (None, "")):
+        assert tokens(preparer, task, "fish") == tokens(plain, None, prompt + "fish")
+    assert tokens(plain, "CLUSTERING", "fish") == tokens(plain, None, "fish"), "a model without prompts"
+    with pytest.raises(ServerError, match="taskType"):
+        tokens(plain, "OTHER", "fish")

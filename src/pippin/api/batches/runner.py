@@ -311,7 +311,7 @@ class BatchRunner:
 
     def _write_results(self, batch: Batch) -> None:
         counts = self._store.counts(batch)
-        if counts.succeeded and batch.output_file is None:  # it exists if only the other could not be written
+        if counts.completed and batch.output_file is None:  # it exists if only the other could not be written
             batch.output_file = self._result_file(batch, "output", self._results(batch, errors=False)).id
         if counts.failed or (counts.open and "expired" in batch.times):
             batch.error_file = self._result_file(batch, "error", self._results(batch, errors=True)).id

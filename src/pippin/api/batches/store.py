@@ -186,12 +186,12 @@ class Problem(Struct, frozen=True, kw_only=True):
 
 class Counts(Struct, frozen=True):
     total: int = 0
-    succeeded: int = 0
+    completed: int = 0
     failed: int = 0
 
     @property
     def open(self) -> int:
-        return self.total - self.succeeded - self.failed
+        return self.total - self.completed - self.failed
 
 
 class Batch(Struct, kw_only=True, omit_defaults=True):
@@ -419,12 +419,12 @@ class BatchStore:
     def counts(self, batch: Batch) -> Counts:
         if batch.counts is not None:
             return batch.counts
-        [(total, succeeded, answered)] = self._found(
+        [(total, completed, answered)] = self._found(
             "SELECT COUNT(*), COUNT(CASE WHEN status BETWEEN 200 AND 299 THEN 1 END), COUNT(status) "
             "FROM lines WHERE batch = ?",
             batch.id,
         )
-        return Counts(total, succeeded, answered - succeeded)
+        return Counts(total, completed, answered - completed)
 
     def _put(self, database: sqlite3.Connection, batch: Batch) -> None:
         database.execute(

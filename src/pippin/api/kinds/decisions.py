@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
-from msgspec.structs import replace
 
 from pippin.api.dialects.responses.dialect import NoHistory, items_of
 from pippin.api.dialects.responses.items import ItemsReader, parts_of
@@ -280,23 +279,25 @@ def asked_of(asked: QuestionFields, name: str) -> Asked:
     at, said = f"questions.{name}", told(asked.instructions or "")
     if asked.threshold is not None and asked.type != "multi_label":
         raise unsupported(f"{at}.threshold", "it belongs to `multi_label`.")
-    match asked.type, asked.criteria:
-        case ("choice" | "multi_label") as kind, dict(criteria) if criteria:
+    kind, criteria = asked.type, asked.criteria
+    if isinstance(criteria, tuple) and kind in ("choice", "multi_label"):
+        # Without an object, labels are texts.
+        criteria = dict.fromkeys(each for each in criteria if isinstance(each, str))
+        if len(criteria) < len(asked.criteria or ()) or "" in criteria:
+            raise invalid(f"{at}.criteria", "must be different texts.")
+    match kind, criteria:
+        case "choice" | "multi_label", dict() if criteria:
             return Asked(kind, said, criteria, 0.5 if asked.threshold is None else asked.threshold)
-        case (("choice" | "multi_label"), tuple(labels)) if labels and all(
-            isinstance(each, str) and each for each in labels
-        ):
-            return asked_of(replace(asked, criteria=dict.fromkeys(map(told, labels))), name)
         case "score", tuple(levels) if levels:
             return Asked("score", said, {str(number): each for number, each in enumerate(levels)})
-        case (("noul" | "bool"), None):
+        case "noul" | "bool", None:
             return _yes_or_no(said, {}, at)
-        case (("noul" | "bool"), dict(criteria)) if criteria.keys() <= {"true", "false"}:
+        case "noul" | "bool", dict() if criteria.keys() <= {"true", "false"}:
             return _yes_or_no(said, criteria, at)
         case "box", _:
             raise unsupported(f"{at}.type", NO_BOX)
-        case kind, _:
-            raise invalid(f"{at}.criteria", CRITERIA[kind])
+        case _:
+            raise invalid(f"{at}.criteria", CRITERIA)
 
 
 def _yes_or_no(said: str, meant: Mapping[str, Any], at: str) -> Asked:
@@ -306,13 +307,10 @@ def _yes_or_no(said: str, meant: Mapping[str, Any], at: str) -> Asked:
 
 
 NO_BOX: Final = "places in pictures are not looked for here; ask a `choice` about where something is."
-CRITERIA: Final = {
-    **dict.fromkeys(
-        ("choice", "multi_label"), "must be an object of labels and what they mean, or a list of labels."
-    ),
-    "score": "must be a list of levels.",
-    **dict.fromkeys(("noul", "bool"), "must be an object with `true`, `false` or both."),
-}
+CRITERIA: Final = (
+    "must be an object of labels and what they mean, or a list of labels; of a `score` a list of levels; of a `noul` "
+    "or `bool` an object with `true`, `false` or both."
+)
 
 
 def _state_parts(fields: DecisionRequest, files: Mapping[str, bytes]) -> tuple[Part, ...]:

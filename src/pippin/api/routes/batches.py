@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import IO, Annotated, Any, Final, Literal
 from uuid import uuid4
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -30,13 +30,7 @@ PIECE: Final = 1 << 18  # bytes sent at once
 SHORTEST, LONGEST = 3600, 30 * 24 * 3600  # seconds until a file expires; OpenAI's limits
 
 
-class FileAnswer(Struct, kw_only=True):
-    id: str
-    bytes: int
-    created_at: int
-    expires_at: int | None
-    filename: str
-    purpose: str
+class FileAnswer(StoredFile, frozen=True, kw_only=True, omit_defaults=False):
     object: Literal["file"] = "file"
     status: Literal["processed"] = "processed"
     status_details: None = None
@@ -86,12 +80,8 @@ class Files:
         """The caller's files"""
         found = await asyncio.to_thread(self.api.batches.store.files, exchange_of(request.scope).owner)
         purpose = request.query_params.get("purpose")
-        shown: list[dict[str, Any]] = [
-            {"id": each.id, "file": file_answer(each)} for each in found if purpose in (None, each.purpose)
-        ]
-        page = page_of(shown, request.query_params)
-        page["data"] = [each["file"] for each in page["data"]]
-        return json_reply(page)
+        shown = [to_builtins(file_answer(each)) for each in found if purpose in (None, each.purpose)]
+        return json_reply(page_of(shown, request.query_params))
 
     async def read(self, request: Request) -> Response:
         """What is known of a file"""
@@ -165,12 +155,6 @@ class BatchErrors(Struct, kw_only=True):
     object: Literal["list"] = "list"
 
 
-class RequestCounts(Struct, kw_only=True):
-    total: int
-    completed: int
-    failed: int
-
-
 class BatchAnswer(Struct, kw_only=True):
     id: str
     endpoint: str
@@ -189,7 +173,7 @@ class BatchAnswer(Struct, kw_only=True):
     expired_at: int | None
     cancelling_at: int | None
     cancelled_at: int | None
-    request_counts: RequestCounts
+    request_counts: Counts
     metadata: dict[str, str] | None
     object: Literal["batch"] = "batch"
 
@@ -229,18 +213,9 @@ def drawn(batch: Batch, counts: Counts) -> BatchAnswer:
         expired_at=times.get("expired"),
         cancelling_at=times.get("cancelling"),
         cancelled_at=times.get("cancelled"),
-        request_counts=RequestCounts(total=counts.total, completed=counts.succeeded, failed=counts.failed),
+        request_counts=counts,
         metadata=batch.metadata or None,
     )
-
-
-def check_unfinished(found: list[Batch]) -> None:
-    """Raises `ServerError` if the owner has too many unfinished batches."""
-    if sum(not each.ended for each in found) >= MOST_UNFINISHED:
-        message = (
-            f"You have {MOST_UNFINISHED} batches that are not done, which is the most; wait, or cancel one."
-        )
-        raise ServerError("rate_limited", message, retry_after=60.0)
 
 
 @dataclass(frozen=True)
@@ -279,7 +254,9 @@ class OpenAIBatches:
         if store.file(owner, given.input_file_id).purpose != "batch":
             message = "This file holds results; upload one with the purpose `batch`."
             raise ServerError("invalid_request", message, "input_file_id")
-        check_unfinished(store.batches(owner))
+        if sum(not each.ended for each in store.batches(owner)) >= MOST_UNFINISHED:
+            why = f"You have {MOST_UNFINISHED} batches that are not done, which is the most; wait, or cancel one."
+            raise ServerError("rate_limited", why, retry_after=60.0)
         with store.open_file(owner, given.input_file_id) as file:
             lines, problems = read_lines(file, given.endpoint)
         now = int(time.time())

@@ -51,13 +51,12 @@ class Deciding:
     async def _about_state(
         self, request: Request, fields: kind.DecisionRequest, files: dict[str, bytes], *, as_typesafe: bool
     ) -> Response:
-        if await self._decides_by_itself(fields.model):
-            task = kind.task_of(fields)
-            found = await self.api.handler.result(
+        if model := await self._decision_model(fields.model):
+            task, run = kind.task_of(fields), self.api.handler.result
+            found = await run(
                 request, task, Decided, model=fields.model, operation="decisions", admitted=True
             )
             answers = kind.decided_answers(fields, found, as_typesafe=as_typesafe)
-            model = (await self.api.service.find(fields.model, task.model_kind)).id
             usage = kind.DecisionUsage(input_tokens=found.used_tokens, total_tokens=found.used_tokens)
             return json_reply(kind.DecisionReply(model=model, answers=answers, usage=usage))
         wanted, asked = kind.about_state(fields, files)
@@ -69,12 +68,13 @@ class Deciding:
             lambda chances: dict(zip(fields.questions, answered(chances), strict=True)),
         )
 
-    async def _decides_by_itself(self, model: str) -> bool:
-        """Whether the model is a decision model. One that is not here yet is taken for a language model."""
+    async def _decision_model(self, name: str) -> str | None:
+        """The id of a decision model. One that is not here yet is taken for a language model."""
         try:
-            return (await self.api.service.find(model, "decisions")).kind == "decisions"
+            info = await self.api.service.find(name, "decisions")
         except ServerError:
-            return False
+            return None
+        return info.id if info.kind == "decisions" else None
 
     async def _scored(
         self, request: Request, wanted: GenerationRequest, asked: list[kind.Asked], answers: Answers

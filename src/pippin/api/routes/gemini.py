@@ -16,6 +16,7 @@ from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
 from pippin.api.dialects.gemini.content import Content, ContentsReader
 from pippin.api.dialects.gemini.dialect import PATH, CountBody, GeminiBody, GeminiDialect, model_of, spelled
+from pippin.api.dialects.shared.body_types import camel
 from pippin.api.dialects.shared.fields import (
     Contract,
     Unused,
@@ -179,13 +180,11 @@ def embed_task(asked: tuple[EmbedOne, ...], prefix: str) -> Embed:
         raise invalid("requests", "must not be empty.")
     first = asked[0]
     for place, each in enumerate(asked):
-        for name, field in (
-            ("output_dimensionality", "outputDimensionality"),
-            ("auto_truncate", "autoTruncate"),
-            ("task_type", "taskType"),
-        ):
+        for name in ("output_dimensionality", "auto_truncate", "task_type"):
             if getattr(each, name) != getattr(first, name):
-                raise invalid(f"{prefix.format(place)}{field}", "must be the same in all of `requests`.")
+                raise invalid(
+                    f"{prefix.format(place)}{camel(name)}", "must be the same in all of `requests`."
+                )
     purpose = (first.task_type or "TASK_TYPE_UNSPECIFIED").upper()
     if purpose not in PURPOSES:
         raise invalid(f"{prefix.format(0)}taskType", f"must be one of {', '.join(PURPOSES)}.")

@@ -56,10 +56,7 @@ class ChangedConversation(Struct, kw_only=True):
     metadata: Metadata | None = None
 
 
-class ConversationAnswer(Struct, kw_only=True):
-    id: str
-    created_at: int
-    metadata: dict[str, str]
+class ConversationAnswer(StoredConversation, kw_only=True, omit_defaults=False):
     object: Literal["conversation"] = "conversation"
 
 

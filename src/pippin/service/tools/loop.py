@@ -121,14 +121,13 @@ class ToolRound:
 
     def parts(self) -> list[Text | Reasoning | ToolCall]:
         """The assistant's whole turn, for the model to reread."""
-        said: list[Text | Reasoning | ToolCall] = []
-        for started, texts in self._parts.values():
-            text = "".join(texts)
-            if started.kind == "text" and text:
-                said.append(Text(text))
-            elif started.kind == "reasoning" and text:
-                said.append(Reasoning(text))
-        return said + list(self.calls)
+        kinds: dict[str, type[Text | Reasoning]] = {"text": Text, "reasoning": Reasoning}
+        said = [
+            kinds[started.kind]("".join(texts))
+            for started, texts in self._parts.values()
+            if started.kind in kinds and any(texts)
+        ]
+        return [*said, *self.calls]
 
     def _next(self) -> int:
         index = self.next_index

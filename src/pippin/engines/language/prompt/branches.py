@@ -19,9 +19,8 @@ class Brancher:
         self._literals = literals
         self._opening, self._answering = opening, answering
         self._cut = literals.last_marker(opening)
-        self._known: dict[
-            str, list[int]
-        ] = {}  # tokens of what follows the last marker: many labels are alike
+        # Tokens of what follows the last marker: many labels are alike.
+        self._known: dict[str, list[int]] = {}
 
     def whole(self, question: str) -> str:
         return self._opening + question + self._answering
