@@ -20,7 +20,6 @@ from pippin.cli.verbs import version
 from pippin.config.errors import ConfigError
 from pippin.config.load import load
 from pippin.config.options.server import ModelEntry, ServerOptions
-from pippin.config.options.start import Compat
 from pippin.config.settings import GivenFlag, Settings, Sources
 from pippin.core.errors import ServerError
 
@@ -30,25 +29,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DESCRIPTION: Final = "Serve models behind the OpenAI and Anthropic APIs."
-UNDER_PROFILE: Final = "Serve models with the flags and defaults of {} (--compat)."
 
 
-def new_parser(program: str = "pippin serve", compat: Compat | None = None) -> Parser:
-    """The parser of a verb that serves under a profile."""
-    return option_parser(program, DESCRIPTION if compat is None else UNDER_PROFILE.format(compat))
+def new_parser() -> Parser:
+    return option_parser("pippin serve", DESCRIPTION)
 
 
 def run(arguments: Sequence[str]) -> int:
-    return serve(arguments, new_parser(), compat=None)
-
-
-def serve(arguments: Sequence[str], parser: Parser, *, compat: Compat | None) -> int:
-    """`compat` is the profile that the verb implies."""
-    parsed = parser.parse(arguments)
+    parsed = new_parser().parse(arguments)
     if any(flag.name == "--version" for flag in parsed.given):
         return version.run([])
     faulthandler.enable()  # a crash in a library then prints its traceback
-    settings = load(Sources(flags=tuple(parsed.given), compat=compat))
+    settings = load(Sources(flags=tuple(parsed.given)))
     return _supervised(settings, parsed.given) if settings.server.restart else _serve(settings, parsed.given)
 
 
