@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from socket import socket
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,7 @@ from pippin.cli.logs import configure_logging
 from pippin.cli.running import RunningServer, announced, end_with_owner, log_file
 from pippin.cli.supervising import supervise
 from pippin.cli.verbs import version
-from pippin.config.errors import ConfigError
+from pippin.config.errors import ConfigError, install_command
 from pippin.config.load import load
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import GivenFlag, Settings, Sources
@@ -74,7 +75,14 @@ def _serve(settings: Settings, given: Sequence[GivenFlag], listeners: Sequence[s
 
 
 def check(server: ServerOptions, catalog: "Catalog") -> None:
-    """Raises `ConfigError` for models that are named and can't be served."""
+    """Raises `ConfigError` for models that are named and can't be served, and where nothing computes models."""
+    from pippin.catalog.entry import is_script
+
+    scripts = [is_script(entry.path) for entry in server.models if entry.listed]
+    if find_spec("mlx") is None and not (scripts and all(scripts)):
+        raise ConfigError(
+            f"MLX is not installed. On Linux: {install_command('cpu')}; for NVIDIA `cuda`, not `cpu`."
+        )
     check_models(server.models, catalog)
     check_beside(server, catalog)
 
