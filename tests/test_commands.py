@@ -79,12 +79,12 @@ def test_commands_are_found() -> None:
 def test_a_printed_command_is_understood(place: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(re.split(r" [|<>&] ?| \(|;|,", command)[0], comments=True)[1:]
     words = words[: words.index("--")] if "--" in words else words
-    verb = ALIASES.get(words[0], words[0])
+    verb = ALIASES.get(words[0], words)[0]
     if PLACES.fullmatch(verb) or verb in ("--help", "help"):
         return
     assert verb in VERBS, f"{place} prints {command}"
     given = [word for word in words[1:] if word not in ("...", "…", "--help", "--help-all")]
-    if verb in ("serve", "launch"):
+    if verb == "serve":
         parsed = option_parser(verb, "").parse(given)
         numbers = tuple(flag for flag in parsed.given if not PLACES.fullmatch(flag.text or ""))
         files = ("--config", "--models-config")

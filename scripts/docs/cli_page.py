@@ -14,11 +14,9 @@ Every command exits with status 0 if it succeeded, 1 if it failed, and 2 if its 
 is one line on standard error. `pippin COMMAND --help` explains the arguments and options that are named here; many
 commands have `--json`. Commands that talk to a server find the one that runs on this machine; `--server` or
 `PIPPIN_SERVER` names another one, `--api-key` or `PIPPIN_API_KEY` its key. Commands that find models take the options
-`--config`, `--model-dir` and `--offline` of `serve`. The options of `serve` and `launch` are in
+`--config`, `--model-dir` and `--offline` of `serve`. The options of `serve`, which `launch` takes too, are in
 [configuration.md](configuration.md), the flags of other servers in [migrating.md](migrating.md).
 """
-LONG: Final = ("serve", "launch")
-"""Commands whose options have a page of their own."""
 EVERYWHERE: Final = {"--help", "--server", "--api-key", "--config", "--model-dir", "--offline", "--json"}
 
 
@@ -35,7 +33,7 @@ def _told(name: str) -> str:
         if not action.option_strings:
             words = "|".join(action.choices) if action.choices else str(action.metavar or action.dest).upper()
             arguments += f" [{words}]" if action.nargs in ("?", "*") and "[" not in words else f" {words}"
-        elif name not in LONG and action.option_strings[-1] not in EVERYWHERE:
+        elif name != "serve" and action.option_strings[-1] not in EVERYWHERE:
             options.append(f"`{action.option_strings[-1]}`")
     shown = f" {', '.join(options)}" if options else ""
     return f"- `pippin {name}{arguments}`: {parser.description}{shown}"

@@ -18,10 +18,11 @@ from pippin.config.load import load
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.options.start import Compat
-from pippin.config.settings import Settings, Sources
+from pippin.config.settings import Settings
 from pippin.core.models import CacheStats, EngineStats, ModelState, RequestStatus
 from tests.api.fakes import MODEL, FakeService, application, client_of
 from tests.api.golden_events import SEQUENCES
+from tests.config.profiles import under
 
 CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
 
@@ -476,7 +477,7 @@ def test_streams_tell_their_usage_unasked_under_profiles_that_did(
     compat: Compat | None, asked: dict[str, Any], told: list[bool]
 ) -> None:
     """In the chunk with `finish_reason`, or in the chunk of its own that OpenAI has for whoever asks."""
-    server = load(Sources(compat=compat), {}).server
+    server = load(under(compat), {}).server
     answer = ask(
         "POST", "/v1/chat/completions", json=CHAT | asked | {"stream": True}, stream_usage=server.stream_usage
     )

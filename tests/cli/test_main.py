@@ -95,9 +95,7 @@ def _processor_seconds(home: Path, *words: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-@pytest.mark.parametrize(
-    "verb", ["serve", "launch", "list", "show", "pull", "rm", "import", "ps", "load", "unload"]
-)
+@pytest.mark.parametrize("verb", ["serve", "list", "show", "pull", "rm", "import", "ps", "load", "unload"])
 def test_every_verb_has_help_and_imports_no_model_library(home: Path, verb: str) -> None:
     program = (
         "import sys; from pippin.cli.main import main\n"
@@ -114,7 +112,7 @@ def test_every_verb_has_help_and_imports_no_model_library(home: Path, verb: str)
     assert f"usage: pippin {verb}" in done.stdout
 
 
-@pytest.mark.parametrize("words", [("serve",), ("launch",), ("config", "show"), ("service", "install")])
+@pytest.mark.parametrize("words", [("serve",), ("config", "show"), ("service", "install")])
 def test_help_begins_with_what_the_verb_is_for_and_not_with_every_flag(
     home: Path, words: tuple[str, ...]
 ) -> None:

@@ -8,13 +8,14 @@ import pytest
 from pippin.cli.arguments import option_parser
 from pippin.config.load import load
 from pippin.config.options.start import Compat
-from pippin.config.settings import Settings, Sources
+from pippin.config.settings import Settings
+from tests.config.profiles import under
 
 
 def settings(line: str, compat: Compat | None = None, variables: dict[str, str] | None = None) -> Settings:
     """What `pippin serve` (or `launch`) makes of the words after its verb."""
     parsed = option_parser("pippin serve", "").parse(shlex.split(line))
-    return load(Sources(flags=tuple(parsed.given), compat=compat), variables or {})
+    return load(under(compat, *parsed.given), variables or {})
 
 
 MLX_VLM = [

@@ -1,6 +1,7 @@
 """`pippin serve` from its start to its end, with the scripted model."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -15,8 +16,9 @@ from msgspec import structs
 from pippin.catalog import Catalog
 from pippin.catalog.scan import CatalogRoots
 from pippin.cli.greeting import EXAMPLES, curl_line
+from pippin.cli.verbs import serve
 from pippin.cli.verbs.serve import check_beside, check_models
-from pippin.config.errors import ConfigError
+from pippin.config.errors import ConfigError, install_command
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from tests.catalog.folders import write_hub_model, write_model
@@ -178,7 +180,8 @@ def test_a_name_that_may_lead_to_a_model_lets_the_server_start(tmp_path: Path) -
     repository, alias, damaged = (ModelEntry(path=path) for path in ("org/model", "qwen", "org/damaged"))
     lazy = ModelEntry(path="org/model", preload=False)
     for entry, offline in ((repository, False), (alias, False), (damaged, True), (lazy, True)):
-        catalog = Catalog(ServerOptions(models=(entry,), offline=offline), roots)
+        aliases = {"qwen": "org/model"}
+        catalog = Catalog(ServerOptions(models=(entry,), offline=offline, aliases=aliases), roots)
         check_models((entry,), catalog)
 
 
@@ -300,3 +303,15 @@ def test_a_failed_load_is_told_once(terminal: Terminal) -> None:
     assert refused.status_code == 424
     told = [line for line in said.splitlines() if "can't be read" in line and "POST" not in line]
     assert len(told) == 1, said
+
+
+def test_where_mlx_is_not_installed_the_command_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "find_spec", lambda name: None)
+    catalog = Catalog(ServerOptions(), CatalogRoots(tmp_path / "hub", tmp_path / "imports"))
+    with pytest.raises(ConfigError, match=re.escape(install_command("cpu"))):
+        serve.check(ServerOptions(), catalog)
+    script = tmp_path / "a.script.json"
+    script.write_text("{}")
+    serve.check(ServerOptions(models=(ModelEntry(path=str(script)),)), catalog)

@@ -12,6 +12,7 @@ from pippin.catalog import Catalog, CatalogRoots
 from pippin.cli import greeting, terminal
 from pippin.cli.greeting import curl_line
 from pippin.cli.logs import JsonFormatter, LogStream, TextFormatter
+from pippin.config.errors import kernels_command
 from pippin.config.options.server import ModelEntry, ServerOptions
 
 
@@ -151,3 +152,14 @@ def test_a_log_line_comes_above_a_bar_and_never_into_it(monkeypatch: pytest.Monk
     lines = [line for line in shown.split("\n") if "line " in line]
     assert len(lines) == 3
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO +line \d", line) for line in lines), lines
+
+
+def test_a_server_without_kernels_says_what_adds_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(greeting, "accelerator", lambda: "cpu")
+    for has, told in ((False, True), (True, False)):
+        monkeypatch.setattr(greeting, "has_cpu_kernels", lambda has=has: has)
+        greeting.greet(ServerOptions(), "http://127.0.0.1:1", [], None)
+        said = capsys.readouterr().out
+        assert ("float32" in said, kernels_command() in said) == (told, told)

@@ -23,6 +23,7 @@ from pippin.config.settings import GivenFlag, Settings, Sources
 from pippin.config.worker_environment import worker_environment
 from pippin.core.requests import Sampling
 from tests.api.fakes import FakeService, application, routes_of
+from tests.config.profiles import under
 
 DOCUMENTED: dict[str, dict[str, list[str]]] = json.loads(
     Path(__file__).with_name("documented_names.json").read_text()
@@ -113,7 +114,7 @@ def test_every_flag_is_taken_or_refused_with_and_without_its_profile(
         refused = pytest.raises(ConfigError, match=f"^{term.name} is not supported: ")
         meant = flag_terms(compat)[term.name].effect  # type: ignore[arg-type]
         with refused if meant == "refused" else contextlib.nullcontext():
-            load(Sources(flags=(GivenFlag(term.name, text),), compat=compat), {})  # type: ignore[arg-type]
+            load(under(compat, GivenFlag(term.name, text)), {})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("server", servers().values(), ids=servers())
@@ -139,7 +140,7 @@ def test_every_variable_is_taken_that_is_not_refused(server: Server) -> None:
         text = "64" if "group_size" in lower else "uniform" if "scheme" in lower else text
         text = "INFO" if lower.endswith("log_level") else text
         text = "50MB" if lower.endswith(("upload_size", "image_bytes")) else text
-        load(Sources(compat=server.name), {term.name: text})  # type: ignore[arg-type]
+        load(under(server.name), {term.name: text})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["VLLM_MCP_ALLOW_UNSAFE", "APC_DISK_NAMESPACE"])
@@ -195,7 +196,7 @@ def test_the_page_says_what_each_name_does(server: Server) -> None:
 
 def resolved(*words: str, compat: Any = None, variables: dict[str, str] | None = None) -> Settings:
     given = [GivenFlag(*word.split("=", 1)) for word in words]
-    return load(Sources(flags=tuple(given), compat=compat), variables or {})
+    return load(under(compat, *given), variables or {})
 
 
 def defaults(*words: str, **more: Any) -> ModelOptions:

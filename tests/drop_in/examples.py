@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from pippin.cli.arguments import option_parser
 from pippin.config.load import load
-from pippin.config.settings import Settings, Sources
+from pippin.config.settings import Settings
+from tests.config.profiles import under
 from tests.running_server import running_server
 
 SECONDS = 120
@@ -61,12 +62,9 @@ class CommandLine:
 def settings_of(typed: str) -> Settings:
     """What Pippin reads from a command line of a replaced server, without starting anything."""
     command = CommandLine.read(typed)
-    if command.verb == "launch":
-        profile: Any = "mlx-openai-server"
-        given = option_parser("pippin launch", "").parse(command.words).given
-        return load(Sources(flags=tuple(given), compat=profile), command.variables)
     given = option_parser("pippin serve", "").parse(command.words).given
-    return load(Sources(flags=tuple(given)), command.variables)
+    profile: Any = "mlx-openai-server" if command.verb == "launch" else None
+    return load(under(profile, *given), command.variables)
 
 
 def warnings_of(typed: str) -> list[str]:

@@ -19,7 +19,6 @@ WORDS: Final = (
     "river mountain engine letter window garden market signal station history paper music winter travel number "
     "kitchen forest bridge captain doctor island machine picture question season table village weather"
 ).split()
-BAR: Final = 40  # columns of the longest bar
 HEADINGS: Final = ("PROMPT", "ANSWER", "CLIENTS", "TOKENS/S", "FIRST MS", "P99", "GAP MS", "P99")
 
 
@@ -134,7 +133,7 @@ def _p99(ordered: Sequence[float]) -> float | None:
 
 
 def shown(points: Sequence[Point]) -> str:
-    """A table, and bars of the rate. Acceptance of proposed tokens is a column if there were any."""
+    """A table. Acceptance of proposed tokens is a column if there were any."""
     speculated = any(each.proposed for each in points)
     rows = [
         (
@@ -147,10 +146,8 @@ def shown(points: Sequence[Point]) -> str:
         )
         for each in points
     ]
-    most = max((each.rate for each in points), default=0.0) or 1.0
-    bars = [f"{_label(each):>22}  {'█' * round(BAR * each.rate / most)} {each.rate:.1f}" for each in points]
     headings = (*HEADINGS, "ACCEPTED") if speculated else HEADINGS
-    return "\n".join([table(headings, rows), "", "tokens a second", *bars])
+    return table(headings, rows)
 
 
 def _fate(each: Point) -> str:
@@ -159,7 +156,3 @@ def _fate(each: Point) -> str:
 
 def _times(each: Point) -> tuple[float | None, ...]:
     return each.first_ms, each.first_p99_ms, each.gap_ms, each.gap_p99_ms
-
-
-def _label(each: Point) -> str:
-    return f"{each.prompt_words} + {each.answer_tokens}, {each.clients} at once"

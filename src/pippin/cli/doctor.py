@@ -138,18 +138,6 @@ def wired_memory(wanted: Sequence[float], system_limit: str) -> Finding:
     )
 
 
-def watchdog(environment_value: str | None) -> Finding:
-    """macOS's time limit on GPU work, and how to relax it. The value is that of `AGX_RELAX_CDM_CTXSTORE_TIMEOUT`."""
-    name = "AGX_RELAX_CDM_CTXSTORE_TIMEOUT"
-    if environment_value not in (None, "", "0"):
-        return Finding("ok", f"{name} is set: macOS lets work on the GPU last longer")
-    return Finding(
-        "ok",
-        "macOS ends work on the GPU that keeps the display waiting. If a log says `Impacting Interactivity`, start the "
-        f"server with {name}=1, or with the display off",
-    )
-
-
 FOREIGN: Final = "https://pippin-doctor.invalid"
 """The origin of a web page that no operator allows."""
 
@@ -224,7 +212,7 @@ def check_arrays() -> Iterator[Finding]:
 
 
 def check_mac() -> Iterator[Finding]:
-    """Checks of Macs only: kernel panics, power and heat, wired memory and the GPU's watchdog."""
+    """Checks of Macs only: kernel panics, power and heat, wired memory."""
     if platform.system() != "Darwin":
         return
     yield from panics(
@@ -235,7 +223,6 @@ def check_mac() -> Iterator[Finding]:
     options = [entry.options for entry in server.models] or [server.model_defaults]
     wanted = [each.wired_limit_gb for each in options if each.wired_limit_gb is not None]
     yield wired_memory(wanted, _said("sysctl", "-n", "iogpu.wired_limit_mb"))
-    yield watchdog(environment.variables().get("AGX_RELAX_CDM_CTXSTORE_TIMEOUT"))
 
 
 def _said(*command: str) -> str:

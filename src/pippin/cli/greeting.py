@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pippin
 from pippin.cli.terminal import Progress, progress, say, size
-from pippin.config.accelerator import accelerator
+from pippin.config.accelerator import accelerator, has_cpu_kernels
+from pippin.config.errors import kernels_command
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
 
@@ -89,6 +90,10 @@ def greet(options: ServerOptions, address: str, models: Sequence[Served], exampl
     names = [f"{each.name} ({each.fault})" if each.fault else each.name for each in models]
     lines = [f"Pippin {pippin.__version__} serves at {address}"]
     lines.append(f"Model: {', '.join(names)}" if models else NO_MODEL)
+    if accelerator() == "cpu" and not has_cpu_kernels():
+        lines.append(
+            f"Without the kernels for CPUs, models run in float32, several times slower: {kernels_command()}"
+        )
     page = f"The page: {reachable(address)}/    " if options.page else ""
     lines.append(f"{page}In a terminal: pippin run")
     tried = models[0] if models else example

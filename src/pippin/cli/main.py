@@ -19,7 +19,6 @@ class Verb(Protocol):
 
 VERBS: Final[dict[str, tuple[str, str]]] = {
     "serve": ("serve", "Serve models behind the OpenAI and Anthropic APIs"),
-    "launch": ("launch", "serve, with the flags and defaults of mlx-openai-server"),
     "run": ("run", "Chat with a model in the terminal"),
     "decide": ("decide", "Ask how likely answers about a text are"),
     "agent": ("agent", "Start a coding agent that uses a model of Pippin's"),
@@ -49,7 +48,14 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
 }
 """The module and the help text of each verb."""
 
-ALIASES: Final[dict[str, str]] = {"ls": "list", "download": "pull", "--version": "version", "-V": "version"}
+ALIASES: Final[dict[str, tuple[str, ...]]] = {
+    "launch": ("serve", "--compat", "mlx-openai-server"),
+    "ls": ("list",),
+    "download": ("pull",),
+    "--version": ("version",),
+    "-V": ("version",),
+}
+"""The words that a verb of another program stands for."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,11 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
-    name = ALIASES.get(words[0], words[0])
+    name, *implied = ALIASES.get(words[0], words[:1])
     if name not in VERBS:
         return _unknown(words[0])
     verb: Verb = importlib.import_module(f"pippin.cli.verbs.{VERBS[name][0]}")
-    return _guarded(verb, name, words[1:])
+    return _guarded(verb, name, [*implied, *words[1:]])
 
 
 def overview() -> str:

@@ -58,6 +58,14 @@ def install_command(extra: str) -> str:
     return f'pip install "{requirement}"'
 
 
+def kernels_command() -> str:
+    """The command that adds the kernels for CPUs, which are a package of their own."""
+    origin, is_editable = _origin()
+    if is_editable and Path(sys.prefix) == Path(unquote(urlsplit(origin).path)) / ".venv":
+        return "make kernels"
+    return "pip install ./kernels" if is_editable else "pip install pippin-kernels"
+
+
 def _origin() -> tuple[str, bool]:
     """The address that this package was installed from, empty for an index, and whether it is a folder in place."""
     from importlib.metadata import distributions

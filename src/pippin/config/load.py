@@ -38,7 +38,7 @@ def load(sources: Sources, variables: Mapping[str, str] | None = None) -> Settin
     variables = environment.variables() if variables is None else variables
     config = _early("config", sources, variables)
     document = yaml_file.load_document(config) if config else {}
-    compat = _early("compat", sources, variables) or document.get("compat") or sources.compat
+    compat = _early("compat", sources, variables) or document.get("compat")
     if compat is not None:
         compat = parse(options()["compat"], [str(compat)], "--compat")
     readings = [_profile(compat)]

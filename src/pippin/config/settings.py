@@ -63,10 +63,9 @@ class GivenFlag(Struct, frozen=True):
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """What a reload reads again. `compat` is the profile implied by the verb."""
+    """What a reload reads again."""
 
     flags: tuple[GivenFlag, ...] = ()
-    compat: Compat | None = None
 
 
 class Settings(Struct, frozen=True, kw_only=True):

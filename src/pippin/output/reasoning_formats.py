@@ -131,13 +131,14 @@ REASONING_FORMATS = (
         start="<|channel>thought\n",
         end="<channel|>",
         starts=("<|channel>thought", "<|channel>"),
+        ends=("<|channel>response\n", "<|channel>response"),
         signs=(("<|channel>",),),
         priority=20,
     ),
     ReasoningFormat(
         about="`<think>` reasoning `</think>`, and a box around the answer that is dropped: GLM 4.",
         name="glm4",
-        aliases=("glm45",),
+        aliases=("glm45", "glm4_moe"),
         start="<think>",
         end="</think>",
         dropped=("<|begin_of_box|>", "<|end_of_box|>"),
@@ -254,7 +255,6 @@ REASONING_FORMATS = (
         aliases=(
             "qwen3",
             "hermes",
-            "glm4_moe",
             "deepseek_v4",
             "deepseek_v3",
             "step_35",

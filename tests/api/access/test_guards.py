@@ -14,9 +14,9 @@ from pippin.api.access.keys import Allowance
 from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
 from pippin.config.options.start import Compat
-from pippin.config.settings import Sources
 from pippin.core.errors import ServerError
 from tests.api.fakes import MODEL, FakeService, Wire, application, client_of, routes_of
+from tests.config.profiles import under
 
 CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
 KEYED = {"api_keys": ("sk-one", "schlüssel")}
@@ -195,7 +195,7 @@ def test_a_public_address_without_a_key_warns_and_closes_management(caplog: pyte
 def test_what_a_replaced_server_let_anyone_do_stays_open_under_its_profile_and_no_more(
     compat: Compat, opened: list[tuple[str, str]], closed: list[tuple[str, str]]
 ) -> None:
-    options = load(Sources(compat=compat), {}).server
+    options = load(under(compat), {}).server
     public = {"host": "0.0.0.0", "open_management": options.open_management}
     for method, path in opened:
         assert ask(method, path, **public).status_code == 200

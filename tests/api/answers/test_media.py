@@ -228,7 +228,10 @@ def test_an_address_of_another_kind_is_refused(url: str) -> None:
 
 
 def test_fetching_can_be_switched_off() -> None:
-    assert "data: URI" in refusal(resolver(media_fetch=False), "https://example.com/x.png")
+    assert "`--no-media-fetch` forbids; send" in refusal(
+        resolver(media_fetch=False), "https://example.com/x.png"
+    )
+    assert "`--offline` forbids" in refusal(resolver(offline=True), "https://example.com/x.png")
 
 
 def test_a_host_that_is_not_listed_is_refused() -> None:

@@ -159,11 +159,6 @@ def test_the_wired_limit_is_told() -> None:
     assert (loud.state, "up to 24.5 GB" in loud.text) == ("warning", True)
 
 
-def test_the_watchdog_and_its_variable_are_named() -> None:
-    assert "AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1" in doctor.watchdog(None).text
-    assert doctor.watchdog("1").text.startswith("AGX_RELAX_CDM_CTXSTORE_TIMEOUT is set")
-
-
 def test_a_mac_is_asked_with_its_own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, said in (("pmset", PLUGGED.format(low=1)), ("sysctl", "49152")):
         path = tmp_path / name

@@ -6,7 +6,7 @@ import pytest
 
 from pippin.catalog.footprint import context_bytes
 from pippin.catalog.names import is_repository
-from pippin.cli.fitting.recommend import Recommended, pick, recommended
+from pippin.cli.fitting.recommend import QUICK, Recommended, bandwidth, pick, recommended
 from pippin.config.options.model import ModelOptions
 
 LISTED = {each.id.removeprefix("mlx-community/"): each for each in recommended()}
@@ -158,3 +158,19 @@ def test_what_fits_best_comes_first() -> None:
 def test_a_cpu_without_kernels_holds_every_weight_in_float32() -> None:
     vision = LISTED["gemma-3-4b-it-4bit"]
     assert vision.needed(on_cpu=True) > 4 * vision.weights
+
+
+def test_a_token_reads_the_weights_that_compute_it() -> None:
+    experts, dense = LISTED["gpt-oss-20b-MXFP4-Q8"], LISTED["Qwen3-14B-4bit"]
+    assert experts.speed(1e10, on_cpu=False) > dense.speed(1e10, on_cpu=False)
+    assert dense.speed(dense.stored, on_cpu=False) == 1
+    assert bandwidth() > 1e8
+
+
+def test_what_is_quick_on_this_machine_comes_before_what_is_large() -> None:
+    found = pick(recommended(), "chat", 10**12, on_cpu=False, bandwidth=2e10)
+    speeds = [each.speed(2e10, on_cpu=False) for each in found]
+    slow = next(number for number, speed in enumerate(speeds) if speed < QUICK)
+    assert slow > 0
+    assert all(speed >= QUICK for speed in speeds[:slow])
+    assert all(speed < QUICK for speed in speeds[slow:])

@@ -165,7 +165,7 @@ class MediaResolver:
 
     def __init__(self, options: ServerOptions, *, may_connect: MayConnect | None = None) -> None:
         """`may_connect` decides on a host and one of its addresses, instead of `may_connect_to`."""
-        self._fetch_allowed = options.media_fetch and not options.offline
+        self._forbidden = "offline" if options.offline else "" if options.media_fetch else "no-media-fetch"
         self._hosts = frozenset(plain_host(host) for host in options.media_hosts)
         self._may_connect = may_connect or partial(may_connect_to, listed=self._hosts)
         self._root = Path(options.media_path).resolve() if options.media_path else None
@@ -320,10 +320,11 @@ class MediaResolver:
         return self._checked(data, None, param)
 
     async def _download(self, url: str, param: str) -> Inline:
-        if not self._fetch_allowed:
-            raise _refusal(
-                param, "is an address to fetch, which this server doesn't do; send the bytes as a data: URI."
+        if self._forbidden:
+            reason = (
+                f"is an address to fetch, which `--{self._forbidden}` forbids; send the bytes as a data: URI."
             )
+            raise _refusal(param, reason)
         try:
             async with self._slots, asyncio.timeout(self._seconds):
                 return await self._follow(url, param)

@@ -1,5 +1,9 @@
 """Picks models for this machine from the list that ships with the package."""
 
+import math
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from typing import Any, Final, Literal, get_args
 
@@ -17,6 +21,9 @@ LISTED: Final = "November 2026"
 """When the list was last reviewed. Each name and configuration was then found in several public repositories; sizes
 are those of MLX's modules of these configurations."""
 
+QUICK: Final = 4.0  # tokens a second, about as many as people read
+READ: Final = 256 << 20  # bytes, more than caches hold
+
 
 class Recommended(Struct, frozen=True, kw_only=True, rename={"purposes": "for"}):
     """An entry of the list."""
@@ -27,6 +34,7 @@ class Recommended(Struct, frozen=True, kw_only=True, rename={"purposes": "for"})
     why: str
     stored: int  # bytes of its weights as downloaded
     weights: int  # their number; a table that is stored twice counts twice
+    active: float = 1.0  # the share of the weights that a token is computed with
     config: dict[str, Any]  # what its config.json says of sizes
 
     def needed(self, *, on_cpu: bool) -> int:
@@ -38,12 +46,17 @@ class Recommended(Struct, frozen=True, kw_only=True, rename={"purposes": "for"})
         kind: ModelKind = "embeddings" if embeds else "language"
         width = 4 if on_cpu else 2
         context = 0 if embeds else context_bytes(self.config, USUAL_WINDOW, width, ModelOptions()) or 0
-        weights = self.stored
-        if on_cpu and runs_on_kernels(self.config, ModelOptions(), kind):
-            weights = int(weights * IN_KERNELS)
-        elif on_cpu:
-            weights = self.weights * width
-        return process_bytes(self.config, kind) + weights + context
+        return process_bytes(self.config, kind) + self._weights(kind, on_cpu=on_cpu) + context
+
+    def _weights(self, kind: ModelKind, *, on_cpu: bool) -> int:
+        if not on_cpu:
+            return self.stored
+        packed = runs_on_kernels(self.config, ModelOptions(), kind)
+        return int(self.stored * IN_KERNELS) if packed else self.weights * 4
+
+    def speed(self, bandwidth: float, *, on_cpu: bool) -> float:
+        """Tokens a second for one client, where reading the weights is all that takes time."""
+        return bandwidth / (self._weights("language", on_cpu=on_cpu) * self.active)
 
 
 def recommended() -> list[Recommended]:
@@ -51,7 +64,25 @@ def recommended() -> list[Recommended]:
     return from_json(text, list[Recommended])
 
 
-def pick(listed: list[Recommended], purpose: Purpose, memory: int, *, on_cpu: bool) -> list[Recommended]:
-    """The models for a purpose that fit into `memory` bytes, the largest first; models made for the purpose lead."""
+def pick(
+    listed: list[Recommended], purpose: Purpose, memory: int, *, on_cpu: bool, bandwidth: float = math.inf
+) -> list[Recommended]:
+    """The models for a purpose that fit into `memory` bytes: first those that are quick enough and made for it, the
+    largest first."""
     fitting = [each for each in listed if purpose in each.purposes and each.needed(on_cpu=on_cpu) <= memory]
-    return sorted(fitting, key=lambda each: (each.purposes[0] != purpose, -each.stored))
+
+    def rank(each: Recommended) -> tuple[bool, bool, int]:
+        return each.speed(bandwidth, on_cpu=on_cpu) < QUICK, each.purposes[0] != purpose, -each.stored
+
+    return sorted(fitting, key=rank)
+
+
+def bandwidth() -> float:
+    """Bytes of memory that the cores read in a second, tried for some hundredths of one; a GPU reads no fewer."""
+    import numpy as np
+
+    block = np.ones(READ // 8)
+    with ThreadPoolExecutor() as pool:
+        begin = time.perf_counter()
+        list(pool.map(np.sum, np.array_split(block, os.cpu_count() or 1)))
+        return float(block.nbytes / (time.perf_counter() - begin))

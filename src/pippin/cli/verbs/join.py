@@ -24,7 +24,7 @@ DESCRIPTION: Final = (
 )
 READY: Final = "Ray runtime started."
 """What `ray start` prints once the machine is a part of the cluster."""
-OF_RAY: Final = (8265, range(10_001, 20_000), 52_365)
+OF_RAY: Final = frozenset((8265, *range(10_001, 20_000), 52_365))
 """Ports that Ray uses on every machine, for the dashboard, its processes, and their agents."""
 
 
@@ -42,9 +42,7 @@ def new_parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Does not return on success: the process is replaced by Ray's."""
     parsed = new_parser().parse(arguments)
-    if not 0 < parsed.port < 1 << 16 or any(
-        parsed.port in ports if isinstance(ports, range) else parsed.port == ports for ports in OF_RAY
-    ):
+    if not 0 < parsed.port < 1 << 16 or parsed.port in OF_RAY:
         raise ConfigError(
             f"--port {parsed.port} cannot be the cluster's: Ray keeps 8265, 10001 to 19999 and 52365 for its "
             "processes. The usual one is 6379."

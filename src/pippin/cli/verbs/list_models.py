@@ -46,15 +46,7 @@ def _row(entry: "CatalogEntry") -> tuple[str, ...]:
     if info is None:
         state = "incomplete" if entry.incomplete else "not usable"
         state = f"of {entry.found.source}" if entry.found.is_gguf else state
-        return (
-            entry.found.id,
-            "-",
-            "-",
-            "-",
-            "-",
-            "-",
-            f"{state}: {entry.error.message if entry.error else '-'}",
-        )
+        return (entry.found.id, *5 * ("-",), f"{state}: {entry.error.message if entry.error else '-'}")
     return (
         info.id,
         info.kind,
@@ -67,18 +59,13 @@ def _row(entry: "CatalogEntry") -> tuple[str, ...]:
 
 
 def _facts(entry: "CatalogEntry") -> dict[str, object]:
-    if entry.info is None:
+    info, place = entry.info, {"id": entry.found.id, "source": entry.found.source}
+    if info is None:
         error = entry.error.message if entry.error else None
-        return {
-            "id": entry.found.id,
-            "source": entry.found.source,
-            "error": error,
-            "incomplete": entry.incomplete,
-        }
-    info = entry.info
+        return {**place, "error": error, "incomplete": entry.incomplete}
     return {
+        **place,
         "id": info.id,
-        "source": entry.found.source,
         "kind": info.kind,
         "path": info.path,
         "size_bytes": info.size_bytes,

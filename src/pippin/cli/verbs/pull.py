@@ -45,9 +45,6 @@ def run(arguments: Sequence[str]) -> int:
         raise
     say(f"{info.id} is here ({size(info.size_bytes)}).")
     chats = info.kind == "language" and info.capabilities.chat
-    say(
-        f"Talk to it: pippin run {info.id}    Serve it: pippin serve {info.id}"
-        if chats
-        else f"Serve it: pippin serve {info.id}"
-    )
+    talk = f"Talk to it: pippin run {info.id}    " if chats else ""
+    say(f"{talk}Serve it: pippin serve {info.id}")
     return 0

@@ -32,18 +32,20 @@ def new_parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     parsed = new_parser().parse(arguments)
     from pippin.cli.fitting.fit import USUAL_WINDOW, budget_of
-    from pippin.cli.fitting.recommend import LISTED, pick, recommended
+    from pippin.cli.fitting.recommend import LISTED, bandwidth, pick, recommended
     from pippin.config.accelerator import accelerator
 
     memory = int(parsed.memory * 1e9) if parsed.memory else budget_of(settings_of(parsed).server)
     on_cpu = accelerator() == "cpu"
-    found = pick(recommended(), parsed.purpose, memory, on_cpu=on_cpu)[:MOST]
+    fast = bandwidth()
+    found = pick(recommended(), parsed.purpose, memory, on_cpu=on_cpu, bandwidth=fast)[:MOST]
     if parsed.json:
         rows = [
             {
                 "id": each.id,
                 "stored_bytes": each.stored,
                 "needed_bytes": each.needed(on_cpu=on_cpu),
+                "tokens_per_second": round(each.speed(fast, on_cpu=on_cpu), 1),
                 "tools": each.tools,
                 "why": each.why,
             }
@@ -51,12 +53,17 @@ def run(arguments: Sequence[str]) -> int:
         ]
         say(json.dumps(rows, indent=2))
     elif found:
-        rows_of_text = [
-            (each.id, size(each.stored), size(each.needed(on_cpu=on_cpu)), each.why) for each in found
+        cells = [
+            (size(each.stored), size(each.needed(on_cpu=on_cpu)), f"{each.speed(fast, on_cpu=on_cpu):.3g}")
+            for each in found
         ]
-        say(table(("MODEL", "DOWNLOAD", "IN MEMORY", "WHY"), rows_of_text))
+        told = [(each.id, *cell, each.why) for each, cell in zip(found, cells, strict=True)]
+        say(table(("MODEL", "DOWNLOAD", "IN MEMORY", "TOKENS/S", "WHY"), told))
         say(
             f"In memory: with {USUAL_WINDOW} tokens for one client, of {size(memory)} that models may take here."
+        )
+        say(
+            f"Tokens a second: about, as memory was just read, at {fast / 1e9:.3g} GB a second; a GPU reads faster."
         )
         say(f"The list is of {LISTED}. `pippin fit {found[0].id}` asks the hub what is there now.")
         say(f"Fetch one: pippin pull {found[0].id}")

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from socket import socket
 from typing import TYPE_CHECKING, Final
 
@@ -17,10 +18,9 @@ from pippin.cli.logs import configure_logging
 from pippin.cli.running import RunningServer, announced, end_with_owner, log_file
 from pippin.cli.supervising import supervise
 from pippin.cli.verbs import version
-from pippin.config.errors import ConfigError
+from pippin.config.errors import ConfigError, install_command
 from pippin.config.load import load
 from pippin.config.options.server import ModelEntry, ServerOptions
-from pippin.config.options.start import Compat
 from pippin.config.settings import GivenFlag, Settings, Sources
 from pippin.core.errors import ServerError
 
@@ -30,25 +30,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DESCRIPTION: Final = "Serve models behind the OpenAI and Anthropic APIs."
-UNDER_PROFILE: Final = "Serve models with the flags and defaults of {} (--compat)."
 
 
-def new_parser(program: str = "pippin serve", compat: Compat | None = None) -> Parser:
-    """The parser of a verb that serves under a profile."""
-    return option_parser(program, DESCRIPTION if compat is None else UNDER_PROFILE.format(compat))
+def new_parser() -> Parser:
+    return option_parser("pippin serve", DESCRIPTION)
 
 
 def run(arguments: Sequence[str]) -> int:
-    return serve(arguments, new_parser(), compat=None)
-
-
-def serve(arguments: Sequence[str], parser: Parser, *, compat: Compat | None) -> int:
-    """`compat` is the profile that the verb implies."""
-    parsed = parser.parse(arguments)
+    parsed = new_parser().parse(arguments)
     if any(flag.name == "--version" for flag in parsed.given):
         return version.run([])
     faulthandler.enable()  # a crash in a library then prints its traceback
-    settings = load(Sources(flags=tuple(parsed.given), compat=compat))
+    settings = load(Sources(flags=tuple(parsed.given)))
     return _supervised(settings, parsed.given) if settings.server.restart else _serve(settings, parsed.given)
 
 
@@ -82,7 +75,14 @@ def _serve(settings: Settings, given: Sequence[GivenFlag], listeners: Sequence[s
 
 
 def check(server: ServerOptions, catalog: "Catalog") -> None:
-    """Raises `ConfigError` for models that are named and can't be served."""
+    """Raises `ConfigError` for models that are named and can't be served, and where nothing computes models."""
+    from pippin.catalog.entry import is_script
+
+    scripts = [is_script(entry.path) for entry in server.models if entry.listed]
+    if find_spec("mlx") is None and not (scripts and all(scripts)):
+        raise ConfigError(
+            f"MLX is not installed. On Linux: {install_command('cpu')}; for NVIDIA `cuda`, not `cpu`."
+        )
     check_models(server.models, catalog)
     check_beside(server, catalog)
 

@@ -48,8 +48,9 @@ def truth(value: Any) -> bool:
 
 
 def off_at_zero(option: str, value: Any) -> Converted:
-    """0 meant unlimited, off or never; in Pippin the option is left unset for that."""
-    return Converted({} if number(value) == 0 else {option: value})
+    """0 meant unlimited, off or never, and `auto` by itself; in Pippin the option is left unset for that."""
+    unset = str(value).strip().lower() == "auto" or number(value) == 0
+    return Converted({} if unset else {option: value})
 
 
 def sequences(option: str, value: Any) -> Converted:
@@ -143,11 +144,6 @@ def debug_of_one(option: str, value: Any) -> Converted:
 def gibibytes(option: str, value: Any) -> Converted:
     """GB as MiB; `auto` leaves the size to Pippin."""
     return Converted({} if str(value).strip().lower() == "auto" else {option: int(number(value) * 1024)})
-
-
-def unless_auto(option: str, value: Any) -> Converted:
-    """`auto` and 0 leave the value to Pippin."""
-    return Converted({} if str(value).strip().lower() in ("auto", "0") else {option: value})
 
 
 def apc_enabled(option: str, value: Any) -> Converted:

@@ -2,13 +2,15 @@
 
 from importlib.util import find_spec
 
+from pippin.config.errors import kernels_command
+
 PACKAGE = "pippin_kernels"
 
 
 def why_missing() -> str | None:
     """Why the kernels cannot be used here, or None. Starts no thread."""
     if find_spec(PACKAGE) is None:
-        return "the package pippin-kernels is not installed (make kernels, or pip install ./kernels)"
+        return f"the package pippin-kernels is not installed ({kernels_command()})"
     from pippin_kernels import why_unavailable
 
     reason: str | None = why_unavailable()
