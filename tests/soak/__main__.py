@@ -2,9 +2,10 @@
 
 A real server serves small random models of every kind (attention, sliding windows, recurrent state, adapters,
 embeddings, vision, speech, transcription, images), with room for three of them. Clients ask for what `mix` draws; one
-in five hangs up, and in each round a worker is killed. Every minute all models are unloaded and what is left of the server is measured: memory, descriptors,
-threads, processes and files. The run fails where the last measurement is above the first by more than `ALLOWED`, where
-`/health` is slow, or the log has many warnings. The first comes after the warm-up, as Python and its libraries keep what they have once taken.
+in five hangs up, and in each round a worker is killed. Every minute all models are unloaded and what is left of the
+server is measured: memory, descriptors, threads, processes and files. The run fails where the last measurement is above
+the first by more than `ALLOWED`, where `/health` is slow, or the log has many warnings. The first comes after the
+warm-up, as Python and its libraries keep what they have once taken.
 """
 
 import argparse
