@@ -117,7 +117,7 @@ def told(completion: Completion) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("kills", [1, 3])
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 def test_grammars_calls_logprobs_and_several_choices_go_on_with_the_draws_that_they_had(
     demo_model: Path, kills: int
 ) -> None:
