@@ -127,7 +127,7 @@ class Soak:
         while (
             self._server.children() and time.monotonic() < until
         ):  # some still load for clients that have left
-            await client.post("/v1/models/unload", json={})
+            await client.post("/v1/models/unload", json={"all": True})
             await asyncio.sleep(1.0)
         processes = [self._server, *self._server.children(recursive=True)]
         rest = Rest(
