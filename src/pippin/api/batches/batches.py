@@ -131,7 +131,7 @@ async def post(
     )
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:
-        await app(scope | {SCOPE_KEY: exchange}, receive, send)
+        await app({**scope, SCOPE_KEY: exchange}, receive, send)
 
     reply = Reply(exchange.id)
     transport = httpx.ASGITransport(asked)
