@@ -187,3 +187,22 @@ def test_no_extra_names_another_of_this_package_under_a_marker() -> None:
     for extra, requirements in PROJECT["optional-dependencies"].items():
         for requirement in requirements:
             assert not (requirement.startswith("pippin[") and ";" in requirement), extra
+
+
+def test_where_a_token_is_held_or_a_container_is_made_nothing_is_installed_but_what_is_locked() -> None:
+    commands: list[str] = []
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        for job in yaml.safe_load(path.read_text())["jobs"].values():
+            if "secrets." in str(job):
+                commands += [step.get("run", "") for step in job["steps"]]
+    commands += [path.read_text() for path in (ROOT / "packaging/containers").glob("Dockerfile*")]
+    installs = [
+        part
+        for text in commands
+        for part in re.split("&&|\n(?! )", text)
+        if re.search(r"\b(pip install|uv sync)\b", part)
+    ]
+    assert len(installs) == 7
+    for install in installs:
+        assert re.search("--require-hashes|--frozen|--no-deps", install), install
+    assert len(re.findall("sha256:", (ROOT / "packaging/uv.txt").read_text())) > 10

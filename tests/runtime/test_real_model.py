@@ -3,16 +3,18 @@
 import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from pippin.catalog.info import read_info
 from pippin.config.options.server import ServerOptions
-from pippin.core.conversation import Message, Text
-from pippin.core.events import Counted, Finished, PartDelta
+from pippin.core.completion import Completion, collect
+from pippin.core.conversation import Message, Text, Tool, ToolChoice
+from pippin.core.events import Counted, Event, Finished, PartDelta
 from pippin.core.models import ModelInfo
-from pippin.core.requests import GenerationRequest, Sampling
+from pippin.core.requests import GenerationRequest, JsonSchema, Sampling
 from pippin.core.tasks import CountTokens, Generate
 from pippin.service import Service
 from tests.engines.tiny_models import tiny_model
@@ -66,6 +68,85 @@ def test_an_answer_whose_worker_is_killed_goes_on_and_the_next_is_the_same(demo_
             assert story == await answer(service, "demo", "Tell a story.", "k2", tokens=200)
             assert await answer(service, "demo", PROMPTS[0], "r2") == before
             assert service.pool.states()[0].restarts == 1
+
+    asyncio.run(scene())
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer"},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 30}, "minItems": 4, "maxItems": 4},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+
+
+def asked(**fields: Any) -> GenerationRequest:
+    message = Message("user", (Text("Describe a sailor of the North Sea."),))
+    return GenerationRequest(model="default", messages=(message,), max_tokens=60, **fields)
+
+
+SEEDED = Sampling(temperature=1.0, seed=7)
+KINDS = {
+    "grammar": asked(output_format=JsonSchema(SCHEMA), sampling=SEEDED),
+    "call": asked(
+        tools=(Tool("note", "Takes a note.", SCHEMA),), tool_choice=ToolChoice("required"), sampling=SEEDED
+    ),
+    "several": asked(n=3, logprobs=2, sampling=SEEDED),
+    "penalised": asked(
+        logprobs=0,
+        sampling=Sampling(temperature=0.8, seed=3, top_p=0.9, repetition_penalty=1.2, dry_multiplier=0.5),
+    ),
+}
+
+
+def told(completion: Completion) -> list[Any]:
+    """What a client is told, without the ids of calls, which are drawn."""
+    return [
+        (
+            [
+                (part.kind, part.name, part.text, [(each.id, len(each.top)) for each in part.tokens])
+                for part in choice.parts
+            ],
+            None if choice.finished is None else choice.finished.reason,
+        )
+        for choice in completion.choices
+    ]
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+def test_grammars_calls_logprobs_and_several_choices_go_on_with_the_draws_that_they_had(
+    demo_model: Path, kills: int
+) -> None:
+    async def answers(service: Service, stem: str, kills: int = 0) -> dict[str, list[Any]]:
+        runs = {
+            name: await service.start(Generate(each), model="demo", id=f"{stem} {name}")
+            for name, each in KINDS.items()
+        }
+        read: dict[str, list[Event]] = {name: [] for name in runs}
+        for _ in range(kills):
+            for name, run in runs.items():
+                read[name] += await run.take()
+            processes.signal(service.pool.states()[0].pid, signal.SIGKILL)
+        for name, run in runs.items():
+            async with asyncio.timeout(240):
+                read[name] += [event async for event in run.events()]
+            await run.aclose()
+        return {name: told(collect(events)) for name, events in read.items()}
+
+    async def scene() -> None:
+        async with scripted_service(imported(demo_model, "demo"), options=ServerOptions()) as service:
+            quiet = await answers(service, "quiet")
+            assert await answers(service, "killed", kills) == quiet
+            assert service.pool.states()[0].restarts >= 1
+            assert {reason for each in quiet.values() for _, reason in each} <= {
+                "length",
+                "stop",
+                "tool_calls",
+            }
 
     asyncio.run(scene())
 

@@ -2,18 +2,22 @@
 
 A real server serves small random models of every kind (attention, sliding windows, recurrent state, adapters,
 embeddings, vision, speech, transcription, images), with room for three of them. Clients ask for what `mix` draws; one
-in five hangs up. Every minute all models are unloaded and what is left of the server is measured: memory, descriptors,
-threads and processes. The run fails where the last measurement is above the first by more than `ALLOWED`. The first
-comes after the warm-up, as Python and its libraries keep what they have once taken.
+in five hangs up, and in each round a worker is killed. Every minute all models are unloaded and what is left of the
+server is measured: memory, descriptors, threads, processes and files. The run fails where the last measurement is above
+the first by more than `ALLOWED`, where `/health` is slow, or the log has many warnings. The first comes after the
+warm-up, as Python and its libraries keep what they have once taken.
 """
 
 import argparse
 import asyncio
 import json
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +27,7 @@ import psutil
 from benchmarks.svg import Line, chart
 
 from tests.chaos.clients import Broken, Refused
+from tests.chaos.health.probes import Probe, read_probes, summary
 from tests.chaos.neighbours import talking
 from tests.running_server import ROOT, running_server
 from tests.soak.mix import Mix, Wish
@@ -49,15 +54,20 @@ class Rest:
     descriptors: int
     threads: int
     processes: int
+    files: int  # in the home of the server, without databases' own
     busy_memory: float  # of the server and all workers, just before
     answered: int
 
 
-ALLOWED: Final = {"memory": 24.0, "descriptors": 4, "threads": 0, "processes": 0}
+ALLOWED: Final = {"memory": 24.0, "descriptors": 4, "threads": 0, "processes": 0, "files": 4}
+HEALTHY: Final = 50.0  # milliseconds without waits for a core; 99 of 100 answers of `/health` come sooner
+WARNINGS: Final = 10  # lines of the log in a minute, without those of killed workers
+LOOK: Final = 0.25  # seconds between two questions for `/health`
 
 
 class Soak:
-    def __init__(self, address: str, mix: Mix) -> None:
+    def __init__(self, address: str, mix: Mix, home: Path) -> None:
+        self._home = home
         self._address = address
         self._mix = mix
         self._server = next(
@@ -67,6 +77,7 @@ class Soak:
         self.answers: Counter[tuple[str, str]] = Counter()
         """By kind, and how it went."""
         self.rests: list[Rest] = []
+        self.health: list[Probe] = []
 
     async def run(self, minutes: float, length: float) -> None:
         limits = httpx.Limits(max_keepalive_connections=0)  # connections of ours are no leak of the server's
@@ -82,7 +93,29 @@ class Soak:
 
     async def _round(self, client: httpx.AsyncClient, seconds: float) -> None:
         until = time.monotonic() + seconds
-        await asyncio.gather(*(self._client(client, until) for _ in range(CLIENTS)))
+        clients = (self._client(client, until) for _ in range(CLIENTS))
+        await asyncio.gather(*clients, self._kill(seconds / 2))
+
+    @contextmanager
+    def probing(self) -> Iterator[None]:
+        """Ask for the server's health from a process of its own meanwhile."""
+        process, output = self._home / "server.pid", self._home / "health.txt"
+        process.write_text(str(self._server.pid))
+        port = self._address.rpartition(":")[2]
+        command = [sys.executable, "-m", "tests.chaos.health.probes", port, str(process), str(LOOK)]
+        with output.open("w") as file:
+            prober = subprocess.Popen(command, stdout=file, cwd=ROOT)
+        try:
+            yield
+        finally:
+            prober.kill()
+            prober.wait()
+            self.health += read_probes(output)
+
+    async def _kill(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if workers := self._server.children():
+            self._mix.random.choice(workers).kill()
 
     async def _client(self, client: httpx.AsyncClient, until: float) -> None:
         draw = self._mix.random
@@ -106,7 +139,7 @@ class Soak:
         while (
             self._server.children() and time.monotonic() < until
         ):  # some still load for clients that have left
-            await client.post("/v1/models/unload", json={})
+            await client.post("/v1/models/unload", json={"all": True})
             await asyncio.sleep(1.0)
         processes = [self._server, *self._server.children(recursive=True)]
         rest = Rest(
@@ -115,6 +148,7 @@ class Soak:
             descriptors=sum(each.num_fds() for each in processes),
             threads=sum(each.num_threads() for each in processes),
             processes=len(processes),
+            files=sum(each.is_file() for each in self._home.rglob("*")),
             busy_memory=busy,
             answered=self.answers.total(),
         )
@@ -202,9 +236,19 @@ def main() -> int:
         served = make_models(folder)
         print(f"Kinds: {', '.join(sorted(served.kinds))}", flush=True)
         with running_server(folder, *served.words) as address:
-            soak = Soak(address, Mix(served.kinds, given.seed))
-            asyncio.run(soak.run(given.minutes, length))
-        faults = [line for line in (folder / "server.log").read_text().splitlines() if "Traceback" in line]
+            soak = Soak(address, Mix(served.kinds, given.seed), folder)
+            with soak.probing():
+                asyncio.run(soak.run(given.minutes, length))
+        lines = (folder / "server.log").read_text().splitlines()
+    faults = [line for line in lines if "Traceback" in line]
+    warned = [line for line in lines if " WARNING " in line or " ERROR " in line]
+    warned = [line for line in warned if "signal 9" not in line]
+    if len(warned) > WARNINGS * max(1.0, given.minutes):
+        faults += [f"{len(warned)} warnings in the log", *warned[:20]]
+    print(f"/health: {summary(soak.health)}")
+    own = sorted(each.own for each in soak.health)
+    if own[len(own) * 99 // 100] > HEALTHY or not all(each.answered for each in soak.health):
+        faults.append("/health was slow")
     write_plot(soak.rests, given.plot)
     for (kind, how), count in sorted(soak.answers.items()):
         print(f"{kind:14} {how:10} {count}")

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -33,6 +34,11 @@ from pippin.mcp import ToolServers
 from pippin.service import Service
 from pippin.service.tools.offers import ToolOffers
 from pippin.service.tools.web_search import WebSearcher
+
+ROUTES: Final = [
+    importlib.import_module(f"{routes.__name__}.{module.name}")
+    for module in pkgutil.iter_modules(routes.__path__)
+]
 
 
 def create_app(
@@ -118,9 +124,7 @@ def find_routes(api: Api) -> list[BaseRoute]:
 
     Dialect routes come first because they get most requests, and the router tries routes in order.
     """
-    found: list[Route] = []
-    for module in pkgutil.iter_modules(routes.__path__):
-        found += importlib.import_module(f"{routes.__name__}.{module.name}").routes(api)
+    found: list[Route] = [route for module in ROUTES for route in module.routes(api)]
     for path, dialect in api.dialects.items():
         found += both(
             path, endpoint_of(api.handler, dialect), "POST", body=dialect.contract.body, answer=dialect.answer

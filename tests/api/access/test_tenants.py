@@ -17,10 +17,10 @@ from pippin.api.access.keys import Allowance, load_keyring
 from pippin.api.app import create_app
 from pippin.api.live_settings import LiveSettings
 from pippin.config.mcp_file import McpServer, McpSettings
-from pippin.config.options.server import ServerOptions
+from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
-from pippin.core.models import EngineStats, ModelInfo, ModelKind, RequestStatus
+from pippin.core.models import CacheStats, EngineStats, ModelInfo, ModelKind, RequestStatus
 from pippin.core.tasks import Generate
 from pippin.mcp import ToolServers
 from pippin.service import Service
@@ -278,6 +278,48 @@ def test_a_salt_follows_the_key_not_its_place() -> None:
     assert first is not None
     assert asyncio.run(salt("a", "b", "a")) == first
     assert asyncio.run(salt("b", "b", "c")) != first
+
+
+def test_no_salt_that_a_client_sends_is_the_salt_of_another_key() -> None:
+    """Callers without a key come in at open paths, and know the names of others."""
+
+    async def salt(key: str | None, body: dict[str, Any], **headers: str) -> str | None:
+        service = FakeService()
+        app = application(service, api_keys=("a", "b"), open_paths=("/v1/chat",))
+        shown = {"x-api-key": key} if key is not None else {}
+        async with client_of(app) as client:
+            reply = await client.post("/v1/chat/completions", json=CHAT | body, headers=shown | headers)
+            assert reply.is_success, reply.text
+        task = service.runs[0].task
+        assert isinstance(task, Generate)
+        return task.request.cache_salt
+
+    owner = load_keyring(ServerOptions(api_keys=("a", "b"))).keys[0].owner
+    real = asyncio.run(salt("a", {}))
+    assert real is not None
+    for sent in (real, owner, "\0\0" + owner, "\0" + owner, "", owner + "\0"):
+        assert asyncio.run(salt(None, {"cache_salt": sent} if sent else {})) != real
+        if sent and "\0" not in sent:
+            assert asyncio.run(salt(None, {"cache_salt": "\0"}, **{"x-tenant-id": sent})) != real
+    assert asyncio.run(salt("a", {"cache_salt": "x"})) != asyncio.run(salt("b", {"cache_salt": "x"}))
+
+
+def test_a_users_key_reads_no_settings_no_model_of_others_and_nothing_of_the_cache(keys: str) -> None:
+    class Cached(FakePool):
+        async def stats(self, name: str) -> EngineStats:
+            return EngineStats(running=1, cache=CacheStats(hits=7, lookup_tokens=9, hit_tokens=5))
+
+    service = FakeService()
+    service.pool = Cached()
+    app = application(service, api_key_file=keys, models=(ModelEntry(path=MODEL.id),))
+    assert [ask(app, "GET", "/v1/settings", who).status_code for who in ("root", "alice")] == [200, 403]
+    for who, sees in (("root", True), ("alice", True), ("carol", False), (None, False)):
+        assert (MODEL.id in ask(app, "GET", "/health", who).text) is sees
+        if who is not None:
+            told = ask(app, "GET", "/v1/status", who)
+            assert (MODEL.id in told.text) is sees
+            assert bool(told.json()["cache"]["hits"]) is (who == "root")
+            assert bool(ask(app, "GET", "/v1/cache/stats", who).json()["hits"]) is (who == "root")
 
 
 def test_keys_that_can_not_be_read_again_stay_as_they_were(

@@ -2,12 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pippin.api.access.exchange import SCOPE_KEY, Exchange
 from pippin.api.access.guards import check_endpoint
@@ -23,7 +22,7 @@ from pippin.core.errors import ErrorReport, ServerError
 
 log = logging.getLogger(__name__)
 
-HEADERS: Final = [(b"content-type", b"application/json")]
+HEADERS: Final = {"content-type": "application/json"}
 WITHDRAWN: Final = ErrorReport(
     kind="permission", message="The API key to which this batch belongs is not known any more."
 )
@@ -120,6 +119,8 @@ async def post(
     It goes to the routes without the guards in front of them, whose checks were made for the batch, at the lowest
     priority. `id`: of the answer, if it has one already.
     """
+    import httpx  # slow to import, and only needed here
+
     exchange = Exchange(
         id=id or uuid4().hex,
         path=path,
@@ -128,36 +129,13 @@ async def post(
         cache_salt=owner if salted else "",
         background=True,
     )
+
+    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, SCOPE_KEY: exchange}, receive, send)
+
     reply = Reply(exchange.id)
-    given = False
-
-    async def receive() -> dict[str, Any]:
-        nonlocal given
-        if given:
-            await asyncio.Event().wait()  # until the request is cancelled: this client does not hang up
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            reply.status = message["status"]
-        else:
-            reply.body += message.get("body", b"")
-
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": b"",
-        "headers": [*HEADERS, (b"content-length", str(len(body)).encode())],
-        "client": None,
-        "server": None,
-        SCOPE_KEY: exchange,
-    }
-    await app(scope, receive, send)
+    transport = httpx.ASGITransport(asked)
+    async with httpx.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as client:
+        answer = await client.post(path, content=body, headers=HEADERS)
+    reply.status, reply.body = answer.status_code, answer.content
     return reply

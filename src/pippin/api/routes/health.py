@@ -78,9 +78,8 @@ class Health:
 
     def _describe(self, exchange: Exchange) -> dict[str, Any]:
         pool, profile = self.api.service.pool, self.api.settings.settings.compat
+        options = options_for(exchange, self.api.options)
         states = [state for state in pool.states() if exchange.opens(state) and not exchange.anonymous]
-        models = () if exchange.anonymous else tuple(filter(exchange.opens_entry, self.api.options.models))
-        options = replace(self.api.options, models=models)
         infos = {state.id: pool.info(state.id) for state in states}
         current = current_state(states, options.models)
         info = infos[current.id] if current is not None else None
@@ -128,6 +127,12 @@ class Health:
             "servers_total": len(servers.connections),
             "tools_available": len(servers.tools()),
         }
+
+
+def options_for(exchange: Exchange, options: ServerOptions) -> ServerOptions:
+    """The options with the models alone that the caller may know of."""
+    models = () if exchange.anonymous else tuple(filter(exchange.opens_entry, options.models))
+    return replace(options, models=models)
 
 
 def current_state(states: list[ModelState], models: Sequence[ModelEntry]) -> ModelState | None:

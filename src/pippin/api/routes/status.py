@@ -13,7 +13,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import Exchange, exchange_of
-from pippin.api.routes.health import current_state, name_of_default, options_of, worker_body
+from pippin.api.routes.health import (
+    current_state,
+    name_of_default,
+    options_for,
+    options_of,
+    worker_body,
+)
 from pippin.api.routing import Api, both, json_reply
 from pippin.api.telemetry.ledger import Row, Used
 from pippin.api.telemetry.recent import RecentRequests
@@ -72,8 +78,8 @@ class StatusPages:
         states = list(filter(exchange.opens, self.api.service.pool.states()))
         stats = await stats_of_loaded(self.api, exchange)
         total = EngineStats.total(stats.values())
-        current = current_state(states, self.api.options.models)
-        options, answers = self.api.options, self.api.handler.answers
+        options, answers = options_for(exchange, self.api.options), self.api.handler.answers
+        current = current_state(states, options.models)
         return json_reply(
             {
                 "status": engine_status(states),

@@ -13,6 +13,7 @@ from pippin.core.errors import SHUTTING_DOWN, ErrorReport
 
 FINISHED_KEPT: Final = 64
 """Finished responses of one owner whose events can still be followed; of older ones only the stored response exists."""
+FINISHED_BYTES: Final = 8 << 20  # of their events
 
 CANCELLED: Final = ErrorReport(kind="cancelled", message="The response was cancelled.")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
@@ -43,6 +44,11 @@ class BackgroundResponse:
     @property
     def response(self) -> ResponseAnswer:
         return self._encoder.response()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the events so far."""
+        return sum(map(len, self._events))
 
     @property
     def finished(self) -> bool:
@@ -106,8 +112,9 @@ class BackgroundResponses:
     def add(self, owner: str, id: str, response: BackgroundResponse) -> None:
         self._responses[owner, id] = response
         finished = [key for key, one in self._responses.items() if key[0] == owner and one.finished]
-        for key in finished[: max(0, len(finished) - FINISHED_KEPT)]:
-            del self._responses[key]
+        size = sum(self._responses[key].size for key in finished)
+        while len(finished) > FINISHED_KEPT or size > FINISHED_BYTES:
+            size -= self._responses.pop(finished.pop(0)).size
 
     def find(self, owner: str, id: str) -> BackgroundResponse | None:
         return self._responses.get((owner, id))

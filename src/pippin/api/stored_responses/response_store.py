@@ -254,7 +254,7 @@ class OwnedHistory:
         """Store a response and the turn that it ends; a failure is only logged."""
         head = msgspec.json.encode(turn.response | {"output": []})
         parts = ((turn.before or (), 0), (turn.input, INPUT), (turn.response["output"], OUTPUT))
-        rows = (row for items, first in parts for row in rows_of(items, first))
+        rows = [row for items, first in parts for row in rows_of(items, first)]
         with _answered_all_the_same("response", id):
             self._store.put(self._owner, id, "response", head, rows, turn.previous)
 
