@@ -46,7 +46,9 @@ def test_what_was_stored_and_what_runs_in_the_background_outlive_the_servers_pro
 ) -> None:
     with httpx.Client(base_url=server.address, timeout=WITHIN) as client:
         kept = client.post("/v1/responses", json={"model": "model", "input": "count"}).json()
-        conversation = client.post("/v1/conversations", json={"items": [{"role": "user", "content": "a"}]}).json()
+        conversation = client.post(
+            "/v1/conversations", json={"items": [{"role": "user", "content": "a"}]}
+        ).json()
         lines = '{"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {"input": "count"}}'
         file = client.post("/v1/files", files={"file": ("a.jsonl", lines)}, data={"purpose": "batch"}).json()
         asked = {"input_file_id": file["id"], "endpoint": "/v1/responses", "completion_window": "24h"}

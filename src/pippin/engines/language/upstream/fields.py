@@ -20,11 +20,17 @@ COMPUTING = (
     "final_logit_softcapping",
     "hidden_act",
     "hidden_activation",
+    "mamba_hidden_act",
+    "mlp_hidden_act",
     "moe_router_logit_softcapping",
+    "norm_topk_prob",
     "qk_layernorm",
     "rope_interleave",
     "scale_attn_by_inverse_layer_idx",
+    "scale_attn_weights",
+    "swiglu_alpha",
     "swiglu_limit",
+    "time_step_limit",
     "topk_method",
     "use_parallel_residual",
 )
@@ -62,6 +68,7 @@ def refuse_unread(config: Config, taken: Mapping[str, Any]) -> None:
         if name in taken or name not in usual or name not in config:
             continue
         value, default = config[name], usual[name].default
+        default = list(default) if isinstance(default, tuple) else default
         if (value in NEUTRAL and default in NEUTRAL) or value == default or {value, default} <= {*GELU}:
             continue
         raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
@@ -87,14 +94,11 @@ def _pattern(config: Config) -> Config:
     return {} if not name or told else {name: types.index("full_attention") + 1}
 
 
-def _renamed(kinds: Mapping[str, str]) -> Callable[[Config], Config]:
-    """`layer_types` with other names for some types of layers."""
-
-    def rename(config: Config) -> Config:
-        types = config.get("layer_types")
-        return {} if types is None else {"layer_types": [kinds.get(each, each) for each in types]}
-
-    return rename
+def _granite(config: Config) -> Config:
+    """The types of layers under the names that mlx-lm's class has for them."""
+    kinds = {"linear_attention": "mamba", "full_attention": "attention"}
+    types = config.get("layer_types")
+    return {} if types is None else {"layer_types": [kinds.get(each, each) for each in types]}
 
 
 def _dense_first(config: Config) -> int:
@@ -149,9 +153,7 @@ OMITTED: dict[str, Omitted] = {
 }
 """What the published models of an architecture have all alike, or what follows from other fields."""
 
-REWRITTEN: dict[str, Omitted] = {
-    "granitemoehybrid": _renamed({"linear_attention": "mamba", "full_attention": "attention"}),
-}
+REWRITTEN: dict[str, Omitted] = {"granitemoehybrid": _granite}
 OF_TWO_SIZES = ("gemma4_text",)
 """Types whose layers have heads of unlike sizes."""
 
