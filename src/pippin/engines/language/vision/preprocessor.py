@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 from PIL import Image as PillowImage
 
 from pippin.core.errors import ServerError
@@ -93,22 +94,8 @@ class Preparation:
 
 def other_pixels(said: Mapping[str, Any], own: Any) -> list[str]:
     """The fields of `PIXELS` that the processor of pictures does not have so."""
+    asked = {name: said[name] for name in PIXELS if said.get(name) is not None}
+    held = {name: inspect.getattr_static(own, name, PIXELS[name]) for name in asked}
     return [
-        name
-        for name, usual in PIXELS.items()
-        if said.get(name) is not None
-        and numbers_in(said[name]) != numbers_in(inspect.getattr_static(own, name, usual))
+        name for name in asked if held[name] is None or not np.allclose(asked[name], held[name], atol=1e-6)
     ]
-
-
-def numbers_in(value: Any) -> set[float]:
-    """The numbers of a list or an array, or a number."""
-    match value:
-        case list() | tuple():
-            return set[float]().union(*map(numbers_in, value))
-        case int() | float():
-            return {round(float(value), 6)}
-        case _ if hasattr(value, "tolist"):
-            return numbers_in(value.tolist())
-        case _:
-            return set()
