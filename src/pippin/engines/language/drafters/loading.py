@@ -10,7 +10,6 @@ import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 from mlx.utils import tree_flatten
-from mlx_lm.utils import dequantize_model
 
 from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
@@ -32,6 +31,7 @@ from pippin.engines.language.drafters.heads import (
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache.layout import probe_prompt
 from pippin.engines.language.model.weights import cast_weights
+from pippin.engines.language.upstream.library import dequantize_model
 from pippin.engines.language.upstream.reading import reading_spelled_out
 from pippin.engines.language.vision.model import inner_of
 

@@ -8,7 +8,6 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.utils import dequantize_model
 from numpy.typing import NDArray
 from pippin_kernels import Encoder, EncoderLayer, Kernels
 
@@ -22,6 +21,7 @@ from pippin.engines.language.kernels.matrices import (
     sizes,
     why_no_matrix,
 )
+from pippin.engines.language.upstream.library import dequantize_model
 
 BERT = ("mlx_vlm.models.bert.bert", "mlx_vlm.models.xlm_roberta.xlm_roberta")
 MODERNBERT = "mlx_vlm.models.modernbert.modernbert"

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import mlx.nn as nn
-from huggingface_hub.errors import StrictDataclassError
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from pippin.config.repacked import is_repacked
 from pippin.core.published import object_in
@@ -143,6 +141,9 @@ def _activation(config: Config) -> str | None:
     part = config.get("vision_config")
     if not isinstance(part, dict) or "hidden_act" in part:
         return part.get("hidden_act") if isinstance(part, dict) else None
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
     with suppress(*UNREADABLE, StrictDataclassError):
         usual = CONFIG_MAPPING[config["model_type"]](vision_config=dict(part)).vision_config
         return getattr(usual, "hidden_act", None)

@@ -85,7 +85,7 @@ class Preparation:
             return own(image, size, wanted if threading.get_ident() == thread else resample, *given, **named)
 
         if wanted is not None:
-            PillowImage.Image.resize = resize  # type: ignore[method-assign]
+            PillowImage.Image.resize = resize  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:

@@ -126,8 +126,10 @@ class MediaProcessor(TextOnly):
         mlx_vlm.utils.get_model_and_args(config)
         opening: Any = AutoProcessor
         if config.get("model_type") == "pixtral":
+            from mlx_vlm.models.pixtral.processing_pixtral import PixtralProcessor
+
             # AutoProcessor goes by the type in the folder, which transformers 5 writes as llava.
-            from mlx_vlm.models.pixtral.processing_pixtral import PixtralProcessor as opening
+            opening = PixtralProcessor
         # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
         with in_older_files(folder) as files:
             self._processor = opening.from_pretrained(files, trust_remote_code=options.trust_remote_code)
