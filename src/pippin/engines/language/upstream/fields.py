@@ -28,7 +28,6 @@ COMPUTING = (
     "scale_attn_weights",
     "swiglu_alpha",
     "swiglu_limit",
-    "time_step_limit",
     "topk_method",
     "use_parallel_residual",
 )
@@ -66,7 +65,6 @@ def refuse_unread(config: Config, taken: Mapping[str, Any]) -> None:
         if name in taken or name not in usual or name not in config:
             continue
         value, default = config[name], usual[name]
-        default = list(default) if isinstance(default, tuple) else default
         if value == default or any(value in alike and default in alike for alike in (NEUTRAL, GELU)):
             continue
         raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
@@ -160,7 +158,12 @@ def _other_turns(config: Config) -> str:
     return "" if all(config.get("no_rope_layers") or []) else "no_rope_layers"
 
 
+NO_LIMITS = [0.0, float("inf")]
+
 SPECIAL: dict[str, Callable[[Config], str]] = {
+    "falcon_h1": lambda config: (
+        "" if list(config.get("time_step_limit") or NO_LIMITS) == NO_LIMITS else "time_step_limit"
+    ),
     "gpt_bigcode": lambda config: "" if config.get("multi_query", True) else "multi_query",
     "llama4_text": _other_turns,
 }
