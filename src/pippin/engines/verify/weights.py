@@ -52,8 +52,9 @@ def check(folder: Folder, progress: Progress = lambda done, total: None) -> Iter
             yield finding(code, count=len(names), name=names[0])
     yield from _layers_alike({name: look for name, look in matrices.items() if not look.blank})
     head = next((looks[name] for name in looks if HEAD.search(name)), None)
-    tied = head is not None and folder.embedding is not None and folder.field("tie_word_embeddings") is True
-    if tied and head.digest != looks[folder.embedding].digest:
+    embedding = looks.get(folder.embedding or "")
+    tied = folder.field("tie_word_embeddings") is True
+    if tied and head is not None and embedding is not None and head.digest != embedding.digest:
         yield finding("head-ignored")
 
 

@@ -80,7 +80,7 @@ def storing(change: Callable[[Any, Arrays], Arrays]) -> Callable[[Any, Mapping[s
     return made
 
 
-def with_epsilon(kind: type, field: str, usual: float) -> Callable[[Any, Mapping[str, Any]], None]:
+def with_epsilon(kind: Any, field: str, usual: float) -> Callable[[Any, Mapping[str, Any]], None]:
     """What gives a model's norms of this class the small number in a field of its configuration: `made` of a mend."""
 
     def made(model: Any, config: Mapping[str, Any]) -> None:
