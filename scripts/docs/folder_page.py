@@ -8,7 +8,7 @@ from pippin.engines.embeddings import ACTIVATIONS, MODES
 from pippin.engines.language.model.lora import MORE_THAN_PAIRS, OF_PAIRS
 from pippin.engines.language.upstream.fields import COMPUTING
 from pippin.engines.language.upstream.quantised import LEFT_FORMATS, LEFT_TO_LIBRARIES, METHODS
-from pippin.engines.language.vision.preprocessor import PIXELS, SIZES
+from pippin.engines.language.vision.preprocessor import PIXELS
 from pippin.engines.transcription import UNREAD
 from scripts.docs.marked import marked
 
@@ -69,8 +69,8 @@ def _table() -> str:
         (
             "`preprocessor_config.json`, or `image_processor` in `processor_config.json`",
             "by the family's processor in transformers or mlx-vlm; `resample`",
-            f"pictures are refused where that processor leaves it out: {_listed(PIXELS)}; named in the log: "
-            f"{_listed(SIZES)}; refused for Whisper where it is another: {_listed(UNREAD)}",
+            f"pictures are refused where that processor leaves it out: {_listed(PIXELS)}; refused for Whisper where it "
+            f"is another: {_listed(UNREAD)}",
         ),
     ]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

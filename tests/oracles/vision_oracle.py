@@ -25,6 +25,7 @@ SECTIONS = {
     "mrope_section": [1, 1, 2],
 }
 TEXT = [1, 5, 9, 14, 33, 2, 70]
+PARTS = ("text_config", "vision_config")
 LARGEST = 20_000_000  # parameters: a size that the family's own classes do not name has transformers' default
 
 
@@ -45,7 +46,12 @@ def write(folder: Path) -> None:
         described["model_type"] = "llava"
     # Published configurations have no other fields beside their parts.
     known = AutoConfig.for_model(described["model_type"]).to_dict().keys()
-    config = AutoConfig.for_model(**{name: value for name, value in described.items() if name in known})
+    given = {name: value for name, value in described.items() if name in known}
+    if text is None and "text_config" in known:  # the fields of the text model lie beside its parts
+        given["text_config"] = {
+            name: described[name] for name in described if name != "model_type" and name not in PARTS
+        }
+    config = AutoConfig.for_model(**given)
     if kind == "paddleocr_vl":  # as the published one says
         config.tie_word_embeddings = config.get_text_config().tie_word_embeddings = False
     with torch.device("meta"):

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from pippin.catalog.folder_files import Json, find_json, table, text, whole
+from pippin.catalog.folder_files import Json, text, whole
 from pippin.catalog.names import is_repository
 from pippin.core.models import Companion
+from pippin.core.published import find_json, table
 
 WEIGHTS: Final = ("*.safetensors", "*.json")
 TOKENIZER: Final = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "config.json")

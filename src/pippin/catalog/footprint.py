@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from pippin.catalog.folder_files import Json, find_json, table, whole
+from pippin.catalog.folder_files import Json, whole
 from pippin.catalog.info import RECURRENT, is_full
 from pippin.config.accelerator import accelerator, device_memory, has_cpu_kernels
 from pippin.config.options.model import ModelOptions, cache_bits, machines_of
 from pippin.config.repacked import expert_files, expert_memory, is_repacked
 from pippin.core.models import ModelInfo, ModelKind
+from pippin.core.published import find_json, table
 from pippin.core.safetensors import StoredArray, find_header
 
 PROCESS_BYTES: Final = 200 * 1024**2  # Python, libraries and tokenizer of a worker

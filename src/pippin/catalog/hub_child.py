@@ -21,10 +21,11 @@ from huggingface_hub import constants, get_token
 from huggingface_hub.utils import filter_repo_objects
 
 from pippin.catalog.download import Download, Fetched, Line, Progressed, Refused
-from pippin.catalog.folder_files import table, whole
+from pippin.catalog.folder_files import whole
 from pippin.catalog.hub_files import HubFiles, TransferError, safe_name
 from pippin.catalog.scan import hub_folder
 from pippin.core.decoding import from_json
+from pippin.core.published import table
 
 WANTED: Final = (
     "*.safetensors",

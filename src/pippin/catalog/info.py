@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from pippin.catalog.companions import companions_of
-from pippin.catalog.folder_files import Json, broken, find_json, find_text, real, table, text, whole
+from pippin.catalog.folder_files import Json, find_text, real, text, whole
 from pippin.catalog.kinds import hears, kind_of, other_sound, sees, watches
 from pippin.catalog.names import is_repository
 from pippin.core import parameters as p
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelInfo, ModelKind
-from pippin.core.published import mistaken
+from pippin.core.published import broken, find_json, mistaken, table
 from pippin.core.requests import Sampling
 from pippin.core.safetensors import index_of, missing_shards
 

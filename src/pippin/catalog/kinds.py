@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 from typing import Final
 
-from pippin.catalog.folder_files import Json, table, text
+from pippin.catalog.folder_files import Json, text
 from pippin.core.models import ModelKind
+from pippin.core.published import table
 
 ENCODERS: Final = frozenset(
     {

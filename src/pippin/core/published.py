@@ -3,9 +3,13 @@ called."""
 
 import json
 import re
+import stat
 from pathlib import Path
 from typing import Any, Final
 
+from pippin.core.errors import ServerError
+
+LARGEST: Final = 32 * 1024 * 1024  # bytes of a file that is read whole
 FLOAT: Final = "__float__"
 FLOATS: Final = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
 """Numbers that JSON does not have. Python writes them bare, transformers as `{"__float__": "Infinity"}`."""
@@ -36,6 +40,35 @@ def object_in(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def find_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None if there is no such file. Raises `ServerError` for any other content."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would block, and a device has no end
+            raise broken(path, "is no ordinary file")
+        if status.st_size > LARGEST:
+            raise broken(path, "is too large to be read")
+        document = from_published(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise broken(path, f"cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise broken(path, mistaken(path) or "is not JSON: fetch it again") from error
+    if not isinstance(document, dict):
+        raise broken(path, "does not hold a JSON object")
+    return document
+
+
+def broken(path: Path, what: str) -> ServerError:
+    return ServerError("load_failed", f"{path.name} of the model {name_of(path.parent)} {what}.")
+
+
+def table(value: object) -> dict[str, Any]:
+    """A JSON object; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
 
 
 def name_of(folder: Path) -> str:

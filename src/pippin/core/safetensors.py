@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -33,30 +33,28 @@ class Header(Struct, frozen=True):
         return self.size + max((array.data_offsets[1] for array in self.arrays.values()), default=0)
 
 
-def read_header(file: BinaryIO) -> Header | None:
-    """The header of a file opened at its beginning; None if it is damaged. Raises `OSError`."""
-    length = int.from_bytes(file.read(8), "little")
-    if length > LARGEST_HEADER:
-        return None
-    try:
-        listed = from_json(file.read(length), dict[str, Any])
-        told = listed.pop("__metadata__", None)  # MLX writes null where there is nothing to tell
-        texts = told.items() if isinstance(told, dict) else ()
-        metadata = {name: text for name, text in texts if isinstance(text, str)}
-        return Header(convert(listed, dict[str, StoredArray]), 8 + length, metadata)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
 def find_header(path: Path) -> Header | None:
     """The header of a file; None if it is damaged or cannot be read."""
     try:
         if not path.is_file():  # opening a pipe would block
             return None
         with path.open("rb") as file:
-            return read_header(file)
-    except OSError:
+            length = int.from_bytes(file.read(8), "little")
+            listed = from_json(file.read(length), dict[str, Any]) if length <= LARGEST_HEADER else None
+        if listed is None:
+            return None
+        told = listed.pop("__metadata__", None)  # MLX writes null where there is nothing to tell
+        texts = told.items() if isinstance(told, dict) else ()
+        metadata = {name: text for name, text in texts if isinstance(text, str)}
+        return Header(convert(listed, dict[str, StoredArray]), 8 + length, metadata)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def find_whole(path: Path) -> Header | None:
+    """The header of a file that has all of its arrays; None for any other. Raises `OSError`."""
+    header = find_header(path)
+    return header if header is not None and path.stat().st_size >= header.file_size else None
 
 
 INDEX: Final = "model.safetensors.index.json"
@@ -120,8 +118,7 @@ def _tensors(files: Iterable[Path]) -> dict[str, Path]:
     """The file of each tensor; the last one where several hold it."""
     found: dict[str, Path] = {}
     for path in files:
-        with path.open("rb") as file:
-            header = read_header(file)
+        header = find_header(path)
         found |= dict.fromkeys(header.arrays if header is not None else (), path)
     return found
 

@@ -23,6 +23,7 @@ from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Embedded, Event, Failed
 from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.published import find_json
 from pippin.core.tasks import Conversation, Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.conversations import ConversationPreparer, ConversationStates
@@ -38,7 +39,6 @@ from pippin.engines.encoding import (
     gathered,
     load_encoder,
     padded,
-    read_json,
 )
 from pippin.engines.language.model.encoders import (
     arrays_aside,
@@ -144,7 +144,7 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
             case "Transformer" | "Dropout":  # the model itself, and what acts in training alone
                 pass
             case "Pooling":
-                modes = _modes(folder.name, read_json(path / "config.json"))
+                modes = _modes(folder.name, (find_json(path / "config.json") or {}))
             case "Normalize":
                 steps.append(normalized)
             case "Dense" if beside and not (path / "model.safetensors").exists():
@@ -172,7 +172,7 @@ def _modes(name: str, config: dict[str, Any]) -> tuple[str, ...]:
 
 def _dense(name: str, folder: Path) -> Step:
     """sentence-transformers' Dense: a linear layer and an activation. Raises `ServerError("load_failed")`."""
-    config, arrays = read_json(folder / "config.json"), _arrays(name, folder, "linear.weight")
+    config, arrays = (find_json(folder / "config.json") or {}), _arrays(name, folder, "linear.weight")
     activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
     source = config.get("module_input_name", "sentence_embedding")
     if activation not in ACTIVATIONS or source != "sentence_embedding":
@@ -222,7 +222,7 @@ class EmbeddingPreparer:
         refuse_unknown(spec.info.id, str(self.tokenizer.config.get("model_type")))
         self.threads = spec.threads or os.cpu_count() or 1
         self._overflow = options.embedding_overflow
-        settings = read_json(folder / "config_sentence_transformers.json")
+        settings = find_json(folder / "config_sentence_transformers.json") or {}
         prompts = settings.get("prompts") or {}
         self._prompts: dict[str, str] = {str(k): str(v) for k, v in prompts.items()}
         self._by_purpose = {name.lower(): text for name, text in self._prompts.items()}

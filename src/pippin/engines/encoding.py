@@ -20,7 +20,7 @@ from pippin.config.options.model import CpuActivations, ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
-from pippin.core.published import from_published, name_of
+from pippin.core.published import find_json, name_of
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.kernels import ways
@@ -215,14 +215,14 @@ class EncodingTokenizer:
         self._plain = Tokenizer.from_str(self._tokenizer.to_str())
         # Special tokens that a client's text spells are encoded as text.
         self._plain.encode_special_tokens = True
-        self.config = read_json(folder / "config.json")
+        self.config = find_json(folder / "config.json") or {}
         size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         rows = (self.config.get("text_config") or self.config).get("vocab_size")
         self.vocabulary = min(size, rows) if isinstance(rows, int) else size
-        sentences = read_json(folder / "sentence_bert_config.json")
+        sentences = find_json(folder / "sentence_bert_config.json") or {}
         self.limit = limit or self._own_limit(sentences)
         self._lower = bool(sentences.get("do_lower_case"))
-        settings = read_json(folder / "tokenizer_config.json")
+        settings = find_json(folder / "tokenizer_config.json") or {}
         pad = settings.get("pad_token")
         pad = pad.get("content") if isinstance(pad, dict) else pad
         self.pad = (self._tokenizer.token_to_id(pad) if isinstance(pad, str) else None) or 0
@@ -290,19 +290,6 @@ class EncodingTokenizer:
                     param,
                 )
         return EncoderInput(tokens)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of a model folder; a missing file is an empty one. Raises `ServerError("load_failed")`."""
-    if not path.exists():
-        return {}
-    try:
-        found = from_published(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ServerError(
-            "load_failed", f"{path.name} of {name_of(path.parent)} can't be read: {error}"
-        ) from error
-    return found if isinstance(found, dict) else {}
 
 
 def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: int) -> nn.Module:

@@ -85,8 +85,9 @@ def _formats(catalog: "Catalog", info: "ModelInfo") -> dict[str, str]:
     """A model's formats of tool calls and reasoning: set by the operator, else detected from its chat template."""
     if info.kind != "language" or not info.path:
         return {}
-    from pippin.catalog.folder_files import find_json, find_text
+    from pippin.catalog.folder_files import find_text
     from pippin.catalog.info import chat_templates
+    from pippin.core.published import find_json
     from pippin.output import formats
 
     folder, options = Path(info.path), catalog.options_for(info)

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from pippin.core.published import table as object_of
 from pippin.engines.language.kept import kept
 
 Config = dict[str, Any]
@@ -137,7 +138,7 @@ def _of_full_layers(config: Mapping[str, Any]) -> Config:
 def rotary_tables(config: Mapping[str, Any]) -> dict[str, Config]:
     """The rotary settings by type of layer, `full_attention` alone where all layers have the same; empty for a
     configuration that has none in a table. Types whose layers have no positions are left out."""
-    scaling, parameters = (_table(config.get(name)) for name in ("rope_scaling", "rope_parameters"))
+    scaling, parameters = (object_of(config.get(name)) for name in ("rope_scaling", "rope_parameters"))
     by_type = {name: dict(value) for name, value in parameters.items() if isinstance(value, dict)}
     if by_type:
         if "full_attention" in by_type:
@@ -148,10 +149,6 @@ def rotary_tables(config: Mapping[str, Any]) -> dict[str, Config]:
         return {}
     theta = {name: value for name, value in parameters.items() if name in BESIDE}
     return {"full_attention": {**theta, **main}}
-
-
-def _table(value: Any) -> Config:
-    return value if isinstance(value, dict) else {}
 
 
 def scaling_of(table: Mapping[str, Any], config: Mapping[str, Any]) -> Config:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
+from pippin.core.published import table
 from pippin.core.verification import Finding
 from pippin.engines.language.upstream.library import get_classes
 from pippin.engines.verify.findings import finding
@@ -67,8 +68,8 @@ def _shards(folder: Folder) -> Iterator[Finding]:
 
 def _rope(folder: Folder) -> Iterator[Finding]:
     config = folder.text
-    new, old = _table(config.get("rope_parameters")), _table(config.get("rope_scaling"))
-    new = _table(new.get("full_attention")) or new
+    new, old = table(config.get("rope_parameters")), table(config.get("rope_scaling"))
+    new = table(new.get("full_attention")) or new
     pairs = {
         "rope_theta": (config.get("rope_theta"), new.get("rope_theta")),
         "factor": (old.get("factor"), new.get("factor")),
@@ -81,7 +82,7 @@ def _rope(folder: Folder) -> Iterator[Finding]:
 
 
 def _quantisation(folder: Folder) -> Iterator[Finding]:
-    settings = _table(folder.config.get("quantization")) or _table(folder.config.get("quantization_config"))
+    settings = table(folder.config.get("quantization")) or table(folder.config.get("quantization_config"))
     packed = [name.removesuffix(".scales") for name in folder.tensors if name.endswith(".scales")]
     if {"bits", "group_size"} <= settings.keys() and "quant_method" not in settings and not packed:
         yield finding("quantisation-absent", bits=settings["bits"])
@@ -149,7 +150,3 @@ def _unread(folder: Folder) -> Iterator[Finding]:
         yield finding("field-unread", fields=grave, type=kind)
     elif unread:
         yield finding("field-unread", "note", fields=unread, type=kind)
-
-
-def _table(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pippin.core.published import object_in
-from pippin.core.safetensors import INDEX, Header, StoredArray, find_header
+from pippin.core.safetensors import INDEX, Header, StoredArray, find_whole
 from pippin.engines.language.upstream.stored import EMBEDDING, OF_MEDIA
 
 Json = dict[str, Any]
@@ -33,7 +33,7 @@ class Folder:
             generation=object_in(path / "generation_config.json"),
             tokenizer=object_in(path / "tokenizer_config.json"),
             index=dict(index["weight_map"]) if isinstance(index.get("weight_map"), dict) else None,
-            headers={file.name: _header(file) for file in sorted(path.glob("model*.safetensors"))},
+            headers={file.name: find_whole(file) for file in sorted(path.glob("model*.safetensors"))},
         )
 
     @property
@@ -68,14 +68,3 @@ class Folder:
     def rows(self) -> int | None:
         """How many tokens have an embedding."""
         return None if self.embedding is None else self.tensors[self.embedding][1].shape[0]
-
-
-def ids_of(*found: Any) -> frozenset[int]:
-    """The ids in fields that hold an id, a list of ids or nothing."""
-    flat = [each for entry in found for each in (entry if isinstance(entry, list) else [entry])]
-    return frozenset(each for each in flat if isinstance(each, int))
-
-
-def _header(path: Path) -> Header | None:
-    header = find_header(path)
-    return header if header is not None and path.stat().st_size >= header.file_size else None

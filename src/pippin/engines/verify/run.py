@@ -3,6 +3,7 @@
 import platform
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -29,8 +30,7 @@ LEFT_OUT: Final = "the model has no chat template"
 
 def verify(spec: WorkerSpec, asked: Verification, tell: Tell) -> Report:
     """Check the sections that are asked for. Raises `ServerError` for a model to compare with that can't be loaded."""
-    other = Others() if asked.against is None else _measured(spec, asked, tell)
-    verifier = Verifier(spec, asked, tell, other)
+    verifier = Verifier(spec, asked, tell, _measured(spec, asked, tell))
     return Report(
         model=spec.info.id,
         folder=spec.info.path or "",
@@ -41,17 +41,17 @@ def verify(spec: WorkerSpec, asked: Verification, tell: Tell) -> Report:
     )
 
 
+@dataclass(frozen=True)
 class Others:
     """What was measured of the model to compare with."""
 
-    def __init__(self, counts: tools.Counts | None = None, answers: questions.Answers | None = None) -> None:
-        self.counts = counts
-        self.answers = answers
+    counts: tools.Counts | None = None
+    answers: questions.Answers | None = None
 
 
 def _measured(spec: WorkerSpec, asked: Verification, tell: Tell) -> Others:
     """Measure the other model, which is closed again before the model itself takes memory."""
-    if not {"tools", "questions"} & set(asked.sections):
+    if asked.against is None or not {"tools", "questions"} & set(asked.sections):
         return Others()
     tell(Step(0, 0, "asking the other model"))
     served = Served.open(replace(spec, info=ModelInfo(id="other", kind="language", path=asked.against)))

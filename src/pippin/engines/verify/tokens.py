@@ -5,9 +5,9 @@ from functools import cache
 from typing import Any
 
 from pippin.core.verification import Finding
-from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.text.tokenizer import Tokenizer, ids_in
 from pippin.engines.verify.findings import data, finding
-from pippin.engines.verify.folder import Folder, ids_of
+from pippin.engines.verify.folder import Folder
 
 ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\u00a0": "\u00a0", r"\u2003": "\u2003"}
 
@@ -62,7 +62,7 @@ def _added(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
 def _starts(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
     if tokenizer.bos is None:
         return
-    said = ids_of(folder.field("bos_token_id"), folder.generation.get("bos_token_id"))
+    said = ids_in(folder.field("bos_token_id"), folder.generation.get("bos_token_id"))
     if said - {tokenizer.bos}:
         yield finding("bos-disagrees", own=tokenizer.bos, said=sorted(said))
     if tokenizer.encode("a", add_special_tokens=True)[:2] == [tokenizer.bos] * 2:
@@ -70,8 +70,8 @@ def _starts(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
 
 
 def _ends(folder: Folder, tokenizer: Tokenizer, turn_end: str) -> Iterator[Finding]:
-    generation = ids_of(folder.generation.get("eos_token_id"))
-    others = ids_of(
+    generation = ids_in(folder.generation.get("eos_token_id"))
+    others = ids_in(
         folder.config.get("eos_token_id"),
         folder.text.get("eos_token_id"),
         tokenizer.backend.token_to_id(tokenizer.special_names.get("eos_token", "")),

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from pippin.core.safetensors import StoredArray
 from pippin.core.verification import Finding
-from pippin.engines.verify.files import LAYER, arguments_of
+from pippin.engines.language.upstream.stored import HEAD
+from pippin.engines.verify.files import LAYER
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.folder import Folder
 
@@ -50,12 +51,11 @@ def check(folder: Folder, progress: Progress = lambda done, total: None) -> Iter
         if names:
             yield finding(code, count=len(names), name=names[0])
     yield from _layers_alike({name: look for name, look in matrices.items() if not look.blank})
-    head = next((name for name in looks if re.search(r"(?:^|\.)lm_head\.weight$", name)), None)
-    if head is not None and folder.embedding is not None and folder.field("tie_word_embeddings") is True:
-        # Other architectures have one way alone, or go by what the files hold.
-        goes_by_field = "tie_word_embeddings" in arguments_of(folder)
-        if goes_by_field and looks[head].digest != looks[folder.embedding].digest:
-            yield finding("head-ignored")
+    head = next((looks[name] for name in looks if HEAD.search(name)), None)
+    embedding = looks.get(folder.embedding or "")
+    tied = folder.field("tie_word_embeddings") is True
+    if tied and head is not None and embedding is not None and head.digest != embedding.digest:
+        yield finding("head-ignored")
 
 
 def look_at(folder: Folder, name: str) -> Look:

@@ -18,7 +18,6 @@ from tests.engines.language.kv_cache.test_glm5_next import glm5_next
 from tests.engines.language.kv_cache.test_pooling import V4
 from tests.engines.language.kv_cache.test_qwen4_exp import qwen4_exp
 from tests.engines.language.vision.any_family import Family, write
-from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.tiny_models import ARCHITECTURES, ODD_ONES, TinyModels
 
 SLACK = 7
@@ -27,7 +26,6 @@ OF_MLX_VLM: dict[str, Callable[[], Family]] = {
     "deepseek_v4": lambda: V4,
     "glm5_next": glm5_next,
     "qwen4_exp": qwen4_exp,
-    "inkling": lambda: FAMILIES["inkling"],
 }
 """With kinds of cache that no architecture of mlx-lm has."""
 

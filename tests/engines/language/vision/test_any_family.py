@@ -68,7 +68,6 @@ JOINT = {
         "deepseekocr_2",
         "got",
         "idefics2",
-        "inkling",
         "internvl",
     ),
     *(

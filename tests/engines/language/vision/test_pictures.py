@@ -1,8 +1,10 @@
 """Pictures that strangers send: what is read, and what is refused with a sentence, by the model itself too."""
 
 import io
+import json
 import struct
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +18,14 @@ from pippin.core.conversation import Image, Inline
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Finished
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.vision.preprocessor import other_pixels, other_sizes
+from pippin.engines.language.vision.preprocessor import Preparation, other_pixels
 from pippin.engines.language.vision.processing import resized
 from pippin.engines.language.vision.tiles import TileProcessor, best_canvas, canvases
 from pippin.engines.pictures import MOST_PIXELS, decode
 from tests.engines.language.vision.any_family import write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.test_any_family import import_torchvision
-from tests.engines.language.vision.tiny_vision_models import picture
+from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.engines.language.vision.vision_bench import VisionBench
 
 WHERE = "messages[0].content[1]"
@@ -306,13 +308,59 @@ PREPARES = SimpleNamespace(
     ("said", "told"),
     [
         ({"size": 448, "image_mean": [0.5, 0.5, 0.5], "do_resize": True}, []),
-        ({"size": {"shortest_edge": 336}}, ["size"]),
-        ({"image_mean": [0.48, 0.46, 0.41], "min_pixels": 448}, ["image_mean"]),
+        ({"image_mean": [0.48, 0.46, 0.41]}, ["image_mean"]),
         ({"do_resize": False}, ["do_resize"]),
         ({"rescale_factor": 0.00392156862745098, "do_rescale": True, "do_normalize": True}, []),
         ({"rescale_factor": 0.0078, "do_normalize": False}, ["do_normalize", "rescale_factor"]),
-        ({"max_pixels": 1 << 20, "min_pixels": 64, "image_processor_type": "X"}, ["max_pixels"]),
     ],
 )  # fmt: skip
 def test_what_a_processor_has_not_so_is_named(said: dict[str, Any], told: list[str]) -> None:
-    assert other_pixels(said, PREPARES) + other_sizes(said, PREPARES) == told
+    assert other_pixels(said, PREPARES) == told
+
+
+def test_settings_of_pictures_are_read_from_transformers_5_s_file_as_from_the_older_one(
+    tmp_path: Path,
+) -> None:
+    def write_model(name: str, *, nested: bool) -> Path:
+        folder = tiny_vision_model("qwen2_vl", tmp_path / name)
+        said = json.loads((folder / "preprocessor_config.json").read_text()) | {
+            "resample": 0,
+            "image_mean": [0.1, 0.3, 0.6],
+        }
+        (folder / "preprocessor_config.json").write_text(json.dumps(said))
+        if nested:
+            (folder / "preprocessor_config.json").unlink()
+            kept = json.loads((folder / "processor_config.json").read_text())
+            (folder / "processor_config.json").write_text(json.dumps({**kept, "image_processor": said}))
+        return folder
+
+    def pixels(folder: Path) -> Any:
+        before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+        media = VisionBench(folder).job("a", picture(60, 28, 1), "What?").media
+        assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+        return media.gathered("pixel_values")
+
+    older, newer = (pixels(write_model(name, nested=name == "newer")) for name in ("older", "newer"))
+    assert np.array_equal(older, newer)
+    assert not np.allclose(older, pixels(tiny_vision_model("qwen2_vl", tmp_path / "usual")))
+
+
+def test_a_picture_is_refused_where_the_processor_leaves_a_field_out(tmp_path: Path) -> None:
+    folder = tiny_vision_model("qwen2_vl", tmp_path / "m")
+    said = json.loads((folder / "preprocessor_config.json").read_text())
+    (folder / "preprocessor_config.json").write_text(json.dumps({**said, "do_resize": False}))
+    bench = VisionBench(folder)
+    with pytest.raises(ServerError, match="leaves out do_resize") as caught:
+        bench.job("a", picture(60, 28, 1), "What?")
+    assert (caught.value.report.kind, caught.value.report.param) == ("unsupported", "messages[0].content[0]")
+    assert bench.job("b", "What?").media is None
+
+
+def test_pictures_are_resized_by_the_folder_s_filter_in_the_thread_that_prepares_them() -> None:
+    small = Pictures.linear_gradient("L").resize((9, 9))
+    own, nearest = (small.resize((30, 30), each) for each in (Pictures.Resampling.BICUBIC, 0))
+    with Preparation(resample=0).applied():
+        assert small.resize((30, 30), Pictures.Resampling.BICUBIC) == nearest
+        with ThreadPoolExecutor(1) as others:
+            assert others.submit(small.resize, (30, 30), Pictures.Resampling.BICUBIC).result() == own
+    assert small.resize((30, 30), Pictures.Resampling.BICUBIC) == own

@@ -14,7 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.base import create_attention_mask
 
-from pippin.core.safetensors import read_header
+from pippin.core.safetensors import find_header
 from pippin.engines.language.drafters.heads import DraftHead
 from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin, new_prompt_cache
 from pippin.engines.language.kv_cache.slots import PromptCache
@@ -121,8 +121,7 @@ def _stored(folder: Path, config: Config) -> Iterator[tuple[Path, dict[str, str]
     the layer."""
     prefix = prefix_of(config)
     for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            header = read_header(file)
+        header = find_header(path)
         names = header.arrays if header else ()
         found = {name: name.removeprefix(prefix) for name in names if name.startswith(prefix)}
         if found:

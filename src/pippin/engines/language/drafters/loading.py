@@ -13,7 +13,7 @@ from mlx.utils import tree_flatten
 
 from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
-from pippin.core.published import from_published, name_of
+from pippin.core.published import find_json, name_of
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.configuration import spelled_out
 from pippin.engines.language.drafters import layers
@@ -126,15 +126,10 @@ def _configuration(folder: Path) -> dict[str, Any]:
             else f"fetch it by `pippin pull {folder}`"
         )
         raise ServerError("load_failed", f"The draft model {str(folder)!r} is not here: {way_out}.", OPTION)
-    try:
-        config = from_published((folder / "config.json").read_bytes())
-    except (OSError, ValueError) as error:
-        message = (
-            f"The draft model {name_of(folder)!r} has no readable config.json: {error}. Download it again."
-        )
-        raise ServerError("load_failed", message, OPTION) from error
-    if not isinstance(config, dict):
-        raise ServerError("load_failed", f"The config.json of {name_of(folder)!r} is no object.", OPTION)
+    config = find_json(folder / "config.json")
+    if config is None:
+        message = f"The draft model {name_of(folder)!r} has no config.json. Download it again."
+        raise ServerError("load_failed", message, OPTION)
     return spelled_out(config)
 
 

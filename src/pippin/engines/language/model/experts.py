@@ -13,7 +13,7 @@ from pippin.config.errors import install_command
 from pippin.config.repacked import ExpertMemory, expert_files, expert_memory, expert_paths, is_repacked
 from pippin.core.errors import ServerError
 from pippin.core.models import ExpertStats, ModelInfo
-from pippin.core.safetensors import read_header
+from pippin.core.safetensors import find_whole
 from pippin.engines.language.vision import checkpoint
 
 OPTION = "expert_cache_gb"
@@ -43,7 +43,7 @@ def memory_for_experts(info: ModelInfo, wanted_gb: float | None, there: int) -> 
             f"the installed mlx-vlm has no model of the architecture {info.architecture!r} that writes text"
         )
         raise _refused(info, f"it was repacked by mlx_vlm.moe_offload, and {known}")
-    damaged = next((path for path in expert_paths(folder) if not _is_whole(path)), None)
+    damaged = next((path for path in expert_paths(folder) if not find_whole(path)), None)
     if damaged is not None:
         raise _refused(info, f"{damaged.name} of its experts is cut off: copy or repack it again")
     wanted = None if wanted_gb is None else int(wanted_gb * 1e9)
@@ -62,12 +62,6 @@ def refuse_repacked(info: ModelInfo) -> None:
 
 def _refused(info: ModelInfo, reason: str) -> ServerError:
     return ServerError("load_failed", f"The model {info.id!r} cannot be loaded: {reason}.", OPTION)
-
-
-def _is_whole(path: Path) -> bool:
-    with path.open("rb") as file:
-        header = read_header(file)
-    return header is not None and path.stat().st_size >= header.file_size
 
 
 def held_bytes(model: nn.Module) -> int:

@@ -7,7 +7,6 @@ Other adapters that the libraries can apply (DoRA, adapters of embeddings and ex
 the model, if there is only one adapter.
 """
 
-import json
 import logging
 import os
 import re
@@ -22,7 +21,8 @@ import numpy as np
 from mlx.utils import tree_unflatten
 
 from pippin.core.errors import ServerError
-from pippin.core.safetensors import StoredArray, read_header
+from pippin.core.published import object_in
+from pippin.core.safetensors import StoredArray, find_header
 from pippin.engines.language.kernels.ways import decoder_in
 
 log = logging.getLogger(__name__)
@@ -268,10 +268,7 @@ def is_low_rank(folder: str) -> bool:
     """Whether an adapter is plain LoRA on linear layers, by the headers of its files, or cannot be read. The library
     must apply any other, such as one of embeddings or experts."""
     place = Path(folder).expanduser()
-    try:
-        config = json.loads((place / "adapter_config.json").read_bytes())
-    except (OSError, ValueError):
-        return True
+    config = object_in(place / "adapter_config.json")
     return _method(config) == "lora" and all(
         len(array.shape) == 2 and ".layers." in f".{name}" for name, array in _stored(place).items()
     )
@@ -279,11 +276,7 @@ def is_low_rank(folder: str) -> bool:
 
 def _stored(folder: Path) -> dict[str, StoredArray]:
     """The arrays of an adapter, by the header of its file; none if that cannot be read."""
-    try:
-        with _file_of(folder).open("rb") as file:
-            header = read_header(file)
-    except OSError:
-        return {}
+    header = find_header(_file_of(folder))
     return {} if header is None else header.arrays
 
 
@@ -294,10 +287,9 @@ def _file_of(folder: Path) -> Path:
 
 def _read(name: str, folder: Path) -> dict[str, _Addition]:
     """Read an adapter of mlx-lm, mlx-vlm or PEFT: its additions by the path of the layer."""
-    try:
-        config = json.loads((folder / "adapter_config.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise _refused(name, f"{folder} has no readable adapter_config.json ({error})") from error
+    config = object_in(folder / "adapter_config.json")
+    if not config:
+        raise _refused(name, f"{folder} has no readable adapter_config.json")
     if (method := _method(config)) != "lora":
         raise _refused(name, f"it is of type {method}, and only LoRA is supported")
     path = _file_of(folder)

@@ -16,8 +16,8 @@ from mlx.utils import tree_flatten
 from pippin.config.repacked import RESIDENT, ExpertMemory, is_repacked
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.core.published import from_published, mistaken
-from pippin.core.safetensors import read_header
+from pippin.core.published import find_json, mistaken
+from pippin.core.safetensors import find_header
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.kernels import ways
@@ -159,14 +159,9 @@ def drop_unused_arrays() -> None:
 
 def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
     """Raises `ServerError` for a folder without a usable config.json, or with model code that is not trusted."""
-    try:
-        config = from_published((folder / "config.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise ServerError(
-            "load_failed", f"The model {info.id!r} has no readable config.json: {error}. Download it again."
-        ) from error
-    if not isinstance(config, dict) or "model_type" not in config:
-        raise ServerError("load_failed", f"The config.json of {info.id!r} names no model_type.")
+    config = find_json(folder / "config.json") or {}
+    if "model_type" not in config:
+        raise ServerError("load_failed", f"The config.json of {info.id!r} is missing or names no model_type.")
     # An `auto_map` alone is harmless: it is code for another library, which is never run here.
     if config.get("model_file") is not None and not trusted:
         raise ServerError(
@@ -196,8 +191,7 @@ def refuse_unreadable(info: ModelInfo, folder: Path) -> None:
 
 def _broken(path: Path) -> str | None:
     """What is wrong with a safetensors file by its header, as the end of a sentence."""
-    with path.open("rb") as file:
-        header = read_header(file)
+    header = find_header(path)
     size = path.stat().st_size
     if header is None:
         return "has a damaged header: fetch it again"

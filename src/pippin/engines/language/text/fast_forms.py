@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, decoders, models
 
+from pippin.core.published import object_in
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -25,7 +27,7 @@ def open_fast_form(folder: Path) -> "PreTrainedTokenizerBase | None":
     """
     if (folder / PLAMO_VOCABULARY).exists():
         return _plamo(folder)
-    if _json(folder / "config.json").get("model_type") in PLAIN_SENTENCEPIECE:
+    if object_in(folder / "config.json").get("model_type") in PLAIN_SENTENCEPIECE:
         from transformers import PreTrainedTokenizerFast
 
         opened: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
@@ -40,7 +42,7 @@ def _plamo(folder: Path) -> "PreTrainedTokenizerBase":
     into bytes. A line of the vocabulary is `[piece, score, kind, ...]`."""
     from transformers import PreTrainedTokenizerFast
 
-    config = _json(folder / "tokenizer_config.json")
+    config = object_in(folder / "tokenizer_config.json")
     names: dict[str, str] = {
         "unk_token": "<|plamo:unk|>",
         "bos_token": "<|plamo:bos|>",
@@ -71,8 +73,3 @@ def _plamo(folder: Path) -> "PreTrainedTokenizerBase":
 def _content(token: Any) -> str:
     """The text of a special token, which is a string or an object."""
     return str(token["content"] if isinstance(token, dict) else token)
-
-
-def _json(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(file.read_bytes()) if file.exists() else {}
-    return found

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
 from pippin.core.parameters import APPLIED, left_out
-from pippin.core.published import from_published, mistaken, name_of
+from pippin.core.published import find_json, mistaken, name_of
 from pippin.engines.language.kept import files_of, kept
 from pippin.engines.language.text.fast_forms import open_fast_form
 
@@ -355,7 +355,8 @@ class Tokenizer:
         except Exception as error:
             # tokenizers raises bare `Exception` for a file that it can't read.
             raise ServerError("load_failed", _unread(folder, error)) from error
-        config, generation = _read(folder / "config.json"), _read(folder / "generation_config.json")
+        config = find_json(folder / "config.json") or {}
+        generation = find_json(folder / "generation_config.json") or {}
         if names := left_out(generation):
             log.warning("generation_config.json sets %s, which change no answer here", ", ".join(names))
         text_config = config.get("text_config") or {}
@@ -363,7 +364,7 @@ class Tokenizer:
         ends = (read.eos, generation.get("eos_token_id"), config.get("eos_token_id"))
         return cls(
             backend,
-            eos=_ids((*ends, text_config.get("eos_token_id"))),
+            eos=ids_in(*ends, text_config.get("eos_token_id")),
             bos=read.bos,
             vocab_size=text_config.get("vocab_size") or config.get("vocab_size"),
             special_names=read.special_names,
@@ -497,18 +498,6 @@ def _from_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
         return load(config=PretrainedConfig())
 
 
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        found = from_published(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ServerError(
-            "load_failed", f"{path.name} of this model is not readable JSON: {error}."
-        ) from error
-    return found if isinstance(found, dict) else {}
-
-
 def _unread(folder: Path, error: Exception) -> str:
     """What is told of a tokenizer that can't be read."""
     for path in (folder / "tokenizer.json", folder / "tokenizer.model", folder / "tokenizer_config.json"):
@@ -520,7 +509,8 @@ def _unread(folder: Path, error: Exception) -> str:
     )
 
 
-def _ids(found: Iterable[int | list[int] | None]) -> frozenset[int]:
+def ids_in(*found: Any) -> frozenset[int]:
+    """The ids in fields that hold an id, a list of ids or nothing."""
     flat = [number for entry in found for number in (entry if isinstance(entry, list) else [entry])]
     return frozenset(number for number in flat if isinstance(number, int))
 

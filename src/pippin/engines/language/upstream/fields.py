@@ -18,10 +18,15 @@ COMPUTING = (
     "final_logit_softcapping",
     "hidden_act",
     "hidden_activation",
+    "mamba_hidden_act",
+    "mlp_hidden_act",
     "moe_router_logit_softcapping",
+    "norm_topk_prob",
     "qk_layernorm",
     "rope_interleave",
     "scale_attn_by_inverse_layer_idx",
+    "scale_attn_weights",
+    "swiglu_alpha",
     "swiglu_limit",
     "topk_method",
     "use_parallel_residual",
@@ -60,7 +65,7 @@ def refuse_unread(config: Config, taken: Mapping[str, Any]) -> None:
         if name in taken or name not in usual or name not in config:
             continue
         value, default = config[name], usual[name]
-        if (value in NEUTRAL and default in NEUTRAL) or value == default or {value, default} <= {*GELU}:
+        if value == default or any(value in alike and default in alike for alike in (NEUTRAL, GELU)):
             continue
         raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
     if kind in SPECIAL and (name := SPECIAL[kind](config)):
@@ -85,14 +90,11 @@ def _pattern(config: Config) -> Config:
     return {} if not name or told else {name: types.index("full_attention") + 1}
 
 
-def _renamed(kinds: Mapping[str, str]) -> Callable[[Config], Config]:
-    """`layer_types` with other names for some types of layers."""
-
-    def rename(config: Config) -> Config:
-        types = config.get("layer_types")
-        return {} if types is None else {"layer_types": [kinds.get(each, each) for each in types]}
-
-    return rename
+def _granite(config: Config) -> Config:
+    """The types of layers under the names that mlx-lm's class has for them."""
+    kinds = {"linear_attention": "mamba", "full_attention": "attention"}
+    types = config.get("layer_types")
+    return {} if types is None else {"layer_types": [kinds.get(each, each) for each in types]}
 
 
 def _dense_first(config: Config) -> int:
@@ -147,9 +149,7 @@ OMITTED: dict[str, Omitted] = {
 }
 """What the published models of an architecture have all alike, or what follows from other fields."""
 
-REWRITTEN: dict[str, Omitted] = {
-    "granitemoehybrid": _renamed({"linear_attention": "mamba", "full_attention": "attention"}),
-}
+REWRITTEN: dict[str, Omitted] = {"granitemoehybrid": _granite}
 OF_TWO_SIZES = ("gemma4_text",)
 """Types whose layers have heads of unlike sizes."""
 
@@ -158,7 +158,12 @@ def _other_turns(config: Config) -> str:
     return "" if all(config.get("no_rope_layers") or []) else "no_rope_layers"
 
 
+NO_LIMITS = [0.0, float("inf")]
+
 SPECIAL: dict[str, Callable[[Config], str]] = {
+    "falcon_h1": lambda config: (
+        "" if list(config.get("time_step_limit") or NO_LIMITS) == NO_LIMITS else "time_step_limit"
+    ),
     "gpt_bigcode": lambda config: "" if config.get("multi_query", True) else "multi_query",
     "llama4_text": _other_turns,
 }

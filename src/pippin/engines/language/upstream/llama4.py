@@ -25,7 +25,20 @@ def through_layers(model: Any, hidden: mx.array, cache: PromptCache) -> mx.array
     return found
 
 
-def scaled_attention(attention: Any, x: mx.array, mask: Any, cache: Any) -> mx.array:
+def of_any_positions(kind: type) -> type:
+    """A class of attention that scales queries by the positions of each sequence."""
+
+    class OfAnyPositions(kind):  # type: ignore[misc]
+        def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+            if cache is None or self.use_rope or not self.attn_temperature_tuning:
+                attended: mx.array = super().__call__(x, mask, cache)
+                return attended
+            return _scaled_attention(self, x, mask, cache)
+
+    return OfAnyPositions
+
+
+def _scaled_attention(attention: Any, x: mx.array, mask: Any, cache: Any) -> mx.array:
     """The attention of a layer that sees all tokens: queries are not rotated, but scaled by their positions."""
     sequences, count, _ = x.shape
 

@@ -50,8 +50,6 @@ class Mend:
     """What is done to it before that, by config.json."""
     issue: str = ""
     """The address of the library's issue or pull request; empty where none is known."""
-    fixed_in: str | None = None
-    """The version of the library that has no need of this."""
 
     @property
     def library(self) -> str:
@@ -78,6 +76,17 @@ def storing(change: Callable[[Any, Arrays], Arrays]) -> Callable[[Any, Mapping[s
     def made(model: Any, _: Mapping[str, Any]) -> None:
         sanitize = model.sanitize
         model.sanitize = lambda arrays: sanitize(change(model, arrays))
+
+    return made
+
+
+def with_epsilon(kind: Any, field: str, usual: float) -> Callable[[Any, Mapping[str, Any]], None]:
+    """What gives a model's norms of this class the small number in a field of its configuration: `made` of a mend."""
+
+    def made(model: Any, config: Mapping[str, Any]) -> None:
+        for module in model.modules():
+            if type(module) is kind:
+                module.eps = config.get(field, usual)
 
     return made
 

@@ -1,9 +1,10 @@
 """Models of mlx-vlm, made from configurations that are spelled out, and turned as these say."""
 
 import copy
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,14 @@ from pippin.config.repacked import is_repacked
 from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
 from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
-from pippin.engines.language.upstream.newest import for_mlx_vlm, in_columns, in_its_family, renamed, taken
+from pippin.engines.language.upstream.newest import (
+    UNREADABLE,
+    for_mlx_vlm,
+    in_columns,
+    in_its_family,
+    renamed,
+    taken,
+)
 from pippin.engines.language.upstream.quantised import Arrays
 from pippin.engines.language.upstream.rotary import complete
 from pippin.engines.language.upstream.stored import read_arrays, refuse_lost_head
@@ -25,6 +33,16 @@ TEXT_PARTS = ("text_config", "language_config", "llm_config")
 """Where families have the configuration of their text model, if not beside its parts."""
 
 PARTS = ("text", "vision", "perceiver", "projector", "audio")
+
+OF_LAYER = re.compile(r"vis.*\.(?:layers|blocks|resblocks)\.\d+\.")
+"""Where a model has the parts of its encoder's layers."""
+
+FORMS = {
+    "gelu": "none",
+    "quick_gelu": "fast",
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh"), "precise"),
+}
+"""MLX's forms of GELU by transformers' names."""
 
 
 @contextmanager
@@ -99,16 +117,37 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
         return _language(_made(taken(changed if named is None else {**config, named: changed}, own)))
 
     complete(_language(model), config if named is None else config[named], make)
-    _complete_encoder(model)
+    _complete_encoder(model, _activation(mlx_vlm.utils.load_config(folder)))
     return model
 
 
-def _complete_encoder(model: nn.Module) -> None:
-    """Give the last norm of an encoder its configuration's epsilon, which classes leave out that read it elsewhere."""
+def _complete_encoder(model: nn.Module, activation: str | None) -> None:
+    """Give an encoder of pictures its activation, which many classes have in one form, and its last norm the epsilon
+    that they read elsewhere. Raises `ValueError` for an activation that is no GELU where the class has one."""
     epsilon = getattr(getattr(model.config, "vision_config", None), "layer_norm_eps", None)
     for name, module in model.named_modules():
         if epsilon is not None and name.rpartition(".")[2] == "post_layernorm":
             module.eps = epsilon
+        if activation is not None and type(module) is nn.GELU and OF_LAYER.search(name):
+            if activation not in FORMS:
+                raise ValueError(
+                    f"hidden_act {activation!r} of vision_config is not read by the class of this family"
+                )
+            module._approx = FORMS[activation]
+
+
+def _activation(config: Config) -> str | None:
+    """The activation of the encoder of pictures: that of its configuration, or its usual one in transformers."""
+    part = config.get("vision_config")
+    if not isinstance(part, dict) or "hidden_act" in part:
+        return part.get("hidden_act") if isinstance(part, dict) else None
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    with suppress(*UNREADABLE, StrictDataclassError):
+        usual = CONFIG_MAPPING[config["model_type"]](vision_config=dict(part)).vision_config
+        return getattr(usual, "hidden_act", None)
+    return None
 
 
 def _language(model: nn.Module) -> nn.Module:

@@ -11,7 +11,7 @@ import mlx.nn as nn
 
 from pippin.config.accelerator import accelerator
 from pippin.core.published import object_in
-from pippin.core.safetensors import read_header, weight_files
+from pippin.core.safetensors import find_header, weight_files
 from pippin.engines.language.configuration import Config
 from pippin.engines.language.upstream.mends import classes_of
 from pippin.engines.language.upstream.quantised import Arrays, left_to_libraries, unquantised
@@ -73,8 +73,7 @@ def refuse_lost_head(model: nn.Module, arrays: Arrays, config: Config) -> None:
 
 
 def _types(path: Path) -> dict[str, str]:
-    with path.open("rb") as file:
-        header = read_header(file)
+    header = find_header(path)
     return {} if header is None else {name: array.dtype for name, array in header.arrays.items()}
 
 

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,12 +10,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 from PIL import Image as PillowImage
 
 from pippin.core.errors import ServerError
 from pippin.core.published import object_in
-
-log = logging.getLogger(__name__)
 
 FILE = "preprocessor_config.json"
 
@@ -28,12 +26,6 @@ PIXELS: dict[str, Any] = {
 }
 """Fields that decide the pixels of pictures, and what a processor does without a field of that name; None where that
 is not known."""
-
-SIZES = (
-    *("size", "crop_size", "max_image_size", "min_pixels", "max_pixels"),
-    *("patch_size", "temporal_patch_size", "merge_size"),
-)
-"""Fields that decide the size of pictures, which processors have under other names, too."""
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
@@ -67,12 +59,9 @@ class Preparation:
 
     @classmethod
     def of(cls, folder: Path, processor: Any) -> "Preparation":
-        """Logs the sizes that the processor seems to leave out."""
         said, own = settings_of(folder), getattr(processor, "image_processor", None)
         if own is None:
             return cls()
-        if sizes := other_sizes(said, own):
-            log.warning("%s does not have the sizes of the folder: %s", type(own).__name__, ", ".join(sizes))
         resample = said.get("resample")
         return cls(resample if isinstance(resample, int) else None, ", ".join(other_pixels(said, own)))
 
@@ -105,32 +94,8 @@ class Preparation:
 
 def other_pixels(said: Mapping[str, Any], own: Any) -> list[str]:
     """The fields of `PIXELS` that the processor of pictures does not have so."""
+    asked = {name: said[name] for name in PIXELS if said.get(name) is not None}
+    held = {name: inspect.getattr_static(own, name, PIXELS[name]) for name in asked}
     return [
-        name
-        for name, usual in PIXELS.items()
-        if said.get(name) is not None
-        and numbers_in(said[name]) != numbers_in(inspect.getattr_static(own, name, usual))
+        name for name in asked if held[name] is None or not np.allclose(asked[name], held[name], atol=1e-6)
     ]
-
-
-def other_sizes(said: Mapping[str, Any], own: Any) -> list[str]:
-    """The fields of `SIZES` with numbers that the processor of pictures has under no name."""
-    held = numbers_in(list(vars(own).values()))
-    return [name for name in SIZES if not numbers_in(said.get(name)) <= held]
-
-
-def numbers_in(value: Any) -> set[float]:
-    """The numbers of a size, a list or a number, whatever their names."""
-    match value:
-        case Mapping():
-            return numbers_in(list(value.values()))
-        case list() | tuple():
-            return set[float]().union(*map(numbers_in, value))
-        case int() | float():
-            return {round(float(value), 6)}
-        case _ if hasattr(value, "__dataclass_fields__"):  # transformers' sizes
-            return numbers_in(vars(value))
-        case _ if hasattr(value, "tolist"):
-            return numbers_in(value.tolist())
-        case _:
-            return set()

@@ -9,7 +9,7 @@ from mlx_lm.models.llama4 import Attention, LlamaModel, Model
 
 from pippin.engines.language.kv_cache.kinds.chunked import ChunkCache
 from pippin.engines.language.kv_cache.slots import PromptCache
-from pippin.engines.language.upstream.llama4 import scaled_attention, sees_chunk, through_layers
+from pippin.engines.language.upstream.llama4 import of_any_positions, sees_chunk, through_layers
 from pippin.engines.language.upstream.mends import Mend, to
 
 
@@ -25,14 +25,6 @@ class OfAnyLengths(LlamaModel):  # type: ignore[misc]
             alone: mx.array = super().__call__(inputs)
             return alone
         return through_layers(self, self.embed_tokens(inputs), cache)
-
-
-class OfAnyPositions(Attention):  # type: ignore[misc]
-    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-        if cache is None or self.use_rope or not self.attn_temperature_tuning:
-            attended: mx.array = super().__call__(x, mask, cache)
-            return attended
-        return scaled_attention(self, x, mask, cache)
 
 
 MENDS = (
@@ -52,6 +44,6 @@ MENDS = (
         original=Attention,
         kind="batching",
         why="queries are scaled by positions that are one number for all sequences",
-        loaded=to(OfAnyPositions),
+        loaded=to(of_any_positions(Attention)),
     ),
 )

@@ -1,13 +1,11 @@
 """Llama 4 for sequences of different length: mlx-vlm 0.7.10 makes its masks of chunks, and scales its queries by their
 positions, for one length alone, as mlx-lm does."""
 
-from typing import Any
-
 import mlx.core as mx
 from mlx_vlm.models.llama4.language import Attention, LlamaModel
 
 from pippin.engines.language.kv_cache.slots import PromptCache
-from pippin.engines.language.upstream.llama4 import scaled_attention, through_layers
+from pippin.engines.language.upstream.llama4 import of_any_positions, through_layers
 from pippin.engines.language.upstream.mends import Mend, to
 
 
@@ -28,14 +26,6 @@ class OfAnyLengths(LlamaModel):  # type: ignore[misc] # mlx-vlm has no types
         )
 
 
-class OfAnyPositions(Attention):  # type: ignore[misc]
-    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-        if cache is None or self.use_rope or not self.attn_temperature_tuning:
-            attended: mx.array = super().__call__(x, mask, cache)
-            return attended
-        return scaled_attention(self, x, mask, cache)
-
-
 MENDS = (
     Mend(
         original=LlamaModel,
@@ -47,6 +37,6 @@ MENDS = (
         original=Attention,
         kind="batching",
         why="queries are scaled by positions that are one number for all sequences",
-        loaded=to(OfAnyPositions),
+        loaded=to(of_any_positions(Attention)),
     ),
 )
