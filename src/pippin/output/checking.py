@@ -145,7 +145,7 @@ def _is_quick(schema: Any, value: Any, length: int) -> bool:
     inside of the value."""
     if not _is_small(msgspec.json.encode(schema)):
         return False
-    parts = list(itertools.islice(_parts(schema, schema), MOST_PARTS + 1))
+    parts = list(itertools.islice(_parts(schema), MOST_PARTS + 1))
     values = sum(1 for _ in itertools.islice(_values(value), MOST_VALUES + 1))
     steps = values * sum(1 + len(node.get("enum", ())) for node in parts)
     matched = length * sum(_matching(node, length) for node in parts)
@@ -160,24 +160,23 @@ def _matching(node: dict[str, Any], length: int) -> int:
     return sum(1 + length // BACKTRACKED if _LOOKS_AROUND.search(pattern) else 1 for pattern in patterns)
 
 
-def _parts(inner: Any, root: Any) -> Iterator[dict[str, Any]]:
+def _parts(schema: Any) -> Iterator[dict[str, Any]]:
     """The objects inside of a schema, with those that references name: without end if one refers to itself. Raises
     `ValueError` for references that can't be followed."""
-    if isinstance(inner, list):
-        for each in inner:
-            yield from _parts(each, root)
-    if not isinstance(inner, dict):
-        return
-    if _UNBOUNDED & inner.keys() or ("$id" in inner and inner is not root):
-        raise ValueError
-    yield inner
-    # What is not evaluated is found by evaluating all the rest once more.
-    for _ in range(2 if {"unevaluatedItems", "unevaluatedProperties"} & inner.keys() else 1):
-        for keyword, held in inner.items():
-            if keyword not in ("$defs", "definitions"):
-                yield from _parts(held, root)
-    if "$ref" in inner:
-        yield from _parts(resolve(inner["$ref"], root), root)
+    waiting = [schema]
+    while waiting:
+        inner = waiting.pop()
+        if isinstance(inner, list):
+            waiting += inner
+        elif isinstance(inner, dict):
+            if _UNBOUNDED & inner.keys() or ("$id" in inner and inner is not schema):
+                raise ValueError
+            yield inner
+            further = [held for keyword, held in inner.items() if keyword not in ("$defs", "definitions")]
+            if "$ref" in inner:
+                further.append(resolve(inner["$ref"], schema))
+            # What is not evaluated is found by evaluating all the rest once more.
+            waiting += further * (2 if {"unevaluatedItems", "unevaluatedProperties"} & inner.keys() else 1)
 
 
 def _values(value: Any) -> Iterator[Any]:
