@@ -9,7 +9,7 @@ from pippin.core.completion import collect
 from pippin.core.conversation import Tool
 from pippin.output.formats import tool_format, tool_format_names
 from pippin.output.notations.arguments import object_text
-from pippin.output.reader import Markup
+from pippin.output.reader import Formats, Markup, OutputReader, ToolUse
 from tests.output.reading import fold, read, reader_of
 from tests.output.wire import SAMPLES, TOOLS, Sample
 
@@ -360,3 +360,15 @@ def test_an_array_alone_is_functionarys_calls() -> None:
     text = '[{"name": "f", "arguments": {"a": "x"}}, {"name": "g", "arguments": {"b": 1}}]'
     assert calls("functionary", text) == [("f", {"a": "x"}), ("g", {"b": 1})]
     assert parts("functionary", "[1, 2] is a list") == (("text", "[1, 2] is a list"),)
+
+
+@pytest.mark.parametrize("rest", ['" b}}</tool_call>', '" ', '"}, "oops"}</tool_call> Bye.'])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_long_call_that_breaks_off_is_text_and_counts_as_none(whole: bool, rest: str) -> None:
+    text = f'<tool_call>{{"name": "f", "arguments": {{"a": "{"x" * 5000}{rest}'
+    use = ToolUse(tools=OFFERED, whole=whole)
+    reader = OutputReader(0, Formats(tools=tool_format("json_tools")), use)
+    found = fold(read(reader, [text]))
+    assert "".join(part[1] for part in found if part[0] == "text") == text
+    assert {part[0] for part in found} == ({"text"} if whole else {"tool_call", "text"})
+    assert reader.calls == 0

@@ -6,6 +6,7 @@ free to make. A client may send any schema, so a check that could take long is n
 """
 
 import contextlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -26,8 +27,8 @@ LONGEST_TEXT: Final = 1 << 17  # characters of JSON that are checked
 LARGEST_SCHEMA: Final = 1 << 16  # bytes of its JSON, all of which is compiled
 LARGEST_WITH_PATTERNS: Final = 1 << 11
 MOST_VALUES: Final = 10_000  # inside of one JSON text
-MOST_PARTS: Final = 500  # of a schema with its references followed, as deep as the value
-MOST_STEPS: Final = 20_000  # values times parts that apply to them
+MOST_PARTS: Final = 500  # of a schema with its references followed
+MOST_STEPS: Final = 20_000  # values times parts
 MOST_MATCHED: Final = 100_000  # characters times patterns that they are matched with
 BACKTRACKED: Final = 50  # characters in which a pattern that looks around takes as long as one that does not
 MOST_BACKTRACKS: Final = 500
@@ -35,14 +36,6 @@ LARGEST_PATTERN: Final = 1 << 15  # bytes, compiled
 LONGEST_REASON: Final = 200  # characters
 MOST_COMPILED: Final = 128  # schemas that are kept compiled
 
-_BESIDE_LISTS: Final = ("allOf", "anyOf", "oneOf")
-_BESIDE_MAPS: Final = ("dependentSchemas", "dependencies")
-_BESIDE: Final = ("not", "if", "then", "else")
-_INSIDE_MAPS: Final = ("properties", "patternProperties")
-_INSIDE: Final = (
-    *("additionalProperties", "items", "additionalItems", "contains", "propertyNames"),
-    *("unevaluatedItems", "unevaluatedProperties"),
-)
 _LOOKS_AROUND: Final = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 _UNUSABLE: Final = (ValueError, TypeError, AttributeError)
 """Raised for a schema that is none, or refers to others."""
@@ -148,24 +141,16 @@ def _is_small(written: bytes) -> bool:
 
 
 def _is_quick(schema: Any, value: Any, length: int) -> bool:
-    """Whether a check of a value takes few steps: an upper bound, as if each part applied to all values that lie as
-    deep as those that it may apply to."""
+    """Whether a check of a value takes few steps: an upper bound, as if each part of the schema applied to all that is
+    inside of the value."""
     if not _is_small(msgspec.json.encode(schema)):
         return False
-    parts = steps = matched = seen = 0
-    level, values = [schema], [value]
-    while level and values:
-        applied = _applied(level, schema, MOST_PARTS - parts)
-        if applied is None:
-            return False
-        parts, seen = parts + len(applied), seen + len(values)
-        steps += len(values) * sum(1 + len(node.get("enum", ())) for node in applied)
-        matched += length * sum(_matching(node, length) for node in applied)
-        if steps > MOST_STEPS or matched > MOST_MATCHED or seen > MOST_VALUES:
-            return False
-        level = [inner for node in applied for inner in _inside(node)]
-        values = [inner for each in values for inner in _held(each)]
-    return True
+    parts = list(itertools.islice(_parts(schema), MOST_PARTS + 1))
+    values = sum(1 for _ in itertools.islice(_values(value), MOST_VALUES + 1))
+    steps = values * sum(1 + len(node.get("enum", ())) for node in parts)
+    matched = length * sum(_matching(node, length) for node in parts)
+    few = len(parts) <= MOST_PARTS and values <= MOST_VALUES
+    return few and steps <= MOST_STEPS and matched <= MOST_MATCHED
 
 
 def _matching(node: dict[str, Any], length: int) -> int:
@@ -175,40 +160,35 @@ def _matching(node: dict[str, Any], length: int) -> int:
     return sum(1 + length // BACKTRACKED if _LOOKS_AROUND.search(pattern) else 1 for pattern in patterns)
 
 
-def _applied(level: list[Any], root: Any, most: int) -> list[dict[str, Any]] | None:
-    """The parts of a schema that apply to one value where these do; None if they are more than `most`, or unknown."""
-    found: list[dict[str, Any]] = []
-    left = list(level)
-    while left:
-        node = left.pop()
-        if not isinstance(node, dict):
-            continue
-        if len(found) >= most or _UNBOUNDED & node.keys() or ("$id" in node and node is not root):
-            return None
-        found.append(node)
-        beside = [inner for keyword in _BESIDE_LISTS for inner in node.get(keyword, ())]
-        beside += [inner for keyword in _BESIDE_MAPS for inner in node.get(keyword, {}).values()]
-        beside += [node[keyword] for keyword in _BESIDE if keyword in node]
-        if "$ref" in node:
-            beside.append(resolve(node["$ref"], root))
-        # What is not evaluated is found by evaluating all the rest once more.
-        left += beside * (2 if {"unevaluatedItems", "unevaluatedProperties"} & node.keys() else 1)
-    return found
+def _parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """The objects inside of a schema, with those that references name: without end if one refers to itself. Raises
+    `ValueError` for references that can't be followed."""
+    waiting = [schema]
+    while waiting:
+        inner = waiting.pop()
+        if isinstance(inner, list):
+            waiting += inner
+        elif isinstance(inner, dict):
+            if _UNBOUNDED & inner.keys() or ("$id" in inner and inner is not schema):
+                raise ValueError
+            yield inner
+            further = [held for keyword, held in inner.items() if keyword not in ("$defs", "definitions")]
+            if "$ref" in inner:
+                further.append(resolve(inner["$ref"], schema))
+            # What is not evaluated is found by evaluating all the rest once more.
+            waiting += further * (2 if {"unevaluatedItems", "unevaluatedProperties"} & inner.keys() else 1)
 
 
-def _inside(node: dict[str, Any]) -> Iterator[Any]:
-    for keyword in _INSIDE_MAPS:
-        yield from node.get(keyword, {}).values()
-    for keyword in ("prefixItems", "items"):
-        held = node.get(keyword)
-        yield from held if isinstance(held, list) else ()
-    yield from (node[keyword] for keyword in _INSIDE if keyword in node)
-
-
-def _held(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return [*value.values(), *value]
-    return value if isinstance(value, list) else ()
+def _values(value: Any) -> Iterator[Any]:
+    """All values inside of one, and the names of fields."""
+    waiting = [value]
+    while waiting:
+        held = waiting.pop()
+        yield held
+        if isinstance(held, dict):
+            waiting += [*held.values(), *held]
+        elif isinstance(held, list):
+            waiting += held
 
 
 # A period is a run of tokens that the end of an answer consists of, several times over. Sound answers repeat too:

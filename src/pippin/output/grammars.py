@@ -10,8 +10,8 @@ from pippin.core.errors import ServerError
 from pippin.output.notations.parameters import Tags
 from pippin.output.schemas import resolve, types_of
 
-SpecialToken = Callable[[str], "int | bool | None"]
-"""The id of a string that is one special token of the model's tokenizer; None or False for other strings."""
+SpecialToken = Callable[[str], "int | None"]
+"""The id of a string that is one special token of the model's tokenizer; None for other strings."""
 
 ANY = "/(?s:.*)/"
 _PLAIN = {"type", "description", "title", "default", "items", "properties"}
@@ -20,7 +20,6 @@ MAYBE_LINE = '"\\n"?'
 _ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 _AS_TEMPLATES = {**_ONE_LINE, "item_separator": ", ", "key_separator": ": "}
 """The spacing in which chat templates write calls, by `tojson`."""
-_NAMEABLE = re.compile(r"<[^<>\s]+>")
 _DEFINITIONS = ("$defs", "definitions")
 _ABOUT_ARGUMENTS = (
     *("anyOf", "oneOf", "allOf", "not", "if", "$ref", "$dynamicRef", "enum", "const", "propertyNames"),
@@ -83,16 +82,12 @@ class Grammar:
         self._text = f"/\\s*([^\\s{firsts}](?s:.*))?/" if leading else ANY
 
     def is_special(self, marker: str) -> bool:
-        return self.mark(marker) != string(marker)
+        return self._special(marker) is not None
 
     def mark(self, marker: str) -> str:
         """A marker: its special token if the tokenizer has one, else its text."""
         token = self._special(marker)
-        if token is None or token is False:
-            return string(marker)
-        if token is True:  # without an id, a token can only be written by name, in the form `<name>`
-            return marker if _NAMEABLE.fullmatch(marker) else string(marker)
-        return f"<[{token}]>"
+        return string(marker) if token is None else f"<[{token}]>"
 
     def rule(self, body: str, attributes: str = "") -> str:
         name = f"r{len(self._rules)}"

@@ -64,6 +64,8 @@ class ToolUse:
     tools: tuple[Tool, ...] = ()
     choice: ToolChoice = ToolChoice()  # noqa: RUF009 (frozen)
     parallel: bool = True
+    whole: bool = False
+    """Whether nobody sees a call before its end."""
 
 
 Thinking = Literal["begun", "possible", "marked"]
@@ -112,6 +114,7 @@ class OutputReader:
             put_text=self._write,
             object_text=object_text,
             counts=lambda marker: self._is_token(marker) is not False,
+            whole=use.whole,
         )
         self._reread = REREAD_LIMIT  # characters that may still be read again
         self._channel: Literal["text", "reasoning"] = "text"

@@ -451,13 +451,15 @@ class Calls:
         put_text: Put,
         object_text: Callable[[str], str | None],
         counts: Callable[[str], bool],
+        whole: bool,
     ) -> None:
         """`put_text` writes what turns out to be no call; `object_text` makes one JSON object of arguments, or None;
-        `counts` tells whether the marker that comes next is one, not text that spells it."""
+        `counts` tells whether the marker that comes next is one, not text that spells it. `whole`: no call is sent
+        before its end."""
         self.source = source
         self.tools = tools
         self.counts = counts
-        self._writer, self._put_text, self._object_text = writer, put_text, object_text
+        self._writer, self._put_text, self._object_text, self._whole = writer, put_text, object_text, whole
         self._opener = ""  # markup before the call, already taken
         self._name = ""
         self._id: str | None = None
@@ -489,15 +491,15 @@ class Calls:
             raise Malformed
         self._name, self._id = name, id
         self._pieces, self._size, self._sent = [], 0, False
-        self._held_to_end = not self._offered
+        self._held_to_end = self._whole or not self._offered
         self._arguments_at = self.source.position
 
     def arguments(self, text: str) -> None:
         """Add a piece of the arguments' JSON text."""
+        self._pieces.append(text)
         if self._sent:
             self._writer.grow_call(text)
             return
-        self._pieces.append(text)
         self._size += len(text)
         if self._size > HELD_LIMIT and not self._held_to_end:
             written = "".join(self._pieces)
@@ -507,12 +509,11 @@ class Calls:
 
     def end(self) -> None:
         """End the call: send it, or make text of it if it is not a call of an offered tool with an object."""
+        arguments = self._object_text("".join(self._pieces)) if self._offered else None
+        if arguments is None:
+            self._refuse()
+            return
         if not self._sent:
-            written = "".join(self._pieces)
-            arguments = self._object_text(written)
-            if arguments is None or not self._offered:
-                self._refuse()
-                return
             self._send(arguments)
         self._writer.close_call()
         self._sent = self._refused = False
@@ -538,6 +539,6 @@ class Calls:
         self._sent = True
 
     def _refuse(self) -> None:
-        self._put_text(self._opener + self.source.recall())
+        self._put_text(self.give_up() + self.source.recall())
         self._opener, self._refused = "", True
         self.source.remember()

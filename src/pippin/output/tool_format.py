@@ -33,11 +33,8 @@ write_json_tags = json_between("<tool_call>\n", "\n</tool_call>")
 class History:
     """How earlier calls and their results are passed to the chat template."""
 
-    arguments: Literal["object", "json"] = "object"
     write: Write | None = None
     """Writes calls for templates that have no calls. Without it, the most common format is used."""
-    result_role: str = "tool"
-    result_content: Literal["text", "object"] = "text"
     call_ids: Literal["any", "nine", "function"] = "any"
     """`nine`: exactly nine letters and digits. `function`: `functions.NAME:COUNT`, counted over the conversation."""
 

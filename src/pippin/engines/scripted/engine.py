@@ -50,6 +50,7 @@ class PlayedChoice:
                 tools=tools,
                 choice=request.tool_choice,
                 parallel=request.parallel_tool_calls,
+                whole=request.whole_calls,
             ),
             thinking=_thinking(request),
             markup=_markup(request, preparer.reasoning_format),

@@ -15,7 +15,6 @@ from pippin.output.stream import Calls, Malformed, Markers, Reading
 
 NAMES = ("name", "tool_name", "function", "function_name")
 ARGUMENTS = ("arguments", "parameters", "args", "input")
-HELD_LIMIT = 1 << 20  # most characters of arguments held until the name comes
 
 
 class _Call:
@@ -28,7 +27,6 @@ class _Call:
     def __init__(self, calls: Calls, *, bare: bool, listed: bool) -> None:
         self._calls, self.bare, self._listed = calls, bare, listed
         self._held: list[str] = []
-        self._size = 0
         self.name: str | None = None
 
     def start(self, name: str) -> None:
@@ -43,9 +41,6 @@ class _Call:
         if self.name is not None:
             self._calls.arguments(text)
             return
-        self._size += len(text)
-        if self._size > HELD_LIMIT:
-            raise Malformed
         self._held.append(text)
 
 

@@ -40,16 +40,14 @@ class Notation:
 PYTHON: Final = Notation()
 
 
-def read_literal(
-    source: Source, put: Put, notation: Notation, depth: int = 0, taken: str | None = None
-) -> Reading[None]:
-    """Read one value; `taken` is its opening delimiter, if already taken.
+def read_literal(source: Source, put: Put, notation: Notation, depth: int = 0) -> Reading[None]:
+    """Read one value.
 
     Malformed where the text is not a value; the text put until then is the beginning of one.
     """
     if depth > MAX_DEPTH:
         raise Malformed
-    delimiter = taken or (yield from source.literal(*notation.fences, *notation.quotes, *_CLOSING))
+    delimiter = yield from source.literal(*notation.fences, *notation.quotes, *_CLOSING)
     if delimiter is None:
         yield from _read_bare(source, put, notation)
     elif delimiter in _CLOSING:

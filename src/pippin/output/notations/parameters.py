@@ -25,7 +25,6 @@ class Tags:
     head_end: str = ">"
     value_opens: str | None = None
     close: str
-    begins: str  # what the tag of a call begins with
     ends: tuple[str, ...]
     abrupt: tuple[str, ...] = ()  # ends of the call that also end a value whose own end is missing
     lines: bool = False  # a value is on lines of its own
@@ -33,6 +32,12 @@ class Tags:
     untyped: Untyped = "json"
     function_head_end: str = ">"
     whole: tuple[str, ...] = ()  # tags around arguments written as one JSON object
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        """What calls begin with, as their end tells."""
+        tag = self.ends[0].replace("</", "<")
+        return (tag,) if self.value_opens else (f"{tag[:-1]}=", f"{tag[:-1]} ")
 
 
 def tool_name(text: str) -> str:
@@ -108,7 +113,7 @@ class _Parameters:
         self._arguments = ArgumentsWriter(calls.arguments, schema, tags.untyped)
         self._known = frozenset((schema or {}).get("properties") or ())
         self._given = set[str]()  # keys that have a value
-        self._inner = Markers((tags.close, tags.opens, tags.begins, *tags.abrupt))
+        self._inner = Markers((tags.close, tags.opens, *tags.begins, *tags.abrupt))
         self._head = Markers((tags.head_end, "\n"))
 
     def close(self) -> None:
@@ -143,7 +148,7 @@ class _Parameters:
         while True:
             found = yield from source.until(self._inner, value, self._counts)
             closed = ""
-            if found == tags.begins:
+            if found in tags.begins:
                 value(found)
                 value.calls += 1
                 continue
@@ -170,8 +175,8 @@ class _Parameters:
         while not self._source.ended:
             yield
         tags, begun = self._tags, 0
-        ends = "|".join(map(re.escape, tags.ends))
-        bounds = re.compile(rf"({re.escape(tags.begins)})|{re.escape(tags.close)}\s*(?:{ends})")
+        begins, ends = ("|".join(map(re.escape, each)) for each in (tags.begins, tags.ends))
+        bounds = re.compile(rf"({begins})|{re.escape(tags.close)}\s*(?:{ends})")
         for bound in bounds.finditer(self._source.rest):
             begun += 1 if bound[1] else -1
             if begun < 0:

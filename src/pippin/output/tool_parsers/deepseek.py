@@ -78,7 +78,7 @@ DEEPSEEK = DeepSeekCalls(
     openers=(SECTION, BEGIN),
     closers=(END, SECTION_END),
     further_markers=(SEPARATOR,),
-    history=History(arguments="json", write=write_fenced),
+    history=History(write=write_fenced),
     signs=((SECTION, "```json"),),
     priority=41,
 )

@@ -7,7 +7,7 @@ from pippin.output.grammars import Grammar, string
 from pippin.output.notations.json_calls import read_array
 from pippin.output.notations.parameters import read_function
 from pippin.output.stream import Calls, Reading
-from pippin.output.tool_format import HeaderCalls, History, ToolFormat
+from pippin.output.tool_format import HeaderCalls, ToolFormat
 from pippin.output.tool_parsers.tagged import FUNCTION_TAGS
 
 
@@ -90,7 +90,6 @@ FORMATS = (
         leading=("[",),
         channels=RECIPIENTS,
         apart=RECIPIENTS.openers,
-        history=History(arguments="json"),
         signs=(("<|recipient|>",), ("<|from|>",)),
         priority=40,
     ),
@@ -108,7 +107,6 @@ FORMATS = (
         name="functionary_v32",
         channels=LINES,
         apart=(OPENER,),
-        history=History(arguments="json"),
         signs=(("'>>>all\\n'",),),
         priority=40,
     ),

@@ -7,7 +7,7 @@ from pippin.output.grammars import Grammar, string
 from pippin.output.notations.parameters import Tags, read_function
 from pippin.output.reasoning_formats import MUSE, next_message_of_muse, thoughts_of_muse
 from pippin.output.stream import Calls, Reading
-from pippin.output.tool_format import History, ToolFormat
+from pippin.output.tool_format import ToolFormat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +61,7 @@ class MuseCalls(InvokeCalls):
         return grammar.lines(f"{thoughts_of_muse(grammar)} (({said} {begin})? {calls} | {said})")
 
 
-ATEM_TAGS = Tags(
-    opens="<atem:parameter", close="</atem:parameter>", begins="<atem:invoke name=", ends=("</atem:invoke>",)
-)
+ATEM_TAGS = Tags(opens="<atem:parameter", close="</atem:parameter>", ends=("</atem:invoke>",))
 DEEPSEEK_V4 = InvokeCalls(
     about='`<｜DSML｜invoke name="f"><｜DSML｜parameter name="k" string="true">v...` in a block: DeepSeek 4.',
     name="deepseek_v4",
@@ -71,14 +69,8 @@ DEEPSEEK_V4 = InvokeCalls(
     openers=("<｜DSML｜tool_calls>", "<｜DSML｜function_calls>"),
     closers=("</｜DSML｜tool_calls>", "</｜DSML｜function_calls>"),
     invoke="<｜DSML｜invoke",
-    tags=Tags(
-        opens="<｜DSML｜parameter",
-        close="</｜DSML｜parameter>",
-        begins="<｜DSML｜invoke name=",
-        ends=("</｜DSML｜invoke>",),
-    ),
+    tags=Tags(opens="<｜DSML｜parameter", close="</｜DSML｜parameter>", ends=("</｜DSML｜invoke>",)),
     typed=True,
-    history=History(arguments="json"),
     signs=(("｜DSML｜",),),
     priority=50,
 )
@@ -89,12 +81,7 @@ MINIMAX_M2 = InvokeCalls(
     openers=("<minimax:tool_call>",),
     closers=("</minimax:tool_call>",),
     invoke="<invoke",
-    tags=Tags(
-        opens="<parameter",
-        close="</parameter>",
-        begins="<invoke name=",
-        ends=("</invoke>", "</minimax:tool_call>"),
-    ),
+    tags=Tags(opens="<parameter", close="</parameter>", ends=("</invoke>", "</minimax:tool_call>")),
     signs=(("<minimax:tool_call>",),),
     priority=40,
 )

@@ -286,7 +286,10 @@ class OllamaChatDialect(_OllamaDialect):
         if not fields.messages:
             raise invalid("messages", "must hold at least one message.")
         request = GenerationRequest(
-            model=model_of(fields.model), messages=messages_of(fields.messages), tools=tools_of(fields.tools)
+            model=model_of(fields.model),
+            messages=messages_of(fields.messages),
+            tools=tools_of(fields.tools),
+            whole_calls=True,
         )
         return _decoded(with_fields(request, fields), fields, ignored, chat=True)
 

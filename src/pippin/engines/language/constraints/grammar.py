@@ -5,7 +5,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 from threading import Lock
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from pippin.core.conversation import Tool
+from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, JsonSpacing, OutputFormat, Regex
 from pippin.engines.language.constraints import schema as schema_walk
@@ -120,9 +121,11 @@ class GrammarCompiler:
         self._lock = Lock()
         self._tokens: LLTokenizer | None = None
         self._special = frozenset(grammar_tokens.special_tokens(tokenizer))
-        self._cache: OrderedDict[str, CompiledGrammar] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, bool], CompiledGrammar] = OrderedDict()
         self._size = 0
-        self._enforceable: dict[bytes, Tool] = {}  # agents offer the same tools in each request
+        self._enforceable = lru_cache(MOST_TOOLS)(
+            self._made_enforceable
+        )  # agents offer the same in each request
 
     def compile(
         self,
@@ -161,30 +164,30 @@ class GrammarCompiler:
         source = json.dumps({"grammars": whole}, ensure_ascii=False)
         if len(source) > MOST_SOURCE:
             raise ServerError("invalid_request", f"The grammar is larger than {MOST_SOURCE} bytes.", param)
+        strict = not isinstance(wanted, JsonSchema) or wanted.strict
         try:
-            return self._compiled(source, lambda error: self._refusal(error, wanted, param))
+            return self._compiled(source, strict, lambda error: self._refusal(error, wanted, param))
         except ServerError:
-            if not isinstance(wanted, JsonSchema) or wanted.strict:
+            if not isinstance(wanted, JsonSchema) or strict:
                 raise
             given = rewritten(wanted.schema)
-            relaxed = self.relaxed(given, lenient=True)
+            relaxed = self.relaxed(given)
             if relaxed == given:
                 raise
         wanted = structs.replace(wanted, schema=relaxed)
         compiled = self.compile(
             wanted, calls, reasoning=reasoning, thinks=thinks, spacing=spacing, param=param
         )
-        self._keep(source, compiled)
+        self._keep((source, strict), compiled)
         return compiled
 
-    def relaxed(self, schema: Any, *, lenient: bool = False) -> Any:
-        """The schema without what the compiler can't enforce, for schemas that are not strict. `lenient`: the compiler
-        itself leaves out keywords that it does not know."""
+    def relaxed(self, schema: Any) -> Any:
+        """The schema without what the compiler can't enforce: for schemas that are not strict."""
         for _ in range(MOST_FAULTS):
-            error = self._fault(schema, lenient=lenient)
+            error = self._fault(schema)
             if not error:
                 return schema
-            keyword, path, _ = self._place(error, schema, lenient=lenient)
+            keyword, path, _ = self._place(error, schema)
             if keyword is not None and (keyword == "oneOf" or _UNIMPLEMENTED.search(error)):
                 schema = schema_walk.without_keyword(schema, keyword)
             elif path is not None:
@@ -195,29 +198,21 @@ class GrammarCompiler:
 
     def enforceable(self, tool: Tool) -> Tool:
         """The tool with parameters that a grammar can enforce. Raises `ServerError` if a strict tool's can't be."""
-        key = msgspec.json.encode(tool)
-        if (known := self._enforceable.get(key)) is not None:
-            return known
-        found = self._made_enforceable(tool)
-        if len(self._enforceable) >= MOST_TOOLS:
-            self._enforceable.clear()
-        self._enforceable[key] = found
-        return found
+        return self._enforceable(msgspec.json.encode(tool))
 
-    def _made_enforceable(self, tool: Tool) -> Tool:
+    def _made_enforceable(self, written: bytes) -> Tool:
+        tool = from_json(written, Tool)
         given = {"type": "object", **(tool.parameters or {})}
         schema = rewritten(given)
         # Of an object's grammar, an argument that can't be written is left out; many formats write each by itself.
-        error = self._fault(schema, lenient=False) or self._fault(_with_all(schema), lenient=False)
+        error = self._fault(schema) or self._fault(_with_all(schema))
         if not error:
-            return tool if schema is given else structs.replace(tool, parameters=schema)
+            return tool if schema == given else structs.replace(tool, parameters=schema)
         if not tool.strict:
             relaxed = self.relaxed(schema)
             each = self.relaxed(_with_all(relaxed))
-            del each["required"]
-            needed = {"required": relaxed["required"]} if "required" in relaxed else {}
-            return structs.replace(tool, parameters={**each, **needed})
-        keyword, path, error = self._place(error, schema, lenient=False)
+            return structs.replace(tool, parameters={**each, "required": relaxed.get("required", [])})
+        keyword, path, error = self._place(error, schema)
         where = f" at '{path}'" if path else ""
         named = f" (keyword '{keyword}')" if keyword else ""
         raise ServerError(
@@ -231,11 +226,11 @@ class GrammarCompiler:
         """The id of the special token `text`, which grammars name in llguidance's special-token syntax, or None."""
         return grammar_tokens.special_id(self._tokenizer, text)
 
-    def _compiled(self, source: str, refusal: Callable[[str], ServerError]) -> CompiledGrammar:
+    def _compiled(self, source: str, strict: bool, refusal: Callable[[str], ServerError]) -> CompiledGrammar:
         with self._lock:
-            known = self._cache.get(source)
+            known = self._cache.get((source, strict))
             if known is not None:
-                self._cache.move_to_end(source)
+                self._cache.move_to_end((source, strict))
                 return known
             tokens = self._ll_tokenizer()
         matcher = _start(tokens, source)
@@ -243,13 +238,13 @@ class GrammarCompiler:
             raise refusal(matcher.get_error())
         words = -(-self._tokenizer.size // 32)
         compiled = CompiledGrammar(matcher, words, len(source) * 4 + CACHE_OVERHEAD, self._special)
-        self._keep(source, compiled)
+        self._keep((source, strict), compiled)
         return compiled
 
-    def _keep(self, source: str, compiled: CompiledGrammar) -> None:
+    def _keep(self, key: tuple[str, bool], compiled: CompiledGrammar) -> None:
         with self._lock:
-            if source not in self._cache:
-                self._cache[source] = compiled
+            if key not in self._cache:
+                self._cache[key] = compiled
                 self._size += compiled.size
             while self._size > self._cache_bytes and len(self._cache) > 1:
                 self._size -= self._cache.popitem(last=False)[1].size
@@ -258,7 +253,7 @@ class GrammarCompiler:
         """The refusal of a grammar: the compiler's message, and for a JSON schema the keyword and its path."""
         if not isinstance(wanted, JsonSchema):
             return ServerError("invalid_request", f"The grammar can't be compiled: {_one_line(error)}", param)
-        keyword, path, error = self._place(error, wanted.schema, lenient=not wanted.strict)
+        keyword, path, error = self._place(error, wanted.schema)
         where = f" at '{path}'" if path else ""
         named = f" (keyword '{keyword}')" if keyword else ""
         way_out = ", or set strict to false to have what is not supported left out" if wanted.strict else ""
@@ -268,17 +263,16 @@ class GrammarCompiler:
             f"{param}.{path}" if path else param,
         )
 
-    def _place(self, error: str, schema: Any, *, lenient: bool) -> tuple[str | None, str | None, str]:
+    def _place(self, error: str, schema: Any) -> tuple[str | None, str | None, str]:
         """The keyword that a compiler's message is about, its path in the schema, and the message for that place."""
         keyword, path = _keyword_and_path(error, schema)
         if path is None:
-            fault = partial(self._fault, lenient=lenient)
-            path, error = schema_walk.innermost_failing(schema, fault) or (None, error)
+            path, error = schema_walk.innermost_failing(schema, self._fault) or (None, error)
             keyword = None
         return keyword, path, error
 
-    def _fault(self, schema: Any, *, lenient: bool) -> str:
-        source = json.dumps({"grammars": [{"json_schema": _with_options(schema, lenient=lenient)}]})
+    def _fault(self, schema: Any) -> str:
+        source = json.dumps({"grammars": [{"json_schema": _with_options(schema)}]})
         return str(_start(self._ll_tokenizer(), source).get_error())
 
     def _ll_tokenizer(self) -> LLTokenizer:
@@ -292,15 +286,15 @@ def source_of(wanted: OutputFormat, param: str, spacing: JsonSpacing = "any") ->
     """A format as llguidance takes it. Raises `ServerError` naming `param`."""
     match wanted:
         case JsonObject():
-            return {"json_schema": _with_options({"type": "object"}, lenient=False, spacing=spacing)}
-        case JsonSchema(schema, _, strict):
+            return {"json_schema": _with_options({"type": "object"}, spacing)}
+        case JsonSchema(schema):
             try:
                 schema_walk.check_size(schema)
             except schema_walk.TooLarge as error:
                 raise ServerError(
                     "invalid_request", f"The JSON schema is too large: {error}.", param
                 ) from None
-            return {"json_schema": _with_options(rewritten(schema), lenient=not strict, spacing=spacing)}
+            return {"json_schema": _with_options(rewritten(schema), spacing)}
         case Regex(pattern):
             return {"lark_grammar": "start: TEXT\nTEXT: " + _lark_regex(pattern)}
         case Choice(options):
@@ -321,13 +315,10 @@ def _start(tokens: LLTokenizer, source: str) -> LLMatcher:
     return LLMatcher(tokens, source, log_level=0, limits=LLParserLimits(verbose_errors=False))
 
 
-def _with_options(
-    schema: dict[str, Any] | bool, *, lenient: bool, spacing: JsonSpacing = "any"
-) -> dict[str, Any]:
-    """The schema with llguidance's options. `lenient` drops keywords that llguidance does not implement."""
-    options = {"lenient": lenient, "coerce_one_of": lenient, **SPACING[spacing]}
+def _with_options(schema: dict[str, Any] | bool, spacing: JsonSpacing = "any") -> dict[str, Any]:
+    """The schema with llguidance's options."""
     held: dict[str, Any] = {"allOf": [{}]} if schema is True else {"not": {}} if schema is False else schema
-    return {**held, "x-guidance": options}
+    return {**held, "x-guidance": SPACING[spacing]}
 
 
 def _lark_regex(pattern: str) -> str:

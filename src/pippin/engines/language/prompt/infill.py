@@ -1,36 +1,20 @@
 """Fill-in-the-middle prompts: a model writes the text between a prefix and a suffix."""
 
-from dataclasses import dataclass
+import re
 
 from pippin.core.errors import ServerError
 from pippin.engines.language.text.tokenizer import Tokenizer
 
-
-@dataclass(frozen=True)
-class InfillFormat:
-    """A format of fill-in-the-middle prompts, for models that have all of its `marks` as tokens.
-
-    `layout` is a format string with the fields `prefix` and `suffix`.
-    """
-
-    marks: tuple[str, ...]
-    layout: str
-
-
-def _prefix_first(*marks: str) -> InfillFormat:
-    before, between, after = marks
-    return InfillFormat(marks, f"{before}{{prefix}}{between}{{suffix}}{after}")
-
-
-FORMATS = (
-    _prefix_first("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-    _prefix_first("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-    _prefix_first("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
-    _prefix_first("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
-    _prefix_first("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
-    _prefix_first("▁<PRE>", "▁<SUF>", "▁<MID>"),
-    InfillFormat(("[PREFIX]", "[SUFFIX]"), "[SUFFIX]{suffix}[PREFIX]{prefix}"),
+LAYOUTS = (
+    "<|fim_prefix|>{prefix}<|fim_suffix|>{suffix}<|fim_middle|>",
+    "<fim_prefix>{prefix}<fim_suffix>{suffix}<fim_middle>",
+    "<fim-prefix>{prefix}<fim-suffix>{suffix}<fim-middle>",
+    "<｜fim▁begin｜>{prefix}<｜fim▁hole｜>{suffix}<｜fim▁end｜>",
+    "<|code_prefix|>{prefix}<|code_suffix|>{suffix}<|code_middle|>",
+    "▁<PRE>{prefix}▁<SUF>{suffix}▁<MID>",
+    "[SUFFIX]{suffix}[PREFIX]{prefix}",
 )
+"""Prompts of the models that have all that stands around `prefix` and `suffix` as tokens."""
 
 ENDS = (
     "<|fim_pad|>",
@@ -44,11 +28,13 @@ ENDS = (
 """Tokens that end an infill besides the end-of-sequence tokens, in models that have them."""
 
 
-def infill_format(tokenizer: Tokenizer) -> InfillFormat | None:
-    """The format that the model was trained with, or None for a model without such tokens."""
-    return next(
-        (found for found in FORMATS if all(tokenizer.single(mark) is not None for mark in found.marks)), None
-    )
+def infill_layout(tokenizer: Tokenizer) -> str | None:
+    """The one of `LAYOUTS` that the model was trained with, or None for a model without such tokens."""
+    for layout in LAYOUTS:
+        marks = re.split(r"\{\w+\}", layout)
+        if all(tokenizer.single(mark) is not None for mark in marks if mark):
+            return layout
+    return None
 
 
 def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str, most: int | None = None) -> list[int]:
@@ -56,8 +42,8 @@ def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str, most: int | No
 
     Raises `ServerError` for a model that can't infill, and `TooLong` for long texts of more than `most` tokens.
     """
-    found = infill_format(tokenizer)
-    if found is None:
+    layout = infill_layout(tokenizer)
+    if layout is None:
         raise ServerError(
             "unsupported",
             "This model has no fill-in-the-middle tokens, so 'suffix' can't be used with it. Leave it out.",
@@ -68,7 +54,7 @@ def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str, most: int | No
     )
     shield = tokenizer.literals.shield
     return begin + tokenizer.literals.encode(
-        found.layout.format(prefix=shield(prefix), suffix=shield(suffix)), most
+        layout.format(prefix=shield(prefix), suffix=shield(suffix)), most
     )
 
 

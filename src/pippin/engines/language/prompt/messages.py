@@ -207,10 +207,9 @@ class Converter:
             text = f"Error: {text}"
         if not self.traits.tool_results:
             return {"role": "user", "content": f"<tool_response>\n{self._unmarked(text)}\n</tool_response>"}
-        content = _parsed_result(text) if self.history.result_content == "object" else text
         entry = {
-            "role": self.history.result_role,
-            "content": content,
+            "role": "tool",
+            "content": text,
             "tool_call_id": self.literals.shield(ids.written(result.call_id)),
         }
         name = result.name or message.name
@@ -265,13 +264,6 @@ def parsed_arguments(arguments: str) -> Any:
     except ValueError:
         return {"arguments": arguments}
     return found if isinstance(found, dict) else {"arguments": found}
-
-
-def _parsed_result(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _merge_repeated(entries: Messages) -> Messages:

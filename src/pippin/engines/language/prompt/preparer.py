@@ -1,5 +1,6 @@
 """The preparer of language models, which makes jobs from requests, beside the step loop."""
 
+import contextlib
 import hashlib
 import itertools
 import logging
@@ -365,15 +366,12 @@ class LanguagePreparer:
 
         try:
             return compiled(offered)
-        except ServerError as error:
-            enforceable = tuple(map(self._grammars.enforceable, offered)) if constrained else offered
-            if enforceable == offered:
-                raise
-            refusal = error
-        try:
-            return compiled(enforceable)
         except ServerError:
-            raise refusal from None  # it names a place in the client's own schema
+            enforceable = tuple(map(self._grammars.enforceable, offered)) if constrained else offered
+            if enforceable != offered:
+                with contextlib.suppress(ServerError):
+                    return compiled(enforceable)
+            raise  # it names a place in the client's own schema
 
     def open_renderer(self, media: TextOnly) -> PromptRenderer:
         """A renderer of prompts with these media. Raises `ServerError("load_failed")` for a broken chat template."""
@@ -411,7 +409,7 @@ class LanguagePreparer:
             chat=chat,
             tools=chat,
             reasoning=self._reasoning is not None,
-            infill=infill.infill_format(self.tokenizer) is not None,
+            infill=infill.infill_layout(self.tokenizer) is not None,
             images="image" in modalities,
             video="video" in modalities or (chat and media.frames is not None),
             audio="audio" in modalities,

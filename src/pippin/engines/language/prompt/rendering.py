@@ -415,7 +415,7 @@ def _pins(
         except ServerError:
             # A conversation that ends there may break the template's rules; then it is not pinned.
             continue
-        pins.add(shared_length(tokens, whole.tokens))
+        pins.add(shared_length(tuple(tokens), whole.tokens))
     return tuple(sorted(pins - {0}))
 
 

@@ -137,6 +137,7 @@ class SequenceDecoder:
                 tools=tools,
                 choice=request.tool_choice,
                 parallel=request.parallel_tool_calls,
+                whole=request.whole_calls,
             ),
             thinking=_thinking(job),
             markup=Markup(tokens=tokenizer.added_in(markers), grammar=_held_to(job)),

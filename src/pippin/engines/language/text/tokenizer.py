@@ -120,18 +120,15 @@ class Literals:
         pattern = self._special if trusted else self._any
         return text if pattern is None else broken(text, pattern)
 
-    def shield_value(self, value: Any, *, trusted: bool = True) -> Any:
-        """A JSON value with all its strings shielded, keys included."""
+    def shield_value(self, value: Any) -> Any:
+        """A JSON value of a trusted author with all its strings shielded, keys included."""
         match value:
             case str():
-                return self.shield(value, trusted=trusted)
+                return self.shield(value, trusted=True)
             case dict():
-                return {
-                    self.shield_value(key, trusted=trusted): self.shield_value(held, trusted=trusted)
-                    for key, held in value.items()
-                }
+                return {self.shield_value(key): self.shield_value(held) for key, held in value.items()}
             case list() | tuple():
-                return [self.shield_value(held, trusted=trusted) for held in value]
+                return [self.shield_value(held) for held in value]
             case _:
                 return value
 
