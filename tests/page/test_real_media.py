@@ -17,7 +17,7 @@ from tests.engines.language.vision.tiny_vision_models import picture as painted
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 from tests.engines.speech.test_speech_models import write_model
 from tests.page.browser import Opener, needs_browser, opening, running_browser
-from tests.page.test_chat import done
+from tests.page.chatting import done
 from tests.running_server import ROOT, running_server
 
 pytestmark = [needs_browser, pytest.mark.model, pytest.mark.long]
@@ -53,8 +53,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, demo_model: Path, whisper_b
 
 
 @pytest.fixture(scope="module")
-def browser(spoken: Path) -> Iterator[Any]:
-    with running_browser(f"--use-file-for-fake-audio-capture={spoken}") as browser:
+def browser(playwright: Any, spoken: Path) -> Iterator[Any]:
+    with running_browser(playwright, f"--use-file-for-fake-audio-capture={spoken}") as browser:
         yield browser
 
 

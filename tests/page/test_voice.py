@@ -2,33 +2,17 @@
 
 import base64
 import io
-import json
 import wave
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.page.browser import Opener, needs_browser, picture
-from tests.page.test_chat import done, ready, say
-from tests.running_server import running_server
+from tests.page.browser import Opener, needs_browser
+from tests.page.chatting import done, ready, say
 
 pytestmark = needs_browser
 
 ALLOWED = ("microphone",)
-DEAF = {
-    "capabilities": {"chat": True, "audio": False},
-    "rules": [{"when": {"user": "recording.wav"}, "say": "I read it."}],
-}
-
-
-@pytest.fixture(scope="module")
-def deaf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server whose model hears nothing in a chat, and transcribes, as scripted models do."""
-    folder = tmp_path_factory.mktemp("deaf")
-    (folder / "deaf.script.json").write_text(json.dumps(DEAF))
-    with running_server(folder, str(folder / "deaf.script.json")) as address:
-        yield address
 
 
 def record(page: Any, place: str = "#chat-record") -> None:
@@ -55,12 +39,12 @@ def test_a_model_that_hears_is_sent_what_was_recorded(address: str, opened: Open
         assert 0.7 < heard.getnframes() / 16000 < 30
         assert any(heard.readframes(heard.getnframes())), "nothing but silence was recorded"
     assert page.locator(".message.user audio").count() == 1
-    picture(page, "microphone")
 
 
-def test_what_was_said_is_written_down_for_a_model_that_does_not_hear(deaf: str, opened: Opener) -> None:
-    page = opened(deaf, allowed=ALLOWED)
+def test_what_was_said_is_written_down_for_a_model_that_does_not_hear(address: str, opened: Opener) -> None:
+    page = opened(address, allowed=ALLOWED)
     ready(page)
+    page.select_option("#chat-model", "deaf")
     page.fill("#chat-input", "Please note:")
     record(page)
     assert page.input_value("#chat-input").startswith("Please note: This is recording.wav.")
@@ -116,6 +100,7 @@ def test_an_answer_is_read_aloud(address: str, opened: Opener) -> None:
 def test_a_recording_is_transcribed_where_models_are_tried(address: str, opened: Opener) -> None:
     page = opened(address, path="/#try", allowed=ALLOWED)
     form = "form[aria-label=Transcription]"
+    page.click(".choices button:text('Transcription')")
     page.locator(f"{form} option").first.wait_for(state="attached")
     record(page, form + " .field")
     page.click(f"{form} button:text('Run')")
@@ -126,6 +111,7 @@ def test_a_recording_is_transcribed_where_models_are_tried(address: str, opened:
 def test_speech_and_images_are_tried(address: str, opened: Opener) -> None:
     page = opened(address, path="/#try")
     for title, shown in (("Speech", "audio"), ("Images", "img")):
+        page.click(f".choices button:text('{title}')")
         form = page.locator(f"form[aria-label={title}]")
         form.locator("option").first.wait_for(state="attached")
         form.locator("button:text('Run')").click()

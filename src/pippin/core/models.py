@@ -63,6 +63,19 @@ class HubModel(Struct, frozen=True, kw_only=True):
     task: str | None  # in the hub's terms, such as `text-generation`
 
 
+Purpose = Literal["code", "chat", "vision", "embed"]
+
+
+class Suggestion(Struct, frozen=True, kw_only=True):
+    """A model that fits this machine."""
+
+    id: str
+    stored_bytes: int  # to download
+    needed_bytes: int  # in memory, with the context of one client
+    tools: bool
+    why: str
+
+
 RankBackend = Literal["ring", "jaccl", "nccl"]
 
 

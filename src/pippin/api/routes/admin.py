@@ -23,8 +23,10 @@ from pippin.api.routes.health import (
     options_of,
     worker_body,
 )
-from pippin.api.routing import Api, both, json_reply
+from pippin.api.routing import Api, both, json_reply, number_of
 from pippin.config.errors import ConfigError
+from pippin.config.options.declaration import options
+from pippin.core import logs
 from pippin.core.errors import ServerError
 
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
@@ -118,6 +120,8 @@ def routes(api: Api) -> list[BaseRoute]:
         *both("/settings", admin.change_settings, "PATCH"),
         *both("/requests/{id}/cancel", admin.cancel, "POST"),
         *both("/requests/{id}", admin.cancel, "DELETE"),
+        *both("/requests/{id}/events", admin.events, media=["text/event-stream"]),
+        *both("/logs", admin.logs),
         *both("/keys", admin.keys, answer=Keys),
     ]
 
@@ -191,7 +195,21 @@ class Admin:
         return json_reply({"status": "cleared", "cleared": cleared, "rewarm_scheduled": bool(warm)})
 
     async def settings(self, request: Request) -> Response:
-        return json_reply({"current": self._current()})
+        """The current values, and what `options` there are: in which group, what each does, its default, and whether a
+        change takes effect at once (`hot`)."""
+        current = self._current()
+        table = [
+            {field: value for field, value in msgspec.structs.asdict(each).items() if field != "type"}
+            for each in options().values()
+            if each.name in current
+        ]
+        return json_reply({"current": current, "options": table})
+
+    async def logs(self, request: Request) -> Response:
+        """The last lines of the log, and those alone that came after the number `after`."""
+        self._check_manages(request)
+        after = number_of(request, "after")
+        return json_reply({"data": [line for line in list(logs.RECENT.lines) if line["number"] > after]})
 
     async def change_settings(self, request: Request) -> Response:
         """`{option: value}`, or mlx-vlm's `{"op": "merge", "values": {option: value}}`.
@@ -236,24 +254,37 @@ class Admin:
         """
         name = request.path_params["id"]
         exchange = exchange_of(request.scope)
+        if (kept := self.api.handler.kept.get((exchange.owner, name))) is not None:
+            await kept.cancel()
+            return json_reply(cancelled(name))
         if exchange.key is None and not exchange.manages:  # callers without a key can't be told apart
             raise ServerError("permission", NO_KEY)
         running = self.api.handler.answers
         if not await running.cancel(run_id_of(self.api.dialects, name), exchange):
             raise ServerError("not_found", "No request with this id is running.", "id")
-        return json_reply(
-            {"id": name, "request_id": name, "object": "request", "status": "cancelled", "success": True}
-        )
+        return json_reply(cancelled(name))
+
+    async def events(self, request: Request) -> Response:
+        """The events of an answer that was asked for with `x-keep-answer`, after the number `after` (from 0), by the id
+        of its request."""
+        name = request.path_params["id"]
+        kept = self.api.handler.kept.get((exchange_of(request.scope).owner, name))
+        if kept is None:
+            raise ServerError("not_found", "No answer of this id is kept.", "id")
+        return self.api.handler.follow(kept, number_of(request, "after"))
 
     async def keys(self, request: Request) -> Response:
         """The keys that the server accepts: names, roles, rights, and what is left of their limits. The text of a key
         is never shown."""
-        exchange = exchange_of(request.scope)
-        if not exchange.manages:
-            raise ServerError("permission", NO_ADMIN if exchange.key else NO_KEY)
+        self._check_manages(request)
         described = [_described(self.api, key) for key in self.api.access.keys.ring.keys]
         note = FROM_OPTIONS if self.api.options.api_key_file is None else FROM_FILE.format(os.getpid())
         return json_reply(Keys(data=described, note=note))
+
+    def _check_manages(self, request: Request) -> None:
+        exchange = exchange_of(request.scope)
+        if not exchange.manages:
+            raise ServerError("permission", NO_ADMIN if exchange.key else NO_KEY)
 
     def _values(self, body: bytes) -> tuple[Literal["merge", "replace"], dict[str, Any]]:
         given = decode_json(body, dict[str, Any])
@@ -268,8 +299,8 @@ class Admin:
         """All settings except secrets and the operator's paths."""
         hidden = SECRET | PATHS | {"models", "model_defaults"}
         server = self.api.options
-        options = msgspec.structs.asdict(server) | msgspec.structs.asdict(server.model_defaults)
-        return {name: msgspec.to_builtins(value) for name, value in options.items() if name not in hidden}
+        values = msgspec.structs.asdict(server) | msgspec.structs.asdict(server.model_defaults)
+        return {name: msgspec.to_builtins(value) for name, value in values.items() if name not in hidden}
 
     async def _pinned(self, request: Request, pinned: bool) -> Response:
         state = await self.api.service.pool.pin(request.path_params["id"], pinned)
@@ -288,8 +319,14 @@ class Admin:
         return await read_body(request, SMALL_BODY_MB, self.api.options.body_timeout)
 
 
+def cancelled(name: str) -> dict[str, Any]:
+    return {"id": name, "request_id": name, "object": "request", "status": "cancelled", "success": True}
+
+
 def _described(api: Api, key: Key) -> KeyDescription:
-    rights, left = key.rights, api.access.limits.standing(key)
+    standing = api.access.limits.standing(key)
+    left = {name: Left(limit=limit, remaining=remaining) for name, (limit, remaining) in standing.items()}
+    rights = key.rights
     return KeyDescription(
         name=key.name,
         role="admin" if key.is_admin else "user",
@@ -297,8 +334,6 @@ def _described(api: Api, key: Key) -> KeyDescription:
         kinds=None if rights.kinds is None else sorted(rights.kinds),
         endpoints=None if rights.endpoints is None else list(rights.endpoints),
         mcp_tools=key.is_admin or key.mcp_tools,
-        requests=Left(limit=left["requests"][0], remaining=left["requests"][1])
-        if "requests" in left
-        else None,
-        tokens=Left(limit=left["tokens"][0], remaining=left["tokens"][1]) if "tokens" in left else None,
+        requests=left.get("requests"),
+        tokens=left.get("tokens"),
     )

@@ -2,17 +2,16 @@
 
 import json
 from collections.abc import Sequence
-from typing import Final
+
+import msgspec
 
 from pippin.cli.arguments import Parser, some_options
 from pippin.cli.local import OPTIONS, settings_of
 from pippin.cli.terminal import say, size, table
 
-MOST: Final = 5
-
 
 def new_parser() -> Parser:
-    from pippin.cli.fitting.recommend import PURPOSES
+    from pippin.catalog.fitting.recommend import PURPOSES
 
     parser = Parser(
         prog="pippin recommend",
@@ -31,30 +30,17 @@ def new_parser() -> Parser:
 
 def run(arguments: Sequence[str]) -> int:
     parsed = new_parser().parse(arguments)
-    from pippin.cli.fitting.fit import USUAL_WINDOW, budget_of
-    from pippin.cli.fitting.recommend import LISTED, pick, recommended
-    from pippin.config.accelerator import accelerator
+    from pippin.catalog.fitting.fit import USUAL_WINDOW
+    from pippin.catalog.fitting.recommend import LISTED, suited
+    from pippin.config.accelerator import memory_budget
 
-    memory = int(parsed.memory * 1e9) if parsed.memory else budget_of(settings_of(parsed).server)
-    on_cpu = accelerator() == "cpu"
-    found = pick(recommended(), parsed.purpose, memory, on_cpu=on_cpu)[:MOST]
+    memory = int(parsed.memory * 1e9) if parsed.memory else memory_budget(settings_of(parsed).server)
+    found = suited(parsed.purpose, memory)
     if parsed.json:
-        rows = [
-            {
-                "id": each.id,
-                "stored_bytes": each.stored,
-                "needed_bytes": each.needed(on_cpu=on_cpu),
-                "tools": each.tools,
-                "why": each.why,
-            }
-            for each in found
-        ]
-        say(json.dumps(rows, indent=2))
+        say(json.dumps(msgspec.to_builtins(found), indent=2))
     elif found:
-        rows_of_text = [
-            (each.id, size(each.stored), size(each.needed(on_cpu=on_cpu)), each.why) for each in found
-        ]
-        say(table(("MODEL", "DOWNLOAD", "IN MEMORY", "WHY"), rows_of_text))
+        rows = [(each.id, size(each.stored_bytes), size(each.needed_bytes), each.why) for each in found]
+        say(table(("MODEL", "DOWNLOAD", "IN MEMORY", "WHY"), rows))
         say(
             f"In memory: with {USUAL_WINDOW} tokens for one client, of {size(memory)} that models may take here."
         )

@@ -1,18 +1,19 @@
 """Picks models for this machine from the list that ships with the package."""
 
 from importlib import resources
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 from msgspec import Struct
 
+from pippin.catalog.fitting.fit import USUAL_WINDOW
 from pippin.catalog.footprint import IN_KERNELS, context_bytes, process_bytes, runs_on_kernels
-from pippin.cli.fitting.fit import USUAL_WINDOW
+from pippin.config.accelerator import accelerator
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import from_json
-from pippin.core.models import ModelKind
+from pippin.core.models import ModelKind, Purpose, Suggestion
 
-Purpose = Literal["code", "chat", "vision", "embed"]
 PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
+MOST: Final = 5  # suggestions
 LISTED: Final = "November 2026"
 """When the list was last reviewed. Each name and configuration was then found in several public repositories; sizes
 are those of MLX's modules of these configurations."""
@@ -47,7 +48,7 @@ class Recommended(Struct, frozen=True, kw_only=True, rename={"purposes": "for"})
 
 
 def recommended() -> list[Recommended]:
-    text = resources.files("pippin.cli.fitting").joinpath("recommended.json").read_bytes()
+    text = resources.files("pippin.catalog.fitting").joinpath("recommended.json").read_bytes()
     return from_json(text, list[Recommended])
 
 
@@ -55,3 +56,18 @@ def pick(listed: list[Recommended], purpose: Purpose, memory: int, *, on_cpu: bo
     """The models for a purpose that fit into `memory` bytes, the largest first; models made for the purpose lead."""
     fitting = [each for each in listed if purpose in each.purposes and each.needed(on_cpu=on_cpu) <= memory]
     return sorted(fitting, key=lambda each: (each.purposes[0] != purpose, -each.stored))
+
+
+def suited(purpose: Purpose, memory: int) -> list[Suggestion]:
+    """The first few of those that `pick` gives for this machine's device."""
+    on_cpu = accelerator() == "cpu"
+    return [
+        Suggestion(
+            id=each.id,
+            stored_bytes=each.stored,
+            needed_bytes=each.needed(on_cpu=on_cpu),
+            tools=each.tools,
+            why=each.why,
+        )
+        for each in pick(recommended(), purpose, memory, on_cpu=on_cpu)[:MOST]
+    ]

@@ -16,9 +16,8 @@ from pippin.catalog.footprint import BYTES, bytes_of_arrays, context_bytes, foot
 from pippin.catalog.info import context_window, quantization
 from pippin.catalog.kinds import kind_of
 from pippin.catalog.names import is_repository
-from pippin.config.accelerator import accelerator, model_memory
+from pippin.config.accelerator import accelerator
 from pippin.config.options.model import ModelOptions
-from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.published import object_in
 from pippin.core.safetensors import StoredArray
@@ -163,13 +162,6 @@ class Fit:
     @property
     def fits(self) -> bool:
         return self.needed <= self.budget
-
-
-def budget_of(options: ServerOptions) -> int:
-    """Bytes that all models together may use, as the server computes it."""
-    if options.memory_budget_gb is not None:
-        return int(options.memory_budget_gb * 1e9)
-    return model_memory(options.memory_percent)
 
 
 def measure(source: Source, context: int | None, clients: int, budget: int) -> Fit:

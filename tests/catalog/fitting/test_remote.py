@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.cli.fitting.test_fit import LLAMA
+from tests.catalog.fitting.test_fit import LLAMA
 from tests.cli.serving import Terminal, terminal
 
 __all__ = ["terminal"]

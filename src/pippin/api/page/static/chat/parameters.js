@@ -1,66 +1,79 @@
 /**
- * Every parameter of a request, as the server's own description (`/openapi.json`) has it: a field here for each field
- * there, so that none is missing and none is made up. What is empty is not sent.
+ * Every parameter of a request, as the server's own description (`/openapi.json`) has it: six as sliders, and below `More`
+ * a field for each other one, so that none is missing and none is made up. What is empty is not sent.
  */
 
-import { element, labelled } from "../dom.js";
+import { button, element, labelled } from "../dom.js";
 import { askJson } from "../server.js";
+import { SLIDERS, Slider } from "./sliders.js";
 
 const KEPT = "pippin-chat-options";
 
-/** Fields that the page itself fills in, or that have a place of their own below. */
+/** Fields that the page itself fills in, or that have a place of their own. */
 const ELSEWHERE = new Set(
   `model messages stream stream_options return_progress n logprobs top_logprobs response_format tools modalities
   continue_final_message add_generation_prompt json_schema structured_outputs guided_json functions function_call`.split(/\s+/),
 );
 
-const SERVER_TOOLS = {
-  name: "server_tools",
-  kind: "boolean",
-  help: "Those of its MCP servers. A call is shown, and runs when you say so.",
-};
+/** What the page makes of several fields, or offers in its own words. */
+const OWN = [
+  { name: "logprobs", kind: "boolean", label: "Token probabilities", help: "How likely each token was, and its alternatives." },
+  { name: "schema", kind: "json", label: "Answer by schema", help: "JSON schema that the answer follows." },
+  { name: "tools", kind: "json", label: "Tools", help: "Functions that the model may call, as the API has them: a list." },
+];
 
 /** A second name of a field, which other servers gave it. */
 const SECOND_NAME = /^(llama\.cpp's|vLLM's) name|^The same, as/;
 
 /** The form of the parameters in `place`; what it holds is kept in this browser. */
-export class Options {
+export class Parameters {
   constructor(place) {
     this.values = JSON.parse(localStorage.getItem(KEPT) ?? "{}");
     this.place = place;
     this.fields = new Map();
+    this.sliders = new Map();
   }
 
   /** Draw the form. The tools of the server's MCP servers are offered where there are any. */
   async draw() {
     const [description, tools] = await Promise.all([askJson("/openapi.json"), serverTools()]);
     this.tools = tools;
-    const { ChatRequest } = description.components.schemas;
-    const fields = Object.entries(ChatRequest.properties)
-      .filter(([name, schema]) => !ELSEWHERE.has(name) && !SECOND_NAME.test(schema.description ?? ""))
+    const { properties } = description.components.schemas.ChatRequest;
+    const own = [...OWN, ...(tools.length > 0 ? [serverToolsField(tools)] : [])];
+    const sliders = SLIDERS.filter(({ name }) => name in properties).map((each) => this.slider(each, shapeOf(properties[each.name])));
+    const others = Object.entries(properties)
+      .filter(([name, schema]) => !ELSEWHERE.has(name) && !this.sliders.has(name) && !SECOND_NAME.test(schema.description ?? ""))
       .map(([name, schema]) => ({ name, help: schema.description ?? "", ...shapeOf(schema) }));
-    const numbers = fields.filter(({ kind }) => kind === "number");
-    const others = fields.filter(({ kind }) => kind !== "number");
-    this.place.replaceChildren(
-      this.field({ name: "logprobs", kind: "boolean", help: "Show how likely each token was, and its alternatives." }),
-      this.field({
-        name: "schema",
-        kind: "json",
-        help: "JSON schema that the answer follows.",
-        label: "Answer by schema",
-      }),
-      this.field({ name: "tools", kind: "json", help: "Functions that the model may call, as the API has them: a list." }),
-      ...(tools.length > 0 ? [this.field({ ...SERVER_TOOLS, label: `Offer ${tools.length} tools of the server` })] : []),
-      element("h3", {}, "Sampling and limits"),
-      ...numbers.map((field) => this.field(field)),
-      element("details", {}, element("summary", {}, "More"), ...others.map((field) => this.field(field))),
-      element("button", { type: "button", on: { click: () => this.clear() } }, "Back to the model's own"),
-    );
+    const more = element("details", {}, element("summary", {}, `More (${own.length + others.length})`));
+    // A hundred controls are drawn when somebody looks at them.
+    this.remember([...own, ...others]);
+    const drawMore = () => more.childElementCount === 1 && more.append(...[...own, ...others].map((field) => this.field(field)));
+    more.addEventListener("toggle", drawMore);
+    const clear = button("Back to the model's own", () => this.use({}), { class: "flat" });
+    this.place.replaceChildren(...sliders, more, clear);
+  }
+
+  remember(fields) {
+    for (const field of fields) this.fields.set(field.name, field);
+  }
+
+  slider(each, shape) {
+    const slider = new Slider(each, shape, (value) => this.keep(each.name, value));
+    this.fields.set(each.name, { name: each.name, kind: "number" });
+    this.sliders.set(each.name, slider);
+    slider.show(this.values[each.name] ?? "");
+    return slider.node;
+  }
+
+  /** Show what the model does by itself where nothing is set. */
+  async showOwn(model) {
+    const { parameters } = await askJson("/api/show", { method: "POST", json: { model } });
+    const own = new Map(parameters.split("\n").map((line) => line.split(" ")));
+    for (const [name, slider] of this.sliders) slider.showOwn(own.get(name));
   }
 
   /** One control. `kind` says which: number, boolean, choice, text or json. */
   field(field) {
-    this.fields.set(field.name, field);
     const value = this.values[field.name] ?? "";
     const attributes = { name: field.name, on: { change: (event) => this.changed(field, event.target) } };
     let control;
@@ -68,31 +81,38 @@ export class Options {
       control = element("input", { ...attributes, type: "number", step: field.step, min: field.low, max: field.high, value });
     } else if (field.kind === "boolean" || field.kind === "choice") {
       const choices = field.kind === "boolean" ? ["true", "false"] : field.choices;
-      const options = choices.map((each) => element("option", { value: each, selected: String(value) === each }, each));
+      const words = { true: "on", false: "off" };
+      const options = choices.map((each) => element("option", { value: each, selected: String(value) === each }, words[each] ?? each));
       control = element("select", attributes, element("option", { value: "" }, "not set"), ...options);
     } else {
       control = element("textarea", { ...attributes, rows: field.kind === "json" ? 3 : 1, spellcheck: "false" }, value);
     }
-    return labelled(field.label ?? field.name, control, field.help);
+    return labelled(field.label ?? worded(field.name), control, field.help);
   }
 
   changed(field, control) {
     control.setCustomValidity("");
-    if (control.value === "" && control.validity.valid) delete this.values[field.name];
-    else this.values[field.name] = control.value;
+    this.keep(field.name, control.validity.badInput ? "" : control.value);
     try {
-      valueOf(field, control.value);
+      if (control.value !== "") valueOf(field, control.value);
     } catch (error) {
       control.setCustomValidity(error.message);
     }
     control.reportValidity();
+  }
+
+  keep(name, value) {
+    if (value === "") delete this.values[name];
+    else this.values[name] = value;
     localStorage.setItem(KEPT, JSON.stringify(this.values));
   }
 
-  clear() {
-    this.values = {};
-    localStorage.removeItem(KEPT);
-    for (const control of this.place.querySelectorAll("input, select, textarea")) control.value = "";
+  /** Put these values in the place of all. */
+  use(values) {
+    this.values = { ...values };
+    localStorage.setItem(KEPT, JSON.stringify(this.values));
+    for (const [name, slider] of this.sliders) slider.show(this.values[name] ?? "");
+    for (const control of this.place.querySelectorAll("details [name]")) control.value = this.values[control.name] ?? "";
   }
 
   /** The fields of a request. Throws an `Error` that names a field which is no JSON. */
@@ -115,6 +135,14 @@ export class Options {
   runs(name) {
     return this.tools?.some((tool) => tool.name === name) ?? false;
   }
+}
+
+function worded(name) {
+  return name.replaceAll("_", " ").replace(/^./, (letter) => letter.toUpperCase());
+}
+
+function serverToolsField(tools) {
+  return { name: "server_tools", kind: "boolean", label: `Offer ${tools.length} tools of the server`, help: "Those of its MCP servers. A call is shown, and runs when you say so." };
 }
 
 function asFunction({ name, description, parameters }) {

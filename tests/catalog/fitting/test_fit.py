@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pippin.catalog import Catalog, default_roots, footprint, read_info
+from pippin.catalog.fitting.fit import Source, measure, read_source, sequence_memory
 from pippin.catalog.footprint import KERNEL_DECODERS, context_bytes
-from pippin.cli.fitting.fit import Source, measure, read_source, sequence_memory
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from tests.engines.tiny_models import ARCHITECTURES

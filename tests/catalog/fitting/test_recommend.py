@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from pippin.catalog.fitting.recommend import Recommended, pick, recommended
 from pippin.catalog.footprint import context_bytes
 from pippin.catalog.names import is_repository
-from pippin.cli.fitting.recommend import Recommended, pick, recommended
 from pippin.config.options.model import ModelOptions
 
 LISTED = {each.id.removeprefix("mlx-community/"): each for each in recommended()}

@@ -1,6 +1,6 @@
-/** A curve of the last minutes, as plain SVG. */
+/** A figure with a curve of its last minutes, as plain SVG. */
 
-import { element } from "./dom.js";
+import { element } from "../dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const POINTS = 120;
@@ -21,11 +21,12 @@ export class Plot {
     this.curve = drawn("path", {});
     const svg = drawn("svg", { class: "plot", viewBox: `0 0 ${POINTS - 1} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" });
     svg.append(drawn("path", { class: "ground", d: `M0 ${HEIGHT}H${POINTS}` }), this.curve);
-    this.range = element("p", { class: "quiet" });
-    this.node = element("article", { class: "card", "aria-label": title }, element("h3", {}, title), this.figure, svg, this.range);
+    this.beside = element("small", {});
+    this.node = element("article", { "aria-label": title }, element("h2", {}, title), this.figure, this.beside, svg);
   }
 
-  add(value) {
+  /** `beside` is what stands below the value: the most there was, where nothing is given. */
+  add(value, beside) {
     this.values.push(value);
     if (this.values.length > POINTS) this.values.shift();
     const most = Math.max(...this.values);
@@ -34,6 +35,6 @@ export class Plot {
     const points = this.values.map((each, index) => `${start + index} ${y(each).toFixed(2)}`);
     this.curve.setAttribute("d", `M${points.join("L")}`);
     this.figure.textContent = this.shown(value);
-    this.range.textContent = `at most ${this.shown(most)}`;
+    this.beside.textContent = beside || `at most ${this.shown(most)}`;
   }
 }
