@@ -1,5 +1,6 @@
 """Fixtures that several rooms share: the weights of small models, and the real clients."""
 
+import faulthandler
 import gc
 import hashlib
 import logging
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
 from pippin.catalog.gguf import import_gguf
@@ -64,6 +66,28 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     is_module = config.getoption("--fast") and collection_path.suffix == ".py"
     return True if is_module and fast.left_out(collection_path) else None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    end_with_process(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    end_with_process(item)  # once more: pytest disarms it where a test fails
+
+
+def pytest_runtest_logfinish() -> None:
+    faulthandler.cancel_dump_traceback_later()
+
+
+def end_with_process(item: pytest.Item) -> None:
+    """Bound a test that outlives the signal of its time limit, in C or in a wait of its fixtures: it ends with its
+    process, whose threads are printed. A run with `-n` goes on, and reports that test as failed."""
+    marker = item.get_closest_marker("timeout")
+    seconds = marker.args[0] if marker else item.config.getoption("timeout")
+    stderr = item.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(seconds + 60, file=stderr, exit=True)
 
 
 @pytest.fixture(autouse=True)

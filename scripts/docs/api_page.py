@@ -16,7 +16,7 @@ Contracts = Mapping[str, Contract[Any]]
 API: Final = """<!-- Written by `make docs`; the words are in src/pippin/api/. -->
 # The APIs
 
-Pippin speaks OpenAI's Chat Completions, Completions, Responses and Realtime, Anthropic's Messages, Gemini's and Ollama's API.
+Pippin speaks OpenAI's Chat Completions, Completions and Responses, Anthropic's Messages, Gemini's and Ollama's API.
 Every address works with and without `/v1`; those under `/api` and `/v1beta` have no other. A field of a contract is honoured, or
 refused by name with status 400; a few fields for bookkeeping are accepted and change nothing. A field that no contract
 knows is ignored, and named once in the log; so are unknown keys of objects in fields, by their path.
@@ -37,7 +37,7 @@ knows is ignored, and named once in the log; so are unknown keys of objects in f
 - **Thoughts** are shown with `includeThoughts`. Either way the `thoughtSignature` of the next part holds them, encoded, and
   gives them back to the model in a later request.
 - **Left out** with a warning in the log are tools that run at Google's (`googleSearch`, `codeExecution`, ...), and refused its
-  files (`gs:`, `files/`) and caches. `taskType` and `title` of embeddings change nothing.
+  files (`gs:`, `files/`) and caches. `taskType` of embeddings chooses among the model's own prompts, if it has any.
 
 ## Ollama
 
@@ -109,53 +109,6 @@ There is no `/api/v1`: models are loaded by `POST /v1/models/load`, and `/v1/res
 - **`context_management`** of type `compaction` has the model summarise the oldest turns when the conversation does
   not fit its window, whatever the threshold; `truncation: auto` drops them.
 - **`input_file`** is a PDF or UTF-8 text, in `file_data` or at `file_url`.
-
-## Realtime
-
-`wss://.../v1/realtime?model=NAME` speaks OpenAI's Realtime API: a typed or spoken conversation over one
-connection. The beta of this API (`OpenAI-Beta: realtime=v1`) is refused with an error event. WebRTC, SIP,
-`/v1/realtime/client_secrets` and sessions that only transcribe are not supported.
-
-| A client sends | and receives |
-|---|---|
-| | `session.created` |
-| `session.update` | `session.updated` |
-| `conversation.item.create` | `conversation.item.added`, `conversation.item.done` |
-| `conversation.item.retrieve`, `conversation.item.delete` | `conversation.item.retrieved`, `conversation.item.deleted` |
-| `input_audio_buffer.append` | |
-| `input_audio_buffer.commit` | `input_audio_buffer.committed`, the item, `conversation.item.input_audio_transcription.delta` and `.completed` or `.failed` |
-| `input_audio_buffer.clear` | `input_audio_buffer.cleared` |
-| `response.create` | `response.created`; `response.output_item.added`, `response.content_part.added`; `response.output_text.delta` or `response.output_audio.delta` and `response.output_audio_transcript.delta`; `response.function_call_arguments.delta`; each with its `.done`; `response.done` |
-| `response.cancel` | `response.done` with the status `cancelled` |
-
-| Field of a session or a response | What happens |
-|---|---|
-| `instructions`, `tools`, `tool_choice`, `parallel_tool_calls`, `max_output_tokens`, `reasoning.effort`, `output_modalities` | honoured, for the session or for one response |
-| `temperature` | honoured, though the newer version of the API no longer has it |
-| `audio.input.format`, `audio.output.format` | `audio/pcm` at 24,000 samples a second |
-| `audio.input.turn_detection` | null: the client tells where a turn ends |
-| `audio.input.transcription` | `model` (by default the one that is served), `language`, `prompt`; if it is not set, clients receive no transcripts. `delay`, `keywords`, `languages` are refused |
-| `audio.output.voice`, `audio.output.speed`, `audio.output.model` | those of the speech model; `model` is Pippin's own field, for servers with several speech models |
-| `truncation` | `auto` drops the oldest turns that do not fit the window, `disabled` fails the response; `retention_ratio` is refused |
-| `metadata` of a response | honoured |
-| `conversation: none` and `input` of a response, `audio.input.noise_reduction`, `prompt`, `include` | refused unless null or empty |
-| `tracing` | accepted without effect |
-
-- **Models**: `model` is the language model. If it takes sound, it is given the sound; otherwise the served
-  transcription model transcribes it. The served speech model speaks the answer, sentence by sentence while it is
-  generated; if there is none, `output_modalities` is `["text"]`.
-- **Turns** end where the client says so: it sends `input_audio_buffer.commit` and `response.create`, and
-  `response.cancel` to interrupt.
-- **Usage** counts the tokens of the language model, and in `audio_tokens` those that the speech model generated. Every
-  response and every transcription counts as a request against the key's limits, and has a line of its own in the log.
-- **Bounds**: one response at a time; 10 minutes of uncommitted sound; 4,096 items; memory as for request
-  bodies. A client that sends faster than it is answered is read more slowly. An invalid event is answered by an `error`
-  event that repeats its `event_id`. A connection ends after an hour, or after a quarter of an hour in which nothing
-  happens.
-- **Reasoning** is not sent, because the API has no event for it; it counts as output. No event returns sound:
-  a retrieved item has its transcript.
-- **Keys** are sent as a bearer token, or in browsers as the protocol `openai-insecure-api-key.KEY`. Give browsers a
-  key whose `endpoints` are `[/v1/realtime]`, with limits of its own. A withdrawn key also ends what it has opened.
 
 ## Files and batches
 

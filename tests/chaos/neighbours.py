@@ -117,10 +117,10 @@ class Talk:
         await self._socket.send(json.dumps({"type": type, **fields}))
 
     async def until(self, *types: str) -> dict[str, Any]:
-        """The next event of one of these types. Raises `Refused` for an error, but for a cancel that came too late."""
+        """The next event of one of these types. Raises `Refused` for an error."""
         while True:
             event: dict[str, Any] = json.loads(await self._socket.recv())
-            if event["type"] == "error" and event["error"].get("code") != "response_cancel_not_active":
+            if event["type"] == "error":
                 raise Refused(event.get("status", 500), event["error"]["message"])
             if event["type"] in types:
                 return event
@@ -157,35 +157,10 @@ async def response_socket(http: httpx.AsyncClient, model: str, words: str) -> st
         return str(_completed(await talk.until(*RESPONSE_ENDS))["output"][0]["content"][0]["text"])
 
 
-async def realtime(http: httpx.AsyncClient, model: str, words: str) -> str:
-    """An answer that is cancelled, and one that is read to its end, on one connection."""
-    async with talking(http, f"/v1/realtime?model={model}") as talk:
-        session = {"type": "realtime", "output_modalities": ["text"]}
-        await talk.send("session.update", session=session)
-        await talk.until("session.updated")
-        await _say(talk, "given up " * 50)
-        await talk.until("response.output_text.delta", "response.done")
-        await talk.send("response.cancel")
-        await talk.send("session.update", session=session)
-        await talk.until("session.updated")
-        await _say(talk, words)
-        done = await talk.until("response.done")
-        while done["response"]["status"] == "cancelled":
-            done = await talk.until("response.done")
-        return str(_completed(done)["output"][0]["content"][0]["text"])
-
-
-async def _say(talk: Talk, words: str) -> None:
-    content = [{"type": "input_text", "text": words}]
-    item = {"type": "message", "role": "user", "content": content}
-    await talk.send("conversation.item.create", item=item)
-    await talk.send("response.create")
-
-
 def _completed(event: dict[str, Any]) -> dict[str, Any]:
     """The response of an event. Raises `Refused` for one that failed."""
     response: dict[str, Any] = event["response"]
-    error = response.get("error") or (response.get("status_details") or {}).get("error")
+    error = response.get("error")
     if error:
         excused = any(words in error["message"] for words in ("shutting down", "The server is busy"))
         raise Refused(503 if excused else 500, error["message"])
@@ -198,5 +173,4 @@ NEIGHBOURS: Final = (
     lm_studio,
     batch,
     response_socket,
-    realtime,
 )

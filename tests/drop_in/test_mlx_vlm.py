@@ -14,7 +14,6 @@ from pathlib import Path
 import httpx
 import pytest
 from PIL import Image
-from websockets.sync.client import connect
 
 from pippin.config.errors import ConfigError
 from tests.drop_in.examples import Reader, reading, settings_of, started, warnings_of
@@ -108,13 +107,6 @@ mlx_vlm.server --model Qwen/Qwen3-VL-4B-Instruct --port 8080""",
 def test_server(typed: str) -> None:
     assert warnings_of(typed) == []
     assert settings_of(typed).server.port == 8080
-
-
-@pytest.mark.parametrize(
-    "typed", ["mlx_vlm.server --log-progress-interval 50", "MLX_VLM_LOG_PROGRESS_INTERVAL=50 mlx_vlm.server"]
-)
-def test_progress_is_logged_as_often_as_it_was_there(typed: str) -> None:
-    assert settings_of(typed).server.log_progress_interval == 50
 
 
 def test_server_variables_of_the_cache() -> None:
@@ -613,33 +605,6 @@ curl -X POST "http://localhost:8080/v1/audio/{address}" \\
   -F response_format=json
 """)
     assert isinstance(answer["text"], str)
-
-
-@pytest.mark.long
-@pytest.mark.model
-def test_realtime_websocket_api(hearing: Reader) -> None:
-    """The messages of NemotronLabs VoiceChat's guide are refused by name."""
-    with connect(hearing.address.replace("http", "ws") + "/v1/realtime") as client:
-        assert json.loads(client.recv())["type"] == "session.created"
-        for sent, named in (
-            (
-                f"""
-{{
-  "type": "session.update",
-  "session": {{
-    "model": "{WRITER}",
-    "system_prompt": "Be concise and answer in one sentence.",
-    "seed": 0
-  }}
-}}""",
-                "session.system_prompt",
-            ),
-            ('{"type": "session.ping"}', "type"),
-            ('{"type": "input_audio_buffer.append", "audio": "", "sample_rate": 16000}', "sample_rate"),
-            ('{"type": "input_audio_buffer.commit", "pad_partial": true}', "pad_partial"),
-        ):
-            client.send(sent)
-            assert json.loads(client.recv())["error"]["param"] == named
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ import wave
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from unittest.mock import patch
 
 import jinja2
@@ -20,18 +20,7 @@ from pippin.api.batches.openai import read_lines, request_of, result
 from pippin.api.batches.store import Line
 from pippin.api.dialects.base import DecodeContext
 from pippin.api.dialects.registry import find_dialects
-from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.forms import FormReader
-from pippin.api.sockets.realtime.conversation import (
-    MessageItem,
-    check_content,
-    completed,
-    messages_of,
-    sound_given,
-)
-from pippin.api.sockets.realtime.events import CONTRACTS, ItemCreate, SessionUpdate, SessionUpdated
-from pippin.api.sockets.realtime.response import encoded
-from pippin.api.sockets.realtime.session import Settings, shown, with_session
 from pippin.catalog.footprint import weight_bytes
 from pippin.catalog.gguf.reader import GgufFile
 from pippin.catalog.info import chat_templates, read_info
@@ -131,25 +120,6 @@ def decoders(data: bytes) -> None:
         return
     for request in decoded.requests:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=GenerationRequest) == request
-
-
-def realtime_events(data: bytes) -> None:
-    """An event of a Realtime connection, whose type the first byte says."""
-    kind = data[0] if data else 0
-    name = list(CONTRACTS)[kind % len(CONTRACTS)]
-    with contextlib.suppress(ServerError):
-        given = decode_json(data[1:], dict[str, Any]) | {"type": name}
-        event, _ = CONTRACTS[name].decode(msgspec.json.encode(given))
-        match event:
-            case SessionUpdate(session=session):
-                settings = with_session(Settings(model="m", modalities=("text",)), session)
-                encoded(SessionUpdated(session=shown(settings, "sess_1", 0)))
-            case ItemCreate(item=item):
-                item = completed(item, "item_1")
-                if isinstance(item, MessageItem):
-                    check_content(item, "item")
-                    sound_given(item, "item")
-                messages_of("", [item], {})
 
 
 def batch_lines(data: bytes) -> None:
@@ -326,15 +296,6 @@ def _from_file(data: bytes, suffix: str, read: Callable[[Path], object], expecte
             return
 
 
-REALTIME: Final = (
-    b'\0{"session": {"audio": {"input": {"transcription": {"language": "en"}}}}}',
-    b'\0{"session": {"audio": {"output": {"format": {"type": "audio/pcm"}, "voice": "alba"}}}}',
-    b'\1{"item": {"type": "message", "role": "user", "content": [{"type": "input_audio", "audio": "AAAA"}]}}',
-    b'\1{"item": {"type": "function_call", "name": "f", "arguments": "{}"}, "previous_item_id": "root"}',
-    b'\x07{"response": {"tools": [{"type": "function", "name": "f"}], "metadata": {"a": "b"}}}',
-)
-
-
 BATCHES: Final = (
     b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"input": "x"}}\n',
     b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings/", "body": {"stream": false}}\n\n{}',
@@ -356,7 +317,6 @@ def targets() -> dict[str, Target]:
         b"\x03\x01\x02<function=get_weather><parameter=city>x</parameter></function>",
     ]
     return {
-        "realtime events": Target(realtime_events, list(REALTIME)),
         "decoders": Target(decoders, bodies),
         "lines of batches": Target(batch_lines, list(BATCHES)),
         "output parsers": Target(output_parsers, said),

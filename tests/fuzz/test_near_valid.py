@@ -166,7 +166,7 @@ def test_a_damaged_form_writes_nothing_to_the_log(address: str, caplog: pytest.L
 # WebSockets, below the protocol
 
 OPENING: Final = (
-    b"GET /v1/realtime?model=org/scripted HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
+    b"GET /v1/responses HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
     b"Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 MASK: Final = bytes(4)  # leaves a payload as it is
@@ -201,11 +201,11 @@ HALF: Final = {
 
 
 def opened(address: str) -> socket.socket:
-    """A Realtime connection whose first event was read."""
+    """A connection for responses that is open."""
     talk = connection(address)
     talk.sendall(OPENING)
     came = b""
-    while b"session.created" not in came:
+    while b"\r\n\r\n" not in came:
         came += talk.recv(65536)
     return talk
 

@@ -106,18 +106,11 @@ class Mix:
         return Wish("lm studio", "/api/v0/chat/completions", body)
 
     def sockets(self, model: str) -> Wish:
-        """Two turns on one connection, of Responses or of Realtime."""
+        """Two turns of Responses on one connection."""
         words, most = self._words((20, 200)), self.random.choice((1, 8, 60))
-        if self.random.random() < 0.5:
-            turn = {"type": "response.create", "model": model, "max_output_tokens": most, "store": False}
-            turns = [turn | {"input": words}, turn | {"input": self._words((20,))}]
-            return Wish("responses socket", "/v1/responses", {}, events=tuple(turns))
-        content = [{"type": "input_text", "text": words}]
-        item = {"type": "message", "role": "user", "content": content}
-        said = {"type": "conversation.item.create", "item": item}
-        asked = {"output_modalities": ["text"], "max_output_tokens": most}
-        turn = {"type": "response.create", "response": asked}
-        return Wish("realtime", f"/v1/realtime?model={model}", {}, events=(said, turn, turn))
+        turn = {"type": "response.create", "model": model, "max_output_tokens": most, "store": False}
+        turns = [turn | {"input": words}, turn | {"input": self._words((20,))}]
+        return Wish("responses socket", "/v1/responses", {}, events=tuple(turns))
 
     def vision(self, model: str) -> Wish:
         parts: list[dict[str, Any]] = [

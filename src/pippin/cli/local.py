@@ -1,23 +1,22 @@
-"""What verbs do on this machine without a server: its catalog, and processes that do one errand with a model."""
+"""What verbs do on this machine without a server: its catalog, and processes that verify a model."""
 
 import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from pippin.cli.terminal import Progress
 from pippin.config import environment
 from pippin.config.load import load
 from pippin.config.settings import Settings, Sources
 from pippin.core.decoding import json_decoder
-from pippin.core.errands import ErrandFailed, Step
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
+from pippin.core.verification import Report, Step, Verification, VerificationFailed
 
 if TYPE_CHECKING:
     from pippin.catalog import Catalog, CatalogRoots
@@ -42,12 +41,10 @@ def roots() -> "CatalogRoots":
     return default_roots(environment.variables(), Path.home())
 
 
-Done = TypeVar("Done", bound=Struct)
-
-
-def run_errand(errand: str, spec: WorkerSpec, asked: Struct, done: type[Done], tell: Progress) -> Done:
-    """What the process tells last, after its steps. Raises `ServerError`, also with the reason that it gives."""
-    command = [sys.executable, "-m", "pippin.worker.errand", errand]
+def run_verification(spec: WorkerSpec, asked: Verification, tell: Progress) -> Report:
+    """What a process that verifies tells last, after its steps. Raises `ServerError`, also with the reason that it
+    gives."""
+    command = [sys.executable, "-m", "pippin.worker.verification"]
     told: Any = None
     with (
         TemporaryFile() as log,
@@ -58,21 +55,21 @@ def run_errand(errand: str, spec: WorkerSpec, asked: Struct, done: type[Done], t
         try:
             running.stdin.write(msgspec.json.encode(spec) + b"\n" + msgspec.json.encode(asked) + b"\n")
             running.stdin.close()
-            decoder = json_decoder(Step | done | ErrandFailed)
+            decoder = json_decoder(Step | Report | VerificationFailed)
             for line in running.stdout:
                 told = decoder.decode(line)
                 if not isinstance(told, Step):
                     break
                 tell(told.done, told.total, told.what)
         except KeyboardInterrupt:
-            running.wait()  # it was interrupted too, and removes its files
+            running.wait()  # it was interrupted too
             raise
         running.wait()
         log.seek(0)
         said = log.read().decode(errors="replace").strip().splitlines()
-    if isinstance(told, done):
+    if isinstance(told, Report):
         return told
-    if isinstance(told, ErrandFailed):
+    if isinstance(told, VerificationFailed):
         raise ServerError("load_failed", told.message)
     last = said[-1] if said else "it was killed: perhaps memory ran out"
     raise ServerError("load_failed", f"The process ended with status {running.returncode}: {last}")

@@ -33,7 +33,6 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "pull": ("pull", "Download a model"),
     "rm": ("remove", "Delete a model"),
     "import": ("import_model", "Turn a GGUF file into an MLX model"),
-    "convert": ("convert", "Quantise a model, or convert it to MLX"),
     "ps": ("ps", "List the models in memory of the running server"),
     "load": ("load", "Load a model into the running server"),
     "unload": ("unload", "Unload a model from the running server"),
@@ -91,6 +90,7 @@ def _unknown(word: str) -> int:
 def _guarded(verb: Verb, name: str, arguments: Sequence[str]) -> int:
     """Run a verb and return the exit status. An error that users can fix becomes one line on stderr."""
     from pippin.cli.next_command import with_next_command
+    from pippin.cli.terminal import say
     from pippin.config.errors import ConfigError
     from pippin.core.errors import ServerError
 
@@ -100,8 +100,7 @@ def _guarded(verb: Verb, name: str, arguments: Sequence[str]) -> int:
         print(f"pippin: {with_next_command(str(error), name)}", file=sys.stderr)
         return USAGE_ERROR
     except ServerError as error:
-        sentence = with_next_command(error.report.message, name, error.report.kind)
-        print(f"pippin: {sentence}", file=sys.stderr)
+        say(f"pippin: {with_next_command(error.report.message, name, error.report.kind)}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pippin.core.errands import Finding, Report, Section
+from pippin.core.verification import Finding, Report, Section
 
 
 def as_text(report: Report) -> str:

@@ -7,7 +7,7 @@ import msgspec
 
 from pippin.config.environment import home
 from pippin.core.decoding import from_json
-from pippin.core.errands import Report
+from pippin.core.verification import Report
 
 
 def keep(report: Report) -> None:

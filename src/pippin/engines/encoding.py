@@ -14,7 +14,6 @@ import mlx.nn as nn
 import numpy as np
 import numpy.typing as npt
 from mlx.utils import tree_flatten
-from mlx_lm.utils import dequantize_model
 from tokenizers import Tokenizer
 
 from pippin.config.options.model import CpuActivations, ModelOptions
@@ -27,6 +26,7 @@ from pippin.engines.device import configure, decide, dtype_of, evaluate_in_piece
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kernels.agreement import OtherAnswer
 from pippin.engines.language.text.tokenizer import TooLong, beginning
+from pippin.engines.language.upstream.library import dequantize_model
 from pippin.engines.language.vision.media import PromptMedia
 
 log = logging.getLogger(__name__)

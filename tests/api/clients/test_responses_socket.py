@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from openai import OpenAI
 from openai.types.responses import (
@@ -223,6 +224,21 @@ def test_keys_are_asked_for_and_taken_from_the_protocols(tmp_path: Path) -> None
                 assert said(asked(socket, input="hello")) == "hello"
 
 
+def test_a_withdrawn_key_ends_what_its_connection_may_ask(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    boss = "- {name: root, key: root-key, role: admin}\n"
+    keys.write_text(boss + "- {name: web, key: web-key, endpoints: [/responses]}\n")
+    web, root = ({"authorization": f"Bearer {name}-key"} for name in ("web", "root"))
+    with (
+        live_server(tmp_path, SCRIPT, api_key_file=keys) as address,
+        socket_of(address, additional_headers=web) as socket,
+    ):
+        assert said(asked(socket, input="hello")) == "hello"
+        keys.write_text(boss)
+        httpx.patch(f"{address}/v1/settings", headers=root, json={"rate_limit": 999}).raise_for_status()
+        assert "withdrawn" in asked(socket, input="hello")[-1]["error"]["message"]
+
+
 def test_a_page_of_another_origin_is_refused(address: str) -> None:
     with pytest.raises(InvalidStatus) as caught, socket_of(address, origin="https://evil.example"):
         pass
@@ -289,6 +305,8 @@ def test_who_steers_a_response_ends_it_and_is_answered_by_the_next(talk: Talk) -
     ended = rest[-1]["response"]
     assert ended["incomplete_details"] == {"reason": "steered"}
     assert ended["output"][0]["content"][0]["text"].startswith("word")
+    usage = ended["usage"]
+    assert 0 < usage["input_tokens"] < usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     following = talk.until(*ENDS)
     assert (following[0]["type"], following[-1]["type"]) == ("response.created", "response.completed")
     done = following[-1]["response"]

@@ -107,8 +107,8 @@ def everything(connection: socket.socket) -> bytes:
     return data
 
 
-def socket_of(live: Live, path: str) -> ClientConnection:
-    return connect(live.address.replace("http", "ws") + path)
+def socket_of(live: Live) -> ClientConnection:
+    return connect(live.address.replace("http", "ws") + "/v1/responses")
 
 
 def rest_of(connection: ClientConnection) -> tuple[list[dict[str, Any]], int]:
@@ -121,29 +121,15 @@ def rest_of(connection: ClientConnection) -> tuple[list[dict[str, Any]], int]:
     return events, closed.value.rcvd.code
 
 
-TYPED = {"type": "response.create", "response": {"output_modalities": ["text"]}}
-
-
-def ask(connection: ClientConnection, path: str, said: str) -> None:
+def ask(connection: ClientConnection, said: str) -> None:
     """Ask for an answer, and wait for its first words."""
-    if path == "/v1/responses":
-        events: list[dict[str, Any]] = [{"type": "response.create", "model": MODEL, "input": said}]
-    else:
-        content = [{"type": "input_text", "text": said}]
-        item = {"type": "message", "role": "user", "content": content}
-        events = [{"type": "conversation.item.create", "item": item}, TYPED]
-    for event in events:
-        connection.send(json.dumps(event))
+    connection.send(json.dumps({"type": "response.create", "model": MODEL, "input": said}))
     while json.loads(connection.recv(timeout=20))["type"] != "response.output_text.delta":
         pass
 
 
-SOCKETS = ["/v1/responses", f"/v1/realtime?model={MODEL}"]
-
-
-@pytest.mark.parametrize("path", SOCKETS)
-def test_a_web_socket_on_which_nothing_goes_on_is_closed_at_once(patient: Live, path: str) -> None:
-    with socket_of(patient, path) as connection:
+def test_a_web_socket_on_which_nothing_goes_on_is_closed_at_once(patient: Live) -> None:
+    with socket_of(patient) as connection:
         time.sleep(0.2)
         began = time.monotonic()
         patient.stop()
@@ -152,21 +138,19 @@ def test_a_web_socket_on_which_nothing_goes_on_is_closed_at_once(patient: Live, 
     assert time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize("path", SOCKETS)
-def test_an_answer_on_a_web_socket_may_end_within_the_drain(patient: Live, path: str) -> None:
-    with socket_of(patient, path) as connection:
-        ask(connection, path, "slow")
+def test_an_answer_on_a_web_socket_may_end_within_the_drain(patient: Live) -> None:
+    with socket_of(patient) as connection:
+        ask(connection, "slow")
         patient.stop()
         events, code = rest_of(connection)
-    assert events[-1]["type"] in ("response.completed", "response.done")
+    assert events[-1]["type"] == "response.completed"
     assert events[-1]["response"]["status"] == "completed"
     assert code == GOING_AWAY
 
 
-@pytest.mark.parametrize("path", SOCKETS)
-def test_an_answer_on_a_web_socket_beyond_the_drain_ends_with_an_error(live: Live, path: str) -> None:
-    with socket_of(live, path) as connection:
-        ask(connection, path, "endless")
+def test_an_answer_on_a_web_socket_beyond_the_drain_ends_with_an_error(live: Live) -> None:
+    with socket_of(live) as connection:
+        ask(connection, "endless")
         live.stop()
         events, code = rest_of(connection)
     assert events[-1]["response"]["status"] == "failed"

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from pippin.config.verified import keep
-from pippin.core.errands import Finding, Report, Section
+from pippin.core.verification import Finding, Report, Section
 from tests.api.fakes import MODEL, FakeService, application, client_of
 
 

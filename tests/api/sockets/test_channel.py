@@ -41,6 +41,7 @@ class EndlessSocket:
         pass
 
     async def receive(self) -> dict[str, Any]:
+        await asyncio.sleep(0.001)
         return {"type": "websocket.receive", "text": "{}"}
 
     async def close(self, code: int, reason: str) -> None:
@@ -52,7 +53,7 @@ def test_a_client_that_never_pauses_is_closed_when_its_time_is_over(monkeypatch:
     socket: Any = EndlessSocket()
 
     async def answer_all() -> None:
-        talk = Channel(socket, holds_back=True)
+        talk = Channel(socket)
         await talk.open()
         async with asyncio.timeout(5):
             async for _ in talk.messages():

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from pippin.core.errands import Finding, Report, SectionName, Verification
 from pippin.core.models import ModelInfo, ModelKind, WorkerSpec
+from pippin.core.verification import Finding, Report, SectionName, Verification
 from pippin.engines.verify.run import verify
 from tests.output.families import FAMILIES
 

@@ -230,20 +230,6 @@ class Handler:
         warnings = operation.warnings + mistyped(decoded.ignored, dialect.contract.names)
         return replace(operation, encoder=encoder, media=dialect.media, warnings=warnings)
 
-    async def prepare_generation(
-        self,
-        exchange: Exchange,
-        wanted: GenerationRequest,
-        headers: Headers,
-        *,
-        operation: str,
-        stream: bool = False,
-    ) -> Operation:
-        """The operation of a generation that did not come as a body; whoever asks reads its events. It counts against
-        the client's limits. Raises `ServerError`."""
-        self._limits.admit(exchange)
-        return await self._operation(operation, (wanted,), headers, exchange, stream=stream)
-
     async def prepare_task(
         self,
         exchange: Exchange,
@@ -404,15 +390,13 @@ def _within_rights(wanted: GenerationRequest, exchange: Exchange) -> GenerationR
 
 def _salted(wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> GenerationRequest:
     """The request with a salt that separates the prefix caches of tenants, and of keys if each has its own."""
-    salts = [headers.get("x-apc-tenant") or headers.get("x-tenant-id") or ""]
-    if exchange.cache_salt:
-        salts.append(exchange.cache_salt)
-    if not any(salts):
+    tenant = headers.get("x-apc-tenant") or headers.get("x-tenant-id") or ""
+    parts = (wanted.cache_salt or "", tenant, exchange.cache_salt)
+    if not any(parts):
         return wanted
-    joined = "\0".join([wanted.cache_salt or "", *salts])
-    return msgspec.structs.replace(
-        wanted, cache_salt=hashlib.blake2s(joined.encode(), digest_size=16).hexdigest()
-    )
+    # As JSON, so that no part can be taken for the others; a salt alone is hashed too, or it could be another's hash.
+    salt = hashlib.blake2s(msgspec.json.encode(parts), digest_size=16).hexdigest()
+    return msgspec.structs.replace(wanted, cache_salt=salt)
 
 
 def mcp_servers_of(headers: Headers) -> list[str]:

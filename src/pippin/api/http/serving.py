@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from pippin.api.http.body import ARRIVING, MIB
-from pippin.api.http.protocol import BoundedConnection, LingeringTransport
+from pippin.api.http.protocol import BoundedConnection, LingeringTransport, address_of
 from pippin.api.http.unread import UnreadAnswers
 from pippin.config.options.server import ServerOptions
 
@@ -71,13 +71,14 @@ class BoundedWebSocket(asyncio.Protocol):
         self._socket.connection_made(cast(asyncio.Transport, self._transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._unread.leave(address_of(self._transport))  # entered as the HTTP connection that it was
         self._unread.remove(self._transport)
         self._transport.closed()
         self._socket.connection_lost(exc)
         self._take = self._on_stop = None  # these callbacks refer to this object
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
+        if self._refused or self._transport.is_closing():
             return
         if self._take is None:
             self._early += len(data)
@@ -194,7 +195,6 @@ class Uvicorn(uvicorn.Server):
         await self._emptied(LAST_WORDS)
         if late := list(self.server_state.tasks):
             log.warning("%d requests did not end in time; they are refused, or cut off.", len(late))
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it would log a traceback for each
             for task in late:
                 task.cancel()
             await self._emptied(LAST_WORDS)

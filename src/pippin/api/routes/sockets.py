@@ -1,16 +1,16 @@
-"""The WebSocket routes, and a refusal for all other paths."""
+"""The WebSocket route, and a refusal for all other paths."""
 
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from pippin.api.routing import VERSION, Api
-from pippin.api.sockets.realtime import connection
 from pippin.api.sockets.responses import ResponsesSocket
 from pippin.core.errors import ErrorReport
 
 NO_SOCKET = ErrorReport(
     kind="method_not_allowed",
-    message="This address speaks no WebSocket; /v1/responses and /v1/realtime do.",
+    message="This address speaks no WebSocket; /v1/responses does. To talk with a model, use /v1/audio/transcriptions"
+    " and /v1/audio/speech.",
 )
 
 
@@ -18,14 +18,10 @@ def routes(api: Api) -> list[BaseRoute]:
     async def responses(socket: WebSocket) -> None:
         await ResponsesSocket(api, socket).serve()
 
-    async def realtime(socket: WebSocket) -> None:
-        await connection.serve(api, socket)
-
     async def none(socket: WebSocket) -> None:
         await socket.send_denial_response(api.access.errors.reply(NO_SOCKET, socket.scope))
 
     return [
         *(WebSocketRoute(f"{prefix}/responses", responses) for prefix in (VERSION, "")),
-        *(WebSocketRoute(f"{prefix}/realtime", realtime) for prefix in (VERSION, "")),
         WebSocketRoute("/{path:path}", none),
     ]

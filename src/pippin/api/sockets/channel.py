@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 from uuid import uuid4
 
@@ -17,25 +18,25 @@ from pippin.api.http.body import ARRIVING, HELD, HeldBytes, Presence
 from pippin.core.decoding import from_json
 from pippin.core.errors import SHUTTING_DOWN, ServerError
 
+log = logging.getLogger(__name__)
+
 WAITING: Final = 16
 """Messages that a client may send ahead of the one being answered."""
 TOO_MANY: Final = 1008  # close code: policy violation
-SPENT: Final = 1001  # close code: the connection is too old or idle, or the server stops
+TOO_BIG: Final = 1009  # close code: a message larger than --max-body-mb
+SPENT: Final = 1001  # close code: the connection is too old, or the server stops
 LONGEST_SECONDS: Final = 3600.0
 """OpenAI's limit: a connection is closed after an hour, and the client opens another."""
-Task = asyncio.Task[None]
 
-REALTIME: Final = "realtime"
-"""The subprotocol that clients offer beside their key; browsers can't send a key in another way."""
+PROTOCOL: Final = "realtime"
+"""The subprotocol that OpenAI's clients offer beside their key; browsers can't send a key in another way."""
 
 
 class Channel(Presence):
     """An accepted connection. It is a `Presence`: a running answer is told when the client disconnects."""
 
-    def __init__(self, socket: WebSocket, *, holds_back: bool = False) -> None:
-        """A client that sends too fast is disconnected, or read more slowly if the channel `holds_back`."""
+    def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
-        self._room = asyncio.Semaphore(WAITING) if holds_back else None
         self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._reading: asyncio.Task[None] | None = None
         self._on_gone: Callable[[], object] | None = None
@@ -47,16 +48,12 @@ class Channel(Presence):
 
     async def open(self) -> None:
         offered = self._socket.scope.get("subprotocols", [])
-        await self._socket.accept(subprotocol=REALTIME if REALTIME in offered else None)
+        await self._socket.accept(subprotocol=PROTOCOL if PROTOCOL in offered else None)
         self._reading = asyncio.create_task(self._read(), name="websocket")
         self._socket.scope["state"][ARRIVING].on_stop(self._stop)
 
-    async def messages(self, running: Callable[[], Collection[Task]] = tuple) -> AsyncIterator[str | bytes]:
-        """The client's messages, until it leaves, the connection is too old, or the server stops.
-
-        `running` returns the tasks that run beside the messages: a stopping server waits for them before it closes
-        the connection.
-        """
+    async def messages(self) -> AsyncIterator[str | bytes]:
+        """The client's messages, until it leaves, the connection is too old, or the server stops."""
         ends = time.monotonic() + LONGEST_SECONDS
         while not self._stopping and (left := ends - time.monotonic()) > 0:
             try:
@@ -68,17 +65,10 @@ class Channel(Presence):
                 return
             if message is None:
                 continue
-            if self._room is not None:
-                self._room.release()
             yield message
             self._held.free(size_of(message))
-        if not self._stopping:
-            await self.end(SPENT, "The connection is an hour old; open another.")
-            return
-        assert self._reading is not None
-        while (tasks := running()) and not self.gone:
-            await asyncio.wait({self._reading, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        await self.end(SPENT, SHUTTING_DOWN.message)
+        old = "The connection is an hour old; open another."
+        await self.end(SPENT, SHUTTING_DOWN.message if self._stopping else old)
 
     def hold(self, size: int) -> bool:
         """Count `size` bytes of messages that are kept after their answer, until `release`. Returns False if there is
@@ -122,9 +112,7 @@ class Channel(Presence):
 
     async def _read(self) -> None:
         while (message := await self._socket.receive())["type"] != "websocket.disconnect":
-            if self._room is not None:
-                await self._room.acquire()
-            elif self._messages.qsize() >= WAITING:
+            if self._messages.qsize() >= WAITING:
                 await self.end(TOO_MANY, f"More than {WAITING} messages wait to be answered.")
                 break
             text = message.get("text")
@@ -133,6 +121,8 @@ class Channel(Presence):
                 self._held.free(size_of(data))
             else:
                 self._messages.put_nowait(data)
+        if message.get("code") == TOO_BIG:
+            log.warning("A WebSocket is closed: %s.", message.get("reason") or "a message is too large")
         self._left()
 
     def _stop(self) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import msgspec
 
 from pippin.cli.arguments import Parser, some_options
-from pippin.cli.local import OPTIONS, open_catalog, run_errand, settings_of
+from pippin.cli.local import OPTIONS, open_catalog, run_verification, settings_of
 from pippin.cli.report import as_text
 from pippin.cli.terminal import progress, say
 from pippin.config.verified import keep
-from pippin.core.errands import SECTIONS, Report, Verification
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
+from pippin.core.verification import SECTIONS, Verification
 
 
 def new_parser() -> Parser:
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     against = found(parsed.against).info.path if parsed.against else None
     with progress(f"Verifying {spec.info.id}:") as tell:
         asked = Verification(sections=sections, against=against)
-        report = run_errand("verify", spec, asked, Report, tell)
+        report = run_verification(spec, asked, tell)
     if sections == SECTIONS:
         keep(report)
     say(json.dumps(msgspec.to_builtins(report), indent=2) if parsed.json else as_text(report))

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from pippin.core.models import WorkerSpec
 from pippin.engines.base import LoadProgress
+from pippin.engines.language.bare import import_bare
 
 if TYPE_CHECKING:
     from pippin.engines.language.library.engine import LibraryEngine
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from pippin.engines.language.ranks.leader import LeadingEngine
     from pippin.engines.language.ranks.messages import RankLink
     from pippin.engines.language.step.engine import LanguageEngine
+
+# Its `__init__` imports what converts and generates, and transformers.
+import_bare("mlx_lm")
 
 
 def open_preparer(spec: WorkerSpec) -> "LanguagePreparer":

@@ -8,9 +8,12 @@ that it knows.
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 from typing import Any
 
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from msgspec import Struct
+
+from pippin.engines.language.kept import kept
 
 Config = dict[str, Any]
 
@@ -91,12 +94,37 @@ def _spelled_out_part(name: str, value: Any) -> Any:
 
 def _other_names(config: Mapping[str, Any]) -> Config:
     """Fields under the other names that transformers knows them by. It writes one of the two."""
-    kind = config.get("model_type")
-    if kind not in CONFIG_MAPPING:
-        return {}
-    names = getattr(CONFIG_MAPPING[kind], "attribute_map", {})
+    names = fields_of(config).names
     # Some map the size of a head to that of its part which is turned: other classes read the whole size there.
     return {other: config[name] for other, name in names.items() if name in config and other != "head_dim"}
+
+
+class Fields(Struct, frozen=True):
+    """The fields of transformers' class of an architecture."""
+
+    names: dict[str, str]  # by their other names
+    defaults: dict[str, str | int | float | bool | None]  # of the simple ones
+
+
+def fields_of(config: Mapping[str, Any]) -> Fields:
+    """Those of the architecture of a configuration; none for one that transformers does not know."""
+    return _fields_of(str(config.get("model_type")))
+
+
+@cache
+def _fields_of(kind: str) -> Fields:
+    return kept(Fields, partial(_ask, kind), kind)
+
+
+def _ask(kind: str) -> Fields:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if kind not in CONFIG_MAPPING:
+        return Fields({}, {})
+    found: Any = CONFIG_MAPPING[kind]
+    defaults = {name: field.default for name, field in found.__dataclass_fields__.items()}
+    simple = {name: value for name, value in defaults.items() if isinstance(value, str | int | float | None)}
+    return Fields(getattr(found, "attribute_map", {}), simple)
 
 
 def _of_full_layers(config: Mapping[str, Any]) -> Config:

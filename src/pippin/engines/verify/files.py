@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from mlx_lm.utils import _get_classes
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-from pippin.core.errands import Finding
+from pippin.core.verification import Finding
+from pippin.engines.language.upstream.library import get_classes
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.folder import Folder
 
@@ -39,7 +39,7 @@ def check(folder: Folder, kind: str) -> Iterator[Finding]:
 def arguments_of(folder: Folder) -> set[str]:
     """The fields that mlx-lm reads for the architecture; none for one that it does not know."""
     try:
-        return {each.name for each in dataclasses.fields(_get_classes(folder.config)[1])}
+        return {each.name for each in dataclasses.fields(get_classes(folder.config)[1])}
     except (ValueError, KeyError):
         return set()
 

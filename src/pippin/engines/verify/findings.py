@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from pippin.core.errands import Finding, Severity
+from pippin.core.verification import Finding, Severity
 
 
 @cache

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.errands import Finding
 from pippin.core.events import Token
 from pippin.core.requests import GenerationRequest
+from pippin.core.verification import Finding
 from pippin.engines.device import DevicePlan, decide, find_facts
-from pippin.engines.language.conversion.perplexity import perplexity_of, predict, sample, sample_rows
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.verify.asking import Served, tokens_of
 from pippin.engines.verify.findings import finding
+from pippin.engines.verify.perplexity import perplexity_of, predict, sample, sample_rows
 
 Answer = tuple[Token, ...]
 
@@ -32,7 +32,7 @@ MUCH: Final = 0.3
 OF_LIBRARY: Final = 0.1
 """The mean difference from the library, in float32, that is more than 16 bits or few bits of a cache make."""
 WORSE: Final = 1.25  # ratio of perplexities
-FAR: Final = 0.2  # divergence, in nats, of a quantisation that costs much
+FAR: Final = 0.1  # divergence, in nats, of a quantisation that costs much: about that of three bits
 
 
 def check(served: Served, folder: Path, against: Path | None) -> tuple[list[Finding], dict[str, Any]]:

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any, Final
 
 from pippin.core.completion import Completion
-from pippin.core.errands import Finding
 from pippin.core.requests import GenerationRequest
+from pippin.core.verification import Finding
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.verify.asking import Progress, Served, ignored
 from pippin.engines.verify.findings import data, finding

@@ -9,9 +9,9 @@ from typing import Any, Final
 import jinja2
 from msgspec.structs import replace
 
-from pippin.core.errands import Finding, Report, Section, SectionName, Step, Verification
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.verification import Finding, Report, Section, SectionName, Step, Verification
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.verify import files, numbers, questions, template, tokens, tools, weights

@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any, Final
 
 from pippin.core.conversation import Message, Part, Reasoning, Role, Text, Tool, ToolCall, ToolResult
-from pippin.core.errands import Finding
 from pippin.core.errors import ServerError
+from pippin.core.verification import Finding
 from pippin.engines.language.prompt.forms import Conversation, Forms
 from pippin.engines.language.prompt.messages import Converter
 from pippin.engines.language.prompt.rendering import rendered

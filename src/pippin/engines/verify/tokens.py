@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from pippin.core.errands import Finding
+from pippin.core.verification import Finding
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.verify.findings import data, finding
 from pippin.engines.verify.folder import Folder, ids_of

@@ -11,8 +11,8 @@ from jsonschema_rs import is_valid
 
 from pippin.core.completion import Completion, object_of
 from pippin.core.conversation import Message, Text, Tool
-from pippin.core.errands import Finding, Severity
 from pippin.core.requests import GenerationRequest
+from pippin.core.verification import Finding, Severity
 from pippin.engines.verify.asking import Progress, Served, ignored
 from pippin.engines.verify.findings import data, finding
 from pippin.output import formats

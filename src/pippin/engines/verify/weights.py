@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pippin.core.errands import Finding
 from pippin.core.safetensors import StoredArray
+from pippin.core.verification import Finding
 from pippin.engines.verify.files import LAYER, arguments_of
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.folder import Folder

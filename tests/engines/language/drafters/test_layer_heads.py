@@ -3,18 +3,14 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.errands import Conversion, Quantization
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
-from pippin.engines.language.conversion import draft_heads
-from pippin.engines.language.conversion.convert import convert
 from pippin.engines.language.drafters.layers import FAMILIES, open_layer_head
 from pippin.engines.language.drafters.loading import find_kind
 from pippin.engines.language.loading import drafting
@@ -98,46 +94,6 @@ def test_most_is_accepted_of_a_head_that_says_what_its_model_says(architecture: 
         bench.judge(prompt, answers[name, 0])
     stats = bench.engine.stats()
     assert stats.accepted_tokens > 0.8 * stats.draft_tokens > 0
-
-
-@pytest.mark.parametrize(
-    ("architecture", "bits", "group_size", "mode"),
-    [
-        ("glm4_moe", 8, 32, "affine"),
-        ("glm4_moe", 4, 32, "mxfp4"),
-        ("deepseek_v3", 4, 32, "mxfp4"),
-    ],
-)
-def test_a_head_is_read_as_a_conversion_keeps_it(
-    tmp_path: Path, architecture: str, bits: int, group_size: int, mode: Any
-) -> None:
-    source, head = checkpoint(architecture, tmp_path / "source")
-    asked = Quantization(bits=bits, group_size=group_size, mode=mode)
-    folder = tmp_path / "made"
-    convert(source, Conversion(target=str(folder), quantization=None, dtype=None), lambda _: None)
-    config = json.loads((folder / "config.json").read_text())
-    assert draft_heads.keep(source, folder, config, asked, None)
-    inner = open_layer_head(folder, config).inner
-    assert {module.bits for module in inner.layer.modules() if hasattr(module, "bits")} == {bits}
-    packed = mx.quantize(head["eh_proj.weight"], group_size, bits, mode)
-    expected = mx.dequantize(*packed, group_size=group_size, bits=bits, mode=mode)
-    assert mx.allclose(inner.projection(mx.eye(128)), expected.T, atol=1e-5)
-    bench = Made(architecture, folder, head).bench()
-    answers, _ = run_all(bench, {"r0": PROMPTS["r0"]})
-    bench.judge(PROMPTS["r0"][0], answers["r0", 0])
-    assert bench.engine.stats().draft_tokens > 0
-
-
-def test_a_converted_model_drafts_with_its_head(tmp_path: Path) -> None:
-    source, head = checkpoint("glm4_moe", tmp_path / "source")
-    eight = Quantization(bits=8, group_size=32)
-    asked = Conversion(target=str(tmp_path / "made"), quantization=eight, dtype=None)
-    done = convert(source, asked, lambda _: None)
-    assert done.has_draft_head
-    bench = Made("glm4_moe", tmp_path / "made", head).bench()
-    answers, _ = run_all(bench, {"r0": PROMPTS["r0"]})
-    bench.judge(PROMPTS["r0"][0], answers["r0", 0])
-    assert bench.engine.stats().draft_tokens > 0
 
 
 def test_weights_in_eight_bits_floating_become_what_the_model_would_make_of_them(tmp_path: Path) -> None:

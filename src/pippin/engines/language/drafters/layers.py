@@ -102,14 +102,11 @@ def open_layer_head(folder: Path, config: Config) -> LayerHead:
     made, arguments = classes_of(changed)
     model = made(arguments.from_dict(changed))
     size = int(config["hidden_size"])
-    stored, mode = read_layer(folder, config)
-    stored = {FIRST + name: array for name, array in stored.items()}
-    stored = _with_whole_latents(stored, config, mode)
-    weights = _by_parts(_with_stacked_scales(model.sanitize(stored)))
+    stored = {FIRST + name: array for name, array in _read_layer(folder, config).items()}
+    weights = _by_parts(model.sanitize(stored))
     inner = Layer(model, size)
     if any(name.startswith("head.") for name in weights):
         inner.head = nn.Linear(size, int(config["vocab_size"]), bias=False)
-    _quantize(inner, weights, mode)
     inner.load_weights(list(weights.items()))
     return LayerHead(inner, size)
 
@@ -120,8 +117,8 @@ def prefix_of(config: Config) -> str:
 
 
 def _stored(folder: Path, config: Config) -> Iterator[tuple[Path, dict[str, str]]]:
-    """The files that have weights of a head (`pippin convert` writes one for heads), and the names there, each with
-    DeepSeek V3's name without the number of the layer."""
+    """The files that have weights of a head, and the names there, each with DeepSeek V3's name without the number of
+    the layer."""
     prefix = prefix_of(config)
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
@@ -132,48 +129,14 @@ def _stored(folder: Path, config: Config) -> Iterator[tuple[Path, dict[str, str]
             yield path, found
 
 
-def read_layer(folder: Path, config: Config) -> tuple[Weights, str]:
-    """A head's weights as they are stored, under DeepSeek V3's names without the number of the layer, and the mode of
-    those that are quantised; nothing if there is no head. Raises `OSError`."""
+def _read_layer(folder: Path, config: Config) -> Weights:
+    """A head's weights under DeepSeek V3's names without the number of the layer; none if there is no head. Raises
+    `OSError`."""
     weights: Weights = {}
-    mode = "affine"
     for path, found in _stored(folder, config):
-        loaded: Any = mx.load(str(path), return_metadata=True)
-        arrays, metadata = loaded
-        mode = metadata.get("mode", mode)
+        arrays: Any = mx.load(str(path))
         weights |= {ours: arrays[theirs] for theirs, ours in found.items()}
-    return weights, mode
-
-
-def _with_whole_latents(weights: Weights, config: Config, mode: str) -> Weights:
-    """Unpacks `kv_b_proj`, which makes keys and values of latent vectors: mlx-lm's `sanitize` splits it, and reads it
-    packed in one mode alone, or for some architectures in none."""
-    found = dict(weights)
-    for name in weights:
-        stem, _, kind = name.rpartition(".")
-        if kind != "scales" or not stem.endswith("kv_b_proj"):
-            continue
-        packed, scales = found.pop(f"{stem}.weight"), found.pop(name)
-        biases = found.pop(f"{stem}.biases", None)
-        columns = int(config["kv_lora_rank"])
-        bits, group_size = packed.shape[-1] * 32 // columns, columns // scales.shape[-1]
-        found[f"{stem}.weight"] = mx.dequantize(
-            packed, scales, biases, group_size=group_size, bits=bits, mode=mode
-        )
-    return found
-
-
-def _with_stacked_scales(weights: Weights) -> Weights:
-    """The weights with scales and biases of all experts in one array each: `sanitize` stacks packed weights alone."""
-    found = dict(weights)
-    for name in weights:
-        before, _, rest = name.partition(".experts.0.")
-        projection, _, kind = rest.rpartition(".")
-        if kind in ("scales", "biases"):
-            count = len(weights[f"{before}.switch_mlp.{projection}.weight"])
-            each = [found.pop(f"{before}.experts.{number}.{rest}") for number in range(count)]
-            found[f"{before}.switch_mlp.{rest}"] = mx.stack(each)
-    return found
+    return weights
 
 
 def _by_parts(weights: Weights) -> Weights:
@@ -187,17 +150,3 @@ def _by_parts(weights: Weights) -> Weights:
         elif part != "embed_tokens":
             found[f"layer.{rest}"] = array
     return found
-
-
-def _quantize(module: nn.Module, weights: Mapping[str, mx.array], mode: str) -> None:
-    """Quantise the layers whose weights are, with the bits and groups that the shapes show."""
-
-    def settings(path: str, layer: nn.Module) -> dict[str, int | str] | bool:
-        scales = weights.get(f"{path}.scales")
-        if scales is None or not hasattr(layer, "to_quantized"):
-            return False
-        columns = layer.weight.shape[-1]
-        bits = weights[f"{path}.weight"].shape[-1] * 32 // columns
-        return {"group_size": columns // scales.shape[-1], "bits": bits, "mode": mode}
-
-    nn.quantize(module, class_predicate=settings)

@@ -10,7 +10,6 @@ import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 from mlx.utils import tree_flatten
-from mlx_lm.utils import dequantize_model
 
 from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
@@ -32,6 +31,7 @@ from pippin.engines.language.drafters.heads import (
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache.layout import probe_prompt
 from pippin.engines.language.model.weights import cast_weights
+from pippin.engines.language.upstream.library import dequantize_model
 from pippin.engines.language.upstream.reading import reading_spelled_out
 from pippin.engines.language.vision.model import inner_of
 
@@ -41,9 +41,6 @@ mlx-vlm's."""
 
 Kind = Literal["model", "assistant"] | HeadKind
 """A smaller model, an assistant (`assistants.py`), or a head."""
-
-SPLIT_OFF = "mtp"
-"""The folder inside a converted model that holds its head, as mlx-vlm splits it off from the published checkpoint."""
 
 TRIED = 2  # tokens of which an assistant is shown what its model keeps, for a trial
 
@@ -80,12 +77,6 @@ def refusals_name(option: str) -> Iterator[None]:
         if error.report.param != OPTION:
             raise
         raise ServerError.of(msgspec.structs.replace(error.report, param=option)) from error
-
-
-def own_head(folder: Path) -> Path:
-    """Where the head of a model in this folder lies: in the checkpoint itself, or in a folder of its own."""
-    apart = folder / SPLIT_OFF
-    return apart if apart.is_dir() else folder
 
 
 def find_kind(folder: Path, *, own: bool = False) -> Kind:
@@ -161,7 +152,7 @@ def _layer_kind(folder: Path, config: dict[str, Any]) -> Kind:
 def _no_own_head(folder: Path) -> ServerError:
     message = (
         f"{name_of(folder)!r} has no head for multi-token prediction: most converted models lack its weights. Start "
-        "without it, or take the model as it was published, or a conversion that keeps them."
+        "without it, take the model as it was published, or split the head off: mlx_vlm.convert --hf-path NAME --mtp."
     )
     return ServerError("load_failed", message, "mtp")
 

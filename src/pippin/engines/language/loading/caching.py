@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import mlx.core as mx
+
 from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.device import DevicePlan, kernels_read_cache
@@ -23,7 +25,7 @@ log = logging.getLogger(__name__)
 
 def find_batching(asked: Asked, adapters: Adapters) -> Batching:
     """How sequences of the model run together. Raises `ServerError("load_failed")`."""
-    batching = choose_batching(asked.model, asked.options)
+    batching = choose_batching(asked.model, asked.options, _known_by(asked))
     if adapters.names and batching.shape is None:
         message = (
             "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
@@ -49,16 +51,10 @@ def _open_disk(asked: Asked) -> DiskCache | None:
     options = asked.options
     if options.cache_dir is None or asked.folder is None:
         return None
-    bits = _written(cache_bits(options))
-    details = f"{asked.plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
-    if options.moe_top_k is not None:
-        details += f" {options.moe_top_k} experts"
-    if options.context_length is not None:  # positions may be turned by it
-        details += f" {options.context_length} tokens"
     try:
         return DiskCache(
             Path(options.cache_dir).expanduser(),
-            fingerprint(asked.folder, details, *_adapter_prints(options)),
+            _print_of(asked, asked.folder),
             int(options.cache_disk_max_gb * 1e9),
         )
     except OSError as error:
@@ -67,6 +63,25 @@ def _open_disk(asked: Asked) -> DiskCache | None:
             f"cache_dir {options.cache_dir!r} cannot be used: {error.strerror}.",
             "cache_dir",
         ) from error
+
+
+def _print_of(asked: Asked, folder: Path) -> str:
+    """Tells what computes the caches from all else that does."""
+    options = asked.options
+    bits = _written(cache_bits(options))
+    details = f"{asked.plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
+    if options.context_length is not None:  # positions may be turned by it
+        details += f" {options.context_length} tokens"
+    return fingerprint(folder, details, *_adapter_prints(options))
+
+
+def _known_by(asked: Asked) -> tuple[str, ...]:
+    """What tells the model as it runs on this machine; nothing for one that has no folder."""
+    if asked.folder is None:
+        return ()
+    on_kernels = getattr(asked.model, "instruction_set", type(asked.model).__name__)
+    way = f"{on_kernels} {asked.plan.activations} {asked.plan.dequantize}"
+    return _print_of(asked, asked.folder), way, str(mx.device_info())
 
 
 def _written(bits: tuple[int | None, int | None]) -> str:

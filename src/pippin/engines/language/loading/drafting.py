@@ -110,7 +110,7 @@ def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
         )
         raise ServerError("load_failed", message, "mtp")
     if options.mtp:
-        return None if folder is None else drafters.own_head(folder)
+        return folder
     return None if options.draft_model_path is None else Path(options.draft_model_path).expanduser()
 
 

@@ -9,7 +9,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.parameters import PARAMETERS
 from pippin.core.requests import AskedDiffusion, GenerationRequest, Sampling
-from pippin.engines.language.vision.checkpoint import configuration_of, family_of
+from pippin.engines.language.vision.checkpoint import configuration_of, family_of, is_mlx_lms
 
 EVERYWHERE = ("temperature", "seed")
 NUCLEUS = ("top_p", "top_k")
@@ -28,7 +28,7 @@ class Loop:
     settings: frozenset[str]  # fields of `AskedDiffusion`
     sampling: tuple[str, ...] = EVERYWHERE  # fields of `Sampling`
     model: str = "a diffusion language model, which writes many tokens at once"
-    without: tuple[str, ...] = (*WITHOUT, "expert_cache_gb", "moe_top_k")  # options
+    without: tuple[str, ...] = (*WITHOUT, "expert_cache_gb")  # options
     needs_media: bool = False  # the model computes no prompt of text alone
 
     def defaults(self, checkpoint: Sampling) -> Sampling:
@@ -126,7 +126,7 @@ def find_family(config: dict[str, Any]) -> Loop | None:
     It is one if its configuration has mlx-vlm's own signs (`is_diffusion_model`): a canvas, or a token that masks text
     that is not written yet. A checkpoint whose default mode is "ar" writes token by token and is none.
     """
-    name = family_of(config)
+    name = None if is_mlx_lms(config) else family_of(config)
     if name is None:
         return None
     settings = configuration_of(name, config)

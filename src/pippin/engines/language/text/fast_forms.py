@@ -23,11 +23,11 @@ def open_fast_form(folder: Path) -> "PreTrainedTokenizerBase | None":
 
     Raises `OSError`, `ValueError` or `KeyError` for files that can't be read.
     """
-    from transformers import PreTrainedTokenizerFast
-
     if (folder / PLAMO_VOCABULARY).exists():
         return _plamo(folder)
     if _json(folder / "config.json").get("model_type") in PLAIN_SENTENCEPIECE:
+        from transformers import PreTrainedTokenizerFast
+
         opened: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )

@@ -17,11 +17,13 @@ from typing import Any, Final
 
 import numpy as np
 import tokenizers
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
 from pippin.core.parameters import APPLIED, left_out
 from pippin.core.published import from_published, mistaken, name_of
+from pippin.engines.language.kept import files_of, kept
 from pippin.engines.language.text.fast_forms import open_fast_form
 
 log = logging.getLogger(__name__)
@@ -343,10 +345,13 @@ class Tokenizer:
     def load(cls, folder: Path, *, trust_remote_code: bool = False) -> "Tokenizer":
         """Read the tokenizer of a model folder. Raises `ServerError("load_failed")` for one that can't be read."""
         try:
-            wrapped = open_fast_form(folder) or _from_transformers(
-                folder, trust_remote_code=trust_remote_code
+            read = kept(
+                Read,
+                partial(_read_whole, folder, trust_remote_code=trust_remote_code),
+                files_of(folder),
+                str(trust_remote_code),
             )
-            backend = wrapped.backend_tokenizer
+            backend = tokenizers.Tokenizer.from_str(read.backend)
         except Exception as error:
             # tokenizers raises bare `Exception` for a file that it can't read.
             raise ServerError("load_failed", _unread(folder, error)) from error
@@ -354,16 +359,15 @@ class Tokenizer:
         if names := left_out(generation):
             log.warning("generation_config.json sets %s, which change no answer here", ", ".join(names))
         text_config = config.get("text_config") or {}
-        ends = (wrapped.eos_token_id, generation.get("eos_token_id"), config.get("eos_token_id"))
+        backend.encode_special_tokens = read.splits_special
+        ends = (read.eos, generation.get("eos_token_id"), config.get("eos_token_id"))
         return cls(
             backend,
             eos=_ids((*ends, text_config.get("eos_token_id"))),
-            bos=wrapped.bos_token_id,
+            bos=read.bos,
             vocab_size=text_config.get("vocab_size") or config.get("vocab_size"),
-            special_names={
-                name: text for name, text in wrapped.special_tokens_map.items() if isinstance(text, str)
-            },
-            chat_templates=_named_templates(wrapped.chat_template),
+            special_names=read.special_names,
+            chat_templates=read.chat_templates,
             generation={name: generation[name] for name in APPLIED if generation.get(name)},
         )
 
@@ -450,6 +454,31 @@ class Tokenizer:
         return np.array(
             [any(text in self.raw(token) for text in wanted) for token in range(self.size)], np.bool_
         )
+
+
+class Read(Struct, frozen=True):
+    """A tokenizer as a folder's files have it, and as transformers reads them."""
+
+    backend: str  # tokenizer.json of the tokenizers library
+    splits_special: bool  # special tokens that a text spells are cut as text
+    eos: int | None
+    bos: int | None
+    special_names: dict[str, str]
+    chat_templates: dict[str, str]
+
+
+def _read_whole(folder: Path, *, trust_remote_code: bool) -> Read:
+    """Raises what transformers raises."""
+    found = open_fast_form(folder) or _from_transformers(folder, trust_remote_code=trust_remote_code)
+    backend = found.backend_tokenizer
+    return Read(
+        backend.to_str(),
+        backend.encode_special_tokens,
+        found.eos_token_id,
+        found.bos_token_id,
+        {name: text for name, text in found.special_tokens_map.items() if isinstance(text, str)},
+        _named_templates(found.chat_template),
+    )
 
 
 def _from_transformers(folder: Path, *, trust_remote_code: bool) -> Any:

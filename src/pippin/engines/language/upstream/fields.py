@@ -5,9 +5,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-from pippin.engines.language.configuration import Config, head_size
+from pippin.engines.language.configuration import Config, fields_of, head_size
 
 GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu_tanh")
 """Activations that classes have in one form for all: names in published files are not exact."""
@@ -57,11 +55,11 @@ def filled(config: Config) -> Config:
 def refuse_unread(config: Config, taken: Mapping[str, Any]) -> None:
     """Raises `ValueError` for a field that is not as in most models of its type, and is not `taken` by the class."""
     kind = config.get("model_type")
-    usual = CONFIG_MAPPING[kind].__dataclass_fields__ if kind in CONFIG_MAPPING else {}
+    usual = fields_of(config).defaults
     for name in COMPUTING:
         if name in taken or name not in usual or name not in config:
             continue
-        value, default = config[name], usual[name].default
+        value, default = config[name], usual[name]
         if (value in NEUTRAL and default in NEUTRAL) or value == default or {value, default} <= {*GELU}:
             continue
         raise ValueError(f"{name} {value!r} is not read by the class of this architecture")

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.utils import _get_classes
 
 from pippin.engines.language.classes import become
 from pippin.engines.language.configuration import Config, rotary_tables, spelled_out, with_required
 from pippin.engines.language.upstream import windows
 from pippin.engines.language.upstream.fields import filled, refuse_unread
+from pippin.engines.language.upstream.library import get_classes
 from pippin.engines.language.upstream.rotary import complete
 
 LIBRARIES = ("mlx_lm", "mlx_vlm")
@@ -124,7 +124,7 @@ def _make(found: tuple[Mend, ...], model: nn.Module, config: Config) -> None:
 def classes_of(config: Config) -> tuple[Any, Any]:
     """What makes a model and its arguments by a configuration, for mlx-lm's `load_model`. Raises `ValueError`, as what
     makes the model does where its class cannot do what the configuration says."""
-    model_class, kind = _get_classes(config)
+    model_class, kind = get_classes(config)
     arguments = Arguments(kind)
     own, shared = _mends_of(model_class), mends("mlx_lm", SHARED)
     whole = spelled_out(config)

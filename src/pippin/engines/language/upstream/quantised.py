@@ -45,7 +45,7 @@ def unquantised(arrays: Arrays, config: Config, wide: mx.Dtype) -> Arrays:
     if read is None:
         raise ValueError(
             f"its weights are quantised by {settings.get('quant_method')}, which is not read here: take the checkpoint "
-            "that it was made from, and let `pippin convert NAME --bits 4` quantise it"
+            "that it was made from, and quantise it: mlx_lm.convert --hf-path NAME -q"
         )
     return _Opened(arrays, settings, wide).all(read, config)
 
@@ -185,7 +185,7 @@ def _compressed(opened: _Opened) -> None:
     if opened.settings.get("format") == "marlin-24" or sparse.get("format", "dense") != "dense":
         raise ValueError(
             "its weights are sparse (compressed-tensors), which is not read here: take the checkpoint that it was made "
-            "from, and let `pippin convert NAME --bits 4` quantise it"
+            "from, and quantise it: mlx_lm.convert --hf-path NAME -q"
         )
     for prefix in opened.prefixes("weight_packed"):
         words, scales = opened.take(f"{prefix}weight_packed"), opened.take(f"{prefix}weight_scale")
@@ -224,8 +224,8 @@ def _awq(opened: _Opened) -> None:
     if version != "gemm" or bits != 4:
         raise ValueError(
             f"its weights are quantised by AWQ as {version} of {bits} bits, and only "
-            "gemm of 4 bits is read here: take the checkpoint that it was made from, and let `pippin convert NAME "
-            "--bits 4` quantise it"
+            "gemm of 4 bits is read here: take the checkpoint that it was made from, and quantise it: mlx_lm.convert "
+            "--hf-path NAME -q"
         )
     shifts = mx.array(AWQ_ORDER, dtype=mx.uint32) * 4
 

@@ -11,6 +11,7 @@ import mlx.nn as nn
 from pippin.core.errors import ServerError
 from pippin.core.published import name_of, object_in
 from pippin.engines.language.upstream import newest, reading
+from pippin.engines.language.upstream.library import MODEL_REMAPPING
 from pippin.engines.language.upstream.mends import mend
 from pippin.engines.language.vision.media import Modality
 from pippin.engines.language.vision.model import VisionModel
@@ -91,27 +92,28 @@ def _package(family: str) -> Any:
 
 def mlx_lm_knows(config: dict[str, Any]) -> bool:
     """Whether the installed mlx-lm has this architecture."""
-    from mlx_lm.utils import MODEL_REMAPPING
-
     kind = str(config.get("model_type"))
     return importlib.util.find_spec(f"mlx_lm.models.{MODEL_REMAPPING.get(kind, kind)}") is not None
 
 
-def takes_media(config: dict[str, Any]) -> bool:
-    """Whether the model takes pictures or sound: mlx-vlm's package for it has encoders, and they are configured.
+def is_mlx_lms(config: dict[str, Any]) -> bool:
+    """Whether mlx-lm runs the model: it knows the architecture, and no encoder is configured. Some families of mlx-vlm
+    have such checkpoints too."""
+    return mlx_lm_knows(config) and not names_media(config)
 
-    Some families have both such checkpoints and text-only ones, which mlx-lm runs.
-    """
-    family = family_of(config)
-    if family is None or not family_takes_media(family):
+
+def takes_media(config: dict[str, Any]) -> bool:
+    """Whether the model takes pictures or sound: mlx-vlm's package for it has encoders, and they are configured."""
+    if is_mlx_lms(config):
         return False
-    return names_media(config) or not mlx_lm_knows(config)
+    family = family_of(config)
+    return family is not None and family_takes_media(family)
 
 
 def is_vision(folder: Path) -> bool:
     """Whether mlx-vlm runs this model: it takes media, or mlx-lm does not know its architecture."""
     config = read_config(folder)
-    if family_of(config) is None:
+    if is_mlx_lms(config) or family_of(config) is None:
         return False
     return takes_media(config) or not mlx_lm_knows(config)
 

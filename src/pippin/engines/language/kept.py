@@ -1,0 +1,77 @@
+"""What libraries say of a model and what trials of it found, kept on the disk: to import transformers and to try take
+longer than all else of a start."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+import pippin
+from pippin.config import environment
+from pippin.core.decoding import from_message
+
+MOST: Final = 1 << 29  # bytes of all that is kept
+MOST_FILES: Final = 256
+LIBRARIES: Final = ("transformers", "tokenizers", "mlx", "mlx-lm", "mlx-vlm")
+CODE: Final = (".py", ".so", ".dylib")
+
+Said = TypeVar("Said", bound=msgspec.Struct)
+
+
+def kept(kind: type[Said], ask: Callable[[], Said], *of: str) -> Said:
+    """What `ask` returns, or what it returned in an earlier process for the same words `of`, kind and versions of the
+    libraries. Raises what `ask` raises."""
+    words = (kind.__qualname__, _code(), *of)
+    path = environment.home() / "kept" / hashlib.sha256("\0".join(words).encode()).hexdigest()
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return from_message(path.read_bytes(), kind)
+    said = ask()
+    # A home that can't be written costs the time alone; so does a text that is no Unicode.
+    with contextlib.suppress(OSError, UnicodeEncodeError):
+        _keep(path, msgspec.msgpack.encode(said))
+    return said
+
+
+@cache
+def _code() -> str:
+    """The versions of the libraries, and the state of Pippin's own code."""
+    versions = []
+    for each in LIBRARIES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions.append(f"{each} {version(each)}")
+    kernels = find_spec("pippin_kernels")
+    roots = [__file__, *([kernels.origin] if kernels is not None and kernels.origin else [])]
+    files = (path for root in roots for path in Path(root).parent.rglob("*") if path.suffix in CODE)
+    changes = [path.stat().st_mtime_ns for path in files]
+    return f"{pippin.__version__} {max(changes)} {len(changes)} {versions}"
+
+
+def _keep(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, and delete the oldest beyond what is kept."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    begun = path.with_suffix(f".{os.getpid()}")
+    begun.write_bytes(data)
+    begun.replace(path)
+    total = 0
+    newest = sorted(path.parent.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
+    for number, each in enumerate(newest):
+        total += each.stat().st_size
+        if total > MOST or number >= MOST_FILES:
+            each.unlink(missing_ok=True)
+
+
+def files_of(folder: Path) -> str:
+    """Names, sizes and times of change of all files of a folder but its weights."""
+    told = []
+    for path in sorted({*folder.glob("*"), *folder.glob("*/*.jinja")}):
+        if path.suffix != ".safetensors" and path.is_file():
+            stat = path.stat()
+            told.append(f"{path} {stat.st_size} {stat.st_mtime_ns}")
+    return "\n".join(told)

@@ -1,0 +1,88 @@
+"""The perplexity of a model on a small text, computed in less memory than the model takes."""
+
+import math
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_map
+
+from pippin.engines.device import DevicePlan, configure
+from pippin.engines.language.classes import Method, replace_method
+from pippin.engines.language.kv_cache.layout import new_prompt_cache
+from pippin.engines.language.model.weights import cast_weights
+from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.upstream.library import load_model
+from pippin.engines.language.upstream.stored import classes_in
+from pippin.engines.language.vision import checkpoint
+from pippin.engines.verify.findings import data
+
+ROW: Final = 256
+"""Tokens that are predicted from those before them in the same row."""
+MOST_ROWS: Final = 2
+
+
+@cache
+def sample() -> str:
+    """The text: prose, code, data and mathematics."""
+    return data("sample.txt")
+
+
+def perplexity_of(predicted: mx.array, rows: mx.array) -> float | None:
+    """The perplexity of rows under `predicted`, log probabilities [rows, tokens - 1, vocabulary]; None if it is no
+    finite number."""
+    chosen = mx.take_along_axis(predicted, rows[:, 1:, None], axis=-1)
+    mean = -float(chosen.astype(mx.float32).mean())
+    return math.exp(mean) if math.isfinite(mean) and mean < 700 else None
+
+
+def predict(folder: Path, rows: mx.array, plan: DevicePlan) -> mx.array:
+    """The library's log probabilities of what follows each token but the last of rows [rows, tokens]: an array
+    [rows, tokens - 1, vocabulary]. Raises what the library raises for a model that it can't load."""
+    model = _model(folder, plan)
+    for layer in model.layers:
+        _use_once(layer)
+    logits = model(rows[:, :-1], cache=new_prompt_cache(model)).astype(mx.float32)
+    predicted: mx.array = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    mx.eval(predicted)
+    return predicted
+
+
+def sample_rows(tokenizer: Tokenizer) -> mx.array:
+    """Tokens [rows, up to 257], each row beginning with what the tokenizer puts before a text."""
+    text = tokenizer.encode(sample())
+    with_start = tokenizer.encode("a", add_special_tokens=True)
+    start = with_start[:1] if len(with_start) > 1 and with_start[0] != tokenizer.encode("a")[0] else []
+    length = ROW - len(start) + 1
+    rows = [start + text[at : at + length] for at in range(0, len(text) - length + 1, length)][:MOST_ROWS]
+    return mx.array(rows or [start + text])
+
+
+def _model(folder: Path, plan: DevicePlan) -> nn.Module:
+    """The model in the plan's dtype; its weights are not read yet."""
+    configure(plan)
+    by_mlx_lm = partial(load_model, get_model_classes=classes_in(folder))
+    load = checkpoint.load_model if checkpoint.is_vision(folder) else by_mlx_lm
+    model, _ = load(folder, lazy=True)
+    cast_weights(model, plan)
+    return model
+
+
+def _use_once(layer: nn.Module) -> None:
+    """Make a layer compute as soon as it is called, and free its weights afterwards."""
+
+    def computing(compute: Method) -> Method:
+        def call(self: nn.Module, *given: Any, **named: Any) -> Any:
+            out = compute(self, *given, **named)
+            # The state that a layer leaves in its cache refers to its weights until it is evaluated, too.
+            mx.eval(out, [each.state for each in (*given, *named.values()) if hasattr(each, "state")])
+            self.update(tree_map(lambda _: mx.array([]), self.parameters()))
+            mx.clear_cache()
+            return out
+
+        return call
+
+    # Models keep their layers in lists, slices and properties of their own; the object stays the same in all of them.
+    replace_method(layer, "__call__", computing, mark="kept")

@@ -1,0 +1,42 @@
+"""What a worker imports to load a model: not the libraries whose answers are kept, nor what the model does not need."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.engines.tiny_models import tiny_model
+
+LOAD = """
+import sys
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.worker.main import import_kind
+
+spec = WorkerSpec(info=ModelInfo(id="m", kind="language", path=PATH), threads=1)
+kind = import_kind(spec)
+kind.open_engine(spec, kind.open_preparer(spec), lambda *_: None)
+print(*sys.modules)
+"""
+NEVER = {"transformers", "huggingface_hub", "mlx_vlm", "mlx_lm.convert", "torch", "PIL", "httpx", "requests"}
+
+
+def loaded(folder: Path, home: Path) -> set[str]:
+    """The modules that a process has when it has loaded the model."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD.replace("PATH", repr(str(folder)))],
+        env=os.environ | {"PIPPIN_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return set(done.stdout.split())
+
+
+def test_a_second_start_imports_neither_transformers_nor_what_needs_it(tmp_path: Path) -> None:
+    folder = tiny_model("llama", tmp_path / "llama")
+    assert "transformers" in loaded(folder, tmp_path / "home")
+    second = loaded(folder, tmp_path / "home")
+    assert not NEVER & second
+    assert "mlx_lm.models.llama" in second
+    assert len(second) < 750
