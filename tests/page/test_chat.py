@@ -148,15 +148,19 @@ def test_files_go_along(address: str, opened: Opener, tmp_path: Path) -> None:
     page = opened(address)
     (tmp_path / "red.png").write_bytes(PIXEL)
     (tmp_path / "notes.txt").write_text("Apples are red.")
+    (tmp_path / "paper.pdf").write_bytes(b"%PDF-1.4")
     (tmp_path / "blob.bin").write_bytes(b"\x00\xff\x00")
-    page.set_input_files("#chat-files", [tmp_path / name for name in ("red.png", "notes.txt", "blob.bin")])
+    page.set_input_files(
+        "#chat-files", [tmp_path / name for name in ("red.png", "notes.txt", "paper.pdf", "blob.bin")]
+    )
     page.wait_for_selector("text=blob.bin is neither text")
     page.wait_for_selector("#chat-media img")
     with page.expect_request("**/chat/completions") as asked:
         say(page, "What is this?")
     parts = asked.value.post_data_json["messages"][0]["content"]
-    assert [part["type"] for part in parts] == ["image_url", "text", "text"]
+    assert [part["type"] for part in parts] == ["image_url", "text", "file", "text"]
     assert parts[0]["image_url"]["url"].startswith("data:image/png;base64,")
+    assert parts[2]["file"]["filename"] == "paper.pdf"
     assert parts[1]["text"] == "notes.txt:\n\nApples are red."
     assert page.get_attribute(".message.user img", "alt") == "red.png"
 

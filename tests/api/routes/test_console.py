@@ -36,7 +36,7 @@ def test_the_log_is_read_line_by_line_by_who_manages_the_server(tmp_path: Any) -
     assert (one["text"], one["level"], two["number"]) == ("one", "info", one["number"] + 1)
     assert ask(f"/v1/logs?after={one['number']}")["data"] == [two]
     keys = tmp_path / "keys.yaml"
-    keys.write_text("alice: {key: sk-alice}\n")
+    keys.write_text("root: {key: sk-root, role: admin}\nalice: {key: sk-alice}\n")
     ask("/v1/logs", 403, {"x-api-key": "sk-alice"}, api_key_file=str(keys))
 
 
