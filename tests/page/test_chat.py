@@ -319,7 +319,7 @@ def test_tables_keep_their_words_and_their_alignment(address: str, opened: Opene
     say(page, "table")
     cells = ".message.assistant td"
     styles = page.eval_on_selector_all(cells, "all => all.map(each => getComputedStyle(each).textAlign)")
-    assert styles == ["left", "right", "center"]
+    assert styles == ["start", "right", "center"]
     widths = page.eval_on_selector_all(
         cells, "all => all.map(each => [each.scrollWidth, each.clientWidth].join())"
     )

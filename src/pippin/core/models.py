@@ -1,7 +1,7 @@
 """Descriptions and statistics of a model, and what its worker is told at the start."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct, field, structs
 
@@ -64,6 +64,7 @@ class HubModel(Struct, frozen=True, kw_only=True):
 
 
 Purpose = Literal["code", "chat", "vision", "embed"]
+PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
 
 
 class Suggestion(Struct, frozen=True, kw_only=True):

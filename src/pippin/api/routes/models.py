@@ -15,14 +15,14 @@ from starlette.routing import BaseRoute
 from pippin.api.access.errors import ANTHROPIC
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
-from pippin.api.dialects.shared.fields import convert, decode_json, invalid
+from pippin.api.dialects.shared.fields import decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.api.routing import Api, both, json_reply
 from pippin.config.accelerator import memory_budget
 from pippin.config.options.start import Compat
 from pippin.config.verified import last_report
 from pippin.core.errors import ServerError
-from pippin.core.models import EngineStats, ModelInfo, ModelState, Purpose
+from pippin.core.models import PURPOSES, EngineStats, ModelInfo, ModelState
 
 EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 EDITS: Final = ("clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112")
@@ -164,7 +164,10 @@ class Listing:
 
     async def recommended(self, request: Request) -> Response:
         """Models of the list that ships with Pippin, by purpose (`for`): code, chat, vision or embed."""
-        purpose = convert(request.query_params.get("for", "chat"), Purpose, "for")
+        asked = request.query_params.get("for", "chat")
+        purpose = next((each for each in PURPOSES if each == asked), None)
+        if purpose is None:
+            raise invalid("for", f"must be one of {', '.join(PURPOSES)}.")
         found = self.api.service.catalog.suited(purpose)
         return json_reply({"object": "list", "data": found, "memory_bytes": memory_budget(self.api.options)})
 

@@ -1,7 +1,7 @@
 """Picks models for this machine from the list that ships with the package."""
 
 from importlib import resources
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -12,7 +12,6 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import from_json
 from pippin.core.models import ModelKind, Purpose, Suggestion
 
-PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
 MOST: Final = 5  # suggestions
 LISTED: Final = "November 2026"
 """When the list was last reviewed. Each name and configuration was then found in several public repositories; sizes

@@ -11,7 +11,7 @@ from pippin.cli.terminal import say, size, table
 
 
 def new_parser() -> Parser:
-    from pippin.catalog.fitting.recommend import PURPOSES
+    from pippin.core.models import PURPOSES
 
     parser = Parser(
         prog="pippin recommend",
