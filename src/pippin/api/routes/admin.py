@@ -158,8 +158,7 @@ class Admin:
         return json_reply({"status": "cleared", "cleared": cleared, "rewarm_scheduled": bool(warm)})
 
     async def settings(self, request: Request) -> Response:
-        """The current values, and what `options` there are: in which group, what each does, its default, and whether a
-        change takes effect at once (`hot`)."""
+        """The current values, and the table of `options`: of each its group, help and default; `hot` change at once."""
         self._check_manages(request)
         current = self._current()
         table = [
@@ -231,8 +230,7 @@ class Admin:
     async def events(self, request: Request) -> Response:
         """The events of an answer that was asked for with `x-keep-answer`, after the number `after` (from 0), by the id
         of its request."""
-        name = request.path_params["id"]
-        kept = self.api.handler.kept.get((exchange_of(request.scope).owner, name))
+        kept = self.api.handler.kept.get((exchange_of(request.scope).owner, request.path_params["id"]))
         if kept is None:
             raise ServerError("not_found", "No answer of this id is kept.", "id")
         return self.api.handler.follow(kept, number_of(request, "after"))

@@ -17,7 +17,6 @@ export function figuresPanel() {
     { plot: new Plot("Models in memory", bytes), read: ({ model_manager: { models } }) => models.reduce((sum, each) => sum + (each.footprint_bytes ?? 0), 0), of: (status) => `of ${bytes(status.model_manager.memory_limit_bytes)}` },
     { plot: new Plot("Device memory", bytes), read: (status) => status.metal.active_memory_gb * GIB },
     { plot: new Plot("KV cache", bytes), read: (status) => status.kv.bytes },
-    { plot: new Plot("Tokens proposed", whole), read: ({ mtp }) => mtp.drafts, of: ({ mtp }) => (mtp.drafts ? `${percent(mtp.accepted / mtp.drafts)} accepted` : "none") },
     { plot: new Plot("Prefix cache", bytes), read: (status) => status.cache.resident_bytes, of: ({ cache }) => `${percent(cache.token_hit_rate)} found` },
   ];
   const totals = element("p", { class: "quiet" });
@@ -30,7 +29,8 @@ export function figuresPanel() {
         `Up for ${seconds(status.uptime_s)}`,
         `${whole(status.total_requests_processed)} requests`,
         `${whole(status.total_prompt_tokens)} tokens in, ${whole(status.total_completion_tokens)} out`,
-      ].join(" · ");
+        status.mtp.drafts && `${whole(status.mtp.drafts)} tokens proposed, ${percent(status.mtp.accepted / status.mtp.drafts)} accepted`,
+      ].filter(Boolean).join(" · ");
     },
   };
 }
