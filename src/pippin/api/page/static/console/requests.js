@@ -24,7 +24,7 @@ function cells(request) {
   return [
     element("code", { title: id }, id.slice(-8)),
     request.model,
-    progress === null ? phase : element("div", {}, phase, element("progress", { max: 1, value: progress, "aria-label": `Progress of ${id}` })),
+    progress === null ? phase : element("span", {}, phase, element("progress", { max: 1, value: progress, "aria-label": `Progress of ${id}` })),
     `${whole(prompt)} in${cached ? ` (${whole(cached)} cached)` : ""}, ${whole(made)} out`,
     request.tokens_per_second ? short(request.tokens_per_second) : "",
     seconds(request.elapsed_s),
