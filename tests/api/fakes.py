@@ -26,7 +26,7 @@ from pippin.core.events import (
     Rendered,
     Tokenized,
 )
-from pippin.core.models import EngineStats, HubModel, ModelInfo, ModelKind, ModelState
+from pippin.core.models import EngineStats, HubModel, ModelInfo, ModelKind, ModelState, Suggestion
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
 from pippin.runtime.workers.link import Mailbox
 from pippin.service import Service
@@ -130,6 +130,9 @@ class FakeCatalog:
 
     def missing(self) -> list[ModelInfo]:
         return []
+
+    def suited(self, purpose: str) -> list[Suggestion]:
+        return [Suggestion(id=f"org/for-{purpose}", stored_bytes=1, needed_bytes=2, tools=True, why="small")]
 
 
 class FakeService:

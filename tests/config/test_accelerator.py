@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from pippin.config import accelerator as module
-from pippin.config.accelerator import accelerator, card_memory, device_memory, model_memory, working_set
+from pippin.config.accelerator import accelerator, card_memory, device_memory, memory_budget, working_set
+from pippin.config.options.server import ServerOptions
 
 CARD = 80 * 10**9
 
@@ -75,6 +76,6 @@ def test_models_on_a_mac_stay_within_the_gpus_working_set(
     working_set.cache_clear()
     assert working_set() / 2**30 == pytest.approx(expected, abs=0.01)
     for share in (0.8, 1.0):
-        assert model_memory(share) <= 0.9 * working_set()
-    assert model_memory(0.1) == int(0.1 * total.total)
+        assert memory_budget(ServerOptions(memory_percent=share)) <= 0.9 * working_set()
+    assert memory_budget(ServerOptions(memory_percent=0.1)) == int(0.1 * total.total)
     working_set.cache_clear()

@@ -12,8 +12,10 @@ import pytest
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-WIDE = {"width": 1100, "height": 720}
+WIDE = {"width": 1280, "height": 800}
+MIDDLE = {"width": 1024, "height": 768}
 PHONE = {"width": 390, "height": 780}
+"""A window of this size is touched, not clicked."""
 
 ELSEWHERE = "home.test"
 """A name of this machine that browsers do not take for it: a page from there is one from another machine."""
@@ -46,16 +48,13 @@ needs_browser = pytest.mark.skipif(
 
 
 @contextmanager
-def running_browser(*arguments: str) -> Iterator[Any]:
+def running_browser(playwright: Any, *arguments: str) -> Iterator[Any]:
     """Chromium, until the block is left; `arguments` are for it, beside its usual ones."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found_browser(), args=[*ARGUMENTS, *arguments])
-        try:
-            yield browser
-        finally:
-            browser.close()
+    browser = playwright.chromium.launch(executable_path=found_browser(), args=[*ARGUMENTS, *arguments])
+    try:
+        yield browser
+    finally:
+        browser.close()
 
 
 @contextmanager
@@ -73,7 +72,8 @@ def opening(browser: Any) -> Iterator[Opener]:
         path: str = "/",
         allowed: tuple[str, ...] = (),
     ) -> Any:
-        context = browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
+        colours = "dark" if dark else "light"
+        context = browser.new_context(viewport=size, color_scheme=colours, has_touch=size is PHONE)
         contexts.append(context)
         if ELSEWHERE not in address:  # whose pages can be granted nothing
             context.grant_permissions(["clipboard-read", "clipboard-write", *allowed], origin=address)
@@ -81,7 +81,6 @@ def opening(browser: Any) -> Iterator[Opener]:
         page.set_default_timeout(20_000)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("console", lambda said: _check_policy(said.text, wrong))
-        page.on("dialog", lambda dialog: dialog.accept())
         page.on("request", lambda asked: _check_address(asked.url, address, wrong))
         page.goto(address + path)
         return page

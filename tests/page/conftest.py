@@ -1,15 +1,18 @@
-"""A scripted server and a browser for the tests of the page, once for all of a file."""
+"""A scripted server and a browser for the tests of the page, once for all."""
 
 import json
+import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.page.browser import Opener, opening, running_browser
-from tests.running_server import running_server
+from tests.catalog.fake_hub import FakeHub, serving
+from tests.catalog.folders import write_model
+from tests.page.browser import ELSEWHERE, Opener, opening, running_browser
+from tests.running_server import ROOT, running_server
 
 MARKDOWN = r"""# Sorting
 
@@ -39,15 +42,27 @@ HOSTILE = """<script>window.broken = 1</script><img src=x onerror="window.broken
 ```
 """
 
-CODE = "```python\n" + "x = 1  # one more line\n" * 60 + "```\n\nDone."
+TABLE = """| a very long heading | number | middle |
+|---|---:|:---:|
+| merge quick | 12 | x |
+"""
+
+LINES = 3500
+FENCE = "```python\n" + "".join(f"value_{n} = compute({n})\n" for n in range(LINES)) + "```\n"
+"""Code of more than 28,000 tokens, which does not repeat itself: the server ends what does."""
 
 SCRIPT: dict[str, Any] = {
+    "context_window": 1 << 20,
     "rules": [
         {"when": {"user": "markdown"}, "say": MARKDOWN},
         {"when": {"user": "hostile"}, "say": HOSTILE},
         {"when": {"user": "think"}, "think": "Twice two, carried over.", "say": "It is 4."},
         {"when": {"tool_result": "rain"}, "say": "Take an umbrella."},
         {"when": {"user": "weather"}, "calls": [{"name": "weather", "arguments": {"city": "Oslo"}}]},
+        {"when": {"tool_result": "42"}, "say": "It is forty-two."},
+        {"when": {"user": "sum"}, "calls": [{"name": "example__add", "arguments": {"a": 20, "b": 22}}]},
+        {"when": {"user": "table"}, "say": TABLE},
+        {"when": {"user": "fence"}, "say": FENCE},
         {"when": {"user": "slow"}, "say": " ".join(f"word{n}" for n in range(600)), "gap": 0.05},
         {"when": {"user": "brief"}, "say": " ".join(f"word{n}" for n in range(30)), "gap": 0.05},
         {
@@ -56,36 +71,69 @@ SCRIPT: dict[str, Any] = {
             "gap": 0.01,
         },
         {"when": {"system": "pirate"}, "say": "Arr!"},
-    ]
+    ],
 }
 
 
-@contextmanager
-def scripted(folder: Path, *words: str) -> Iterator[str]:
-    """`pippin serve` of the script above, as a user starts it."""
-    script = folder / "demo.script.json"
-    script.write_text(json.dumps(SCRIPT))
-    with running_server(folder, str(script), *words) as address:
-        yield address
+DEAF: dict[str, Any] = {
+    "capabilities": {"chat": True, "audio": False},
+    "rules": [{"when": {"user": "recording.wav"}, "say": "I read it."}, {"say": "The other one answers."}],
+}
 
 
 @pytest.fixture(scope="package")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with scripted(tmp_path_factory.mktemp("page")) as address:
-        yield address
+    """The one server of these tests: two models, of which `deaf` hears nothing, the tools of an MCP server, and a hub
+    that has one repository, whose bytes come slowly. A browser may call it by the name of another machine."""
+    folder = tmp_path_factory.mktemp("page")
+    staged = write_model(folder / "staged")
+    files = {path.name: path.read_bytes() for path in staged.iterdir()}
+    files["model-2.safetensors"] = os.urandom(3_000_000)
+    example = {
+        "command": sys.executable,
+        "args": ["-m", "tests.mcp.example_server"],
+        "allowed_tools": ["add"],
+    }
+    example["env"] = {"PYTHONPATH": str(ROOT)}
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"example": example}}))
+    models = {"demo": SCRIPT, "deaf": DEAF}
+    for name, script in models.items():
+        (folder / f"{name}.script.json").write_text(json.dumps(script))
+    words = [str(folder / f"{name}.script.json") for name in models]
+    words += ["--mcp-config", str(folder / "mcp.json"), "--allowed-host", ELSEWHERE]
+    with serving(FakeHub(files, pace=0.25)) as hub:
+        variables = {"HF_ENDPOINT": hub.address, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+        with running_server(folder, *words, variables=variables, ready="deaf is ready after") as address:
+            yield address
 
 
 @pytest.fixture(scope="package")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that asks for the key `sk-page`."""
-    with scripted(tmp_path_factory.mktemp("keyed"), "--api-key", "sk-page") as address:
+    """A server that asks for a key, as `sk-root`, an administrator's."""
+    folder = tmp_path_factory.mktemp("keyed")
+    (folder / "demo.script.json").write_text(json.dumps(SCRIPT))
+    (folder / "keys.yaml").write_text(
+        "root: {key: sk-root, role: admin}\n"
+        "alice: {key: sk-alice, rate_limit: 60, kinds: [language]}\n"
+        "nightly: {key: sk-night, token_rate_limit: 100000, endpoints: [/v1/batches], mcp_tools: true}\n"
+    )
+    words = (str(folder / "demo.script.json"), "--api-key-file", str(folder / "keys.yaml"))
+    with running_server(folder, *words) as address:
         yield address
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """One browser for all tests of a file: to start it takes a second."""
-    with running_browser() as browser:
+@pytest.fixture(scope="package")
+def playwright() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        yield playwright
+
+
+@pytest.fixture(scope="package")
+def browser(playwright: Any) -> Iterator[Any]:
+    """One browser for all tests: each has a profile of its own in it."""
+    with running_browser(playwright) as browser:
         yield browser
 
 

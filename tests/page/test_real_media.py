@@ -17,7 +17,7 @@ from tests.engines.language.vision.tiny_vision_models import picture as painted
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 from tests.engines.speech.test_speech_models import write_model
 from tests.page.browser import Opener, needs_browser, opening, running_browser
-from tests.page.test_chat import done
+from tests.page.chatting import done
 from tests.running_server import ROOT, running_server
 
 pytestmark = [needs_browser, pytest.mark.model, pytest.mark.long]
@@ -53,8 +53,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, demo_model: Path, whisper_b
 
 
 @pytest.fixture(scope="module")
-def browser(spoken: Path) -> Iterator[Any]:
-    with running_browser(f"--use-file-for-fake-audio-capture={spoken}") as browser:
+def browser(playwright: Any, spoken: Path) -> Iterator[Any]:
+    with running_browser(playwright, f"--use-file-for-fake-audio-capture={spoken}") as browser:
         yield browser
 
 
@@ -76,9 +76,9 @@ def test_what_is_said_into_the_microphone_is_written_down_and_answered(
     page.set_default_timeout(120_000)
     chosen(page, demo_model.name)
     page.click("#chat-record button")
-    page.wait_for_selector("#chat-record button:text('Stop 0:09')")
+    page.wait_for_selector("#chat-record button:has-text('Stop 0:09')")
     page.click("#chat-record button")
-    page.wait_for_selector("#chat-record button:text-is('Record')")
+    page.wait_for_selector("#chat-record button:has-text('Record')")
     heard = page.input_value("#chat-input")
     assert "quick brown fox" in heard.lower()
     page.focus("#chat-input")

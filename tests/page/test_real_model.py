@@ -1,41 +1,45 @@
-"""The chat with a real model: tokens with their alternatives, prompt progress, figures."""
+"""The chat with a real model: tokens with their alternatives, progress of prompts; and pictures of the documents."""
 
 import re
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.page.browser import Opener, needs_browser, picture
+from tests.page.browser import PHONE, Opener, needs_browser, picture
+from tests.page.chatting import done, parameters, ready, say
 from tests.running_server import ROOT, running_server
 
 pytestmark = [needs_browser, pytest.mark.model, pytest.mark.long]
 
+QUESTION = "Write a Python function that reverses a list, and say in one sentence how it works."
+
 
 @pytest.fixture(scope="module")
-def real() -> Iterator[str]:
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = next((ROOT / ".cache" / "models").glob("*/smollm2-135m-instruct"))
-    with (
-        tempfile.TemporaryDirectory() as home,
-        running_server(Path(home), str(folder)) as address,
-    ):
+    with running_server(tmp_path_factory.mktemp("real"), str(folder)) as address:
         yield address
+
+
+def steady(page: Any, tokens: int) -> None:
+    """The likeliest answer, of at most so many tokens."""
+    page.fill("[name=max_tokens]", str(tokens))
+    page.fill("[name=temperature]", "0")
+    page.locator("[name=temperature]").blur()
 
 
 def test_tokens_are_shown_with_what_else_could_have_stood_there(real: str, opened: Opener) -> None:
     page = opened(real)
-    page.click("text=Parameters")
+    page.set_default_timeout(120_000)
+    parameters(page, more=True)
     page.select_option("[name=logprobs]", "true")
-    page.fill("[name=max_tokens]", "24")
-    page.fill("[name=temperature]", "0")
-    page.locator("[name=temperature]").blur()
-    page.click("text=Parameters")
-    page.fill("#chat-input", "What is the capital of France?")
-    page.keyboard.press("Enter")
+    steady(page, 24)
+    page.click("[data-opens=chat-side]")
+    say(page, "What is the capital of France?")
     page.click(".tokens-button")
     assert "Paris" in page.inner_text(".message.assistant .markdown >> nth=-1")
-    assert page.locator(".token").count() == page.locator(".token").evaluate_all("all => all.length") > 5
+    assert page.locator(".token").count() > 5
     page.click(".token >> nth=0")
     page.keyboard.press("ArrowRight")
     assert page.locator(".alternatives tbody tr").count() == 8
@@ -46,7 +50,7 @@ def test_tokens_are_shown_with_what_else_could_have_stood_there(real: str, opene
 
 def test_a_long_prompt_says_how_far_it_is(real: str, opened: Opener) -> None:
     page = opened(real)
-    page.wait_for_selector("#chat-model option", state="attached")
+    ready(page)
     page.fill("#chat-input", " ".join(f"The {n}th apple is red." for n in range(600)))
     page.keyboard.press("Enter")
     told = page.locator(".message.assistant .progress")
@@ -55,3 +59,35 @@ def test_a_long_prompt_says_how_far_it_is(real: str, opened: Opener) -> None:
     assert 0 < float(str(share.get_attribute("value"))) <= float(str(share.get_attribute("max")))
     page.keyboard.press("Escape")
     page.wait_for_selector("text=Stopped.")
+
+
+def test_each_part_is_pictured(real: str, opened: Opener) -> None:
+    page = opened(real)
+    page.set_default_timeout(120_000)
+    parameters(page)
+    steady(page, 160)
+    picture(page, "parameters")
+    page.click("[data-opens=chat-side]")
+    say(page, QUESTION)
+    page.evaluate("document.getElementById('chat-scroll').scrollTop = 0")
+    picture(page, "chat")
+    page.fill("#chat-input", "Tell me more about lists.")
+    page.keyboard.press("Enter")
+    page.click("#tab-console")
+    page.wait_for_selector("#console button:text-is('Cancel')")
+    page.wait_for_timeout(3000)
+    picture(page, "console")
+    page.click("#tab-settings")
+    page.wait_for_selector("#setting-log_level")
+    picture(page, "settings")
+
+
+def test_a_phone_is_pictured(real: str, opened: Opener) -> None:
+    page = opened(real, size=PHONE, dark=True)
+    page.set_default_timeout(120_000)
+    parameters(page)
+    steady(page, 100)
+    page.keyboard.press("Escape")
+    say(page, QUESTION)
+    done(page)
+    picture(page, "phone")

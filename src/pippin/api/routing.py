@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -24,6 +25,7 @@ from pippin.api.live_settings import LiveSettings
 from pippin.api.stored_responses.response_store import ResponseStore
 from pippin.api.telemetry import Observer
 from pippin.config.options.server import ServerOptions
+from pippin.core.errors import ServerError
 from pippin.service import Service
 
 
@@ -108,3 +110,12 @@ def both(
 
 def json_reply(content: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+def number_of(request: Request, name: str) -> int:
+    """The number in the query after which the caller wants what came; -1 if it is missing. Raises `ServerError`."""
+    given = request.query_params.get(name, "-1")
+    try:
+        return max(-1, int(given[:12]))
+    except ValueError:
+        raise ServerError("invalid_request", f"`{name}` must be a whole number.", name) from None

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from pippin.catalog.download import Download, download
 from pippin.catalog.entry import CatalogEntry, is_script, model_kind, scripted, stamp_of
+from pippin.catalog.fitting.recommend import suited
 from pippin.catalog.hub_search import search_hub
 from pippin.catalog.info import read_info
 from pippin.catalog.names import (
@@ -35,10 +36,11 @@ from pippin.catalog.scan import (
     scan_hub,
     snapshot_of,
 )
+from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.models import Companion, HubModel, ModelInfo, ModelKind
+from pippin.core.models import Companion, HubModel, ModelInfo, ModelKind, Purpose, Suggestion
 
 logger = logging.getLogger(__name__)
 
@@ -199,6 +201,10 @@ class Catalog:
                 "permission", "--offline forbids to ask the hub. `pippin list` shows what is here."
             )
         return await asyncio.to_thread(search_hub, words, limit=limit, mlx_only=mlx_only)
+
+    def suited(self, purpose: Purpose) -> list[Suggestion]:
+        """Models of the list that ships with Pippin that fit this machine."""
+        return suited(purpose, memory_budget(self._options))
 
     async def ensure(
         self, name: str, on_progress: DownloadProgress, *, by_operator: bool = False

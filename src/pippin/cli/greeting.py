@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pippin
 from pippin.cli.terminal import Progress, progress, say, size
-from pippin.config.accelerator import accelerator, has_cpu_kernels
+from pippin.config.accelerator import accelerator, has_cpu_kernels, memory_budget
 from pippin.config.errors import kernels_command
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
@@ -107,10 +107,9 @@ def greet(options: ServerOptions, address: str, models: Sequence[Served], exampl
 
 def _advice(options: ServerOptions) -> str:
     """A model that fits this machine, where none is here."""
-    from pippin.cli.fitting.fit import budget_of
-    from pippin.cli.fitting.recommend import pick, recommended
+    from pippin.catalog.fitting.recommend import suited
 
-    fitting = pick(recommended(), "chat", budget_of(options), on_cpu=accelerator() == "cpu")
+    fitting = suited("chat", memory_budget(options))
     fetch = f"One that fits: pippin pull {fitting[0].id}" if fitting else "`pippin search tiny` may find one."
     return f"No model is here. {fetch}"
 

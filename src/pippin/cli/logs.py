@@ -135,8 +135,8 @@ class LogStream(logging.StreamHandler):  # type: ignore[type-arg]  # generic onl
 
 
 def configure_logging(options: ServerOptions) -> None:
-    """Log to stderr, and to the file that the options name. Raises `OSError` if the file can't be opened."""
-    handlers: list[logging.Handler] = [LogStream()]
+    """Log to stderr, to memory, and to the file that the options name. Raises `OSError` if the file can't be opened."""
+    handlers: list[logging.Handler] = [LogStream(), logs.RECENT]
     if options.log_file:
         handlers.append(LogFile(options.log_file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT))
     for handler in handlers:

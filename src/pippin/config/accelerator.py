@@ -10,6 +10,8 @@ from typing import Final, Literal
 
 import psutil
 
+from pippin.config.options.server import ServerOptions
+
 Accelerator = Literal["metal", "cuda", "cpu"]
 
 CUDA_BUILDS: Final = ("mlx-cuda-13", "mlx-cuda-12", "mlx-cuda")
@@ -41,10 +43,12 @@ def device_memory() -> int:
     return int(psutil.virtual_memory().total) if found is None else found
 
 
-def model_memory(share: float) -> int:
-    """Bytes that all models may take: this share of `device_memory`, and on Metal no more than a GPU's working set
-    leaves to work with. Beyond it, MLX's allocations fail, or macOS ends the process."""
-    most = int(device_memory() * share)
+def memory_budget(options: ServerOptions) -> int:
+    """Bytes that all models may take: the operator's setting, or a share of `device_memory`, and then on Metal no more
+    than a GPU's working set leaves to work with. Beyond it, MLX's allocations fail, or macOS ends the process."""
+    if options.memory_budget_gb is not None:
+        return int(options.memory_budget_gb * 1e9)
+    most = int(device_memory() * options.memory_percent)
     return min(most, int(working_set() * WORKING_SHARE)) if accelerator() == "metal" else most
 
 

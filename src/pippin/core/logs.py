@@ -3,12 +3,32 @@
 Libraries log the addresses that they call, which may contain secrets, and data that clients sent.
 """
 
+import itertools
 import logging
 from asyncio import StreamReader
+from collections import deque
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 OURS: Final = "pippin"
+KEPT: Final = 500  # lines
+
+
+class RecentLines(logging.Handler):
+    """Keeps the last lines in memory, for whoever looks at the running server: each with its number from 0, its time in
+    seconds since the epoch, its level and its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._numbers = itertools.count()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said = {"level": record.levelname.lower(), "text": record.getMessage()}
+        self.lines.append({"number": next(self._numbers), "time": record.created, **said})
+
+
+RECENT: Final = RecentLines()
 
 
 def set_level(level: str) -> None:

@@ -1,7 +1,7 @@
 """Descriptions and statistics of a model, and what its worker is told at the start."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct, field, structs
 
@@ -61,6 +61,21 @@ class HubModel(Struct, frozen=True, kw_only=True):
     id: str
     downloads: int  # of the last month
     task: str | None  # in the hub's terms, such as `text-generation`
+
+
+Purpose = Literal["code", "chat", "vision", "embed"]
+PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
+
+
+class Suggestion(Struct, frozen=True, kw_only=True):
+    """A model that fits this machine."""
+
+    id: str
+    stored_bytes: int  # to download
+    needed_bytes: int  # in memory, with the context of one client
+    tokens_per_second: float  # at most, of one client
+    tools: bool
+    why: str
 
 
 RankBackend = Literal["ring", "jaccl", "nccl"]

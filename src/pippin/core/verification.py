@@ -49,7 +49,6 @@ class Report(Struct, frozen=True, kw_only=True, tag="report"):
     folder: str
     at: int  # seconds since the epoch
     sections: tuple[Section, ...]
-    machine: str = ""  # what computed it
     against: str | None = None  # the folder that it was compared with
 
     def count(self, severity: Severity) -> int:

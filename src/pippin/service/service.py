@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions, explain_sampling
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import Completion
@@ -30,7 +31,7 @@ from pippin.core.events import (
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
-from pippin.runtime.pool.pool import Lease, Pool, memory_budget
+from pippin.runtime.pool.pool import Lease, Pool
 from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.workers.link import LOST, Mailbox
 from pippin.service.image_defaults import ImageDefaultsReader

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pippin.config.verified import keep
@@ -31,6 +32,7 @@ def test_a_model_tells_the_last_verdict_and_no_folder(
     )
     keep(Report(model=MODEL.id, folder="/secret", at=7, sections=(Section(name="tokens", findings=found),)))
     told = {"verdict": "1 fault, 0 warnings", "faults": 1, "warnings": 0, "at": 7}
+    told["findings"] = [msgspec.to_builtins(each) for each in found]
     assert described()["verification"] == told
     keep(Report(model=MODEL.id, folder="/secret", at=8, sections=()))
     assert described()["verification"]["verdict"] == "no fault found"

@@ -148,7 +148,8 @@ def open_exchange(scope: Scope) -> Exchange:
     path = scope["path"]
     exchange = Exchange(id=uuid4().hex if own else given, path=path, own_id=own)
     by_page = path == "/" or path.startswith("/page/") or headers.get("sec-fetch-site") == "same-origin"
-    exchange.polls = path in PROBES or (by_page and scope.get("method") in ("GET", "HEAD"))
+    reads = scope.get("method") in ("GET", "HEAD") or path == "/api/show"
+    exchange.polls = path in PROBES or (by_page and reads)
     scope[SCOPE_KEY] = exchange
     return exchange
 

@@ -18,10 +18,11 @@ from pippin.api.access.exchange import Endpoint, Exchange, exchange_of
 from pippin.api.access.guards import Limits
 from pippin.api.access.keys import Allowance
 from pippin.api.answers.answer import Answer, Operation, RunningAnswers, run_info
+from pippin.api.answers.kept import KeptAnswer, KeptAnswers
 from pippin.api.answers.media import MediaResolver
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, History, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
-from pippin.api.http.body import LARGE, Presence, read_json_body
+from pippin.api.http.body import LARGE, EventStream, NobodyWaits, Presence, read_json_body
 from pippin.api.http.forms import Form, read_form
 from pippin.api.telemetry import Observer
 from pippin.api.telemetry.ledger import Ledger
@@ -43,6 +44,9 @@ Result = TypeVar("Result", bound=Event)
 
 MCP_SERVERS: Final = "x-mcp-servers"
 """Header that names MCP servers, separated by commas, or `*`: for dialects and clients without a field for them."""
+
+KEEP: Final = "x-keep-answer"
+"""Header that lets a streamed answer go on without its client, which can read its events again by the request's id."""
 
 BACKGROUND: Final = -(2**31)
 """Priority of a batch's lines, below any that a client can ask for."""
@@ -111,6 +115,7 @@ class Handler:
         self._unknown = UnknownFields()
         self.answers = RunningAnswers(service, options, observer, limits, ledger)
         self.large = self.answers.large
+        self.kept = KeptAnswers[KeptAnswer]()
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed options to new requests."""
@@ -132,7 +137,24 @@ class Handler:
         """
         exchange = exchange_of(request.scope)
         operation = await self.prepare(request, exchange, dialect, history=history, body=body)
+        if KEEP in request.headers:
+            return self._keep(exchange, operation)
         return await self.answers.reply(request, exchange, operation)
+
+    def _keep(self, exchange: Exchange, operation: Operation) -> Response:
+        """The stream of an answer that goes on without its client. Raises `ServerError` for one that is no stream of
+        server-sent events."""
+        if not operation.stream or operation.media != EVENTS:
+            raise ServerError(
+                "invalid_request", f"The header {KEEP} needs an answer of server-sent events.", KEEP
+            )
+        kept = KeptAnswer(Answer(operation, exchange, NobodyWaits(), self.answers))
+        self.kept.keep(exchange.owner, exchange.id, kept)
+        return self.follow(kept, -1)
+
+    def follow(self, kept: KeptAnswer, after: int) -> Response:
+        """The events of a kept answer after a number, from 0."""
+        return EventStream(kept.follow(after, self.answers.silence), EVENTS)
 
     async def task(
         self, request: Request, task: Task, *, model: str, operation: str, admitted: bool = False

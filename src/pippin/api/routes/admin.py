@@ -21,8 +21,10 @@ from pippin.api.routes.health import (
     options_of,
     worker_body,
 )
-from pippin.api.routing import Api, both, json_reply
+from pippin.api.routing import Api, both, json_reply, number_of
 from pippin.config.errors import ConfigError
+from pippin.config.options.declaration import options
+from pippin.core import logs
 from pippin.core.errors import ServerError
 
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
@@ -82,6 +84,8 @@ def routes(api: Api) -> list[BaseRoute]:
         *both("/settings", admin.change_settings, "PATCH"),
         *both("/requests/{id}/cancel", admin.cancel, "POST"),
         *both("/requests/{id}", admin.cancel, "DELETE"),
+        *both("/requests/{id}/events", admin.events, media=["text/event-stream"]),
+        *both("/logs", admin.logs),
     ]
 
 
@@ -154,8 +158,21 @@ class Admin:
         return json_reply({"status": "cleared", "cleared": cleared, "rewarm_scheduled": bool(warm)})
 
     async def settings(self, request: Request) -> Response:
+        """The current values, and the table of `options`: of each its group, help and default; `hot` change at once."""
         self._check_manages(request)
-        return json_reply({"current": self._current()})
+        current = self._current()
+        table = [
+            {field: value for field, value in msgspec.structs.asdict(each).items() if field != "type"}
+            for each in options().values()
+            if each.name in current
+        ]
+        return json_reply({"current": current, "options": table})
+
+    async def logs(self, request: Request) -> Response:
+        """The last lines of the log, and those alone that came after the number `after`."""
+        self._check_manages(request)
+        after = number_of(request, "after")
+        return json_reply({"data": [line for line in list(logs.RECENT.lines) if line["number"] > after]})
 
     async def change_settings(self, request: Request) -> Response:
         """`{option: value}`, or mlx-vlm's `{"op": "merge", "values": {option: value}}`.
@@ -200,14 +217,23 @@ class Admin:
         """
         name = request.path_params["id"]
         exchange = exchange_of(request.scope)
+        if (kept := self.api.handler.kept.get((exchange.owner, name))) is not None:
+            await kept.cancel()
+            return json_reply(cancelled(name))
         if exchange.key is None and not exchange.manages:  # callers without a key can't be told apart
             raise ServerError("permission", NO_KEY)
         running = self.api.handler.answers
         if not await running.cancel(run_id_of(self.api.dialects, name), exchange):
             raise ServerError("not_found", "No request with this id is running.", "id")
-        return json_reply(
-            {"id": name, "request_id": name, "object": "request", "status": "cancelled", "success": True}
-        )
+        return json_reply(cancelled(name))
+
+    async def events(self, request: Request) -> Response:
+        """The events of an answer that was asked for with `x-keep-answer`, after the number `after` (from 0), by the id
+        of its request."""
+        kept = self.api.handler.kept.get((exchange_of(request.scope).owner, request.path_params["id"]))
+        if kept is None:
+            raise ServerError("not_found", "No answer of this id is kept.", "id")
+        return self.api.handler.follow(kept, number_of(request, "after"))
 
     def _check_manages(self, request: Request) -> None:
         exchange = exchange_of(request.scope)
@@ -227,8 +253,8 @@ class Admin:
         """All settings except secrets and the operator's paths."""
         hidden = SECRET | PATHS | {"models", "model_defaults"}
         server = self.api.options
-        options = msgspec.structs.asdict(server) | msgspec.structs.asdict(server.model_defaults)
-        return {name: msgspec.to_builtins(value) for name, value in options.items() if name not in hidden}
+        values = msgspec.structs.asdict(server) | msgspec.structs.asdict(server.model_defaults)
+        return {name: msgspec.to_builtins(value) for name, value in values.items() if name not in hidden}
 
     async def _pinned(self, request: Request, pinned: bool) -> Response:
         state = await self.api.service.pool.pin(request.path_params["id"], pinned)
@@ -245,3 +271,7 @@ class Admin:
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, SMALL_BODY_MB, self.api.options.body_timeout)
+
+
+def cancelled(name: str) -> dict[str, Any]:
+    return {"id": name, "request_id": name, "object": "request", "status": "cancelled", "success": True}

@@ -18,10 +18,11 @@ from pippin.api.answers.answer import check_model
 from pippin.api.dialects.shared.fields import decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.api.routing import Api, both, json_reply
+from pippin.config.accelerator import memory_budget
 from pippin.config.options.start import Compat
 from pippin.config.verified import last_report
 from pippin.core.errors import ServerError
-from pippin.core.models import EngineStats, ModelInfo, ModelState
+from pippin.core.models import PURPOSES, EngineStats, ModelInfo, ModelState
 
 EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 EDITS: Final = ("clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112")
@@ -89,6 +90,7 @@ def routes(api: Api) -> list[BaseRoute]:
     return [
         *both("/models", listing.all),
         *both("/models/search", listing.search, "POST", body=HubSearch, answer=HubModels),
+        *both("/models/recommended", listing.recommended),
         *both("/models/{id:path}", listing.one),
     ]
 
@@ -160,6 +162,15 @@ class Listing:
         check_model(exchange_of(request.scope), name, info)
         return json_reply(await self._described(request, info))
 
+    async def recommended(self, request: Request) -> Response:
+        """Models of the list that ships with Pippin, by purpose (`for`): code, chat, vision or embed."""
+        asked = request.query_params.get("for", "chat")
+        purpose = next((each for each in PURPOSES if each == asked), None)
+        if purpose is None:
+            raise invalid("for", f"must be one of {', '.join(PURPOSES)}.")
+        found = self.api.service.catalog.suited(purpose)
+        return json_reply({"object": "list", "data": found, "memory_bytes": memory_budget(self.api.options)})
+
     async def search(self, request: Request) -> Response:
         """Models on the hub, for whoever may fetch them: what is found may be the operator's own."""
         body = await read_body(request, SMALL_BODY_MB, self.api.options.body_timeout)
@@ -181,7 +192,7 @@ class Listing:
         stats = EngineStats()
         if state is not None and state.state == "loaded":
             stats = await pool.stats(info.id)
-        verified = await asyncio.to_thread(verification, info.id)
+        verified = await asyncio.to_thread(verification, info.id, whole=exchange_of(request.scope).manages)
         found = {"verification": verified, "agreement": stats.agreement or None}
         return self._for_client(request, info, describe(info, state, stats.longest_sequence) | found)
 
@@ -217,13 +228,20 @@ def page_of(found: list[ModelInfo], asked: Mapping[str, str]) -> tuple[list[Mode
     return found[first : first + int(limit)], first + int(limit) < len(found)
 
 
-def verification(model: str) -> dict[str, Any] | None:
-    """What `pippin verify` found of the model last; None for one that was not verified."""
+def verification(model: str, *, whole: bool) -> dict[str, Any] | None:
+    """What `pippin verify` found of the model last; None for one that was not verified. `whole`: with the findings,
+    which may name folders."""
     report = last_report(model)
     if report is None:
         return None
-    faults, warnings = report.count("fault"), report.count("warning")
-    return {"verdict": report.verdict, "faults": faults, "warnings": warnings, "at": report.at}
+    found: dict[str, Any] = {
+        "faults": report.count("fault"),
+        "warnings": report.count("warning"),
+        "at": report.at,
+    }
+    if whole:
+        found["findings"] = [each for section in report.sections for each in section.findings]
+    return {"verdict": report.verdict, **found}
 
 
 def describe(

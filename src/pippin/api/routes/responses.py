@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.answers.answer import Answer, Operation
+from pippin.api.answers.kept import KeptAnswers
 from pippin.api.dialects.responses import answer as answers
 from pippin.api.dialects.responses.answer import ItemPage, stored_items
 from pippin.api.dialects.responses.compaction import CompactionDialect
@@ -23,10 +24,9 @@ from pippin.api.dialects.responses.dialect import Metadata, ResponsesBody, Respo
 from pippin.api.dialects.responses.encode import response_id
 from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.shared.fields import decode_json
-from pippin.api.dialects.shared.frames import EVENTS
-from pippin.api.http.body import HELD, EventStream, HeldBytes, NobodyWaits, no_room
-from pippin.api.routing import Api, Endpoint, both, json_reply
-from pippin.api.stored_responses.background import TERMINAL, BackgroundResponse, BackgroundResponses
+from pippin.api.http.body import HELD, HeldBytes, NobodyWaits, no_room
+from pippin.api.routing import Api, Endpoint, both, json_reply, number_of
+from pippin.api.stored_responses.background import TERMINAL, BackgroundResponse
 from pippin.api.stored_responses.response_store import OwnedHistory, StoredConversation, page_of
 from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
 from pippin.core.decoding import convert
@@ -112,11 +112,7 @@ class Responses:
         self._api = api
         self._dialect = ResponsesDialect()
         self._compaction = CompactionDialect()
-        self._background = BackgroundResponses()
-
-    @property
-    def _silence(self) -> float:
-        return self._api.options.keepalive_interval
+        self._background = KeptAnswers[BackgroundResponse]()
 
     async def create(self, request: Request) -> Response:
         """Answer a request for a response, and store it."""
@@ -143,7 +139,7 @@ class Responses:
 
     async def read(self, request: Request) -> Response:
         name = request.path_params["id"]
-        running = self._background.find(owner_of(request), name)
+        running = self._background.get((owner_of(request), name))
         if request.query_params.get("stream") == "true":
             if running is None:
                 await self._stored(request, name)
@@ -153,23 +149,23 @@ class Responses:
                     "leave `stream` out to read what is stored.",
                     "stream",
                 )
-            return self._follow(running, starting_after(request))
+            return self._api.handler.follow(running, number_of(request, "starting_after"))
         if running is not None:
             return json_reply(running.response)
         return await asyncio.to_thread(json_reply, await self._stored(request, name))
 
     async def delete(self, request: Request) -> Response:
         name, owner = request.path_params["id"], owner_of(request)
-        running = self._background.find(owner, name)
+        running = self._background.get((owner, name))
         if running is not None:
             await running.cancel()
-            self._background.remove(owner, name)
+            self._background.pop((owner, name), None)
         await asyncio.to_thread(history_of(self._api, request).delete_response, name)
         return json_reply(answers.DeletedResponse(id=name))
 
     async def cancel(self, request: Request) -> Response:
         name = request.path_params["id"]
-        running = self._background.find(owner_of(request), name)
+        running = self._background.get((owner_of(request), name))
         if running is not None:
             await running.cancel()
             return json_reply(running.response)
@@ -202,14 +198,10 @@ class Responses:
         running = BackgroundResponse(
             answer, encoder, encoder.keep, partial(store.ends, owner, operation.run.id)
         )
-        self._background.add(owner, own, running)
+        self._background.keep(owner, own, running)
         if operation.stream:
-            return self._follow(running, -1)
+            return self._api.handler.follow(running, -1)
         return json_reply(running.response)
-
-    def _follow(self, running: BackgroundResponse, after: int) -> Response:
-        """The events of a response, which goes on without its reader."""
-        return EventStream(running.follow(after, self._silence), EVENTS)
 
 
 def owner_of(request: Request) -> str:
@@ -226,16 +218,6 @@ def history_of(api: Api, request: Request) -> OwnedHistory:
             raise no_room()
 
     return api.store.for_owner(owner_of(request), hold)
-
-
-def starting_after(request: Request) -> int:
-    given = request.query_params.get("starting_after", "-1")
-    try:
-        return max(-1, int(given[:12]))
-    except ValueError:
-        raise ServerError(
-            "invalid_request", "`starting_after` must be the sequence number of an event.", "starting_after"
-        ) from None
 
 
 def settled(response: dict[str, Any]) -> dict[str, Any]:

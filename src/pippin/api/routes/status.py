@@ -23,6 +23,7 @@ from pippin.api.routes.health import (
 from pippin.api.routing import Api, both, json_reply
 from pippin.api.telemetry.ledger import Row, Used
 from pippin.api.telemetry.recent import RecentRequests
+from pippin.config.accelerator import memory_budget
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import CacheStats, EngineStats, ExpertStats, ModelInfo, ModelState, RequestStatus
@@ -108,6 +109,7 @@ class StatusPages:
                 ],
                 "model_manager": {
                     "memory_budget_gb": options.memory_budget_gb,
+                    "memory_limit_bytes": memory_budget(options),
                     "idle_unload_seconds": options.model_defaults.idle_timeout or 0.0,
                     "contention_policy": options.contention_policy,
                     "models": [

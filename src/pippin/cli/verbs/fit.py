@@ -10,7 +10,7 @@ from pippin.cli.terminal import say, size
 from pippin.config.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pippin.cli.fitting.fit import Fit
+    from pippin.catalog.fitting.fit import Fit
 
 
 def new_parser() -> Parser:
@@ -36,11 +36,12 @@ def run(arguments: Sequence[str]) -> int:
         value = getattr(parsed, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name} {value}: at least 1.")
-    from pippin.cli.fitting.fit import budget_of, measure, read_source
+    from pippin.catalog.fitting.fit import measure, read_source
+    from pippin.config.accelerator import memory_budget
 
     settings = settings_of(parsed)
     source = read_source(open_catalog(settings), parsed.model, settings.server.model_defaults)
-    fit = measure(source, parsed.context, parsed.clients, budget_of(settings.server))
+    fit = measure(source, parsed.context, parsed.clients, memory_budget(settings.server))
     say(json.dumps(_facts(fit), indent=2) if parsed.json else _told(fit))
     return 0 if fit.fits else 1
 

@@ -2,17 +2,16 @@
 
 import json
 from collections.abc import Sequence
-from typing import Final
+
+import msgspec
 
 from pippin.cli.arguments import Parser, some_options
 from pippin.cli.local import OPTIONS, settings_of
 from pippin.cli.terminal import say, size, table
 
-MOST: Final = 5
-
 
 def new_parser() -> Parser:
-    from pippin.cli.fitting.recommend import PURPOSES
+    from pippin.core.models import PURPOSES
 
     parser = Parser(
         prog="pippin recommend",
@@ -31,40 +30,30 @@ def new_parser() -> Parser:
 
 def run(arguments: Sequence[str]) -> int:
     parsed = new_parser().parse(arguments)
-    from pippin.cli.fitting.fit import USUAL_WINDOW, budget_of
-    from pippin.cli.fitting.recommend import LISTED, bandwidth, pick, recommended
-    from pippin.config.accelerator import accelerator
+    from pippin.catalog.fitting.fit import USUAL_WINDOW
+    from pippin.catalog.fitting.recommend import LISTED, suited
+    from pippin.config.accelerator import memory_budget
 
-    memory = int(parsed.memory * 1e9) if parsed.memory else budget_of(settings_of(parsed).server)
-    on_cpu = accelerator() == "cpu"
-    fast = bandwidth()
-    found = pick(recommended(), parsed.purpose, memory, on_cpu=on_cpu, bandwidth=fast)[:MOST]
+    memory = int(parsed.memory * 1e9) if parsed.memory else memory_budget(settings_of(parsed).server)
+    found = suited(parsed.purpose, memory)
     if parsed.json:
-        rows = [
-            {
-                "id": each.id,
-                "stored_bytes": each.stored,
-                "needed_bytes": each.needed(on_cpu=on_cpu),
-                "tokens_per_second": round(each.speed(fast, on_cpu=on_cpu), 1),
-                "tools": each.tools,
-                "why": each.why,
-            }
-            for each in found
-        ]
-        say(json.dumps(rows, indent=2))
+        say(json.dumps(msgspec.to_builtins(found), indent=2))
     elif found:
-        cells = [
-            (size(each.stored), size(each.needed(on_cpu=on_cpu)), f"{each.speed(fast, on_cpu=on_cpu):.3g}")
+        rows = [
+            (
+                each.id,
+                size(each.stored_bytes),
+                size(each.needed_bytes),
+                f"{each.tokens_per_second:.3g}",
+                each.why,
+            )
             for each in found
         ]
-        told = [(each.id, *cell, each.why) for each, cell in zip(found, cells, strict=True)]
-        say(table(("MODEL", "DOWNLOAD", "IN MEMORY", "TOKENS/S", "WHY"), told))
+        say(table(("MODEL", "DOWNLOAD", "IN MEMORY", "TOKENS/S", "WHY"), rows))
         say(
             f"In memory: with {USUAL_WINDOW} tokens for one client, of {size(memory)} that models may take here."
         )
-        say(
-            f"Tokens a second: about, as memory was just read, at {fast / 1e9:.3g} GB a second; a GPU reads faster."
-        )
+        say("Tokens a second: about, by the speed at which memory was just read; a GPU reads faster.")
         say(f"The list is of {LISTED}. `pippin fit {found[0].id}` asks the hub what is there now.")
         say(f"Fetch one: pippin pull {found[0].id}")
     else:

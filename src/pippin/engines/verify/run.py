@@ -1,6 +1,5 @@
 """Verifies one model, section by section."""
 
-import platform
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ def verify(spec: WorkerSpec, asked: Verification, tell: Tell) -> Report:
         folder=spec.info.path or "",
         at=int(time.time()),
         sections=tuple(map(verifier.section, asked.sections)),
-        machine=f"{platform.system()} {platform.machine()}",
         against=asked.against,
     )
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pippin.config.accelerator import model_memory
+from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions, machines_of, ranks_here, replicas_here
 from pippin.config.options.server import ServerOptions
 from pippin.config.worker_environment import blas_threads
@@ -440,13 +440,6 @@ class Residency:
                 slot.memory = share
                 if slot.worker is not None:
                     slot.worker.reconfigure({"memory_bytes": share})
-
-
-def memory_budget(options: ServerOptions) -> int:
-    """Bytes that all models may take: the operator's setting, or a share of the memory that holds weights."""
-    if options.memory_budget_gb is not None:
-        return int(options.memory_budget_gb * 1e9)
-    return model_memory(options.memory_percent)
 
 
 @dataclass(eq=False)

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
-from pippin.core.models import HubModel, ModelInfo
+from pippin.core.models import HubModel, ModelInfo, Purpose, Suggestion
 
 Estimate = Callable[[ModelInfo, ModelOptions], int]
 """Estimates the bytes that a model takes once loaded."""
@@ -38,6 +38,10 @@ class ModelSource(Protocol):
 
     async def search(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
         """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
+        ...
+
+    def suited(self, purpose: Purpose) -> list[Suggestion]:
+        """Models that fit this machine, the best first."""
         ...
 
     def remove(self, name: str) -> object:

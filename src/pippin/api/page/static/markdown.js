@@ -20,8 +20,13 @@ const ALLOWED = {
   RETURN_DOM_FRAGMENT: true,
 };
 
-/** Letters of the longest code that gets colours: more would keep the page from answering for over 100 ms. */
-const MOST_COLOURED = 30_000;
+/** Letters of the longest code that gets colours: more would keep the page from answering for too long. */
+const MOST_COLOURED = 12_000;
+
+/** Blocks at the end of a text that what follows may still change: an item may join a list, a line a table. */
+const UNSETTLED = 3;
+
+const PORTION = 100; // lines of code that are laid out together
 
 const SAFE_LINK = /^(https?:|mailto:|#)/i;
 
@@ -67,35 +72,59 @@ function escaped(text) {
   return text.replace(/[&<>"']/g, (character) => `&#${character.codePointAt(0)};`);
 }
 
-/** Text that grows, in an element: only the blocks that changed are drawn again, so that a selection survives. */
+/** Text that grows, in an element: only the blocks that changed are read and drawn again, so that a selection survives. */
 export class GrowingMarkdown {
   constructor(place) {
     this.place = place;
+    this.text = "";
     this.blocks = [];
   }
 
   /** `grows`: more text will come. A code block at the end is then added to as it is, and gets its colours at its end. */
-  show(text, grows = false) {
-    const tokens = marked.lexer(text);
+  show(given, grows = false) {
+    const text = given.replace(/\r\n?/g, "\n"); // as marked counts letters
+    const settled = grows && text.startsWith(this.text) ? Math.max(0, this.blocks.length - UNSETTLED) : 0;
+    const read = this.blocks.slice(0, settled).reduce((sum, { raw }) => sum + raw.length, 0);
+    if (this.blocks.length === 0) this.place.replaceChildren(); // what stood there before
+    this.text = text;
+    const tokens = marked.lexer(text.slice(read));
     const open = grows && tokens.at(-1)?.type === "code" ? tokens.at(-1) : null;
-    let same = 0;
-    while (same < this.blocks.length && this.holds(same, tokens[same], open)) same += 1;
+    let same = settled;
+    while (same < this.blocks.length && this.holds(same, tokens[same - settled], open)) same += 1;
     for (const block of this.blocks.splice(same)) block.nodes.forEach((node) => node.remove());
-    for (const token of tokens.slice(same)) {
+    for (const token of tokens.slice(same - settled)) {
       const nodes = [...drawn(token, tokens.links, token === open).childNodes];
       this.place.append(...nodes);
       this.blocks.push({ raw: token.raw, nodes, open: token === open ? token : null });
     }
   }
 
-  /** Whether a block shows this token; one of code that has only grown is added to. */
+  /** Whether a block shows this token. One of code that has only grown is added to; a long one gets no colours. */
   holds(index, token, open) {
     const block = this.blocks[index];
-    if (block.open === null || token !== open) return block.open === null && block.raw === token?.raw;
-    if (token.lang !== block.open.lang || !token.text.startsWith(block.open.text)) return false;
-    block.nodes[0].querySelector("code").append(token.text.slice(block.open.text.length));
-    Object.assign(block, { raw: token.raw, open: token });
+    if (block.open === null) return token !== open && block.raw === token?.raw;
+    const grown = token?.type === "code" && token.lang === block.open.lang && token.text.startsWith(block.open.text);
+    if (!grown || (token !== open && token.text.length <= MOST_COLOURED)) return false;
+    addLines(block.nodes[0].querySelector("code"), token.text.slice(block.open.text.length));
+    Object.assign(block, { raw: token.raw, open: token === open ? token : null });
     return true;
+  }
+}
+
+/** Add text to code, in portions of lines: where it is long, only what grows and what is seen is laid out. */
+function addLines(code, text) {
+  const lines = text.split(/(?<=\n)/);
+  for (let at = 0; at < lines.length; ) {
+    let last = code.lastElementChild;
+    if (last === null || last.lines >= PORTION) {
+      last = element("span", { class: "lines" });
+      last.lines = 0;
+      code.append(last);
+    }
+    const portion = lines.slice(at, at + Math.max(1, PORTION - last.lines));
+    last.append(portion.join(""));
+    last.lines += portion.filter((line) => line.endsWith("\n")).length;
+    at += portion.length;
   }
 }
 
@@ -132,6 +161,9 @@ function dressCode(block, plain) {
   if (!plain && text.length <= MOST_COLOURED && hljs.getLanguage(language)) {
     const { value } = hljs.highlight(text, { language, ignoreIllegals: true });
     code.replaceChildren(DOMPurify.sanitize(value, { ...ALLOWED, ALLOWED_TAGS: ["span"] }));
+  } else {
+    code.replaceChildren();
+    addLines(code, text);
   }
   const copy = button("Copy", () => copied(code.textContent), { class: "small" });
   const frame = element("div", { class: "code" }, element("div", { class: "bar" }, element("span", {}, language || "text"), copy));

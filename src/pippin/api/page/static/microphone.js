@@ -1,6 +1,7 @@
 /** Sound from the microphone, as a WAV file: the one format that every model with ears reads. */
 
-import { announce, button, trying } from "./dom.js";
+import { announce, button, element, trying } from "./dom.js";
+import { icon } from "./icons.js";
 
 const RATE = 16000; // samples a second, which is what models hear
 const LONGEST_MINUTES = 10;
@@ -17,7 +18,8 @@ const REFUSALS = {
  */
 export function recordButton(take, { ready = () => {}, attributes = {} } = {}) {
   let recording = null;
-  const control = button("Record", () => trying(toggle), attributes);
+  const label = element("span", { class: "label" }, "Record");
+  const control = button([icon("microphone"), label], () => trying(toggle), { title: "Record", ...attributes });
 
   async function toggle() {
     if (recording) return recording.stop();
@@ -38,14 +40,14 @@ export function recordButton(take, { ready = () => {}, attributes = {} } = {}) {
     recording = null;
     control.classList.remove("stop");
     if (blob === null) {
-      control.textContent = "Record";
+      label.textContent = "Record";
       return announce("The recording is thrown away.");
     }
-    control.textContent = "Listening …";
+    label.textContent = "Listening …";
     try {
       await busy(async () => take(await asWave(blob)));
     } finally {
-      control.textContent = "Record";
+      label.textContent = "Record";
     }
   }
 
@@ -62,7 +64,7 @@ export function recordButton(take, { ready = () => {}, attributes = {} } = {}) {
   function tell() {
     const past = Math.floor((performance.now() - recording.begun) / 1000);
     control.classList.add("stop");
-    control.textContent = `Stop ${Math.floor(past / 60)}:${String(past % 60).padStart(2, "0")}`;
+    label.textContent = `Stop ${Math.floor(past / 60)}:${String(past % 60).padStart(2, "0")}`;
     if (past >= 60 * LONGEST_MINUTES) recording.stop();
   }
 

@@ -1,8 +1,9 @@
 /** Requests to the server: with the API key where one is asked for, and failures as sentences. */
 
-import { element, labelled } from "./dom.js";
+import { answered, away } from "./connection.js";
+import { askForKey, currentKey } from "./keys.js";
 
-const KEY = "pippin-api-key";
+const PORTION = 30; // milliseconds
 
 /** What the server refused, in its own words. */
 export class Refusal extends Error {
@@ -12,24 +13,14 @@ export class Refusal extends Error {
   }
 }
 
-/** The key that this tab shows; it is forgotten when the tab is closed. */
-export function currentKey() {
-  return sessionStorage.getItem(KEY);
-}
-
-export function setKey(key) {
-  if (key) sessionStorage.setItem(KEY, key);
-  else sessionStorage.removeItem(KEY);
-}
-
 /**
  * Ask the server. `json` is sent as JSON and `form` as a form. Asks the person for a key where the server wants one, and
  * throws a `Refusal` for every other status that is no success.
  */
-export async function ask(path, { method = "GET", json, form, signal } = {}) {
+export async function ask(path, { method = "GET", json, form, signal, headers: more = {} } = {}) {
   for (;;) {
     const shown = currentKey();
-    const headers = shown ? { authorization: `Bearer ${shown}` } : {};
+    const headers = shown ? { ...more, authorization: `Bearer ${shown}` } : { ...more };
     if (json !== undefined) headers["content-type"] = "application/json";
     const body = json !== undefined ? JSON.stringify(json) : form;
     // Behind a proxy the page may lie in a folder, and so do all addresses of the server then.
@@ -47,17 +38,14 @@ export async function askJson(path, options) {
   return (await ask(path, options)).json();
 }
 
-/** The server's reply, or an error of the name `Away`; the page says at its top for how long no reply comes. */
+/** What the network gives, or an error of the name `Away` where it gives nothing. */
 async function reached(promise) {
-  const banner = document.getElementById("away");
   try {
-    const reply = await promise;
-    banner.hidden = true;
-    return reply;
+    const given = await promise;
+    answered();
+    return given;
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    banner.hidden = false;
-    throw Object.assign(new Error("The server can't be reached. Is it still running?"), { name: "Away" });
+    throw error.name === "AbortError" ? error : away(() => fetch(new URL("./health", document.baseURI)));
   }
 }
 
@@ -71,10 +59,18 @@ async function sentenceOf(reply) {
   }
 }
 
-/** What a stream of server-sent events carries, decoded. Comments keep the connection alive and are skipped. */
+/**
+ * What a stream of server-sent events carries, decoded. Comments keep the connection alive and are skipped. Much that
+ * comes at once is given in portions, between which the page answers.
+ */
 export async function* events(reply) {
+  let begun = performance.now();
   for await (const line of lines(reply)) {
     if (!line.startsWith("data:")) continue;
+    if (performance.now() - begun > PORTION) {
+      await new Promise((resolve) => setTimeout(resolve));
+      begun = performance.now();
+    }
     const data = line.slice(5).trim();
     if (data === "[DONE]") return;
     const event = JSON.parse(data);
@@ -89,7 +85,7 @@ export async function* lines(reply) {
   const reader = reply.body.getReader();
   let rest = "";
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await reached(reader.read());
     rest += done ? decoder.decode() : decoder.decode(value, { stream: true });
     const whole = rest.split("\n");
     rest = whole.pop();
@@ -97,46 +93,4 @@ export async function* lines(reply) {
     if (done) break;
   }
   if (rest.trim()) yield rest;
-}
-
-// One dialog at a time, however many requests wait for the key.
-let asking = null;
-
-function askForKey() {
-  asking ??= shownDialog().finally(() => {
-    asking = null;
-  });
-  return asking;
-}
-
-function shownDialog() {
-  const input = element("input", { type: "password", autocomplete: "off", required: true, name: "key" });
-  const dialog = element(
-    "dialog",
-    { "aria-labelledby": "key-title" },
-    element(
-      "form",
-      { method: "dialog" },
-      element("h2", { id: "key-title" }, "API key"),
-      element("p", {}, currentKey() ? "The server does not know this key." : "This server asks for an API key. Whoever runs it gives you one."),
-      labelled("Key", input),
-      element("p", { class: "quiet" }, "It is kept in this tab alone, until the tab is closed. To give it later, reload the page."),
-      element(
-        "div",
-        { class: "row" },
-        element("button", { value: "use", class: "main" }, "Use this key"),
-        element("button", { value: "leave", formnovalidate: true }, "Go on without"),
-      ),
-    ),
-  );
-  document.body.append(dialog);
-  dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => {
-      const given = dialog.returnValue === "use" && input.value.trim();
-      if (given) setKey(given);
-      dialog.remove();
-      resolve(Boolean(given));
-    });
-  });
 }

@@ -1,7 +1,7 @@
 /** The other kinds of models, each with the smallest form that shows what it does. */
 
 import { does } from "./abilities.js";
-import { element, labelled } from "./dom.js";
+import { button, element, labelled } from "./dom.js";
 import { wordsOf } from "./chat/voice.js";
 import { recordButton } from "./microphone.js";
 import { ask, askJson } from "./server.js";
@@ -60,14 +60,30 @@ const FORMS = [
   },
 ];
 
-/** Begin. What it gives lists the models anew. */
+/** Begin. What it gives lists the models anew. One form is shown at a time, the first that has a model. */
 export function startTry(place) {
   const forms = FORMS.map(drawForm);
-  place.append(element("h2", {}, "Try"), element("div", { class: "cards" }, ...forms.map(({ node }) => node)));
+  const choices = forms.map(({ title }, index) => button(title, () => show(index), { "aria-pressed": "false" }));
+  const said = element("p", { class: "error" });
+  const menu = element("div", { class: "choices", role: "group", "aria-label": "Kinds of models" }, ...choices);
+  place.append(element("div", { class: "sheet" }, menu, said, ...forms.map(({ node }) => node)));
+  show(0);
+
+  function show(index) {
+    for (const [at, each] of forms.entries()) {
+      each.node.hidden = at !== index;
+      choices[at].setAttribute("aria-pressed", String(at === index));
+    }
+  }
+
   return () => {
     askJson("/v1/models").then(
-      ({ data }) => forms.forEach((form) => form.list(data)),
-      (error) => place.append(element("p", { class: "error" }, error.message)),
+      ({ data }) => {
+        said.textContent = "";
+        const able = forms.map((form) => form.list(data));
+        if (!able[forms.findIndex(({ node }) => !node.hidden)] && able.includes(true)) show(able.indexOf(true));
+      },
+      (error) => (said.textContent = error.message),
     );
   };
 }
@@ -92,8 +108,7 @@ function drawForm({ title, fits, fields, run }) {
 
   const node = element(
     "form",
-    { class: "card", "aria-label": title, on: { submit } },
-    element("h3", {}, title),
+    { class: "panel", "aria-label": title, on: { submit } },
     none,
     labelled("Model", model),
     ...fields.flatMap(fieldView),
@@ -102,12 +117,15 @@ function drawForm({ title, fits, fields, run }) {
   );
   return {
     node,
+    title,
+    /** Whether one of the models is of this kind. */
     list(models) {
       const found = models.filter(fits);
       const chosen = model.value || found[0]?.id;
       model.replaceChildren(...found.map(({ id }) => element("option", { value: id, selected: id === chosen }, id)));
-      none.textContent = found.length > 0 ? "" : "There is no model of this kind here yet.";
+      none.textContent = found.length > 0 ? "" : "There is no model of this kind here yet. The console gets one.";
       go.disabled = found.length === 0;
+      return found.length > 0;
     },
   };
 }

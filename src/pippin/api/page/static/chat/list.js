@@ -1,6 +1,8 @@
 /** The list of conversations, by date: all that this browser keeps, as this tab has them in memory. */
 
+import { confirmed, written } from "../dialogs.js";
 import { announce, button, download, element, trying } from "../dom.js";
+import { icon } from "../icons.js";
 import { allConversations, conversationOf, forget, keep, onChange } from "./store.js";
 import { exported, imported, merge } from "./tree.js";
 
@@ -9,7 +11,8 @@ const DAY = 86_400_000; // milliseconds
 const at = (id) => document.getElementById(id);
 
 export class Conversations {
-  /** `chat` shows one of them: `conversation`, `isRunning(conversation)`, `opened(conversation)` and `changed(conversation)`. */
+  /** `chat` shows one of them: `conversation`, `isRunning(conversation)`, `opened(conversation)`,
+   * `changed(conversation)` and `resume(conversation)`. */
   constructor(chat) {
     this.chat = chat;
     this.all = new Map();
@@ -22,6 +25,7 @@ export class Conversations {
     at("chat-import").addEventListener("change", (event) => trying(() => this.import(event.target)));
     onChange((id) => trying(() => this.read(id)));
     for (const each of await allConversations()) if (!this.all.has(each.id)) this.all.set(each.id, each);
+    for (const each of this.all.values()) this.chat.resume(each);
     this.draw();
   }
 
@@ -71,13 +75,13 @@ export class Conversations {
     const title = conversation.title || "Conversation";
     const choose = button(title, () => this.chat.opened(conversation), { class: "title", title, "aria-current": current ? "true" : null });
     if (this.chat.isRunning(conversation)) choose.append(element("span", { class: "quiet" }, " …"));
-    const remove = button("×", () => trying(() => this.remove(conversation)), { "aria-label": `Delete ${title}`, class: "small" });
-    const rename = button("✎", () => trying(() => this.rename(conversation)), { "aria-label": `Rename ${title}`, class: "small" });
+    const remove = button(icon("trash"), () => trying(() => this.remove(conversation)), { "aria-label": `Delete ${title}`, class: "icon" });
+    const rename = button(icon("pencil"), () => trying(() => this.rename(conversation)), { "aria-label": `Rename ${title}`, class: "icon" });
     return element("li", {}, choose, rename, remove);
   }
 
   async rename(conversation) {
-    const title = prompt("Name of the conversation", conversation.title)?.trim();
+    const title = await written("Rename", "Name of the conversation", conversation.title);
     if (!title) return;
     conversation.title = title;
     await this.keep(conversation);
@@ -85,7 +89,7 @@ export class Conversations {
   }
 
   async remove(conversation) {
-    if (!confirm(`Delete "${conversation.title || "Conversation"}"?`)) return;
+    if (!(await confirmed(`Delete "${conversation.title || "Conversation"}"? It is kept nowhere else.`, "Delete"))) return;
     await forget(conversation);
     this.all.delete(conversation.id);
     this.chat.changed(null, conversation.id);

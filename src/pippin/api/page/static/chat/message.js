@@ -13,6 +13,7 @@ const ENDS = {
   stopped: "Stopped.",
 };
 const UNFINISHED = "This answer is not complete: another tab still gets it, or the page was closed before its end.";
+
 /** How an answer ends that can be continued. */
 const CUT = new Set(["length", "stopped", "error", null]);
 
@@ -24,6 +25,7 @@ export class MessageView {
   constructor(message, acts) {
     this.message = message;
     this.acts = acts;
+    this.near = false; // whether it was near to what is seen, and is drawn in full
     this.reasoningPlace = element("div", { class: "markdown" });
     this.reasoningTitle = element("summary", {}, "Reasoning");
     this.reasoning = element("details", { class: "reasoning" }, this.reasoningTitle, this.reasoningPlace);
@@ -51,6 +53,11 @@ export class MessageView {
       this.foot,
       this.actions,
     );
+  }
+
+  /** Show the text as it is, which is quickly done, until somebody comes `near`. */
+  sketch() {
+    if (this.drawn === undefined) this.place.textContent = this.message.text;
   }
 
   /** Draw what changed since the last time: the message, or the messages at its place, of which `branches` are all. */
@@ -81,6 +88,7 @@ export class MessageView {
     if (message.role === "assistant") {
       if (!running && CUT.has(message.finish) && message.text !== "") found.push(button("Continue", () => acts.goOn(message), { class: "small" }));
       found.push(button("Retry", () => acts.retry(message), { class: "small", title: "Answer again, with the model that is chosen above" }));
+      if (acts.models().length > 1) found.push(this.retryWith());
       if (acts.speaks()) found.push(button("Read aloud", () => trying(() => this.readAloud()), { class: "small" }));
       found.push(button("Tokens", () => this.toggleTokens(), { class: "small tokens-button", hidden: true }));
     }
@@ -89,6 +97,13 @@ export class MessageView {
       found.push(turn(-1, "Branch before", "‹"), element("span", {}, `${at + 1} of ${branches.length}`), turn(1, "Branch after", "›"));
     }
     return found;
+  }
+
+  /** The choice of another model for one more answer. */
+  retryWith() {
+    const models = this.acts.models().map((id) => element("option", { value: id }, id));
+    const choose = (event) => this.acts.retry(this.message, event.target.value);
+    return element("select", { "aria-label": "Retry with another model", on: { change: choose } }, element("option", { value: "", hidden: true }, "Retry with …"), ...models);
   }
 
   /** Show what the message holds now. */

@@ -6,7 +6,8 @@ import { answer } from "./answer.js";
 const KEEP = 1000; // milliseconds
 
 export class Run {
-  /** `view()` gives where the message is shown, if it is; `keep()` keeps the message. */
+  /** `request` is null for an answer that the server goes on with. `view()` gives where the message is shown, if it is;
+   * `keep()` keeps the message. */
   constructor(message, request, view, keep) {
     this.message = message;
     this.view = view;
@@ -26,7 +27,7 @@ export class Run {
 
   async read(request, signal, keep) {
     const keeping = setInterval(keep, KEEP);
-    const watching = setInterval(() => this.watchLoading(request.model, signal), KEEP);
+    const watching = setInterval(() => this.watchLoading(this.message.model, signal), KEEP);
     await answer(this.message, request, { signal, changed: (progress) => this.changed(progress) });
     clearInterval(keeping);
     clearInterval(watching);

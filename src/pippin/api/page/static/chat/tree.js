@@ -6,7 +6,7 @@
  */
 
 /** 128 random bits. `crypto.randomUUID` is missing on pages by plain HTTP from another machine, as phones at home have. */
-function newId() {
+export function newId() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
@@ -44,6 +44,7 @@ function message(role, fields) {
     error: null,
     usage: null,
     timings: null,
+    kept: null, // while the server goes on with the answer: the `id` of the request, and how many events were `taken`
     ...fields,
   };
 }
@@ -85,9 +86,11 @@ export function shown(conversation) {
   return path.reverse();
 }
 
-/** The messages that stand at the same place as this one, itself among them, from the oldest. */
-export function siblings(conversation, { parent }) {
-  return childrenOf(conversation, parent);
+/** A function that gives the messages which stand at the same place as one, itself among them, from the oldest. */
+export function places({ messages }) {
+  const after = Map.groupBy(Object.values(messages), ({ parent }) => parent);
+  for (const children of after.values()) children.sort((one, other) => one.created - other.created);
+  return ({ parent }) => after.get(parent);
 }
 
 function childrenOf(conversation, parent) {

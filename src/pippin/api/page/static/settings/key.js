@@ -1,0 +1,25 @@
+/** The key that this tab shows. */
+
+import { announce, button, element } from "../dom.js";
+import { currentKey, setKey } from "../keys.js";
+
+/** The key that this tab shows; `changed` is called when it shows another. */
+export function keyForm(changed) {
+  const input = element("input", { type: "password", autocomplete: "off", name: "key", "aria-label": "API key", placeholder: "API key", class: "grow" });
+  const told = element("p", { class: "quiet" });
+  const tell = () => (told.textContent = currentKey() ? "This tab shows the server a key." : "This tab shows the server no key.");
+  const use = (key, said) => {
+    setKey(key);
+    input.value = "";
+    tell();
+    announce(said);
+    changed();
+  };
+  const submit = (event) => {
+    event.preventDefault();
+    use(input.value.trim(), "The key is kept in this tab until it is closed.");
+  };
+  tell();
+  const buttons = [element("button", { type: "submit" }, "Use this key"), button("Forget it", () => use(null, "The key is forgotten."))];
+  return element("form", { on: { submit } }, told, element("div", { class: "row" }, input, ...buttons));
+}
