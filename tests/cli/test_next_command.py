@@ -18,9 +18,6 @@ MISTAKES = f"""
 agent nobody
 agent claude
 agent claude --server {NOBODY}
-bench --server {NOBODY}
-bench small.script.json --clients x
-bench small.script.json --dataset none.json
 completion ksh
 config set
 config show --config none.yaml

@@ -268,10 +268,7 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         "voices of a model that is not in memory": (
             "api/access/test_tenants.py::test_voices_are_those_of_a_model_in_memory_and_never_load_one",
         ),
-        "`bench`, `bench-serve`": (
-            "cli/bench/test_sweep.py::test_a_server_is_measured_and_the_file_is_written",
-            X + "test_metrics",
-        ),
+        "`bench`, `bench-serve`": (X + "test_metrics",),
         "`/v1/mcp/status`, tools as `tools`, `execute` by `server` and `tool`": (
             X + "test_mcp_status",
             X + "test_mcp_tool_calling_example",

@@ -25,7 +25,6 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "agent": ("agent", "Start a coding agent that uses a model of Pippin's"),
     "fit": ("fit", "Tell whether a model fits this machine"),
     "verify": ("verify", "Check that a model is served with its publisher's quality"),
-    "bench": ("bench", "Measure how fast the running server is"),
     "recommend": ("recommend", "Name models that suit this machine"),
     "search": ("search", "Find models on the hub"),
     "list": ("list_models", "List the models on this machine"),

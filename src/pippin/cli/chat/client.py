@@ -35,8 +35,6 @@ class Ended:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    accepted_tokens: int = 0  # of those that speculative decoding proposed
-    rejected_tokens: int = 0
     rate: float = 0.0
 
 
@@ -85,13 +83,10 @@ def _delta(delta: Json) -> Iterator[Part]:
 
 def _ended(reason: str | None, usage: Json, timings: Json) -> Ended:
     prompt = usage.get("prompt_tokens_details") or {}
-    answer = usage.get("completion_tokens_details") or {}
     return Ended(
         reason,
         usage.get("prompt_tokens", 0),
         prompt.get("cached_tokens", 0),
         usage.get("completion_tokens", 0),
-        answer.get("accepted_prediction_tokens", 0),
-        answer.get("rejected_prediction_tokens", 0),
         timings.get("predicted_per_second", 0.0),
     )
