@@ -87,8 +87,9 @@ collect: $(TO_TEST) $(TEST_MODELS) ## Import every test, which keeps what the pr
 	@found=$$($(BIN)/pytest --collect-only -qq) || { echo "$$found"; exit 1; }
 
 .PHONY: corpus
-corpus: $(TO_TEST) ## Make the requests of tests/corpus anew from the vendors' newest packages, and print what is new
+corpus: $(TO_TEST) ## Make tests/corpus anew from the vendors' newest packages; print what is new, and which pinned programs are old
 	$(BIN)/python -m tests.corpus
+	$(BIN)/python -m tests.agents.newest
 
 .PHONY: test-all
 test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) lint ## Run the long tests too
@@ -106,9 +107,9 @@ schedules: $(TO_TEST) $(DEMO_FILE) ## Run N=1000 random schedules on every kind 
 	PIPPIN_SCHEDULES=$(or $(N),1000) $(BIN)/pytest -m long -s tests/engines/language/step/test_schedules.py $(ARGS)
 
 # Tests, the checkpoints of a Mac that they run with, and its memory. What asks for equal answers rounds evenly (vision).
-AS_ON_A_MAC := step:bfloat16 step:4bit step:mxfp4:--mac=64 step:mixed:--mac=128 prefix_cache:4bit kv_cache:bfloat16 sampling:bfloat16 \
-  model/test_lora.py:4bit drafters:bfloat16 vision:bfloat16:--even ../test_embeddings.py:bfloat16 \
-  ../test_language_embeddings.py:bfloat16 ../../drop_in:4bit
+AS_ON_A_MAC := step:bfloat16 step:4bit step:mxfp4:--mac=64 step:mixed:--mac=128 prefix_cache:4bit kv_cache:bfloat16:--even sampling:bfloat16 \
+  model/test_lora.py:4bit drafters:bfloat16 vision:bfloat16:--even ../test_embeddings.py:bfloat16:--even \
+  ../test_language_embeddings.py:bfloat16:--even ../../drop_in:4bit
 .PHONY: as-on-a-mac
 as-on-a-mac: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) ## Run the tests of the engine as on a Mac, whose GPU rounds to 16 bits
 	@for each in $(AS_ON_A_MAC); do \

@@ -40,6 +40,7 @@ class Device:
     done: float = 0.0  # when the last queued pass ends
     drawn: float = 0.0  # when the pass of the last draw ends
     idle: float = 0.0
+    built: bool = False  # a pass is built that is not queued yet
     encoding: float = 0.0  # CPU time in `mx.async_eval`, which does not count
 
     def now(self) -> float:
@@ -58,7 +59,13 @@ class Device:
         self.host += now - self.counted
         self.counted = now
 
+    def build_pass(self) -> None:
+        self.built = True
+
     def queue_pass(self) -> None:
+        if not self.built:
+            return
+        self.built = False
         self.tick()
         self.idle += max(0.0, self.host - self.done)
         self.done = max(self.host, self.done) + self.seconds
@@ -77,9 +84,9 @@ def watched(batch: Any, device: Device) -> None:
     def around(name: str, before: Callable[[], None], after: Callable[[], None]) -> None:
         own = getattr(batch, name)
 
-        def called() -> Any:
+        def called(**given: Any) -> Any:
             before()
-            found = own()
+            found = own(**given)
             after()
             return found
 
@@ -88,7 +95,8 @@ def watched(batch: Any, device: Device) -> None:
     def nothing() -> None:
         pass
 
-    around("forward", nothing, device.queue_pass)
+    around("forward", device.build_pass, nothing)
+    around("queue", nothing, device.queue_pass)
     around("sample", nothing, device.queue_draw)
     around("read", device.wait, nothing)
 

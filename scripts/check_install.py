@@ -1,8 +1,8 @@
 """Builds the package and installs it as people do: `python scripts/check_install.py` or `make install-check`.
 
 The wheel must hold every file of the source, pass twine, and answer a prompt from a fresh environment of every Python
-that is here (`--python 3.13` names one, and may be repeated), from `uv tool install` and from pipx. `--model FOLDER`
-asks a real model in each environment too. Needs uv, git and a package index; nothing is left behind.
+that is here (`--python 3.13` names one, and may be repeated), from `curl | sh`, `uv tool install` and pipx. `--model
+FOLDER` asks a real model in each environment too. Needs uv, git and a package index; nothing is left behind.
 """
 
 import argparse
@@ -14,8 +14,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
@@ -70,6 +73,7 @@ def check(folder: Path, uv: str, named: list[str] | None, *, tools: bool, model:
             continue
         check_python(folder, uv, version, python, wheel, model)
     if tools:
+        check_installer(folder, uv, dist)
         check_uv_tool(folder, uv, wheel)
         check_pipx(folder, uv, wheel)
 
@@ -113,6 +117,29 @@ def check_python(folder: Path, uv: str, version: str, python: str, wheel: Path, 
     run(str(place / "bin/python"), "-c", imports)
     say(f"Python {version}: a fresh environment answers")
     shutil.rmtree(place)
+
+
+def check_installer(folder: Path, uv: str, dist: Path) -> None:
+    """`curl | sh` of the installer, which finds the wheels of this package and of the kernels where it was fetched."""
+    run(uv, "build", "--quiet", "--wheel", "--out-dir", str(dist), str(ROOT / "kernels"))
+    shutil.copy(ROOT / "packaging/install.sh", dist)
+    served = partial(SimpleHTTPRequestHandler, directory=str(dist))
+    with ThreadingHTTPServer(("127.0.0.1", 0), served) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        places = {"UV_TOOL_DIR": str(folder / "by-script"), "UV_TOOL_BIN_DIR": str(folder / "by-script-bin")}
+        script = f"curl -fsSL {address}/install.sh | sh"
+        run(
+            "sh",
+            "-c",
+            script,
+            **places,
+            UV_FIND_LINKS=f"{address}/",
+            PATH=f"{Path(uv).parent}:{os.environ['PATH']}",
+        )
+        server.shutdown()
+    answers(folder, folder / "by-script-bin/pippin")
+    say("`curl | sh` answers")
 
 
 def check_uv_tool(folder: Path, uv: str, wheel: Path) -> None:

@@ -11,12 +11,17 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
 fi
 if ! .venv/bin/python -c '' 2>/dev/null; then
     echo "Making the environment .venv ..."
-    # Some systems part ensurepip from Python: their own pip then installs into the bare environment.
-    "$python" -m venv .venv >/dev/null 2>&1 || "$python" -m venv --clear --without-pip .venv
-fi
-if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
-    "$python" -m pip --python .venv/bin/python install --quiet pip
+    # Without the pip that comes with Python, which takes longer to unpack than all else; some systems have none.
+    "$python" -m venv --without-pip .venv
 fi
 if [ "$(.venv/bin/uv --version 2>/dev/null | cut -d' ' -f2)" != "${uv#*==}" ]; then
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$uv"
+    own=("$python" -m pip --python .venv/bin/python)
+    if ! "${own[@]}" --version >/dev/null 2>&1; then # it is absent, or older than 22.3
+        .venv/bin/python -m ensurepip >/dev/null
+        own=(.venv/bin/python -m pip)
+    fi
+    "${own[@]}" install --quiet --disable-pip-version-check "$uv"
+fi
+if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+    .venv/bin/uv pip install --quiet --python .venv/bin/python pip
 fi

@@ -53,7 +53,7 @@ def running_process(
         environment["PYTHONPATH"] += f"{os.pathsep}{ROOT / 'tests/as_on_a_mac/site'}"
     output = home / "server.log"
     environment |= variables or {}
-    command = [sys.executable, "-m", module, verb, *words, "--port", "0"]
+    command = [sys.executable, "-m", module, verb, "--port", "0", *words]
     with output.open("w") as file:
         process = subprocess.Popen(command, env=environment, cwd=home, stdout=file, stderr=subprocess.STDOUT)
     try:

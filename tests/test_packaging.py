@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sysconfig
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,20 @@ def test_a_container_runs_as_nobody_special(path: Path) -> None:
 WORKFLOWS = sorted((ROOT / ".github/workflows").iterdir())
 
 
-def checked(*words: str) -> subprocess.CompletedProcess[str]:
+FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").iterdir())
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
+def test_the_forms_of_issues_have_the_form_that_github_demands(path: Path) -> None:
+    schema = "issue-config" if path.stem == "config" else "issue-forms"
+    words = ("check-jsonschema", "--builtin-schema", f"vendor.github-{schema}")
+    done = checked(*words, files=[path])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def checked(*words: str, files: Sequence[Path] = WORKFLOWS) -> subprocess.CompletedProcess[str]:
     """Of a program that comes with a package, for the workflows."""
-    command = [str(Path(sysconfig.get_path("scripts")) / words[0]), *words[1:], *map(str, WORKFLOWS)]
+    command = [str(Path(sysconfig.get_path("scripts")) / words[0]), *words[1:], *map(str, files)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -117,6 +129,56 @@ def test_ruby_carries_the_formula_out(tmp_path: Path) -> None:
     assert [line.partition(" ")[0] for line in done.stdout.splitlines()] == [
         *("service", "depends", "python3.12", "LIBEXEC/bin/pip", "link", "completion", "test")
     ]
+
+
+SYSTEMS = [
+    ("Darwin arm64", False, ["pippin[vision]==1.2.3"]),
+    ("Linux x86_64", False, ["--with", "pippin-kernels", "pippin[cpu,vision]==1.2.3"]),
+    ("Linux x86_64", True, ["pippin[cuda,vision]==1.2.3"]),
+]
+
+
+@pytest.mark.parametrize(("system", "nvidia", "asked"), SYSTEMS, ids=["Mac", "Linux", "NVIDIA"])
+def test_the_installer_asks_uv_for_what_the_system_needs(
+    tmp_path: Path, system: str, nvidia: bool, asked: list[str]
+) -> None:
+    done = installer(tmp_path, system, "uv", *["nvidia-smi"] * nvidia)
+    assert done.stdout.splitlines()[0] == " ".join(
+        ["uv", "tool", "install", "--upgrade", "--python", ">=3.11", *asked]
+    )
+    assert "pippin run MODEL" in done.stdout
+
+
+def test_the_installer_says_where_it_does_not_run(tmp_path: Path) -> None:
+    done = installer(tmp_path, "Darwin x86_64", "uv")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Apple processor" in done.stderr
+
+
+def installer(folder: Path, system: str, *programs: str) -> subprocess.CompletedProcess[str]:
+    """Runs it where there are only these programs, each of which prints how it was called."""
+    name, machine = system.split()
+    (folder / "uname").write_text(f'#!/bin/sh\n[ "$1" = -s ] && echo {name} || echo {machine}\n')
+    for program in programs:
+        (folder / program).write_text('#!/bin/sh\necho "${0##*/} $*"\n')
+    for path in folder.iterdir():
+        path.chmod(0o755)
+    return subprocess.run(
+        ["/bin/sh", str(ROOT / "packaging/install.sh")],
+        env={"PATH": str(folder), "HOME": "/", "PIPPIN_VERSION": "1.2.3", "PIPPIN_EXTRAS": "vision"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_one_version_is_told_everywhere() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    kernels = tomllib.loads((ROOT / "kernels/pyproject.toml").read_text())["project"]
+    assert cited["version"] == kernels["version"] == PROJECT["version"]
+    assert cited["license"] == PROJECT["license"]
+    assert f" {PROJECT['version']}\n" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_no_extra_names_another_of_this_package_under_a_marker() -> None:

@@ -37,7 +37,7 @@ knows is ignored, and named once in the log; so are unknown keys of objects in f
 - **Thoughts** are shown with `includeThoughts`. Either way the `thoughtSignature` of the next part holds them, encoded, and
   gives them back to the model in a later request.
 - **Left out** with a warning in the log are tools that run at Google's (`googleSearch`, `codeExecution`, ...), and refused its
-  files (`gs:`, `files/`) and caches. `taskType` and `title` of embeddings change nothing.
+  files (`gs:`, `files/`) and caches. `taskType` of embeddings chooses among the model's own prompts, if it has any.
 
 ## Ollama
 

@@ -63,23 +63,24 @@ and all else not set.
 
 MIGRATING: Final = """# Migrating
 
-Pippin takes the place of four servers, and of mlx_lm.server beneath two of them. Their flags, environment variables and
-YAML keys work under their own names, and their endpoints answer under the same addresses, with `/v1` and without.
-Where two of them disagree on a default, `--compat NAME` (or `PIPPIN_COMPAT`, or `compat:` in the file) takes over the
-defaults of one.
+Pippin takes the place of these servers: keep your flags, variables, files, addresses and clients. `--compat NAME` (or
+`PIPPIN_COMPAT`, or `compat:` in the file) takes over a server's port and other defaults, and its names of models.
+"""
 
-What their documents and newest code promise works as there, except for what is listed here. Errors have
-the shape of OpenAI or Anthropic everywhere. Files of the server's disk are read inside `--media-path` alone, and never
-written. CORS is off until `--allowed-origin` names someone, or a profile whose server had it open. There is no Python
-module to import in place of theirs; it may stay installed beside Pippin. With a host other than loopback and no key,
-as two of them start by default, Pippin serves and warns.
+RULES: Final = """
+What their documents and newest code promise works as there, except for what each page lists. These hold for all:
 
-Flags, variables and keys are listed with the default there in parentheses: first those that Pippin has too, then others
-with the option of Pippin's that does the job. *Needless* ones are accepted with one line in the log, and there is
-nothing to set; *refused* ones end the start with the reason and the way out.
+- Addresses answer with `/v1` and without. Errors have the shape of OpenAI or Anthropic.
+- Their flags and variables work without `--compat` too, except for names as common as `PORT`. *Needless* ones are
+  accepted, and the log says why there is nothing to set; *refused* ones end the start with the way out. A value that
+  Pippin lacks is refused by name (`--kv-bits 7`), or takes the nearest one with a warning.
+- Files of the server's disk are read inside `--media-path` alone, and never written.
+- CORS is off until `--allowed-origin` names someone, or a profile whose server had it open.
+- With a host other than loopback and no key, as some start by default, Pippin serves and warns.
+- There is no Python module to import in place of theirs; it may stay installed beside Pippin.
 
-A value that Pippin has no equal of is refused by name (`--kv-bits 7`), or takes the nearest one with a warning that
-names both.
+Each page lists flags, variables and keys with the default there in parentheses: first those that end in the name of
+Pippin's option, then others with the option that does the job.
 """
 
 
@@ -110,57 +111,74 @@ def _value(option: Option) -> str:
 
 
 def migrating_page() -> str:
-    contents = [f"- [{server.title}](#{_anchor(server.title)})" for server in servers().values()]
-    return "\n".join([f"{GENERATED}\n{MIGRATING}", *contents, "", *map(_server, servers().values())])
+    pages = [
+        f"- [{server.title}](migrating/{server.name}.md): {server.command}" for server in servers().values()
+    ]
+    return "\n".join([f"{GENERATED}\n{MIGRATING}", *pages, RULES])
 
 
-def _anchor(title: str) -> str:
-    return "".join(letter for letter in title.lower().replace(" ", "-") if letter.isalnum() or letter in "-_")
-
-
-def _server(server: Server) -> str:
+def server_page(server: Server) -> str:
+    """What changes for whoever comes from this server: first the command, last the names."""
     stands = standing(server.name)
-    parts = [f"## {server.title}\n", f"{server.command}.\n", _profile(server, stands)]
+    start = f"{GENERATED}\n# From {server.title}\n\n{server.command}. [What holds for all servers](../migrating.md).\n"
+    parts = [start, _profile(server, stands)]
     for title, rows in (
-        ("what differs", stands.differs),
-        ("what is not there", stands.missing),
-        ("what is there in part", stands.partly),
-        ("other commands", stands.commands),
-        ("what works, and how", {what: note for what, note in stands.works.items() if note}),
+        ("What differs", stands.differs),
+        ("What is not there", stands.missing),
+        ("What is there in part", stands.partly),
+        ("Other commands", stands.commands),
+        ("What works, and how", {what: note for what, note in stands.works.items() if note}),
     ):
         if rows:
-            parts.append(f"### {server.title}: {title}\n")
-            parts.append("".join(f"- {what}: {note}\n" for what, note in rows.items()))
+            listed = "".join(f"- {what}: {note}\n" for what, note in rows.items())
+            parts.append(f"## {title}\n\n{listed}")
+    before: tuple[Term, ...] = ()
     for title, terms in (
-        ("flags", server.flags),
-        ("variables", server.variables),
+        ("Flags", server.flags),
+        ("Variables", server.variables),
         ("YAML keys", server.keys),
-        ("settings of `PATCH /v1/settings`", server.settings),
-        ("keys of the MCP file", server.mcp_keys),
+        ("Settings of `PATCH /v1/settings`", server.settings),
+        ("Keys of the MCP file", server.mcp_keys),
     ):
         if terms:
-            parts.append(f"### {server.title}: {title}\n")
-            parts.append(_terms(terms))
+            parts.append(f"## {title}\n\n{_terms(terms, before)}")
+            before += terms
     return "\n".join(parts)
 
 
-def _terms(terms: Sequence[Term]) -> str:
-    """First the names of Pippin's own options, then other names by what they mean here."""
-    own = [_named(term) for term in terms if _is_own(term)]
+def _terms(terms: Sequence[Term], before: Sequence[Term]) -> str:
+    """The names of Pippin's options, those told before and those without need; then the others by their meanings."""
+    groups: dict[str, list[str]] = {"As Pippin's": [], "As above": [], "Needless": []}
     others: dict[str, list[str]] = {}
     for term in terms:
-        if not _is_own(term):
+        if _is_own(term):
+            groups["As Pippin's"].append(_named(term))
+        elif any(_is_same(term, other) for other in before):
+            groups["As above"].append(_named(term))
+        elif term.effect == "needless":
+            groups["Needless"].append(_named(term))
+        else:
             others.setdefault(_meaning(term), []).append(_named(term))
-    lines = [f"As Pippin's: {', '.join(own)}.\n"] if own else []
+    lines = [f"{group}: {', '.join(names)}.\n" for group, names in groups.items() if names]
     return "\n".join([*lines, *(f"- {', '.join(names)}: {meaning}" for meaning, names in others.items()), ""])
 
 
 def _is_own(term: Term) -> bool:
-    """Whether the term is an option of Pippin's under its own name, with nothing to add."""
+    """Whether the term's name ends in that of Pippin's option, with nothing to add."""
     if term.effect != "same" or not term.option or term.note or term.requires:
         return False
-    name = term.name.removeprefix("models[].").removeprefix("--").replace("-", "_")
-    return name == term.option or (term.option in options() and term.name == options()[term.option].flag)
+    flag = options()[term.option].flag if term.option in options() else term.option
+    return _words(term.name).endswith((_words(flag), _words(term.option)))
+
+
+def _is_same(term: Term, other: Term) -> bool:
+    """Whether a name ends in that of another term which means the same."""
+    meaning = (term.effect, term.option) == (other.effect, other.option)
+    return meaning and _words(term.name).endswith(_words(other.name))
+
+
+def _words(name: str) -> str:
+    return name.removeprefix("--").lower().replace("_", "-")
 
 
 def _named(term: Term) -> str:
@@ -188,6 +206,8 @@ def _profile(server: Server, stands: Standing) -> str:
     if server.fallbacks:
         ranked = ", ".join(f"`{name}: {_plain(value)}`" for name, value in server.fallbacks.items())
         values += f"; below the checkpoint's own defaults of sampling, {ranked}"
+    if server.aliases:
+        values += f"; {len(server.aliases)} of its names of models mean repositories of MLX models"
     notes = "".join(f" {note}" for note in stands.profile)
     return f"`--compat {server.name}` sets {values}.{notes}\n"
 

@@ -69,7 +69,7 @@ def test_a_library(script: str, packages: tuple[str, ...], address: str, tmp_pat
 @pytest.mark.parametrize(
     ("script", "packages"),
     [
-        ("use_anthropic.mjs", ("@anthropic-ai/sdk@1.12.0",)),
+        ("use_anthropic.mjs", ("@anthropic-ai/sdk@1.14.0",)),
         ("use_google_genai.mjs", ("@google/genai@3.3.0",)),
         ("use_ollama.mjs", ("ollama@0.6.4",)),
         ("use_ai_sdk.mjs", ("ai@7.0.173", "@ai-sdk/openai-compatible@3.0.92", "zod@4.6.7")),

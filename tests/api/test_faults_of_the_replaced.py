@@ -369,7 +369,10 @@ FAULTS: Final[dict[int, tuple[str, Shown]]] = {
         "embedding input cut silently",
         "engines/test_embeddings.py::test_an_input_that_is_too_long_is_refused_or_cut_as_asked",
     ),
-    45: ("`--moe-top-k` documented but absent", "cli/test_migrants.py::test_command_lines_of_vllm_mlx"),
+    45: (
+        "`--moe-top-k` documented but absent",
+        "config/test_compat.py::test_fewer_experts_are_refused_with_the_way_out",
+    ),
 }
 
 

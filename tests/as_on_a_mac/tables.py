@@ -19,11 +19,24 @@ from pippin.config.options.model import ModelOptions
 from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.kv_cache.probe import choose_batching
 from tests.as_on_a_mac.gpu import Gpu, compute_as_a_gpu
-from tests.as_on_a_mac.test_trials import DEEP, FAULTS, JUDGED, NOISY, PATTERNS, inject, loaded
+from tests.as_on_a_mac.test_trials import (
+    DEEP,
+    FAULTS,
+    NOISY,
+    OF_STATES,
+    PATTERNS,
+    Faults,
+    faults_of,
+    inject,
+    loaded,
+)
+from tests.engines.language.architectures.any_architecture import write
 from tests.engines.tiny_models import ARCHITECTURES, ODD_ONES, OF_ANOTHERS_CLASS, tiny_model
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "measurements" / "sixteen-bits.md"
-ALL: Final = (*ARCHITECTURES, *OF_ANOTHERS_CLASS, *ODD_ONES)
+TINY: Final = (*ARCHITECTURES, *OF_ANOTHERS_CLASS, *ODD_ONES)
+MORE: Final = ("mixtral", "phi3", "cohere2", "deepseek_v3", "falcon_h1", "kimi_linear", "nemotron_h", "olmo2")
+ALL: Final = (*TINY, *MORE)
 NONE: Final = "-"
 ROW: Final = re.compile(r"^\| `(\w+)` \| (.*) \|$", re.MULTILINE)
 
@@ -50,7 +63,8 @@ class Measured:
 def row(architecture: str, folder: Path) -> str:
     """What the page says of an architecture, behind its name."""
     changes = DEEP if architecture in NOISY else {}
-    model = loaded(tiny_model(architecture, folder, **changes))
+    tiny = architecture in TINY
+    model = loaded(tiny_model(architecture, folder, **changes) if tiny else write(architecture, folder))
     with pytest.MonkeyPatch.context() as patched:
         measured = Measured(patched)
         with pytest.MonkeyPatch.context() as rounding:
@@ -64,24 +78,26 @@ def row(architecture: str, folder: Path) -> str:
             same = (batching.shape is None, batching.rewinds) == (plain.shape is None, plain.rewinds)
             failed += not same
             worst = max([worst, *found])
-        faults = _faults(model, measured) if architecture in JUDGED else NONE
+        faults = faults_of(architecture)
+        told = _faults(model, faults, measured) if faults else NONE
     together = "no" if plain.shape is None else "yes" if plain.rewinds else "yes, without taking back"
-    return f"{together} | {failed} of {PATTERNS} | {worst:.0e} | {faults}"
+    return f"{together} | {failed} of {PATTERNS} | {worst:.0e} | {told}"
 
 
-def _faults(model: Any, measured: Measured) -> str:
-    """How many faults are found, and by how little the least of them shows."""
+def _faults(model: Any, faults: Faults, measured: Measured) -> str:
+    """How many of these faults are found, and by how little the least of them shows."""
     least, name, found = float("inf"), "", 0
     with pytest.MonkeyPatch.context() as patched:
         compute_as_a_gpu(patched.setattr, Gpu())
-        for fault in FAULTS:
+        patched.setattr(probe, "FAILURES", ())  # a fault that raises would show nothing
+        for fault in faults:
             with pytest.MonkeyPatch.context() as faulty:
                 inject(faulty, fault)
                 batching, differences = measured.tried(model)
             found += batching.shape is None
             if differences and max(differences) < least:
                 least, name = max(differences), fault
-    return f"{found} of {len(FAULTS)}, {least:.3f} ({name})"
+    return f"{found} of {len(faults)}, {least:.3f} ({name})"
 
 
 def page(rows: dict[str, str]) -> str:
@@ -91,8 +107,8 @@ def page(rows: dict[str, str]) -> str:
 `python -m tests.as_on_a_mac.tables` computes the trials of a load as a GPU rounds: products and attention in bfloat16,
 summed in float32, in an order of their own where there are several rows. The trials themselves compute in float32,
 where a right batch may differ by 0.02 of the largest logit. Random models of two to six layers; *right* is the largest
-difference in {PATTERNS} patterns of rounding; *faults* are {len(FAULTS)} that were made on purpose (masks, positions,
-writes), with the one that shows least.
+difference in {PATTERNS} patterns of rounding; *faults* were made on purpose: {len(FAULTS)} of masks, positions and
+writes, {len(OF_STATES)} of recurrent states, with the one that shows least.
 
 | architecture | batches | refused by chance | right | faults found |
 |---|---|---|---|---|

@@ -1,16 +1,24 @@
 """What a Mac computes before the first client comes, who would wait for the compiler else."""
 
+import io
+import re
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import msgspec
 import pytest
+from mlx.utils import tree_flatten
 
+from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
+from pippin.core.requests import Sampling
 from pippin.engines.device import DeviceFacts
 from pippin.engines.language.loading import engine as loading
+from tests.as_on_a_mac.gpu import Gpu, compute_as_a_gpu
 from tests.as_on_a_mac.mac import Mac
 from tests.as_on_a_mac.test_wired_memory import CHAT, drive
+from tests.engines.language.bench import PLAN, Bench
 from tests.engines.tiny_models import tiny_model
 
 
@@ -36,3 +44,47 @@ def test_usual_draws_are_compiled_where_a_gpu_compiles(
         mx.set_memory_limit(limit)
     assert isinstance(events[-1], Finished)
     assert drawn == ([] if facts is None else [mx.float32])
+
+
+def operations(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """What MLX is given to compute from now on."""
+    seen: set[str] = set()
+
+    def watching(own: Any) -> Any:
+        def watched(*arrays: Any) -> None:
+            written = io.StringIO()
+            mx.export_to_dot(
+                written, *[each for _, each in tree_flatten(arrays) if isinstance(each, mx.array)]
+            )
+            seen.update(re.findall(r'label ="(\w+)"', written.getvalue()))
+            own(*arrays)
+
+        return watched
+
+    for name in ("eval", "async_eval"):
+        monkeypatch.setattr(mx, name, watching(getattr(mx, name)))
+    return seen
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_moe", "lfm2"])
+def test_no_step_of_clients_needs_an_operation_that_the_load_has_not_computed(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of 1, 2 and 5 lengths, with draws of several kinds and a grammar's mask."""
+    compute_as_a_gpu(monkeypatch.setattr, Gpu())
+    compiled = operations(monkeypatch)
+    folder = tiny_model(architecture, tmp_path / "tiny", mac=Mac())
+    bench = Bench(
+        folder, ModelOptions(prefix_cache=False), msgspec.structs.replace(PLAN, run_type="bfloat16")
+    )
+    loading.compile_draws(bench.engine, bench.tokenizer)
+    before = set(compiled)
+    compiled.clear()
+    for count in (1, 2, 5):
+        for row in range(count):
+            sampling = Sampling(temperature=0.7 if row else 0, top_p=0.8, top_k=20 if row % 2 else None)
+            prompt = tuple(range(1, 9 + row))
+            bench.engine.submit(bench.job(f"r{count}{row}", prompt, 4, sampling=sampling, ignore_eos=True))
+        while bench.engine.busy:
+            bench.engine.step()
+    assert compiled <= before

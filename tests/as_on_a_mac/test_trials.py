@@ -13,6 +13,7 @@ from pippin.core.models import ModelInfo
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
+from pippin.engines.language.kv_cache.kinds.state import BatchedState
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.kv_cache.slots import SlotTable
 from pippin.engines.language.model.weights import load_weights
@@ -28,6 +29,7 @@ PLAN = DevicePlan(
     memory_limit=1 << 33,
 )
 JUDGED = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss")
+RECURRENT = ("qwen3_next", "lfm2", "mamba2")
 NOISY = ("llama", "qwen3_moe", "gpt_oss", "qwen3_next", "gemma3_text")
 PATTERNS = 5
 DEEP = {"num_hidden_layers": 6}
@@ -124,7 +126,30 @@ def values_of_each_other(own: Any, cache: Any, parts: list[mx.array]) -> Any:
     return parts[0], parts[1][::-1]
 
 
-FAULTS: dict[str, tuple[type, str, Callable[..., Any]]] = {
+def stored_without_its_end(own: Any, cache: Any, slot: int, prompt: Any) -> None:
+    cache.write(slot, prompt.keys[..., : prompt.offset - 1, :], prompt.values[..., : prompt.offset - 1, :], 0)
+
+
+def stored_a_place_late(own: Any, cache: Any, slot: int, prompt: Any) -> None:
+    cache.write(slot, prompt.keys[..., : prompt.offset, :], prompt.values[..., : prompt.offset, :], 1)
+
+
+def state_of_each_other(own: Any, cache: Any, index: int) -> mx.array | None:
+    state: mx.array | None = own(cache, index)
+    return None if state is None else state[::-1]
+
+
+def state_that_stays(own: Any, cache: Any, index: int, value: mx.array) -> None:
+    if cache.cache[index] is None:
+        own(cache, index, value)
+
+
+def state_in_the_first_slot(own: Any, cache: Any, slot: int, states: Any) -> None:
+    own(cache, cache.slots.low, states)
+
+
+Faults = dict[str, tuple[type, str, Callable[..., Any]]]
+FAULTS: Faults = {
     "rotary positions one too small": (SlotTable, "begin", turned(-1)),
     "rotary positions one too large": (SlotTable, "begin", turned(1)),
     "one rotary position for both": (SlotTable, "begin", turned_as_the_longest),
@@ -146,11 +171,23 @@ FAULTS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "values taken for keys": (BatchedAttention, "_offered", values_as_keys),
     "keys of each other": (BatchedAttention, "_offered", keys_of_each_other),
     "values of each other": (BatchedAttention, "_offered", values_of_each_other),
+    "a prompt without its last token": (BatchedAttention, "store", stored_without_its_end),
+    "a prompt one place late": (BatchedAttention, "store", stored_a_place_late),
 }
+OF_STATES: Faults = {
+    "states of each other": (BatchedState, "__getitem__", state_of_each_other),
+    "states that stay": (BatchedState, "__setitem__", state_that_stays),
+    "states in the first slot": (BatchedState, "_put", state_in_the_first_slot),
+}
+"""Those of recurrent layers."""
+
+
+def faults_of(architecture: str) -> Faults:
+    return FAULTS if architecture in JUDGED else OF_STATES if architecture in RECURRENT else {}
 
 
 def inject(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    owner, name, replacement = FAULTS[fault]
+    owner, name, replacement = (FAULTS | OF_STATES)[fault]
     own = vars(owner)[name]
     monkeypatch.setattr(owner, name, lambda *given, **named: replacement(own, *given, **named))
 
@@ -161,14 +198,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
-@pytest.mark.parametrize("architecture", JUDGED)
+@pytest.mark.parametrize("architecture", [*JUDGED, *RECURRENT])
 def test_every_fault_of_a_batch_is_found(
     architecture: str, gpu: None, tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = loaded(tiny_models(architecture))
     monkeypatch.setattr(probe, "FAILURES", ())  # a fault that raises would show nothing
     missed = []
-    for fault in FAULTS:
+    for fault in faults_of(architecture):
         with monkeypatch.context() as patched:
             inject(patched, fault)
             if choose_batching(model, ModelOptions()).shape is not None:
@@ -212,6 +249,14 @@ def test_quantised_keys_and_values_are_held_against_rounded_ones(
     inject(monkeypatch, "newest token of the longest unseen")
     with pytest.raises(ServerError, match="kv_bits cannot be used"):
         choose_batching(model, options)
+
+
+def test_float32_is_refused_where_a_model_computes_in_16_bits_all_the_same(tiny_models: TinyModels) -> None:
+    model = loaded(tiny_models("llama"))
+    with pytest.raises(ServerError, match="dtype float32 cannot be had"):
+        choose_batching(model, ModelOptions(dtype="float32"))
+    model.set_dtype(mx.float32)
+    assert choose_batching(model, ModelOptions(dtype="float32")).shape is not None
 
 
 @pytest.mark.parametrize(

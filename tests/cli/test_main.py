@@ -71,8 +71,8 @@ def test_the_version_is_said(home: Path) -> None:
             "pippin: --port: `x` is not a whole number from 0 to 65535. See `pippin serve --help`.",
         ),
         (["serve", "--port"], "pippin: Argument --port: expected one argument. See `pippin serve --help`."),
-        (["config", "set"], "pippin: `pippin config set`: there is only `pippin config show`."),
-        (["service", "start"], "pippin: `pippin service start`: there are install, status and uninstall."),
+        (["config", "set"], "pippin: `pippin config set`: its actions are show."),
+        (["service", "start"], "pippin: `pippin service start`: its actions are install, status, uninstall."),
         (["show"], "pippin: The following arguments are required: model. See `pippin show --help`."),
     ],
 )

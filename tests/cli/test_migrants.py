@@ -75,8 +75,45 @@ VLLM_MLX = [
     "m --max-num-seqs 128 --prefill-batch-size 8 --completion-batch-size 32 --mllm-prefill-step-size 512",
     "m --chunked-prefill-tokens 2048 --prefill-step-size 4096 --gpu-memory-utilization 0.85 --max-kv-size 8192",
     "m --disable-prefix-cache --download-timeout 600 --download-retries 5 --max-request-tokens 4096",
-    "m --served-model-name gpt-4 --host 0.0.0.0 --memory-budget-gb 48 --enable-prefix-cache --moe-top-k 4",
+    "m --served-model-name gpt-4 --host 0.0.0.0 --memory-budget-gb 48 --enable-prefix-cache",
 ]
+
+
+PEERS: list[tuple[Compat, str]] = [
+    (
+        "omlx",
+        "--model-dir ~/models --memory-guard safe --hot-cache-max-size 8GB --max-concurrent-requests 16",
+    ),
+    (
+        "omlx",
+        "--model-dir ~/models --memory-guard-gb 48 --paged-ssd-cache-dir ~/.omlx/cache --api-key secret",
+    ),
+    ("omlx", "--model-dir ~/a,~/b --mcp-config mcp.json --paged-ssd-cache-max-size 50GB --no-cache"),
+    ("rapid-mlx", "qwen3.5-9b-4bit --port 8000"),
+    (
+        "rapid-mlx",
+        "qwen3.6-35b-4bit --enable-auto-tool-choice --tool-call-parser qwen --reasoning-parser qwen3 --yes",
+    ),
+    (
+        "rapid-mlx",
+        "m --cors-origins http://localhost:3000 https://myapp.com --rate-limit 60 --kv-cache-dtype int8",
+    ),
+    (
+        "rapid-mlx",
+        "m --host 0.0.0.0 --trusted-hosts localhost 127.0.0.1 --max-request-bytes 16777216 --no-thinking",
+    ),
+    ("ollama", ""),
+    (
+        "lm-studio",
+        "qwen3-4b-2507 -p 1234 --cors --bind 0.0.0.0 -c 4096 --gpu max --ttl 3600 --identifier mine -y",
+    ),
+]
+
+
+@pytest.mark.parametrize(("compat", "line"), PEERS)
+def test_command_lines_of_the_peers(compat: Compat, line: str) -> None:
+    assert settings(f"{line} --compat {compat}").compat == compat
+    settings(line)
 
 
 @pytest.mark.parametrize("line", MLX_VLM)

@@ -10,30 +10,30 @@ from pathlib import Path
 import pytest
 
 from pippin.cli.verbs import service
-from pippin.cli.verbs.service import Launchd, Systemd
+from pippin.cli.verbs.service import launchd, systemd
 from pippin.config.errors import ConfigError
 
 COMMAND = ["/usr/bin/python3", "-m", "pippin", "serve", "a model", "--alias", "x=100%$HOME"]
 
 
 def test_the_launchd_agent_starts_the_server_at_login_and_again_when_it_fails() -> None:
-    agent = plistlib.loads(Launchd().text(COMMAND, Path("/Users/me"), {"HF_HOME": "/x"}).encode())
+    agent = plistlib.loads(launchd(Path("/Users/me")).text(COMMAND, {"HF_HOME": "/x"}).encode())
     assert agent["ProgramArguments"] == COMMAND
     assert agent["EnvironmentVariables"] == {"HF_HOME": "/x"}
     assert agent["RunAtLoad"] is True
     assert agent["KeepAlive"] == {"SuccessfulExit": False}
     assert agent["ThrottleInterval"] == 1
     assert agent["StandardErrorPath"] == "/Users/me/Library/Logs/pippin.log"
-    assert Launchd().path(Path("/Users/me")).name == "dev.pippin.server.plist"
+    assert launchd(Path("/Users/me")).path.name == "dev.pippin.server.plist"
 
 
 def test_the_systemd_unit_quotes_what_systemd_would_expand() -> None:
-    unit = Systemd().text(COMMAND, Path("/home/me"), {"HF_HOME": "/my models", "X": "50%$x"})
+    unit = systemd(Path("/home/me")).text(COMMAND, {"HF_HOME": "/my models", "X": "50%$x"})
     assert 'ExecStart=/usr/bin/python3 -m pippin serve "a model" --alias x=100%%$$HOME\n' in unit
     assert 'Environment="HF_HOME=/my models"\nEnvironment=X=50%%$x\n' in unit
     assert "Restart=on-failure\n" in unit
     assert "RestartPreventExitStatus=2\n" in unit
-    assert Systemd().path(Path("/home/me")) == Path("/home/me/.config/systemd/user/pippin.service")
+    assert systemd(Path("/home/me")).path == Path("/home/me/.config/systemd/user/pippin.service")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not on this machine")
@@ -43,7 +43,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     unit = tmp_path / "pippin.service"
-    unit.write_text(Systemd().text([str(program), *COMMAND[1:]], tmp_path, {"HF_HOME": "/my models/100%$x"}))
+    unit.write_text(systemd(tmp_path).text([str(program), *COMMAND[1:]], {"HF_HOME": "/my models/100%$x"}))
     found = subprocess.run(
         ["systemd-analyze", "verify", "--user", str(unit)],
         capture_output=True,
@@ -125,7 +125,7 @@ def test_launchd_is_called_in_the_users_own_domain(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
     monkeypatch.setattr("sys.platform", "darwin")
-    agent = Launchd().path(tmp_path)
+    agent = launchd(tmp_path).path
     for words in (["install", "org/model"], ["status"], ["install", "org/another"], ["uninstall"]):
         assert service.run(words) == 0
         assert agent.exists() is (words != ["uninstall"])
@@ -141,7 +141,7 @@ def test_a_key_is_in_no_command_line_of_the_service(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(service, "manager", lambda: Systemd())
+    monkeypatch.setattr(service, "manager", lambda: systemd(Path.home()))
     assert service.run(["install", "--dry-run", "scripted", *words, "--port", "8123"]) == 0
     lines = capsys.readouterr().out.splitlines()
     (command,) = (line for line in lines if line.startswith("ExecStart="))
@@ -152,7 +152,7 @@ def test_a_key_is_in_no_command_line_of_the_service(
 
 
 def test_a_worker_that_the_kernel_ended_does_not_stop_the_service() -> None:
-    assert "OOMPolicy=continue\n" in Systemd().text(["pippin"], Path("/home/me"), {})
+    assert "OOMPolicy=continue\n" in systemd(Path("/home/me")).text(["pippin"], {})
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin"])
@@ -179,7 +179,7 @@ def test_no_folder_of_models_becomes_a_setting_of_the_service(monkeypatch: pytes
 )
 def test_a_name_stays_one_word_of_the_services_command_line(name: str) -> None:
     """As systemd reads it: quotes and backslashes as in C, `%%` and `$$` for one of each."""
-    unit = Systemd().text(["/usr/bin/python3", "--served-model-name", name], Path("/home/me"), {})
+    unit = systemd(Path("/home/me")).text(["/usr/bin/python3", "--served-model-name", name], {})
     (line,) = (line for line in unit.split("\n") if line.startswith("ExecStart="))
     words = shlex.split(line.removeprefix("ExecStart="))
     assert [word.replace("%%", "%").replace("$$", "$") for word in words] == [
@@ -187,5 +187,5 @@ def test_a_name_stays_one_word_of_the_services_command_line(name: str) -> None:
         "--served-model-name",
         name,
     ]
-    agent = plistlib.loads(Launchd().text(["/x", name], Path("/Users/me"), {}).encode())
+    agent = plistlib.loads(launchd(Path("/Users/me")).text(["/x", name], {}).encode())
     assert agent["ProgramArguments"] == ["/x", name]

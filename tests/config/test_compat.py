@@ -1,4 +1,4 @@
-"""The four replaced servers: their documented names, and what they do here."""
+"""The replaced servers: their documented names, and what they do here."""
 
 import contextlib
 import importlib
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.docs.configuration_pages import migrating_page
+from scripts.docs.configuration_pages import server_page
 from scripts.docs.standing import FILES, standing
 
 from pippin.config.compat.servers import flag_terms, servers
@@ -44,6 +44,14 @@ SAMPLES = {
     "--mllm-draft-kind": "mtp",
     "--xtc-threshold": "0.1",
     "--temperature": "0.5",
+    "--memory-guard": "safe",
+    "--hot-cache-max-size": "8GB",
+    "--max-audio-upload-size": "100MB",
+    "--max-image-upload-size": "50MB",
+    "--max-request-bytes": "8388608",
+    "--kv-cache-dtype": "int8",
+    "--speculative-config": '{"method": "mtp", "num_speculative_tokens": 3}',
+    "--gpu": "max",
 }
 FRACTIONS = ("percent", "utilization", "top-p", "min-p", "xtc-probability", "temperature", "-pct")
 
@@ -103,7 +111,8 @@ def test_every_flag_is_taken_or_refused_with_and_without_its_profile(
         text = str(file)
     for compat in (None, server.name):
         refused = pytest.raises(ConfigError, match=f"^{term.name} is not supported: ")
-        with refused if term.effect == "refused" else contextlib.nullcontext():
+        meant = flag_terms(compat)[term.name].effect  # type: ignore[arg-type]
+        with refused if meant == "refused" else contextlib.nullcontext():
             load(Sources(flags=(GivenFlag(term.name, text),), compat=compat), {})  # type: ignore[arg-type]
 
 
@@ -115,6 +124,9 @@ def test_every_variable_is_taken_that_is_not_refused(server: Server) -> None:
         "APC_MEMORY_MAX_GB": "auto",
         "APC_ENABLED": "1",
         "MLX_VLM_DRAFT_KIND": "mtp",
+        "OLLAMA_KV_CACHE_TYPE": "q8_0",
+        "OLLAMA_HOST": "0.0.0.0",
+        "RAPID_MLX_MAX_REQUEST_BYTES": "8388608",
     }
     for term in server.variables:
         if term.effect == "refused":
@@ -125,6 +137,8 @@ def test_every_variable_is_taken_that_is_not_refused(server: Server) -> None:
         )
         text = "4" if lower.endswith("_bits") else text
         text = "64" if "group_size" in lower else "uniform" if "scheme" in lower else text
+        text = "INFO" if lower.endswith("log_level") else text
+        text = "50MB" if lower.endswith(("upload_size", "image_bytes")) else text
         load(Sources(compat=server.name), {term.name: text})  # type: ignore[arg-type]
 
 
@@ -167,16 +181,16 @@ def test_every_documented_endpoint_answers_or_the_page_says_what_is_in_its_place
     routes = routes_of(application(FakeService()))
     routed = {f"{method} {route.path}" for route in routes for method in route.methods or ()}
     documented = set(DOCUMENTED[server.name]["endpoints"])
-    assert documented - routed <= {what.strip("`") for what in standing(server.name).promises}
+    told = {name for what in standing(server.name).promises for name in re.findall(r"`([^`]+)`", what)}
+    assert documented - routed <= told
     assert documented & routed
 
 
 @pytest.mark.parametrize("server", servers().values(), ids=servers())
 def test_the_page_says_what_each_name_does(server: Server) -> None:
-    page = migrating_page()
-    part = page[page.index(f"\n## {server.title}\n") :].split("\n## ")[1]
+    page = server_page(server)
     for term in terms_of(server):
-        assert f"`{term.name}`" in part
+        assert f"`{term.name}`" in page
 
 
 def resolved(*words: str, compat: Any = None, variables: dict[str, str] | None = None) -> Settings:
@@ -231,6 +245,11 @@ def test_a_threshold_of_quantisation_is_refused_unless_it_is_0(flag: str) -> Non
 def test_sparse_prefill_is_refused_with_the_way_out(flag: str) -> None:
     with pytest.raises(ConfigError, match=r"--specprefill.*every token .* is computed.*`prefix_cache`"):
         resolved(flag)
+
+
+def test_fewer_experts_are_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match=r"--moe-top-k.*`num_experts_per_tok` in the model's config.json"):
+        resolved("--moe-top-k=4")
 
 
 @pytest.mark.parametrize(
@@ -299,6 +318,10 @@ def test_secrets_of_hugging_face_are_not_mentioned() -> None:
         ("mlx-openai-server", ("0.0.0.0", 8000, None, None, None, "error")),
         ("vllm-mlx", ("127.0.0.1", 8000, 32768, None, None, "error")),
         ("mlx-lm", ("127.0.0.1", 8080, 512, 0.0, None, "error")),
+        ("omlx", ("127.0.0.1", 8000, 32768, None, None, "error")),
+        ("rapid-mlx", ("127.0.0.1", 8000, 32768, None, None, "error")),
+        ("ollama", ("127.0.0.1", 11434, None, None, None, "truncate")),
+        ("lm-studio", ("127.0.0.1", 1234, None, None, None, "truncate")),
     ],
 )
 def test_a_profile_sets_the_defaults_that_differ(compat: str, expected: tuple[object, ...]) -> None:
@@ -425,3 +448,92 @@ def test_a_promise_has_one_state_and_a_reason(server: Compat) -> None:
     written = re.findall(r"^  (?!- )(.*?): ", (FILES / f"{server}.yaml").read_text(), re.MULTILINE)
     assert len(written) == len(stands.promises) + len(stands.commands), "YAML keeps the last of equal keys"
     assert all({**stands.differs, **stands.missing, **stands.partly, **stands.commands}.values())
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("0.0.0.0", ("0.0.0.0", 11434)),
+        ("0.0.0.0:8080", ("0.0.0.0", 8080)),
+        (":8080", ("127.0.0.1", 8080)),
+        ("http://example.org", ("example.org", 80)),
+        ("[::1]:8080", ("::1", 8080)),
+    ],
+)
+def test_ollamas_address_is_read_in_each_of_its_forms(given: str, expected: tuple[str, int]) -> None:
+    server = resolved("--compat=ollama", variables={"OLLAMA_HOST": given}).server
+    assert (server.host, server.port) == expected
+    assert resolved(variables={"OLLAMA_HOST": given}).server.port == 8000, "Ollama may run beside it"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("5m", 300.0), ("90", 90.0), ("1h30m", 5400.0), ("0", 0.0), ("-1", None)]
+)
+def test_a_model_stays_as_long_as_ollamas_variable_says(given: str, expected: float | None) -> None:
+    assert defaults(compat="ollama").idle_timeout == 300.0
+    assert defaults(compat="ollama", variables={"OLLAMA_KEEP_ALIVE": given}).idle_timeout == expected
+
+
+@pytest.mark.parametrize(
+    ("compat", "variables", "reason"),
+    [
+        ("ollama", {"OLLAMA_HOST": "localhost:x"}, "an address"),
+        ("ollama", {"OLLAMA_KEEP_ALIVE": "soon"}, "a duration"),
+        ("ollama", {"OLLAMA_ORIGINS": "chrome-extension://*"}, "whole origins"),
+        ("ollama", {"OLLAMA_KV_CACHE_TYPE": "q5_0"}, "one of f16"),
+        ("omlx", {"OMLX_SSD_CACHE_MAX_SIZE": "much"}, "a size such as 8GB"),
+    ],
+)
+def test_a_value_that_the_peer_has_no_meaning_for_is_refused_by_name(
+    compat: Compat, variables: dict[str, str], reason: str
+) -> None:
+    [name] = variables
+    with pytest.raises(ConfigError, match=f"^{name}: .* is not .*{reason}"):
+        resolved(compat=compat, variables=variables)
+
+
+def test_sizes_and_shares_of_omlx_are_those_of_the_options() -> None:
+    server = resolved(
+        *("--compat=omlx", "--model-dir=/a,/b", "--memory-guard=safe", "--max-audio-upload-size=500MB"),
+        *("--hot-cache-max-size=8GB", "--paged-ssd-cache-max-size=1.5TB", "--max-image-side-length=1024"),
+    ).server
+    assert (server.model_dirs, server.memory_percent, server.max_upload_mb) == (("/a", "/b"), 0.8, 500.0)
+    of = server.model_defaults
+    assert (of.cache_memory_mb, of.cache_disk_max_gb, of.max_pixels) == (8192, 1536.0, 1024 * 1024)
+    assert defaults("--hot-cache-max-size=0", compat="omlx").cache_memory_mb is None
+    assert resolved("--base-path=/o", compat="omlx").server.model_dirs == ("/o/models",)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"method": "mtp", "num_speculative_tokens": 3}, (True, False, None, None, 3)),
+        ({"method": "suffix"}, (False, True, None, None, 8)),
+        ({"method": "dflash", "model": "d"}, (False, False, "dflash", "d", 8)),
+    ],
+)
+def test_what_drafts_is_read_from_rapid_mlxs_json(given: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    [entry] = resolved(
+        "--compat=rapid-mlx", "--model=m", f"--speculative-config={json.dumps(given)}"
+    ).server.models
+    of = entry.options
+    assert expected == (of.mtp, of.prompt_lookup, of.draft_kind, of.draft_model_path, of.num_draft_tokens)
+    with pytest.raises(
+        ConfigError, match=r"^--speculative-config: .*`mtp`, `suffix`, or `dflash` with its `model`"
+    ):
+        resolved('--speculative-config={"method": "ddtree"}')
+
+
+@pytest.mark.parametrize(
+    ("compat", "name", "repository"),
+    [
+        ("rapid-mlx", "qwen3-0.6b-4bit", "mlx-community/Qwen3-0.6B-4bit"),
+        ("ollama", "llama3.2:3b", "mlx-community/Llama-3.2-3B-Instruct-4bit"),
+    ],
+)
+def test_a_peers_names_of_models_are_known_under_its_profile_beside_the_operators(
+    compat: Compat, name: str, repository: str
+) -> None:
+    assert name not in resolved().server.aliases
+    aliases = resolved(f"--compat={compat}", "--alias=mine=a/b").server.aliases
+    assert (aliases[name], aliases["mine"]) == (repository, "a/b")

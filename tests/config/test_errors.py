@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pippin.config import errors
 from pippin.config.errors import install_command
 
 
@@ -61,12 +60,14 @@ def test_the_command_is_that_of_the_place(
     if receipt:
         (tmp_path / "env").mkdir()
         (tmp_path / "env" / receipt).touch()
-    monkeypatch.setattr(errors, "distributions", lambda name: [Installed()] if name == "pippin" else [])
+    monkeypatch.setattr(
+        "importlib.metadata.distributions", lambda name: [Installed()] if name == "pippin" else []
+    )
     monkeypatch.setattr(sys, "prefix", str(tmp_path / prefix))
     assert install_command("vision") == command
 
 
 def test_source_on_the_path_alone_has_a_command_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "distributions", lambda name: [])
+    monkeypatch.setattr("importlib.metadata.distributions", lambda name: [])
     monkeypatch.setattr(sys, "prefix", "/env")
     assert install_command("vision") == 'pip install "pippin[vision]"'

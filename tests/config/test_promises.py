@@ -194,7 +194,7 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             DOWNLOAD + "test_a_request_fetches_what_the_operator_named_by_the_name_that_it_is_served_by",
         ),
         "an entry's name that is also a built-in alias": (
-            CATALOG + "test_an_entry_of_the_operator_goes_before_a_built_in_alias",
+            CATALOG + "test_an_entry_of_the_operator_goes_before_an_alias",
         ),
         "`configure_mlx.sh`": ("engines/test_device.py::test_a_plan_wires_what_the_operator_says",),
         "an unknown parser stops the start": (
@@ -252,10 +252,7 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             "engines/language/step/test_heads.py::test_a_checkpoint_without_a_prediction_head_is_told",
         ),
         "SpecPrefill": (COMPAT + "test_sparse_prefill_is_refused_with_the_way_out",),
-        "`--moe-top-k`": (
-            "cli/test_migrants.py::test_command_lines_of_vllm_mlx",
-            "engines/language/model/test_experts.py::test_fewer_experts_compute_a_token",
-        ),
+        "`--moe-top-k`": (COMPAT + "test_fewer_experts_are_refused_with_the_way_out",),
         "`--max-kv-size`, which forgets old tokens": (COMPAT + "test_a_window_is_a_window",),
         "registries with lazy models, `--lazy-load-model`": (
             X + "test_multi_model_serving",
@@ -284,6 +281,10 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
         ),
     },
     "mlx-lm": {},
+    "omlx": {},
+    "rapid-mlx": {},
+    "ollama": {},
+    "lm-studio": {},
 }
 """By the words of the promise, below `tests/`; what differs or is refused on purpose is here where a test holds it."""
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from tests.agents.programs import CACHE
+from tests.agents.programs import CACHE, node
 from tests.corpus import javascript_types, python_types
-from tests.corpus.sources import BODY, JAVASCRIPT, LISTS, PYTHON
+from tests.corpus.sources import BODY, JAVASCRIPT, LISTS, PYTHON, RUN
 
 REQUESTS: Final = Path(__file__).parent / "requests.json"
 FOLDER: Final = CACHE.parent / "corpus"
@@ -74,7 +74,8 @@ def of_python() -> dict[str, Any]:
 
 def of_javascript() -> dict[str, Any]:
     folder = FOLDER / "npm"
-    newest = [f"{package}@latest" for package in JAVASCRIPT]
+    more = [package for *_, needed in RUN.values() for package in needed]
+    newest = [f"{package}@latest" for package in (*JAVASCRIPT, *RUN, *more)]
     subprocess.run(
         ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder), *newest],
         check=True,
@@ -85,13 +86,28 @@ def of_javascript() -> dict[str, Any]:
         file, _, interface = place.partition(":")
         return javascript_types.sample((folder / "node_modules" / package / file).read_text(), interface)
 
-    return {
+    typed = {
         package: {
             address: body_of({field: value(package, name) for field, name in types.items()})
             for address, types in own.items()
         }
         for package, own in JAVASCRIPT.items()
     }
+    return typed | {package: {address: sent(folder, file)} for package, (address, file, _) in RUN.items()}
+
+
+def sent(folder: Path, program: str) -> Any:
+    """The body that a program of this folder sends, run where the packages are."""
+    done = subprocess.run(
+        [node() / "node", "--input-type=module"],
+        cwd=folder,
+        input=Path(__file__).with_name(program).read_text(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return json.loads(done.stdout)
 
 
 def body_of(samples: dict[str, Any]) -> Any:

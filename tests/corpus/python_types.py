@@ -24,6 +24,8 @@ def sample(kind: Any, depth: int = 0) -> Any:
             return sample(inner[0], depth)
         case typing.Literal:
             return inner[0]
+        case _ if getattr(kind, "__pydantic_root_model__", False):
+            return sample(_of_root(kind), depth)
         case typing.Union | types.UnionType:
             known = [each for each in inner if each is not type(None)]
             return sample(next(filter(_fields, known), known[0]), depth)
@@ -37,9 +39,17 @@ def sample(kind: Any, depth: int = 0) -> Any:
         held = [sample(each, depth) for each in _kinds(inner[0])] if inner else ["x"]
         return [each for each in held if each is not None] or None
     if name in ("dict", "Dict", "Mapping"):
+        kinds = [each for each in _kinds(_of_root(inner[1])) if _fields(each)] if inner else []
+        if len(kinds) > 1:
+            return {f"x{number}": sample(each, depth) for number, each in enumerate(kinds)}
         held = sample(inner[1], depth) if inner else "x"
         return None if held is None else {"x": held}
     return {"bool": True, "int": 1, "float": 0.5}.get(name, "x")
+
+
+def _of_root(kind: Any) -> Any:
+    """The type of the value that a model of pydantic's consists of."""
+    return kind.model_fields["root"].annotation if getattr(kind, "__pydantic_root_model__", False) else kind
 
 
 def _kinds(kind: Any) -> tuple[Any, ...]:

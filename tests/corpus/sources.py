@@ -33,8 +33,13 @@ PYTHON: Final[Types] = {
         "/api/chat": {BODY: "ollama._types:ChatRequest"},
         "/api/generate": {BODY: "ollama._types:GenerateRequest"},
     },
+    "typesafe-sdk": {"/systemone": {BODY: "typesafe_sdk._schemas.models:SystemOneRequest"}},
+    "mcp": {
+        "tools/list": {BODY: "mcp_types:ListToolsResult"},
+        "tools/call": {BODY: "mcp_types:CallToolResult"},
+    },
 }
-"""Modules and types."""
+"""Modules and types. Of `mcp` they are what servers of tools answer, which are read here."""
 
 JAVASCRIPT: Final[Types] = {
     "openai": {
@@ -56,3 +61,5 @@ JAVASCRIPT: Final[Types] = {
     },
 }
 """Declarations and interfaces."""
+RUN: Final = {"ai": ("/chat/completions", "ai_sdk.mjs", ("@ai-sdk/openai-compatible",))}
+"""Packages whose requests have no type: what a program sends that uses them, and what they need beside them."""

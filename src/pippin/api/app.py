@@ -90,7 +90,7 @@ def _guarded(app: ASGIApp, live: LiveSettings, access: Access) -> ASGIApp:
     options = live.options
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
     app = BodyMemory(app, largest, caller_of)
-    app = guard = Guard(app, options, access.keys, access.errors)
+    app = guard = Guard(app, options, access.keys, access.limits, access.errors)
     live.follow(guard.adopt)
     if options.allowed_origins:
         app = CORSMiddleware(

@@ -182,32 +182,38 @@ class Server:
                 loop.remove_signal_handler(number)
 
 
+def open_listeners(options: ServerOptions) -> list[socket.socket]:
+    """Sockets that listen on the server's addresses. Raises `AddressError`."""
+    listeners = listen(options.host, options.port)
+    if options.unix_socket is not None:
+        listeners.append(listen_in_file(str(Path(options.unix_socket).expanduser())))
+    return listeners
+
+
 def run_server(
     service: Service,
     settings: Settings,
     on_ready: Callable[[str, int], None],
     prepare: Preparation,
+    listeners: Sequence[socket.socket] = (),
 ) -> int:
     """Listen and serve; returns the exit status. `on_ready` is called with host and port once the server listens.
 
     Raises `AddressError` before anything is started, and `ServerError` for options that can't be used.
     """
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # Pippin logs clients' errors itself
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # Pippin logs all errors itself
     allow_many()
-    host = settings.server.host
-    listeners = listen(host, settings.server.port)
+    listeners = listeners or open_listeners(settings.server)
     with contextlib.ExitStack() as held:
         if settings.server.unix_socket is not None:
-            file = str(Path(settings.server.unix_socket).expanduser())
-            listeners.append(listen_in_file(file))
-            held.callback(Path(file).unlink, missing_ok=True)
+            held.callback(Path(settings.server.unix_socket).expanduser().unlink, missing_ok=True)
         for listener in listeners:
             held.enter_context(contextlib.closing(listener))
         server = Server(service, settings, listeners)
 
         def ready() -> None:
             settle_down()
-            on_ready(host, server.port)
+            on_ready(settings.server.host, server.port)
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(server.run(ready, prepare))

@@ -18,7 +18,6 @@ from pippin.catalog.entry import CatalogEntry, is_script, model_kind, scripted, 
 from pippin.catalog.hub_search import search_hub
 from pippin.catalog.info import read_info
 from pippin.catalog.names import (
-    ALIASES,
     ambiguous,
     check_name,
     check_path,
@@ -366,8 +365,7 @@ class Catalog:
         )
 
     def _source_of(self, name: str, *, by_operator: bool) -> str | None:
-        """The repository that a name may be downloaded from. The operator's names take precedence over built-in
-        aliases."""
+        """The repository that a name may be downloaded from. An entry's name takes precedence over an alias."""
         view = self._recent()
         entry = self._exact(name, view)
         if entry is not None and entry.repository is not None:
@@ -445,14 +443,14 @@ class Catalog:
 
     def _exact(self, name: str, view: "_View") -> CatalogEntry | None:
         target = self._repository(name) or name
-        for candidate in (name, view.other_names.get(name), target, view.other_names.get(target)):
-            if candidate is not None and candidate in view.entries:
-                return view.entries[candidate]
-        return None
+        names = (name, view.other_names.get(name), target, view.other_names.get(target))
+        found = [view.entries[each] for each in names if each is not None and each in view.entries]
+        # The name of another program's GGUF file may also be an alias of a model that can be served.
+        return min(found, key=lambda entry: entry.found.is_gguf, default=None)
 
     def _repository(self, name: str) -> str | None:
-        """The repository that a name stands for: through the user's aliases, Pippin's aliases, or its form."""
-        target = self._options.aliases.get(name) or ALIASES.get(name) or name
+        """The repository that a name stands for: through the operator's aliases, or its form."""
+        target = self._options.aliases.get(name, name)
         return target if is_repository(target) or name in self._options.aliases else None
 
     def _as_served(self, info: ModelInfo) -> ModelInfo:

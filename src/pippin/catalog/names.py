@@ -8,13 +8,6 @@ from typing import Final
 
 from pippin.core.errors import ServerError
 
-ALIASES: Final = {
-    "gemma": "mlx-community/gemma-3-4b-it-4bit",
-    "gemma3n": "mlx-community/gemma-3n-E4B-it-4bit",
-    "qwen": "mlx-community/Qwen3-VL-4B-Instruct-4bit",
-}
-
-
 LONGEST: Final = 512
 LEAST_PARTIAL: Final = 3  # characters; fewer would match by accident
 FEW: Final = 5  # an error lists all models if there are at most this many

@@ -48,26 +48,17 @@ def agents() -> dict[str, Agent]:
     return convert(yaml.safe_load(text), dict[str, Agent])
 
 
-@dataclass(frozen=True)
-class Target:
-    """The server and the model for an agent. `window` counts tokens of prompt and answer."""
-
-    address: str  # without /v1
-    model: str
-    window: int
-    key: str | None
-    folder: Path  # the agent's folder inside Pippin's
-
-    @property
-    def words(self) -> dict[str, str]:
-        return {
-            "address": self.address,
-            "model": self.model,
-            "window": str(self.window),
-            "output": str(min(self.window // 4, MOST_OUTPUT)),
-            "key": self.key or NO_KEY,
-            "folder": str(self.folder),
-        }
+def words_of(address: str, model: str, window: int, key: str | None, folder: Path) -> dict[str, str]:
+    """What stands for the placeholders: the server's address (without /v1) and key, the model and its window in tokens,
+    prompt and answer together, and the agent's folder inside Pippin's."""
+    return {
+        "address": address,
+        "model": model,
+        "window": str(window),
+        "output": str(min(window // 4, MOST_OUTPUT)),
+        "key": key or NO_KEY,
+        "folder": str(folder),
+    }
 
 
 @dataclass(frozen=True)
@@ -95,9 +86,8 @@ class Setup:
         return "\n".join([*lines, shlex.join(self.command)])
 
 
-def prepare(agent: Agent, target: Target, arguments: tuple[str, ...] = ()) -> Setup:
+def prepare(agent: Agent, words: dict[str, str], arguments: tuple[str, ...] = ()) -> Setup:
     """The setup of an agent, without carrying it out."""
-    words = target.words
     return Setup(
         command=(
             agent.command,
@@ -106,7 +96,7 @@ def prepare(agent: Agent, target: Target, arguments: tuple[str, ...] = ()) -> Se
         ),
         variables={name: _filled(text, words) for name, text in agent.variables.items()},
         unset=agent.unset,
-        files={target.folder / name: _text(name, tree, words) for name, tree in agent.files.items()},
+        files={Path(words["folder"], name): _text(content, words) for name, content in agent.files.items()},
     )
 
 
@@ -144,15 +134,11 @@ def _filled(text: str, words: dict[str, str]) -> str:
     return WORD.sub(lambda found: words[found[1]], text)
 
 
-def _text(name: str, content: Any, words: dict[str, str]) -> str:
-    tree = _tree(content, words)
-    match Path(name).suffix:
-        case ".json":
-            return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
-        case ".toml":
-            return "\n".join(_toml(tree)) + "\n"
-        case _:
-            return yaml.safe_dump(tree, sort_keys=False)
+def _text(content: Any, words: dict[str, str]) -> str:
+    """A tree as JSON, which readers of YAML take too; or a text, whose quoted words are written as JSON and TOML do."""
+    if isinstance(content, str):
+        return _filled(content, {name: json.dumps(word)[1:-1] for name, word in words.items()})
+    return json.dumps(_tree(content, words), indent=2, ensure_ascii=False) + "\n"
 
 
 def _tree(value: Any, words: dict[str, str]) -> Any:
@@ -168,14 +154,3 @@ def _tree(value: Any, words: dict[str, str]) -> Any:
             return [_tree(item, words) for item in value]
         case _:
             return value
-
-
-def _toml(table: dict[str, Any], path: tuple[str, ...] = ()) -> list[str]:
-    """Lines of TOML with strings, integers, booleans and tables. The first three are written as in JSON."""
-    plain = {name: value for name, value in table.items() if not isinstance(value, dict)}
-    lines = [f"[{'.'.join(path)}]"] if path and plain else []
-    lines += [f"{name} = {json.dumps(value)}" for name, value in plain.items()]
-    for name, value in table.items():
-        if isinstance(value, dict):
-            lines += ["", *_toml(value, (*path, name))]
-    return lines

@@ -1,7 +1,7 @@
 """The argument parsers of the verbs: one with single-line errors, and one built from the options."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from pippin.config.errors import ConfigError, nearest
@@ -18,7 +18,7 @@ USUAL: Final = (
 """The options that `pippin serve --help` shows."""
 
 FOREIGN = (
-    "The flags of mlx_vlm.server, MLX Server, mlx-openai-server and vllm-mlx are understood too: "
+    "The flags of the servers that --compat names are understood too: "
     "see docs/migrating.md. Every option is also a variable (PIPPIN_PORT) and a key of the YAML file (port)."
 )
 
@@ -59,8 +59,20 @@ def actions(program: str, description: str, parsers: Sequence[Parser]) -> Parser
     return parser
 
 
+def dispatch(
+    parser: Parser, arguments: Sequence[str], does: Mapping[str, Callable[[Sequence[str]], int]]
+) -> int:
+    """Run the action that the first word names; without one, show the actions."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        parser.print_help()
+        return 0 if arguments else 2
+    if arguments[0] not in does:
+        raise ConfigError(f"`{parser.prog} {arguments[0]}`: its actions are {', '.join(does)}.")
+    return does[arguments[0]](arguments[1:])
+
+
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Formats help in the same width on every terminal, so that docs/cli.md shows what users see."""
+    """Formats help in the same width on every terminal."""
     return argparse.HelpFormatter(prog, width=WIDTH, max_help_position=34)
 
 
@@ -137,7 +149,7 @@ def some_options(parser: Parser, names: Sequence[str]) -> None:
 
 
 def _add(group: argparse._ActionsContainer, flag: Flag, help: str) -> None:
-    nargs = 0 if flag.takes == "switch" else None
+    nargs = {"value": None, "switch": 0, "words": "+"}[flag.takes]
     metavar = None if flag.takes == "switch" else _metavar(flag)
     group.add_argument(flag.name, nargs=nargs, action=Collect, dest="given", help=help, metavar=metavar)
 

@@ -210,10 +210,11 @@ def end_with_owner() -> None:
     if descriptor is None:
         return
     os.set_inheritable(descriptor, False)  # children of this process must not watch the owner too
-    threading.Thread(target=_watch, args=(descriptor,), name="owner", daemon=True).start()
+    threading.Thread(target=end_at_the_end_of, args=(descriptor,), name="owner", daemon=True).start()
 
 
-def _watch(descriptor: int) -> None:
+def end_at_the_end_of(descriptor: int) -> None:
+    """Wait for the end of a pipe, and send this process SIGTERM."""
     with contextlib.suppress(OSError):
         os.read(descriptor, 1)
         os.kill(os.getpid(), signal.SIGTERM)

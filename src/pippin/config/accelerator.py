@@ -4,7 +4,6 @@ import contextlib
 import subprocess
 import sys
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
@@ -75,6 +74,6 @@ def _told(command: tuple[str, ...]) -> int | None:
 
 
 def _installed(package: str) -> bool:
-    with contextlib.suppress(PackageNotFoundError):
-        return bool(version(package))
-    return False
+    from importlib.metadata import distributions  # slow to import, and asked only where there is a driver
+
+    return any(distributions(name=package))

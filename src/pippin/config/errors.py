@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Iterable
 from functools import cache
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -40,6 +39,8 @@ def install_command(extra: str) -> str:
     a container of Pippin's, and in an environment of `uv tool` or pipx, which have no pip, it is the command that makes
     them. `direct_url.json` (PEP 610) tells what the package was installed from.
     """
+    from importlib.metadata import distributions  # slow to import, and rarely needed
+
     prefix = Path(sys.prefix)
     origin, is_editable = _origin()
     if is_editable and prefix == Path(unquote(urlsplit(origin).path)) / ".venv":
@@ -59,6 +60,8 @@ def install_command(extra: str) -> str:
 
 def _origin() -> tuple[str, bool]:
     """The address that this package was installed from, empty for an index, and whether it is a folder in place."""
+    from importlib.metadata import distributions
+
     # Source that is only on Python's path has no distribution.
     installed = next(iter(distributions(name="pippin")), None)
     found = None if installed is None else installed.read_text("direct_url.json")

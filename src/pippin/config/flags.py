@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from pippin.config.compat.servers import flag_terms
-from pippin.config.compat.terms import Takes, Term, translate, without_effect
+from pippin.config.compat.terms import Takes, Term, told, translate, without_effect
 from pippin.config.options.declaration import Option, options
 from pippin.config.options.start import Compat
 from pippin.config.settings import Given, GivenFlag, Note, Origin, Reading
@@ -62,31 +62,21 @@ def _values(
     if name == POSITIONAL:
         return {"model": tuple(texts[name])}, []
     term = terms.get(name)
-    if term is not None and (name not in own or _means_more(term)):
+    # A foreign flag of an option's name is read where it takes values that the option itself would refuse.
+    if term is not None and (name not in own or term.converts or term.effect != "same"):
         if term.requires and term.requires not in texts:
             return {}, [without_effect(term, name)]
         if term.takes == "switch":
             return translate(term, True, name)
-        if term.convert is None and term.option is not None:
+        if not term.converts and term.option is not None:
             option = options()[term.option]
-            return {option.name: parse(option, texts[name], name)}, _told(term, name)
+            return {option.name: parse(option, texts[name], name)}, told(term, name)
         return translate(term, texts[name][-1], name)
     if name in own:
         option = own[name]
         return {option.name: True if option.shape == "switch" else parse(option, texts[name], name)}, []
     option = own["--" + name.removeprefix("--no-")]
     return {option.name: False}, []
-
-
-def _means_more(term: Term) -> bool:
-    """Whether the foreign flag of this name accepts values that the option itself would refuse."""
-    return term.convert is not None or term.effect != "same"
-
-
-def _told(term: Term, name: str) -> list[Note]:
-    if term.effect != "equivalent":
-        return []
-    return [Note("info", f"{name} is `{term.option}` in Pippin: {term.note}.")]
 
 
 def _add(given: dict[str, Given], option: str, value: Any, name: str) -> None:

@@ -115,6 +115,7 @@ def _resolve(
     lazy = scoped["start"].get("lazy_load", False)
     if compat is not None:
         scoped["model"]["fallbacks"] = Sampling(**servers()[compat].fallbacks)
+        scoped["server"]["aliases"] = {**servers()[compat].aliases, **scoped["server"].get("aliases", {})}
     server = ServerOptions(
         **scoped["server"],
         models=tuple(_entry(entry, scoped["model"], lazy=lazy) for entry in entries),

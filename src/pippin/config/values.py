@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from typing import Any
 
 import msgspec
@@ -87,3 +88,17 @@ def _refusal(option: Option, value: Any, where: str) -> ConfigError:
     hint = nearest(str(value), option.choices) if option.choices else ""
     shown = value if isinstance(value, str | int | float) else json.dumps(value, default=str)
     return ConfigError(f"{where}: `{shown}` is not {option.expects}.{hint}")
+
+
+SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds of `90`, `5m`, `1h30m` or `-1`; None if the text is not a duration."""
+    if re.fullmatch(r"-?\d{1,9}(\.\d{1,6})?", text):
+        return float(text)
+    if not re.fullmatch(r"-?(\d{1,9}(\.\d{1,6})?(ms|s|m|h|d))+", text):
+        return None
+    pieces = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
+    seconds = sum(float(number) * SECONDS[unit] for number, unit in pieces)
+    return -seconds if text.startswith("-") else seconds

@@ -1,6 +1,6 @@
 """Folds the event stream into a whole answer: the only source of replies that are not streamed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec import MsgspecError, Struct, field
@@ -44,6 +44,16 @@ class CompletedChoice(Struct, kw_only=True):
 
     def tokens(self, kind: PartKind) -> tuple[Token, ...]:
         return tuple(token for part in self.parts if part.kind == kind for token in part.tokens)
+
+    def events(self, number: int) -> Iterator[PartStarted | PartDelta | PartEnded]:
+        """The shortest stream of events that folds into the parts of this choice."""
+        for index, part in enumerate(self.parts):
+            yield PartStarted(
+                number, index, part.kind, part.id, part.name, part.server, part.is_error, part.gap
+            )
+            if part.text or part.tokens:
+                yield PartDelta(number, index, part.text, part.tokens)
+            yield PartEnded(number, index)
 
 
 class Completion(Struct, kw_only=True):

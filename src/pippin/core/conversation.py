@@ -170,6 +170,7 @@ class WebSearch(Struct, frozen=True, omit_defaults=True):
     allowed: tuple[str, ...] = ()  # domains that pages may be of, with theirs below them; empty: any
     blocked: tuple[str, ...] = ()
     results: int = 5  # pages of a search at most
+    location: str = ""  # where the user is, about
 
 
 class FoundPage(Struct, frozen=True):

@@ -88,6 +88,7 @@ class Embed(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     dimensions: int | None = None
     overflow: Literal["error", "truncate"] | None = None
     instruction: str | None = None
+    purposes: tuple[str, ...] = ()  # names of a prompt of the model's own, which counts where it has one
 
     def text_length(self) -> int:
         texts = sum(len(each) for each in self.inputs if isinstance(each, str))
@@ -125,17 +126,6 @@ class Rerank(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
         return _have_slow(part for document in self.documents for part in document.parts)
 
 
-class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One question to decide: which one label, a level on a scale, true or false, or which set of labels."""
-
-    name: str
-    kind: Literal["choice", "score", "bool", "noul", "multi_label"] = "choice"
-    instructions: str
-    # Labels or levels, or what each label means.
-    criteria: tuple[str, ...] | dict[str, str | None] | None = None
-    threshold: float | None = None
-
-
 class Decide(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     """Answer questions about a state by the model's own scoring (`/v1/decisions`)."""
 
@@ -143,7 +133,7 @@ class Decide(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     verb = "decide"
 
     state: str  # JSON: a text, an object or a list
-    questions: tuple[Question, ...]
+    questions: str  # JSON: an object of questions by name, in mlx-vlm's form
 
 
 class Transcribe(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):

@@ -14,7 +14,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Decided, Event
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.core.tasks import Decide, Question, Task
+from pippin.core.tasks import Decide, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.language.upstream import reading
@@ -75,9 +75,9 @@ def decision(task: Decide) -> Callable[[Decider, Call], None]:
     def run(decider: Decider, call: Call) -> None:
         from mlx_vlm.decision import predict
 
-        asked = {question.name: _as_asked(question) for question in task.questions}
+        state, questions = json.loads(task.state), json.loads(task.questions)
         try:
-            found = predict(decider.model, decider.processor, json.loads(task.state), asked)
+            found = predict(decider.model, decider.processor, state, questions)
         except REFUSALS as error:
             raise ServerError(
                 "invalid_request", f"The model cannot decide this: {error}", "questions"
@@ -86,14 +86,3 @@ def decision(task: Decide) -> Callable[[Decider, Call], None]:
         call.emit(Decided(answers=json.dumps(found["answers"], ensure_ascii=False), used_tokens=tokens))
 
     return run
-
-
-def _as_asked(question: Question) -> dict[str, Any]:
-    """The question in the form that mlx-vlm's `predict` takes."""
-    given = {
-        "type": question.kind,
-        "instructions": question.instructions,
-        "criteria": list(question.criteria) if isinstance(question.criteria, tuple) else question.criteria,
-        "threshold": question.threshold,
-    }
-    return {name: value for name, value in given.items() if value is not None}

@@ -194,7 +194,11 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         # On a CPU, MLX compiles with g++, for seconds, and loads libraries from /tmp; measured, it gains nothing.
         compiles=not on_cpu,
         slow_functions=on_cpu and facts.system == "Linux",
-        kernels=on_cpu and _wants_kernels(options),
+        # They compute in float32.
+        kernels=on_cpu
+        and options.cpu_kernels == "auto"
+        and options.dtype in ("auto", "float32")
+        and kernels_read_cache(options),
         activations=options.cpu_activations if on_cpu else "float32",
         product_costs=WITH_VNNI if facts.multiplies_int8_at_once else WITH_AVX2,
         sorts_slowly=on_cpu,
@@ -228,16 +232,9 @@ def wire_weights(facts: DeviceFacts, options: ModelOptions, weight_bytes: int) -
     )
 
 
-def _wants_kernels(options: ModelOptions) -> bool:
-    """Whether the kernels support the options: they compute in float32, and read quantised keys and values only if
-    both have the same 4 or 8 bits, scaled in groups."""
-    return (
-        options.cpu_kernels == "auto" and options.dtype in ("auto", "float32") and kernels_read_cache(options)
-    )
-
-
 def kernels_read_cache(options: ModelOptions) -> bool:
-    """Whether the kernels for CPUs can read keys and values as the options keep them."""
+    """Whether the kernels for CPUs can read keys and values as the options keep them: scaled in groups, and quantised
+    only if both have the same 4 or 8 bits."""
     keys, values = cache_bits(options)
     return keys == values and (keys is None or keys in (4, 8))
 

@@ -225,6 +225,7 @@ class EmbeddingPreparer:
         settings = read_json(folder / "config_sentence_transformers.json")
         prompts = settings.get("prompts") or {}
         self._prompts: dict[str, str] = {str(k): str(v) for k, v in prompts.items()}
+        self._by_purpose = {name.lower(): text for name, text in self._prompts.items()}
         named = settings.get("default_prompt_name")
         if named is not None and named not in self._prompts:
             raise _not_computed(spec.info.id, f"its default_prompt_name {named!r} is none of its prompts")
@@ -241,7 +242,7 @@ class EmbeddingPreparer:
             )
         if not task.inputs:
             raise ServerError("invalid_request", "input is empty; send at least one text.", "input")
-        prefix = self._prefix(task.instruction)
+        prefix = self._prefix(task)
         overflow = task.overflow or self._overflow
         sequences = gathered(
             (self._sequence(item, f"input[{i}]", prefix, overflow) for i, item in enumerate(task.inputs)),
@@ -250,11 +251,12 @@ class EmbeddingPreparer:
         tokens = sum(len(sequence.tokens) for sequence in sequences)
         return EncodingJob(id, Accepted(tokens), sequences, self._answer(task.dimensions, tokens))
 
-    def _prefix(self, instruction: str | None) -> str:
+    def _prefix(self, task: Embed) -> str:
         """The text in front of each input: the prompt of this name in the folder's list, or the instruction itself."""
-        if instruction is None:
-            return self._default_prompt
-        return self._prompts.get(instruction, instruction)
+        if task.instruction is not None:
+            return self._prompts.get(task.instruction, task.instruction)
+        named = (self._by_purpose[each] for each in task.purposes if each in self._by_purpose)
+        return next(named, self._default_prompt)
 
     def _sequence(
         self, item: str | tuple[int, ...] | Conversation, param: str, prefix: str, overflow: str

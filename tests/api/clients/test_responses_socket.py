@@ -305,6 +305,8 @@ def test_who_steers_a_response_ends_it_and_is_answered_by_the_next(talk: Talk) -
     ended = rest[-1]["response"]
     assert ended["incomplete_details"] == {"reason": "steered"}
     assert ended["output"][0]["content"][0]["text"].startswith("word")
+    usage = ended["usage"]
+    assert 0 < usage["input_tokens"] < usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     following = talk.until(*ENDS)
     assert (following[0]["type"], following[-1]["type"]) == ("response.created", "response.completed")
     done = following[-1]["response"]

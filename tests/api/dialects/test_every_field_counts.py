@@ -210,7 +210,13 @@ OWN: Final[dict[str, dict[str, Any]]] = {
         "logprobs": False,
         "web_search_options": {"search_context_size": "low"},
         "web_search_options.search_context_size": {"search_context_size": "low"},
-        "web_search_options.user_location": {"user_location": {"type": "approximate"}},
+        **{
+            f"web_search_options.user_location{path}": {"user_location": {"approximate": {"city": "Rome"}}}
+            for path in (
+                *("", ".type", ".approximate", ".approximate.type", ".approximate.city"),
+                *(".approximate.region", ".approximate.country", ".approximate.timezone"),
+            )
+        },
         "max_completion_tokens": 9,
         "messages": [{"role": "user", "content": "x"}],
         "modalities": ["text", "audio"],
@@ -298,7 +304,7 @@ OWN: Final[dict[str, dict[str, Any]]] = {
         },
         "tools": [],
         **{
-            f"generationConfig.{name}": {name: value}
+            f"generationConfig.{name}": {name.partition(".")[0]: value}
             for name, value in {
                 "audioTimestamp": True,
                 "audioTranscriptionConfig": {"diarization": True},
@@ -310,7 +316,13 @@ OWN: Final[dict[str, dict[str, Any]]] = {
                 "mediaResolution": "MEDIA_RESOLUTION_LOW",
                 "modelSelectionConfig": {"featureSelectionPreference": "BALANCED"},
                 "presencePenalty": 0.5,
-                "responseFormat": [{"text": {}}],
+                "responseFormat": [{"text": {"schema": SCHEMA}}],
+                "responseFormat.text": [{"text": {"mimeType": "APPLICATION_JSON"}}],
+                "responseFormat.text.mimeType": [{"text": {"mimeType": "application/json"}}],
+                "responseFormat.text.schema": [{"text": {"schema": SCHEMA}}],
+                "responseFormat.audio": [{"audio": {"bitRate": 9}}],
+                "responseFormat.image": [{"image": {"aspectRatio": "1:1"}}],
+                "responseFormat.video": [{"video": {"duration": "9s"}}],
                 "responseJsonSchema": SCHEMA,
                 "responseLogprobs": True,
                 "responseMimeType": "application/json",

@@ -252,7 +252,7 @@ def store_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return call
 
-    for name in ("put", "get", "delete", "holder_of"):
+    for name in ("put", "find", "delete", "transaction"):
         monkeypatch.setattr(ResponseStore, name, guarded(name))
     return asked
 
@@ -284,7 +284,7 @@ def test_the_store_is_asked_beside_the_event_loop(store_beside_the_loop: list[st
                 assert (await client.delete(f"/v1/responses/{name}")).status_code == 200
 
     asyncio.run(main())
-    assert set(store_beside_the_loop) >= {"put", "get", "delete"}
+    assert set(store_beside_the_loop) >= {"put", "find", "delete", "transaction"}
 
 
 class OnDisk(FakeService):

@@ -55,7 +55,7 @@ def socket_of(address: str) -> ClientConnection:
 
 def event(text: str, size: int = 0, **fields: Any) -> str:
     """A message of at least `size` bytes: blanks count as anything else does."""
-    return json.dumps({"type": "response.create", "model": MODEL, "input": text, **fields}).ljust(size)
+    return json.dumps({"type": "response.create", "model": MODEL, "input": text} | fields).ljust(size)
 
 
 def answered(socket: ClientConnection) -> dict[str, Any]:
@@ -110,16 +110,17 @@ def test_a_message_that_never_ends_counts_as_it_arrives(address: str) -> None:
 
 
 def test_what_a_connection_remembers_counts(address: str) -> None:
+    item = {"role": "user", "content": "Hi", "note": "x" * 120_000}
     with socket_of(address) as socket:
         last: str | None = None
         for _ in range(8):
-            socket.send(event("Hi", 120_000, store=False, previous_response_id=last))
+            socket.send(event("", store=False, previous_response_id=last, input=[item]))
             found = answered(socket)
             if found["type"] == "error":
                 break
             last = found["response"]["id"]
         assert found["type"] == "error", "eight turns of 120 kB were held in half of a MiB"
-        assert found["error"]["code"] == "previous_response_not_found"
+        assert found["error"]["code"] in ("previous_response_not_found", "overloaded")
         socket.send(event("again", store=False))
         assert answered(socket)["type"] == "response.completed"
 
@@ -127,3 +128,13 @@ def test_what_a_connection_remembers_counts(address: str) -> None:
 def test_compressed_messages_are_not_offered(address: str) -> None:
     with connect(address.replace("http", "ws") + "/v1/responses") as socket:
         assert socket.protocol.extensions == []
+
+
+def test_a_message_that_is_too_large_is_one_line_in_the_log(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket_of(address) as socket, pytest.raises(ConnectionClosed) as closed:
+        socket.send(b"x" * (65 << 20))
+        socket.recv(timeout=30)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code in (1009, 1013)

@@ -52,5 +52,6 @@ def test_what_another_server_runs_is_left_to_it(tmp_path: Path) -> None:
     with store._database.transaction() as transaction:
         transaction.execute("UPDATE running SET process = ?", (2**22 + 1,))
     assert store.take_unfinished() == [("me", "a", b"{}")]
+    store.ends("me", "a")
     assert store.take_unfinished() == []
     store.close()

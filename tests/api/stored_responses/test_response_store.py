@@ -1,6 +1,8 @@
 """The store of responses: its bounds, its owners, its file."""
 
 import contextlib
+import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,8 @@ from pippin.api.stored_responses.response_store import (
     ResponseStore,
     StoredConversation,
     StoredResponse,
-    digest,
+    bytes_of,
+    rows_of,
 )
 from pippin.core.errors import ServerError
 
@@ -40,7 +43,7 @@ def turn(name: str, previous: str | None = None, padding: int = 0) -> StoredResp
 
 def figures(store: ResponseStore) -> tuple[int, int]:
     """How many entries there are, and their bytes."""
-    entries, size = stored(store, "SELECT COUNT(*), COALESCE(SUM(LENGTH(body)), 0) FROM entries")
+    entries, size = stored(store, "SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM entries")
     return int(entries), int(size)
 
 
@@ -49,6 +52,11 @@ def stored(store: ResponseStore, question: str) -> tuple[Any, ...]:
     with store._database.transaction() as transaction:
         row: tuple[Any, ...] = transaction.execute(question).fetchone()
     return row
+
+
+def page(found: dict[str, Any]) -> list[str]:
+    """The ids of a page."""
+    return [msgspec.json.decode(item)["id"] for item in found["data"]]
 
 
 def save(history: OwnedHistory, name: str, **fields: Any) -> None:
@@ -70,11 +78,7 @@ def test_a_chain_is_read_from_its_beginning() -> None:
     save(history, "c", previous="b")
     ids = [item["id"] for item in history.items("c")]
     assert ids == [f"msg_{name}_{end}" for name in "abc" for end in ("in", "out")]
-    assert [item["id"] for item in history.input_items(history.response("b"))] == [
-        "msg_a_in",
-        "msg_a_out",
-        "msg_b_in",
-    ]
+    assert page(history.input_page("b", {"order": "asc"})) == ["msg_a_in", "msg_a_out", "msg_b_in"]
 
 
 def test_a_chain_with_a_missing_link_is_not_found() -> None:
@@ -144,7 +148,7 @@ def test_owners_know_nothing_of_each_other() -> None:
         with pytest.raises(ServerError):
             attempt()
     save(two, "a", padding=3)
-    assert one.response("a").response["output"][0]["content"] == ""
+    assert one.item("msg_a_out")["content"] == ""
 
 
 def test_items_are_found_by_their_id() -> None:
@@ -158,16 +162,12 @@ def test_items_are_found_by_their_id() -> None:
 
 def test_a_conversation_takes_what_is_new() -> None:
     history = ResponseStore().for_owner(None)
-    history.save_conversation(StoredConversation(id="conv", created_at=1, items=[{"id": "1"}]))
+    history.save_conversation(StoredConversation(id="conv", created_at=1), [{"id": "1"}])
     history.add_to_conversation("conv", [{"id": "1"}, {"id": "2"}])
     assert history.conversation("conv") == [{"id": "1"}, {"id": "2"}]
     history.add_to_conversation("gone", [{"id": "1"}])
     with pytest.raises(ServerError):
         history.conversation("gone")
-
-
-def named(name: str, conversation: StoredConversation) -> None:
-    conversation.metadata[name] = "here"
 
 
 def test_a_response_is_no_conversation() -> None:
@@ -192,15 +192,98 @@ def test_a_file_survives(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_response_that_cannot_be_read_or_stored_now_is_refused_with_when_to_try_again() -> None:
+def test_what_is_stored_is_read_on_a_full_disk_and_a_change_is_refused_with_when_to_try_again() -> None:
     database = open_memory(SCHEMA)
     history = ResponseStore(database).for_owner(None)
     save(history, "a")
+    history.save_conversation(StoredConversation(id="conv", created_at=1), [{"id": "1"}])
     database.connection.execute("PRAGMA query_only = ON")
-    for act in (partial(history.response, "a"), partial(history.delete_response, "a")):
+    assert history.response("a")["id"] == "a"
+    assert len(history.items("a")) == 2
+    assert page(history.input_page("a", {})) == ["msg_a_in"]
+    assert page(history.conversation_page("conv", {})) == ["1"]
+    for act in (
+        partial(history.delete_response, "a"),
+        partial(history.change_metadata, "conv", {}),
+        partial(history.add_items, "conv", [{"id": "2"}]),
+        partial(history.delete_item, "conv", "1"),
+    ):
         with pytest.raises(ServerError, match="cannot be read or written now") as caught:
             act()
         assert caught.value.report.status == 503
+
+
+def test_a_page_of_a_chain_goes_on_from_any_item_both_ways() -> None:
+    history = ResponseStore().for_owner("me")
+    save(history, "a")
+    save(history, "b", previous="a")
+    save(history, "c", previous="b")
+    oldest_first = ["msg_a_in", "msg_a_out", "msg_b_in", "msg_b_out", "msg_c_in"]
+    for order, ids in (("asc", oldest_first), ("desc", oldest_first[::-1])):
+        for limit in (1, 2, 5, 100):
+            for number, after in enumerate([None, *ids]):
+                query = {"order": order, "limit": str(limit)} | ({} if after is None else {"after": after})
+                found = history.input_page("c", query)
+                assert page(found) == ids[number : number + limit]
+                assert found["has_more"] == (len(ids) > number + limit)
+                assert found["last_id"] == (page(found) or [""])[-1]
+    with pytest.raises(ServerError, match="after"):  # an item of the output, which is no input
+        history.input_page("c", {"after": "msg_c_out"})
+    with pytest.raises(ServerError, match="after"):
+        history.input_page("c", {"after": "another"})
+
+
+def test_a_page_of_a_conversation_reads_no_other_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ResponseStore(megabytes=256)
+    history = store.for_owner("me")
+    history.save_conversation(StoredConversation(id="conv", created_at=1))
+    for start in range(0, 60_000, 20_000):
+        history.add_items("conv", [{"id": str(start + number), "text": "x"} for number in range(20_000)])
+    monkeypatch.setattr("pippin.api.stored_responses.response_store.from_json", pytest.fail)
+    begun = time.process_time()
+    assert page(history.conversation_page("conv", {"limit": "2", "after": "30000"})) == ["29999", "29998"]
+    assert msgspec.json.decode(history.item_of("conv", "7"))["id"] == "7"
+    assert time.process_time() - begun < 0.1
+
+
+def test_small_items_count_as_what_they_take() -> None:
+    store = ResponseStore(megabytes=256)
+    history = store.for_owner("key:" + "0" * 32)
+    items = [{"id": f"msg_{number:032x}", "role": "user", "content": "a"} for number in range(20_000)]
+    history.save_conversation(StoredConversation(id="conv", created_at=1), items)
+    [size], [pages], [of_page] = (
+        stored(store, f"PRAGMA {name}" if name.startswith("page") else name)
+        for name in ("SELECT SUM(bytes) FROM entries", "page_count", "page_size")
+    )
+    assert 0.9 < size / (pages * of_page) < 1.5
+
+
+def test_what_is_decoded_is_told_beforehand_with_the_memory_that_small_items_take() -> None:
+    told: list[int] = []
+    history = ResponseStore().for_owner("me", told.append)
+    items = [{"id": str(number), "content": [{"text": "a"}]} for number in range(1000)]
+    history.save_conversation(StoredConversation(id="conv", created_at=1), items)
+    assert not told
+    tracemalloc.start()
+    found = history.conversation("conv")
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found) == 1000
+    assert 0.7 < told[0] / held < 2
+
+
+def test_the_bytes_of_an_entry_are_those_of_its_rows_whatever_was_changed() -> None:
+    store = ResponseStore()
+    history = store.for_owner("me")
+    history.save_conversation(StoredConversation(id="conv", created_at=1), [{"id": "1"}, {"id": "ü" * 40}])
+    history.add_items("conv", [{"id": "2", "text": "x" * 1000}, {"id": "3"}])
+    history.change_metadata("conv", {"a": "b" * 100})
+    history.delete_item("conv", "2")
+    history.add_to_conversation("conv", [{"id": "3"}, {"id": "4"}])
+    head = stored(store, "SELECT LENGTH(body) FROM entries")[0]
+    rows = rows_of(history.conversation("conv"), 0)
+    wanted = bytes_of("me", "conv", head) + sum(bytes_of("me", row.id, len(row.body)) for row in rows)
+    assert figures(store) == (1, wanted)
 
 
 def test_nothing_is_kept_where_nothing_may_be() -> None:
@@ -232,6 +315,15 @@ def stores(tmp_path: Path) -> Stores:
     return Stores(tmp_path)
 
 
+def weight(owner: str, name: str, padding: int) -> int:
+    """What a turn counts."""
+    response = turn(name, padding=padding)
+    head = len(msgspec.json.encode(response.response | {"output": []}))
+    return bytes_of(owner, name, head) + sum(
+        bytes_of(owner, row.id, len(row.body)) for row in rows_of(response.items, 0)
+    )
+
+
 Step = tuple[str, str, str, int]
 KINDS = ("memory", "file")
 
@@ -251,7 +343,7 @@ KINDS = ("memory", "file")
 )
 def test_every_store_holds_what_a_list_would(stores: Stores, kind: str, steps: list[Step]) -> None:
     """The list has the entries of all owners, the least recently used first."""
-    entries, most = 4, 2000
+    entries, most = 4, 4000
     clock = Clock()
     store = ResponseStore(getattr(stores, kind)(), entries=entries, megabytes=most / 2**20, clock=clock)
     held: list[tuple[str, str, int]] = []
@@ -268,7 +360,7 @@ def test_every_store_holds_what_a_list_would(stores: Stores, kind: str, steps: l
         else:
             save(history, name, padding=padding)
             held = [each for each in held if each != known]
-            size = len(msgspec.json.encode(turn(name, padding=padding)))
+            size = weight(owner, name, padding)
             held += [(owner, name, size)] if size <= most else []
             for figure, bound in ((lambda each: 1, entries), (lambda each: each[2], most)):
                 while sum(map(figure, held)) > bound:
@@ -283,8 +375,7 @@ def test_every_store_holds_what_a_list_would(stores: Stores, kind: str, steps: l
         assert figures(store) == (len(held), sum(size for *_, size in held))
     for owner, name, _ in held:
         assert store.for_owner(owner).item(f"msg_{name}_in")["content"] == name
-        assert store.begin(owner, name, "response", 9) == b'{"respons'
-    assert stored(store, "SELECT COUNT(*) FROM items WHERE entry NOT IN (SELECT id FROM entries)") == (0,)
+    assert stored(store, "SELECT COUNT(*) FROM items WHERE entry NOT IN (SELECT key FROM entries)") == (0,)
     store.close()
 
 
@@ -299,31 +390,16 @@ def test_all_that_is_added_to_a_conversation_at_once_is_there(stores: Stores, ki
             if writer:
                 history.add_to_conversation("conv", [{"id": f"{writer}-{number}"}])
             else:
-                history.change_conversation("conv", partial(named, str(number)))
+                history.change_metadata("conv", {"number": str(number)})
 
     with ThreadPoolExecutor(5) as writers:
         list(writers.map(add, range(5)))
-    found = store.for_owner("a").stored_conversation("conv")
+    found = store.for_owner("a").conversation("conv")
     for writer in range(1, 5):
-        mine = [item["id"] for item in found.items if item["id"].startswith(f"{writer}-")]
+        mine = [item["id"] for item in found if item["id"].startswith(f"{writer}-")]
         assert mine == [f"{writer}-{number}" for number in range(20)]
-    assert len(found.items) == 80
-    assert len(found.metadata) == 20
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_entry_that_was_changed_or_deleted_meanwhile_is_not_written_over(
-    stores: Stores, kind: str
-) -> None:
-    store = ResponseStore(getattr(stores, kind)())
-    store.put("a", "conv", "conversation", b"one", [])
-    read = digest(b"one")
-    assert store.put("a", "conv", "conversation", b"two", [], read)
-    assert not store.put("a", "conv", "conversation", b"three", [], read)
-    assert store.get("a", "conv", "conversation") == b"two"
-    store.delete("a", "conv", "conversation")
-    assert not store.put("a", "conv", "conversation", b"four", [], digest(b"two"))
-    assert store.get("a", "conv", "conversation") is None
+    assert len(found) == 80
+    assert store.for_owner("a").head("conv").metadata == {"number": "19"}
 
 
 def test_an_owner_who_stores_without_end_pushes_out_nothing_but_its_own() -> None:
@@ -339,7 +415,7 @@ def test_an_owner_who_stores_without_end_pushes_out_nothing_but_its_own() -> Non
 
 
 def test_bytes_are_shared_by_owner_too() -> None:
-    store = ResponseStore(megabytes=0.02, clock=Clock())
+    store = ResponseStore(megabytes=0.025, clock=Clock())
     bob, alice = store.for_owner("bob"), store.for_owner("alice")
     save(bob, "b", padding=5000)
     for number in range(50):
@@ -350,26 +426,23 @@ def test_bytes_are_shared_by_owner_too() -> None:
 
 def test_the_head_of_a_large_conversation_is_read_without_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
     history = ResponseStore().for_owner("me")
-    items = [{"id": str(number), "type": "message", "text": "x" * 1000} for number in range(2000)]
     metadata = {"items": '","items":[', "quote": '"\\'}
-    history.save_conversation(StoredConversation(id="large", created_at=7, metadata=metadata, items=items))
-    history.save_conversation(StoredConversation(id="empty", created_at=8))
+    conversation = StoredConversation(id="large", created_at=7, metadata=metadata)
+    history.save_conversation(conversation, [{"id": str(number)} for number in range(2000)])
     with monkeypatch.context() as watched:
-        watched.setattr(ResponseStore, "get", lambda *_: pytest.fail("all of it was read"))
-        head = history.conversation_head("large")
-    assert (head.id, head.created_at, head.metadata, head.items) == ("large", 7, metadata, [])
-    assert history.conversation_head("empty").created_at == 8
+        watched.setattr(OwnedHistory, "_bodies", lambda *_: pytest.fail("items were read"))
+        assert history.head("large") == conversation
     with pytest.raises(ServerError, match="never stored"):
-        history.conversation_head("none")
+        history.head("none")
     with pytest.raises(ServerError, match="never stored"):
-        ResponseStore().for_owner("you").conversation_head("large")
+        ResponseStore().for_owner("you").head("large")
 
 
 def test_what_is_deleted_from_memory_leaves_it() -> None:
     store = ResponseStore()
     history = store.for_owner("me")
     history.save_conversation(
-        StoredConversation(id="large", created_at=1, items=[{"id": "1", "text": "x" * (20 << 20)}])
+        StoredConversation(id="large", created_at=1), [{"id": "1", "text": "x" * (20 << 20)}]
     )
     [pages] = stored(store, "PRAGMA page_count")
     history.delete_conversation("large")

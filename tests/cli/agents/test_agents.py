@@ -5,12 +5,14 @@ import os
 import subprocess
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 
-from pippin.cli.agents import Agent, Target, agents, prepare, start
-from pippin.cli.verbs.agent import lacks
+from pippin.cli.agents import Agent, agents, prepare, start, words_of
+from pippin.cli.verbs.agent import lacks, name_for
 from pippin.core.errors import ServerError
 from tests.cli.serving import Terminal, terminal
 
@@ -20,8 +22,8 @@ MODEL = "mlx-community/Some-Coder-4bit"
 KEY = "secret-key-1"
 
 
-def target(folder: Path) -> Target:
-    return Target("http://127.0.0.1:8000", MODEL, 60_000, KEY, folder)
+def target(folder: Path) -> dict[str, str]:
+    return words_of("http://127.0.0.1:8000", MODEL, 60_000, KEY, folder)
 
 
 @pytest.mark.parametrize("name", agents())
@@ -34,7 +36,7 @@ def test_every_agent_is_told_of_address_and_model_and_of_nothing_that_is_left_op
     assert MODEL in told
     assert setup.command[-2:] == ("-p", "hello {model}")
     for text in [*setup.variables.values(), *setup.files.values(), *setup.command[:-2]]:
-        assert not any(f"{{{word}}}" in text for word in target(tmp_path).words), text
+        assert not any(f"{{{word}}}" in text for word in target(tmp_path)), text
     assert all(path.is_relative_to(tmp_path) for path in setup.files)
     assert KEY not in setup.shown(KEY)
 
@@ -76,10 +78,10 @@ def test_an_agent_that_needs_a_word_to_begin_gets_it_unless_the_user_gives_some(
 
 
 def test_an_answer_leaves_room_in_the_window(tmp_path: Path) -> None:
-    small = Target("http://h", "m", 8_000, None, tmp_path)
-    assert small.words["output"] == "2000"
-    assert target(tmp_path).words["output"] == "15000"
-    assert small.words["key"] == "none"
+    small = words_of("http://h", "m", 8_000, None, tmp_path)
+    assert small["output"] == "2000"
+    assert target(tmp_path)["output"] == "15000"
+    assert small["key"] == "none"
 
 
 def test_a_model_without_tools_or_with_a_small_window_is_told() -> None:
@@ -116,22 +118,24 @@ def test_an_agent_is_started_with_its_files_and_variables_and_its_status_is_give
         start(agent, setup, {"PATH": "/nowhere"})
 
 
-def test_a_program_that_takes_anthropics_names_alone_gets_that_of_the_model(terminal: Terminal) -> None:
-    def told(*words: str) -> str:
-        done = terminal.run("agent", "claude-desktop", "--print", "--force", *words)
-        return done.stdout + done.stderr
+def served(model: str, listed: dict[str, str]) -> Any:
+    """A server that lists these names, each of a model; any other name of Anthropic's means `one`."""
 
-    for name in ("one", "two"):
-        (terminal.home / f"{name}.script.json").write_text("{}")
-    scripts = ("one.script.json", "two.script.json")
-    with terminal.serving(*scripts) as serving:
-        serving.wait_for("(two) is ready after")
-        assert '"name": "claude-opus-5"' in told("--model", "one")
-        assert "Start the server with --list-claude-names" in told("--model", "two")
-    with terminal.serving(*scripts, "--list-claude-names") as serving:
-        serving.wait_for("(two) is ready after")
-        assert '"name": "claude-opus-5"' in told("--model", "one")
-        assert '"name": "claude-sonnet-5"' in told("--model", "two")
+    def request(method: str, path: str) -> dict[str, Any]:
+        name = path.rpartition("/")[2]
+        return {"data": [{"id": each} for each in listed], "id": listed.get(name, "one")}
+
+    return SimpleNamespace(model=model, client=SimpleNamespace(request=request))
+
+
+def test_a_program_that_takes_anthropics_names_alone_gets_that_of_the_model() -> None:
+    agent, models = agents()["claude-desktop"], {"one": "one", "two": "two"}
+    assert name_for(agent, served("one", models)) == "claude-opus-5"
+    with pytest.raises(ServerError, match="Start the server with --list-claude-names"):
+        name_for(agent, served("two", models))
+    listed = models | {"claude-opus-5": "one", "claude-sonnet-5": "two"}
+    assert name_for(agent, served("two", listed)) == "claude-sonnet-5"
+    assert name_for(agents()["claude"], served("two", models)) == "two"
 
 
 def test_print_is_a_script_that_a_shell_takes(terminal: Terminal) -> None:

@@ -111,7 +111,7 @@ def test_the_state_of_a_later_request_is_cached(address: str) -> None:
 
 def test_probabilities_are_those_of_echo(address: str) -> None:
     """The prompt of a decision is that of a chat, which the documents spell; labels have several tokens."""
-    labels = ["billing", "technical support", "größer als 東京", "no idea at all"]
+    labels = ["billing", "technical support", "größer als 東京"]
     asked = {"type": "choice", "instructions": "Which team?", "criteria": dict.fromkeys(labels)}
     body = {"state": STATE, "questions": {"a": asked}}
     found = httpx.post(f"{address}/v1/systemone", json=body, timeout=600).json()
@@ -178,7 +178,11 @@ BAD_STATES: list[tuple[dict[str, Any], str]] = [
     ({"state": "x", "questions": {"a": question("choice")}}, "questions.a.criteria"),
     ({"state": "x", "questions": {"a": {"type": "noul"}}}, "questions.a.instructions"),
     ({"state": "x", "questions": {"a": question("score", criteria={"b": "c"})}}, "questions.a.criteria"),
-    ({"state": "x", "questions": {"a": question("multi_label", criteria=["b"])}}, "questions.a.type"),
+    ({"state": "x", "questions": {"a": question("multi_label")}}, "questions.a.criteria"),
+    (
+        {"state": "x", "questions": {"a": question("multi_label", criteria=list("bc")), **noul(399)}},
+        "questions",
+    ),
     ({"state": "x", "questions": {"a": question("noul", threshold=0.5)}}, "questions.a.threshold"),
     ({"state": "x", "questions": noul(), "assets": {"<y>": {"data_base64": "aGk="}}}, "assets.<y>"),
     ({"state": "<y>", "questions": noul(), "assets": {"<y>": {"part": "z"}}}, "assets.<y>.part"),
@@ -231,6 +235,22 @@ def test_the_form_of_the_body_decides_the_form_of_the_answer(scripted: str) -> N
         timeout=60,
     )
     assert typesafe.json()["answers"]["0"] == {"type": "noul", "noul": 0.5}
+
+
+def test_labels_that_may_go_together_are_each_asked_by_itself(scripted: str) -> None:
+    asked = {"type": "multi_label", "instructions": "?", "criteria": {"bill": "money", "bug": None}}
+    body = {"state": "yes", "questions": {"a": asked, "b": {**asked, "threshold": 0.9}, **noul()}}
+    vlm = httpx.post(f"{scripted}/v1/decisions", json=body, timeout=60).json()["answers"]
+    chances = {"bill": 0.5, "bug": 0.5}
+    assert vlm["a"] == {
+        "type": "multi_label",
+        "value": ["bill", "bug"],
+        "probabilities": chances,
+        "metadata": {},
+    }
+    assert (vlm["b"]["value"], vlm["0"]["probability"]) == ([], 0.5)
+    typesafe = httpx.post(f"{scripted}/v1/systemone", json=body, timeout=60).json()["answers"]["a"]
+    assert typesafe == {"type": "multi_label", "multi_label": ["bill", "bug"], "probabilities": chances}
 
 
 def test_a_string_and_a_boolean_that_are_written_alike_are_two_choices(scripted: str) -> None:

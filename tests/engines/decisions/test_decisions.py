@@ -13,19 +13,19 @@ from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.events import Decided, Failed
 from pippin.core.models import WorkerSpec
-from pippin.core.tasks import Decide, Embed, Question
+from pippin.core.tasks import Decide, Embed
 from pippin.engines import decisions
 from pippin.engines.blocking import BlockingEngine
 from tests.engines.driving import no_progress, run
 from tests.engines.language.vision.any_family import Family, write_tokenizer
 from tests.running_server import running_server
 
-QUESTIONS = (
-    Question(name="mood", instructions="Which mood?", criteria=("happy", "angry")),
-    Question(name="why", instructions="What about?", criteria={"bill": "money", "other": None}),
-    Question(name="urgent", kind="bool", instructions="Is it urgent?"),
-    Question(name="anger", kind="score", instructions="How angry?", criteria=("not", "a little", "very")),
-)
+QUESTIONS: dict[str, Any] = {
+    "mood": {"instructions": "Which mood?", "criteria": ["happy", "angry"]},
+    "why": {"instructions": "What about?", "criteria": {"bill": "money", "other": None}},
+    "urgent": {"type": "bool", "instructions": "Is it urgent?"},
+    "anger": {"type": "score", "instructions": "How angry?", "criteria": ["not", "a little", "very"]},
+}
 STATES: tuple[Any, ...] = ("Another wrong invoice! Call me.", {"subject": "invoice", "lines": ["wrong", 2]})
 
 
@@ -86,16 +86,10 @@ def test_answers_are_those_of_mlx_vlm(
     from mlx_vlm.decision import predict
     from mlx_vlm.utils import load
 
-    found = decided(spec, engine, Decide(state=json.dumps(state), questions=QUESTIONS))
+    found = decided(spec, engine, Decide(state=json.dumps(state), questions=json.dumps(QUESTIONS)))
     assert isinstance(found, Decided)
     model, processor = load(spec.info.path)
-    asked = {
-        "mood": {"instructions": "Which mood?", "criteria": ["happy", "angry"]},
-        "why": {"instructions": "What about?", "criteria": {"bill": "money", "other": None}},
-        "urgent": {"type": "bool", "instructions": "Is it urgent?"},
-        "anger": {"type": "score", "instructions": "How angry?", "criteria": ["not", "a little", "very"]},
-    }
-    expected = predict(model, processor, state, asked)
+    expected = predict(model, processor, state, QUESTIONS)
     assert json.loads(found.answers) == json.loads(json.dumps(expected["answers"]))
     assert found.used_tokens == expected["usage"]["input_tokens"] > 0
 
@@ -103,15 +97,16 @@ def test_answers_are_those_of_mlx_vlm(
 @pytest.mark.parametrize(
     ("question", "told"),
     [
-        (Question(name="a", instructions="?", criteria=("one",)), "at least 2 criteria"),
-        (Question(name="a", kind="multi_label", instructions="?", criteria=("x",)), "does not support"),
-        (Question(name="a", instructions="?", criteria=("x", "x")), "unique"),
+        ({"criteria": ["one"]}, "at least 2 criteria"),
+        ({"type": "multi_label", "criteria": ["x"]}, "does not support"),
+        ({"criteria": ["x", "x"]}, "unique"),
     ],
 )
 def test_questions_that_the_model_cannot_read_are_refused(
-    spec: WorkerSpec, engine: BlockingEngine[decisions.Decider], question: Question, told: str
+    spec: WorkerSpec, engine: BlockingEngine[decisions.Decider], question: dict[str, Any], told: str
 ) -> None:
-    found = decided(spec, engine, Decide(state='"x"', questions=(question,)))
+    questions = json.dumps({"a": {"instructions": "?", **question}})
+    found = decided(spec, engine, Decide(state='"x"', questions=questions))
     assert isinstance(found, Failed)
     assert (found.error.kind, found.error.param) == ("invalid_request", "questions")
     assert told in found.error.message

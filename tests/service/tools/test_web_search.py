@@ -1,5 +1,6 @@
 """Searches of the web that Pippin makes for a model, as the clients of Anthropic and OpenAI see them."""
 
+import asyncio
 import json
 import sys
 import threading
@@ -14,7 +15,15 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
-from pippin.service.tools.web_search import pages_in
+from pippin.api.dialects.base import DecodeContext
+from pippin.api.dialects.chat import dialect as chat
+from pippin.api.dialects.messages import dialect as messages
+from pippin.api.dialects.responses import dialect as responses
+from pippin.config.mcp_file import McpSettings
+from pippin.core.conversation import FoundPage, Inline
+from pippin.core.errors import ServerError
+from pippin.mcp.tools import ToolServers
+from pippin.service.tools.web_search import WebSearcher, pages_in
 from tests.api.live_server import MODEL, live_server
 from tests.clients import anthropic_of, openai_of
 from tests.mcp import search_server
@@ -122,6 +131,15 @@ def test_domains_that_are_not_wanted_are_left_out(anthropic: Anthropic) -> None:
         assert [page.title for page in found.content] == ["Pippin"]
 
 
+def test_a_second_search_in_one_request_is_refused_by_name(address: str) -> None:
+    asked = {"model": MODEL, "max_tokens": 9, "messages": ASKED, "tools": [SEARCH, SEARCH | {"max_uses": 1}]}
+    two = [{"type": "web_search"}, {"type": "web_search_preview"}]
+    for path, body in (("messages", asked), ("responses", {"model": MODEL, "input": "Hi", "tools": two})):
+        reply = httpx.post(f"{address}/v1/{path}", json=body, timeout=30)
+        assert reply.status_code == 400
+        assert "tools[1].type" in reply.json()["error"]["message"]
+
+
 def test_responses_show_a_call_and_cite(openai: OpenAI) -> None:
     answer = openai.responses.create(
         model=MODEL,
@@ -215,6 +233,50 @@ def test_a_tool_of_an_mcp_server_searches(tmp_path: Path) -> None:
             time.sleep(0.05)
         answer = client.responses.create(model=MODEL, input="What is pippin?", tools=[{"type": "web_search"}])
         assert answer.output_text == CITED
+
+
+@pytest.mark.parametrize("form", ["chat", "messages", "responses"])
+def test_where_the_user_is_stands_in_the_tool(form: str) -> None:
+    place = {"type": "approximate", "city": "Rome", "country": "IT"}
+    dialect, body = {
+        "chat": (chat.dialect, {"messages": ASKED}),
+        "messages": (messages.dialect, {"messages": ASKED, "max_tokens": 9}),
+        "responses": (responses.dialect, {"input": "Hi"}),
+    }[form]
+    given: dict[str, Any] = {"tools": [{"type": "web_search_20250305", "user_location": place}]}
+    if form == "chat":
+        given = {"web_search_options": {"user_location": {"type": "approximate", "approximate": place}}}
+    asked = json.dumps({"model": "m", **body, **given}).encode()
+    [request] = dialect.decode(asked, DecodeContext(searches=True)).requests
+    assert request.web_search is not None
+    offered = WebSearcher(None, ToolServers(McpSettings()), fetch_nothing).tool(request.web_search)
+    assert "Rome, IT" in offered.remote.description
+
+
+async def fetch_nothing(url: str, param: str) -> Inline:
+    raise ServerError("invalid_request", f"{param} is not there.")
+
+
+def test_a_page_without_a_text_is_fetched_by_the_rules_for_media() -> None:
+    asked: list[str] = []
+
+    async def fetch(url: str, param: str) -> Inline:
+        asked.append(url)
+        if url.endswith("private"):
+            raise ServerError("invalid_request", "The page is on a private network.")
+        return Inline(
+            b"<title>No</title><script>if (a<b) no</script><p>Fish &amp; chips" + b" x" * 5000, "text/html"
+        )
+
+    searcher = WebSearcher(None, ToolServers(McpSettings()), fetch)
+    pages = [FoundPage(f"https://a.example/{name}", name, text) for name, text in PAGES.items()]
+    read = [asyncio.run(searcher.read(page)) for page in pages]
+    assert asked == ["https://a.example/bare", "https://a.example/private"]
+    assert [page.text[:12] for page in read] == ["told", "Fish & chips", ""]
+    assert len(read[1].text) == 2000
+
+
+PAGES = {"told": "told", "bare": "", "private": ""}
 
 
 @pytest.mark.parametrize(

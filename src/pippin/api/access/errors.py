@@ -35,10 +35,13 @@ _CLIENTS_WORDS = re.compile(
 GONE: Final = {
     "/generate": "mlx_vlm.server had it before its version 0.3: use /v1/chat/completions.",
     "/tokenizer_info": "/tokenize and /apply-template show what the tokenizer does.",
+    "/lmstudio-greeting": "LM Studio's own protocol is not spoken; use /v1, as an OpenAI client does, or /api/v0.",
     "/api/v1/models": "GET /api/v0/models or /v1/models lists the models.",
     "/api/v1/models/load": "use POST /v1/models/load.",
     "/api/v1/models/unload": "use POST /v1/models/unload.",
     "/api/v1/chat": "use /v1/responses, which keeps conversations, or /api/v0/chat/completions.",
+    "/v1beta/decisions": "use /v1/systemone, whose questions are alike, or /v1/decisions.",
+    "/v1beta/cachedContents": "the prefix cache keeps every prompt; send all of `contents`.",
     "/v1/messages/batches": "send such requests to /v1/batches, each to /v1/chat/completions.",
 }
 """What to use instead of addresses that other APIs have, or that the replaced servers had once."""

@@ -17,7 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pippin import __version__
 from pippin.api.access.keys import Key
-from pippin.core.models import ModelInfo
+from pippin.config.options.server import ModelEntry
+from pippin.core.models import ModelInfo, ModelState
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class Exchange:
     cache_salt: str = ""  # keeps the caller's prefix cache apart from those of others; empty if it is shared
     polls: bool = False
     """Whether this is a probe, or a page of this server reads: logged at level DEBUG where it is answered."""
-    background: bool = False  # a line of a batch: yields to all others, and is not counted against limits
+    background: bool = False  # a line of a batch: yields to all others
     anonymous: bool = False  # keys are required and none was shown: reveal as little as possible
     status: int | None = None
     gone: bool = False  # the client hung up before the answer was complete
@@ -71,9 +72,13 @@ class Exchange:
         """Whether the caller may know of a running request of `owner`. Callers without a key can't be told apart."""
         return self.manages or (self.key is not None and self.owner == owner)
 
-    def opens(self, info: ModelInfo) -> bool:
+    def opens(self, model: ModelInfo | ModelState) -> bool:
         """Whether the caller may use a model, and so learn of it."""
-        return self.key is None or self.key.rights.allows_model((info.id,), info.kind)
+        return self.key is None or self.key.rights.allows_model((model.id,), model.kind)
+
+    def opens_entry(self, entry: ModelEntry) -> bool:
+        """The same of a model that the operator named."""
+        return self.key is None or self.key.rights.allows_model((entry.called,), entry.kind)
 
     @property
     def elapsed(self) -> float:

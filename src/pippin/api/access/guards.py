@@ -37,6 +37,8 @@ PAGE: Final = "/page/"
 GOING_AWAY: Final = 1001
 """The close code of a WebSocket when the server stops (RFC 6455, section 7.4.1)."""
 METRICS_PATHS: Final = frozenset({"/metrics", "/v1/metrics"})
+READS: Final = frozenset({"GET", "HEAD", "DELETE"})
+"""Methods of requests without a body, which are counted when they come; others are when their body is read."""
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
 EXECUTE_TOOL: Final = "/mcp/execute"
@@ -45,6 +47,10 @@ MANAGED: Final = (
     *("/api/pull", "/api/delete", "/api/copy", "/api/create", "/api/push"),
 )
 """Paths below which every request that changes something is management."""
+STORED: Final = ("/responses", "/conversations", "/files", "/batches")
+"""Paths below which what is stored is read: each read counts as a request."""
+READ: Final = 0.05
+"""What any other read counts, of a request: pages and monitors look every second."""
 KEY_PROTOCOL: Final = "openai-insecure-api-key."
 """Prefix of a key among the subprotocols of a WebSocket, where OpenAI's clients put it in browsers."""
 NO_KEY: Final = (
@@ -132,9 +138,12 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """Stands in front of the router, and judges by the same path that the router will see."""
 
-    def __init__(self, app: ASGIApp, options: ServerOptions, keys: KeysInForce, errors: Errors) -> None:
+    def __init__(
+        self, app: ASGIApp, options: ServerOptions, keys: KeysInForce, limits: "Limits", errors: Errors
+    ) -> None:
         self._app = app
         self._keys = keys
+        self._limits = limits
         self._policy = policy_of(options, keys.ring)
         self._errors = errors
 
@@ -164,6 +173,8 @@ class Guard:
         self._note_rights(exchange)
         if is_management(path, method):
             self._check_management(headers, exchange, path)
+        if scope["type"] == "http" and method in READS and not self._is_harmless(path):
+            self._limits.count(exchange, 1 if any(is_within(path, each) for each in STORED) else READ)
 
     def _note_rights(self, exchange: Exchange) -> None:
         """Decide what the caller may do beside using models: once, here, for every route."""
@@ -468,22 +479,27 @@ class Limits:
         A request beyond the limit of concurrent requests is refused here, before its body is read.
         """
         self._check_place()
-        if exchange.background:
-            return
-        allowance = self._allowance_of(exchange)
-        now = self._clock()
-        if allowance.requests:
-            draw = Draw("requests", exchange.account, allowance.requests, now, 1, least=1)
-            bucket, taken = self._buckets.take(draw)
-            _report(exchange, "requests", bucket)
-            if not taken:
-                raise _exceeded("requests", allowance.requests, bucket.until(1))
-        if allowance.tokens:
+        self.count(exchange)
+        if tokens := self._allowance_of(exchange).tokens:
             # How many tokens are used is known only at the end.
-            bucket, _ = self._buckets.take(Draw("tokens", exchange.account, allowance.tokens, now, 0))
+            draw = Draw("tokens", exchange.account, tokens, self._clock(), 0)
+            bucket, _ = self._buckets.take(draw)
             _report(exchange, "tokens", bucket)
-            if bucket.level <= 0:
-                raise _exceeded("tokens", allowance.tokens, bucket.until(1))
+            least = tokens / 2 if exchange.background else 0
+            if bucket.level <= least:
+                raise _exceeded("tokens", tokens, bucket.until(least + 1))
+
+    def count(self, exchange: Exchange, cost: float = 1) -> None:
+        """Count what is no request to a model. A line of a batch leaves half of its owner's limit to other requests.
+        Raises `ServerError`."""
+        if not (requests := self._allowance_of(exchange).requests):
+            return
+        least = cost + ((requests - 1) / 2 if exchange.background else 0)
+        draw = Draw("requests", exchange.account, requests, self._clock(), cost, least)
+        bucket, taken = self._buckets.take(draw)
+        _report(exchange, "requests", bucket)
+        if not taken:
+            raise _exceeded("requests", requests, bucket.until(least))
 
     def standing(self, key: Key) -> dict[What, tuple[int, int]]:
         """The size per minute of each limit of a key, and how much is left; kinds without a limit are left out."""
@@ -508,8 +524,6 @@ class Limits:
     def leave(self, exchange: Exchange, tokens: int) -> None:
         """Stop counting a request as running, and charge its caller for its tokens."""
         self._running -= 1
-        if exchange.background:
-            return
         allowance = self._allowance_of(exchange)
         if allowance.tokens:
             self._buckets.take(Draw("tokens", exchange.account, allowance.tokens, self._clock(), tokens))

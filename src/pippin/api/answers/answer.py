@@ -269,12 +269,6 @@ class Answer:
         [events] = await self._gathered()
         return events
 
-    async def batches(self) -> AsyncIterator[list[Event]]:
-        """The events of a single run of any kind as they come. Raises `ServerError` if it fails."""
-        await self.started()
-        async for _, events in self._batches():
-            yield events
-
     async def pieces(self) -> AsyncIterator[bytes]:
         """The encoded stream, with a keep-alive after some seconds without a byte."""
         encoder: StreamEncoder = self.operation.encoder

@@ -368,15 +368,13 @@ def _within_rights(wanted: GenerationRequest, exchange: Exchange) -> GenerationR
 
 def _salted(wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> GenerationRequest:
     """The request with a salt that separates the prefix caches of tenants, and of keys if each has its own."""
-    salts = [headers.get("x-apc-tenant") or headers.get("x-tenant-id") or ""]
-    if exchange.cache_salt:
-        salts.append(exchange.cache_salt)
-    if not any(salts):
+    tenant = headers.get("x-apc-tenant") or headers.get("x-tenant-id") or ""
+    parts = (wanted.cache_salt or "", tenant, exchange.cache_salt)
+    if not any(parts):
         return wanted
-    joined = "\0".join([wanted.cache_salt or "", *salts])
-    return msgspec.structs.replace(
-        wanted, cache_salt=hashlib.blake2s(joined.encode(), digest_size=16).hexdigest()
-    )
+    # As JSON, so that no part can be taken for the others; a salt alone is hashed too, or it could be another's hash.
+    salt = hashlib.blake2s(msgspec.json.encode(parts), digest_size=16).hexdigest()
+    return msgspec.structs.replace(wanted, cache_salt=salt)
 
 
 def mcp_servers_of(headers: Headers) -> list[str]:

@@ -14,7 +14,7 @@ from pippin.api.access.guards import check_endpoint
 from pippin.api.access.keys import Key, KeysInForce, salts_by_owner
 from pippin.api.answers.answer import RunningAnswers
 from pippin.api.batches.openai import request_of
-from pippin.api.batches.runner import BatchRunner, Reply, refused
+from pippin.api.batches.runner import CAME_TO_NOTHING, LONGEST_WAIT, BatchRunner, Reply, refused
 from pippin.api.batches.store import Batch, BatchStore, Folder
 from pippin.api.stored_responses.response_store import ResponseStore
 from pippin.config.environment import home
@@ -78,11 +78,16 @@ class Batches:
     async def _begin_again(self, owner: str, id: str, body: bytes) -> None:
         assert self._keys is not None
         assert self._app is not None
-        key = self._keys.ring.of_owner(owner)
-        if owner and key is None:
-            return
+        assert self._responses is not None
         salted = salts_by_owner(self._options, self._keys.ring)
-        await post(self._app, "/v1/responses", body, key=key, owner=owner, salted=salted, id=id)
+        reply = refused(WITHDRAWN)
+        while (key := self._keys.ring.of_owner(owner)) is not None or not owner:
+            reply = await post(self._app, "/v1/responses", body, key=key, owner=owner, salted=salted, id=id)
+            if reply.status not in CAME_TO_NOTHING:
+                break
+            await asyncio.sleep(LONGEST_WAIT)
+        if reply.status >= 400:
+            await asyncio.to_thread(self._responses.ends, owner, id)
 
     async def _ask(self, batch: Batch, text: bytes) -> Reply:
         assert self._keys is not None
@@ -113,7 +118,7 @@ async def post(
     """Send a request to the server itself, as a client would, with the rights of a batch's owner.
 
     It goes to the routes without the guards in front of them, whose checks were made for the batch, at the lowest
-    priority, and does not count against the owner's limits. `id`: of the answer, if it has one already.
+    priority. `id`: of the answer, if it has one already.
     """
     exchange = Exchange(
         id=id or uuid4().hex,

@@ -361,7 +361,3 @@ def _refused(batch: Batch, error: ServerError | OSError) -> Reply:
         return refused(error.report)
     message = f"The file {batch.input_file} of the batch cannot be read: {error.strerror}."
     return refused(ErrorReport(kind="not_found", message=message))
-
-
-def new_id(prefix: str) -> str:
-    return prefix + uuid4().hex

@@ -7,6 +7,7 @@ the client is connected. Reading or encoding a large body does not block the eve
 
 import asyncio
 import sys
+import threading
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -27,6 +28,7 @@ else:
     from backports import zstd
 
 LARGE: Final = 64 << 10  # bytes; reading or encoding that many takes a few milliseconds at worst
+OBJECT_BYTES: Final = 256  # of an object or a list once decoded, beside what is in it
 TOKEN_BYTES: Final = 200  # of a token with its log probability, once encoded
 ITEM_BYTES: Final = 50  # of a list item, beside its text
 
@@ -49,6 +51,13 @@ class LargeWork:
             return work(*arguments)
         async with self._turn:
             return await asyncio.to_thread(work, *arguments)
+
+
+def decoded_bytes(body: bytes) -> int:
+    """The approximate size of what a body of JSON holds, once decoded. Counted in slices: other threads run between."""
+    starts = range(0, len(body), MIB)
+    objects = sum(body.count(sign, start, start + MIB) for start in starts for sign in (b"{", b"["))
+    return len(body) + OBJECT_BYTES * objects
 
 
 def drawn_bytes(events: Iterable[Event]) -> int:
@@ -83,9 +92,14 @@ SLOWEST: Final = 4 << 10
 
 
 async def read_json_body(request: Request, limit_mb: float, idle_seconds: float) -> bytes:
-    """The bytes of a JSON body, without a byte-order mark. Raises `ServerError` before more than the limit is held."""
+    """The bytes of a JSON body, without a byte-order mark. Raises `ServerError` before more than the limit is held, or
+    there is no room for what it is decoded to."""
     check_json(request.headers, request.scope["path"])
     body = await read_body(request, limit_mb, idle_seconds)
+    size = decoded_bytes(body) if len(body) <= LARGE else await asyncio.to_thread(decoded_bytes, body)
+    held: HeldBytes | None = request.scope.get(HELD)
+    if held is not None and not held.take(size - len(body)):
+        raise no_room()
     return body.removeprefix(BYTE_ORDER_MARK)
 
 
@@ -259,16 +273,18 @@ class HeldBytes:
 
     def take(self, size: int) -> bool:
         """Hold `size` more bytes; False if there is no room for them."""
-        if not self._memory.take(self._caller, size):
-            return False
-        self.size += size
-        return True
+        with self._memory.lock:
+            if not self._memory.take(self._caller, size):
+                return False
+            self.size += size
+            return True
 
     def free(self, size: int) -> None:
         """Release `size` bytes, or all if fewer are held."""
-        size = min(size, self.size)
-        self.size -= size
-        self._memory.free(self._caller, size)
+        with self._memory.lock:
+            size = min(size, self.size)
+            self.size -= size
+            self._memory.free(self._caller, size)
 
 
 HELD: Final = "pippin.held"
@@ -293,6 +309,7 @@ class BodyMemory:
         self._limit = max(LEAST_MEMORY, LARGEST_BODIES * largest)
         self.taken = 0
         self._of_callers: dict[str, int] = {}
+        self.lock = threading.Lock()  # stored items are counted on threads
 
     def take(self, caller: str, size: int) -> bool:
         """Count `size` more bytes for a caller; False if there is no room for them."""

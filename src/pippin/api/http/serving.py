@@ -77,7 +77,7 @@ class BoundedWebSocket(asyncio.Protocol):
         self._take = self._on_stop = None  # these callbacks refer to this object
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
+        if self._refused or self._transport.is_closing():
             return
         if self._take is None:
             self._early += len(data)
@@ -194,7 +194,6 @@ class Uvicorn(uvicorn.Server):
         await self._emptied(LAST_WORDS)
         if late := list(self.server_state.tasks):
             log.warning("%d requests did not end in time; they are refused, or cut off.", len(late))
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it would log a traceback for each
             for task in late:
                 task.cancel()
             await self._emptied(LAST_WORDS)

@@ -1,4 +1,4 @@
-"""Bodies and replies of `/v1/systemone` and `/v1/decisions`: TypeSafe's and mlx-vlm's form, which has a `state`, and
+"""Bodies and replies of `/v1/systemone` and `/v1/decisions`: TypeSafe's and mlx-vlm's form, which has a `state`,
 OpenAI's, which has an `input`.
 
 A decision model answers by its own scoring (`Decide`). A language model scores the labels of each question as answers
@@ -7,10 +7,13 @@ to it, and their probabilities are normalised over the question's labels.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from pippin.api.dialects.responses.dialect import NoHistory, items_of
 from pippin.api.dialects.responses.items import ItemsReader, parts_of
@@ -21,7 +24,7 @@ from pippin.core.conversation import Image, Inline, Message, Part, Text
 from pippin.core.decoding import from_json
 from pippin.core.events import Decided, Usage
 from pippin.core.requests import Decision, GenerationRequest, Thinking
-from pippin.core.tasks import Decide, Question
+from pippin.core.tasks import Decide
 
 MOST_QUESTIONS: Final = 400
 MOST_CRITERIA: Final = 255
@@ -157,10 +160,6 @@ class DecisionReply(Struct, kw_only=True):
     usage: DecisionUsage
 
 
-Labels = dict[str, Any]
-"""The labels of a question, and what each means: a text, JSON, or None where the label says all."""
-
-
 # What a decision model is asked
 
 
@@ -168,25 +167,12 @@ def task_of(fields: DecisionRequest) -> Decide:
     """Raises `ServerError` for what only language models take."""
     if fields.assets:
         raise unsupported("assets", "decision models are asked about text; name a language model that sees.")
-    questions = []
     for name, asked in fields.questions.items():
-        at = f"questions.{name}"
-        if asked.type == "box":
-            raise unsupported(f"{at}.type", REFUSED["box"])
+        asked_of(asked, name)
         if asked.instructions is None:
-            raise invalid(f"{at}.instructions", "is required by decision models.")
-        if asked.type in ("choice", "score", "multi_label") and not asked.criteria:
-            raise invalid(f"{at}.criteria", f"is required for a {asked.type}.")
-        criteria: Any = asked.criteria
-        if isinstance(criteria, dict):
-            criteria = {label: each and told(each) for label, each in criteria.items()}
-        elif criteria is not None:
-            criteria = tuple(map(told, criteria))
-        said, threshold = told(asked.instructions), asked.threshold
-        questions.append(
-            Question(name=name, kind=asked.type, instructions=said, criteria=criteria, threshold=threshold)
-        )
-    return Decide(state=json.dumps(fields.state, ensure_ascii=False), questions=tuple(questions))
+            raise invalid(f"questions.{name}.instructions", "is required by decision models.")
+    state, questions = (msgspec.json.encode(each).decode() for each in (fields.state, fields.questions))
+    return Decide(state=state, questions=questions)
 
 
 def decided_answers(fields: DecisionRequest, found: Decided, *, as_typesafe: bool) -> dict[str, Any]:
@@ -197,7 +183,7 @@ def decided_answers(fields: DecisionRequest, found: Decided, *, as_typesafe: boo
     yes = {name: answer.get("probability", 0.0) for name, answer in answers.items()}
     return {
         name: typed_answer(
-            fields.questions[name],
+            asked_of(fields.questions[name], name),
             list(answer.get("probabilities", {0: yes[name], 1: 1 - yes[name]}).values()),
         )
         for name, answer in answers.items()
@@ -207,45 +193,72 @@ def decided_answers(fields: DecisionRequest, found: Decided, *, as_typesafe: boo
 # What a language model is asked
 
 
-def request_of(fields: DecisionRequest, files: Mapping[str, bytes]) -> GenerationRequest:
+@dataclass(frozen=True)
+class Asked:
+    """A question, in whatever form it came, and its labels, each with what it means: a text, JSON, or None where the
+    label says all."""
+
+    kind: Literal["choice", "score", "noul", "multi_label"]
+    said: str
+    labels: dict[str, Any]
+    threshold: float = 0.5  # of `multi_label`
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """What is scored: the labels against each other, or yes against no for each label that may go with others."""
+        lines = [self.said.strip()] if self.said.strip() else []
+        shown = [f"{label}: {told(each)}" if each else label for label, each in self.labels.items()]
+        if self.kind == "multi_label":
+            return [Decision("\n".join([*lines, f"Does it apply? {each}"]), tuple(YES_NO)) for each in shown]
+        if any(self.labels.values()):
+            lines += shown
+        elif self.labels != YES_NO:
+            lines.append(f"Labels: {', '.join(self.labels)}")
+        return [Decision("\n".join(lines), tuple(self.labels))]
+
+    def chances(self, scored: Iterator[Sequence[float]]) -> list[float]:
+        """The probability of each label. Those of labels that exclude each other add up to 1. `scored` gives the log
+        probabilities of the next decisions."""
+        found = [chances_of(next(scored)) for _ in self.decisions]
+        return [yes for yes, _ in found] if self.kind == "multi_label" else found[0]
+
+
+def about_state(fields: DecisionRequest, files: Mapping[str, bytes]) -> tuple[GenerationRequest, list[Asked]]:
     """The request to score the labels of all questions. `files` are the parts of a form. Raises `ServerError`."""
-    decisions = []
     for name, asked in fields.questions.items():
-        at = f"questions.{name}"
         given = json.dumps([asked.instructions, asked.criteria], ensure_ascii=False)
         if placeholder := next((each for each in fields.assets or () if written(each) in given), None):
-            raise unsupported(at, f"{placeholder!r} stands for a picture; put it into `state`.")
-        decisions.append(_decision(told(asked.instructions or ""), _labels(asked, at), at))
-    return _scoring(fields.model, (Message("user", _state_parts(fields, files)),), decisions, "state")
+            raise unsupported(
+                f"questions.{name}", f"{placeholder!r} stands for a picture; put it into `state`."
+            )
+    found = [asked_of(asked, name) for name, asked in fields.questions.items()]
+    message = Message("user", _state_parts(fields, files))
+    return _scoring(fields.model, [message], found, "state"), found
 
 
-def openai_request(fields: OpenAIDecisionRequest) -> GenerationRequest:
+def about_input(fields: OpenAIDecisionRequest) -> tuple[GenerationRequest, list[Asked]]:
     """The same in OpenAI's form."""
-    decisions = []
-    for number, asked in enumerate(fields.questions):
-        at = f"questions[{number}]"
-        parts, _ = parts_of(asked.instructions, f"{at}.instructions")
-        texts = [part.text for part in parts if isinstance(part, Text)]
-        if len(texts) < len(parts):
-            raise unsupported(f"{at}.instructions", "pictures belong into `input`.")
-        decisions.append(_decision("\n".join(texts), _listed_labels(asked, at), at))
+    found = [_listed(asked, f"questions[{number}]") for number, asked in enumerate(fields.questions)]
     reader = ItemsReader(NoHistory().item, complete=True)
     reader.read(items_of(fields.input))
     if reader.skipped or reader.tools:
         raise unsupported("input", "only messages, calls of tools and their outputs can be decided about.")
     if not reader.messages:
         raise invalid("input", "must not be empty.")
-    return _scoring(fields.model, tuple(reader.messages), decisions, "input")
+    return _scoring(fields.model, reader.messages, found, "input"), found
 
 
 def _scoring(
-    model: str, messages: tuple[Message, ...], decisions: Sequence[Decision], field: str
+    model: str, messages: Sequence[Message], asked: Sequence[Asked], field: str
 ) -> GenerationRequest:
     """`field`: the body's name for the messages."""
+    decisions = tuple(decision for each in asked for decision in each.decisions)
+    if len(decisions) > MOST_QUESTIONS:
+        raise invalid("questions", f"must be at most {MOST_QUESTIONS}; each label of a `multi_label` is one.")
     return GenerationRequest(
         model=model,
         messages=(Message("system", (Text(SYSTEM),)), *messages),
-        decisions=tuple(decisions),
+        decisions=decisions,
         max_tokens=0,
         thinking=Thinking(enabled=False),
         overflow="error",
@@ -262,46 +275,43 @@ def written(name: str) -> str:
     return json.dumps(name, ensure_ascii=False)[1:-1]
 
 
-def _decision(said: str, labels: Labels, at: str) -> Decision:
-    lines = [said.strip()] if said.strip() else []
-    if any(labels.values()):
-        lines += [f"{label}: {told(each)}" if each else label for label, each in labels.items()]
-    elif labels != YES_NO:
-        lines.append(f"Labels: {', '.join(labels)}")
-    if not lines:
-        raise invalid(f"{at}.instructions", "is required.")
-    return Decision("\n".join(lines), tuple(labels))
-
-
-def _labels(asked: QuestionFields, at: str) -> Labels:
-    if asked.threshold is not None:
+def asked_of(asked: QuestionFields, name: str) -> Asked:
+    """Raises `ServerError` for a question without what its type needs."""
+    at, said = f"questions.{name}", told(asked.instructions or "")
+    if asked.threshold is not None and asked.type != "multi_label":
         raise unsupported(f"{at}.threshold", "it belongs to `multi_label`.")
     match asked.type, asked.criteria:
-        case "choice", dict(criteria) if criteria:
-            return criteria
-        case "choice", tuple(labels) if labels and all(isinstance(each, str) and each for each in labels):
-            return dict.fromkeys(map(told, labels))
+        case ("choice" | "multi_label") as kind, dict(criteria) if criteria:
+            return Asked(kind, said, criteria, 0.5 if asked.threshold is None else asked.threshold)
+        case (("choice" | "multi_label"), tuple(labels)) if labels and all(
+            isinstance(each, str) and each for each in labels
+        ):
+            return asked_of(replace(asked, criteria=dict.fromkeys(map(told, labels))), name)
         case "score", tuple(levels) if levels:
-            return {str(number): each for number, each in enumerate(levels)}
-        case "noul" | "bool", None:
-            return YES_NO
-        case "noul" | "bool", dict(criteria) if criteria.keys() <= {"true", "false"}:
-            return {"yes": criteria.get("true"), "no": criteria.get("false")}
-        case ("multi_label" | "box") as kind, _:
-            raise unsupported(f"{at}.type", REFUSED[kind])
+            return Asked("score", said, {str(number): each for number, each in enumerate(levels)})
+        case (("noul" | "bool"), None):
+            return _yes_or_no(said, {}, at)
+        case (("noul" | "bool"), dict(criteria)) if criteria.keys() <= {"true", "false"}:
+            return _yes_or_no(said, criteria, at)
+        case "box", _:
+            raise unsupported(f"{at}.type", NO_BOX)
         case kind, _:
             raise invalid(f"{at}.criteria", CRITERIA[kind])
 
 
-REFUSED: Final = {
-    "box": "places in pictures are not looked for here; ask a `choice` about where something is.",
-    "multi_label": "a language model chooses one label; ask a `noul` for each.",
-}
+def _yes_or_no(said: str, meant: Mapping[str, Any], at: str) -> Asked:
+    if not said.strip() and not any(meant.values()):
+        raise invalid(f"{at}.instructions", "is required.")
+    return Asked("noul", said, {"yes": meant.get("true"), "no": meant.get("false")})
+
+
+NO_BOX: Final = "places in pictures are not looked for here; ask a `choice` about where something is."
 CRITERIA: Final = {
-    "choice": "must be an object of labels and what they mean, or a list of labels.",
+    **dict.fromkeys(
+        ("choice", "multi_label"), "must be an object of labels and what they mean, or a list of labels."
+    ),
     "score": "must be a list of levels.",
-    "noul": "must be an object with `true`, `false` or both.",
-    "bool": "must be an object with `true`, `false` or both.",
+    **dict.fromkeys(("noul", "bool"), "must be an object with `true`, `false` or both."),
 }
 
 
@@ -334,31 +344,35 @@ def _image(asset: Asset, files: Mapping[str, bytes], at: str) -> Image:
     return Image(source_of_base64(asset.data_base64, f"{at}.data_base64"), field=at)
 
 
-def _listed_labels(asked: ListedQuestion, at: str) -> Labels:
-    given = {"choices": asked.choices, "levels": asked.levels}
+def _listed(asked: ListedQuestion, at: str) -> Asked:
+    parts, _ = parts_of(asked.instructions, f"{at}.instructions")
+    texts = [part.text for part in parts if isinstance(part, Text)]
+    if len(texts) < len(parts):
+        raise unsupported(f"{at}.instructions", "pictures belong into `input`.")
+    said = "\n".join(texts)
     wanted = {"predicate": None, "choice": "choices", "score": "levels"}[asked.type]
-    for name, options in given.items():
+    for name, options in {"choices": asked.choices, "levels": asked.levels}.items():
         if (options is None) == (name == wanted):
             raise invalid(
                 f"{at}.{name}", f"{'is required for' if name == wanted else 'belongs to no'} {asked.type}."
             )
-    if wanted is None:
-        return YES_NO
-    if asked.choices is not None:
-        plain = [
-            each.value if isinstance(each.value, str) else str(each.value).lower() for each in asked.choices
-        ]
-        texts = [
-            # A string is told apart from a boolean that is written alike.
-            json.dumps(text) if isinstance(each.value, str) and plain.count(text) > 1 else text
-            for each, text in zip(asked.choices, plain, strict=True)
-        ]
-    else:
-        texts = [each.label for each in asked.levels or ()]
-    labels = dict(zip(texts, (each.description for each in given[wanted] or ()), strict=True))
-    if len(labels) < len(texts):
+    if asked.type == "predicate":
+        return _yes_or_no(said, {}, at)
+    options = asked.choices or asked.levels or ()
+    labels = dict(zip(_names(options), (each.description for each in options), strict=True))
+    if len(labels) < len(options):
         raise invalid(f"{at}.{wanted}", "must be different from each other.")
-    return labels
+    return Asked(asked.type, said, labels)
+
+
+def _names(options: Sequence[Option | Level]) -> list[str]:
+    values = [each.label if isinstance(each, Level) else each.value for each in options]
+    plain = [each if isinstance(each, str) else str(each).lower() for each in values]
+    return [
+        # A string is told apart from a boolean that is written alike.
+        json.dumps(text) if isinstance(value, str) and plain.count(text) > 1 else text
+        for value, text in zip(values, plain, strict=True)
+    ]
 
 
 # Answers of a language model
@@ -380,41 +394,41 @@ def expected(chances: Sequence[float]) -> float:
     return sum(level * chance for level, chance in enumerate(chances))
 
 
-def typed_answer(asked: QuestionFields, chances: Sequence[float]) -> dict[str, Any]:
+def typed_answer(asked: Asked, chances: Sequence[float]) -> dict[str, Any]:
     """An answer in TypeSafe's form."""
-    if asked.type in ("noul", "bool"):
+    if asked.kind == "noul":
         return {"type": "noul", "noul": chances[0]}
-    labels = _labels(asked, "")
-    found: dict[str, Any] = {
-        "type": asked.type,
-        "confidence": confidence_of(chances),
-        "probabilities": dict(zip(labels, chances, strict=True)),
-    }
-    if asked.type == "score":
-        return {**found, "score": expected(chances), "legend": labels}
-    return {**found, "choice": max(zip(chances, labels, strict=True))[1]}
+    probabilities = dict(zip(asked.labels, chances, strict=True))
+    found: dict[str, Any] = {"type": asked.kind, "probabilities": probabilities}
+    if asked.kind == "multi_label":
+        chosen = [label for label, chance in probabilities.items() if chance >= asked.threshold]
+        return {**found, "multi_label": chosen}
+    found["confidence"] = confidence_of(chances)
+    if asked.kind == "score":
+        return {**found, "score": expected(chances), "legend": asked.labels}
+    return {**found, "choice": max(zip(chances, asked.labels, strict=True))[1]}
 
 
-def valued_answer(asked: QuestionFields, chances: Sequence[float]) -> dict[str, Any]:
+def valued_answer(asked: Asked, chances: Sequence[float]) -> dict[str, Any]:
     """An answer in the form of mlx-vlm's server."""
-    if asked.type in ("noul", "bool"):
+    if asked.kind == "noul":
         return {"type": "bool", "value": chances[0] >= 0.5, "probability": chances[0], "metadata": {}}
     answer = typed_answer(asked, chances)
     metadata = {name: answer.pop(name) for name in ("confidence", "legend") if name in answer}
-    return {"value": answer.pop(asked.type), **answer, "metadata": metadata}
+    return {"value": answer.pop(asked.kind), **answer, "metadata": metadata}
 
 
-def listed_answer(asked: ListedQuestion, chances: Sequence[float]) -> dict[str, Any]:
+def listed_answer(given: ListedQuestion, chances: Sequence[float]) -> dict[str, Any]:
     """An answer in OpenAI's form."""
-    told: dict[str, Any] = {"type": asked.type, "name": asked.name}
-    if asked.type == "predicate":
-        return {**told, "probability": chances[0]}
-    told |= {"confidence": confidence_of(chances)}
-    if asked.levels is not None:
-        names = [{"label": each.label, "value": number} for number, each in enumerate(asked.levels)]
-        told |= {"score": expected(chances)}
+    found: dict[str, Any] = {"type": given.type, "name": given.name}
+    if given.type == "predicate":
+        return {**found, "probability": chances[0]}
+    found["confidence"] = confidence_of(chances)
+    if given.levels is not None:
+        names = [{"label": each.label, "value": number} for number, each in enumerate(given.levels)]
+        found["score"] = expected(chances)
     else:
-        names = [{"value": each.value} for each in asked.choices or ()]
-        told |= {"choice": names[list(chances).index(max(chances))]["value"]}
+        names = [{"value": each.value} for each in given.choices or ()]
+        found["choice"] = names[list(chances).index(max(chances))]["value"]
     pairs = zip(names, chances, strict=True)
-    return {**told, "probabilities": [{**name, "probability": chance} for name, chance in pairs]}
+    return {**found, "probabilities": [{**name, "probability": chance} for name, chance in pairs]}

@@ -191,6 +191,7 @@ class Admin:
         return json_reply({"status": "cleared", "cleared": cleared, "rewarm_scheduled": bool(warm)})
 
     async def settings(self, request: Request) -> Response:
+        self._check_manages(request)
         return json_reply({"current": self._current()})
 
     async def change_settings(self, request: Request) -> Response:
@@ -248,12 +249,15 @@ class Admin:
     async def keys(self, request: Request) -> Response:
         """The keys that the server accepts: names, roles, rights, and what is left of their limits. The text of a key
         is never shown."""
-        exchange = exchange_of(request.scope)
-        if not exchange.manages:
-            raise ServerError("permission", NO_ADMIN if exchange.key else NO_KEY)
+        self._check_manages(request)
         described = [_described(self.api, key) for key in self.api.access.keys.ring.keys]
         note = FROM_OPTIONS if self.api.options.api_key_file is None else FROM_FILE.format(os.getpid())
         return json_reply(Keys(data=described, note=note))
+
+    def _check_manages(self, request: Request) -> None:
+        exchange = exchange_of(request.scope)
+        if not exchange.manages:
+            raise ServerError("permission", NO_ADMIN if exchange.key else NO_KEY)
 
     def _values(self, body: bytes) -> tuple[Literal["merge", "replace"], dict[str, Any]]:
         given = decode_json(body, dict[str, Any])

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import IO, Annotated, Any, Final, Literal
+from uuid import uuid4
 
 from msgspec import Meta, Struct
 from starlette.requests import Request
@@ -15,7 +16,6 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import exchange_of
 from pippin.api.access.guards import check_endpoint
 from pippin.api.batches.openai import Endpoint, read_lines
-from pippin.api.batches.runner import new_id
 from pippin.api.batches.store import Batch, Counts, Problem, StoredFile
 from pippin.api.dialects.responses.dialect import Metadata
 from pippin.api.dialects.shared.fields import Contract, invalid, unsupported
@@ -160,15 +160,8 @@ class NewBatch(Struct, kw_only=True):
 CONTRACT: Final = Contract(NewBatch)
 
 
-class BatchError(Struct, kw_only=True):
-    code: str
-    message: str
-    line: int | None
-    param: str | None
-
-
 class BatchErrors(Struct, kw_only=True):
-    data: list[BatchError]
+    data: list[Problem]
     object: Literal["list"] = "list"
 
 
@@ -218,11 +211,10 @@ def routes(api: Api) -> list[BaseRoute]:
 
 def drawn(batch: Batch, counts: Counts) -> BatchAnswer:
     times = batch.times
-    problems = convert(batch.problems, list[BatchError])
     return BatchAnswer(
         id=batch.id,
         endpoint=batch.endpoint,
-        errors=BatchErrors(data=problems) if problems else None,
+        errors=BatchErrors(data=batch.problems) if batch.problems else None,
         input_file_id=batch.input_file,
         completion_window=batch.window,
         status=batch.status,
@@ -292,7 +284,7 @@ class OpenAIBatches:
             lines, problems = read_lines(file, given.endpoint)
         now = int(time.time())
         batch = Batch(
-            id=new_id("batch_"),
+            id="batch_" + uuid4().hex,
             owner=owner,
             endpoint=given.endpoint,
             input_file=given.input_file_id,
@@ -303,7 +295,8 @@ class OpenAIBatches:
             output_expires_after=given.output_expires_after.seconds if given.output_expires_after else None,
         )
         if problems:
-            _fail(batch, problems)
+            batch.status, batch.problems = "failed", problems
+            batch.times["failed"] = now
         store.add_batch(batch, lines)
         return batch, Counts(total=len(lines))
 
@@ -317,8 +310,3 @@ class OpenAIBatches:
 
     async def _drawn(self, batch: Batch) -> BatchAnswer:
         return drawn(batch, await asyncio.to_thread(self.api.batches.store.counts, batch))
-
-
-def _fail(batch: Batch, problems: list[Problem]) -> None:
-    batch.status, batch.problems = "failed", problems
-    batch.times["failed"] = batch.created_at

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Decided, Finished, Scored
 from pippin.core.requests import GenerationRequest
 
-Answered = Callable[[Sequence[Sequence[float]]], Any]
+Answers = Callable[[Sequence[Sequence[float]]], Any]
 """Makes the answers of a reply from the probabilities of each question's labels."""
 
 
@@ -31,12 +32,9 @@ class Deciding:
         self.api.handler.note_unknown("decisions", unknown)
         if isinstance(fields, kind.DecisionRequest):
             return await self._about_state(request, fields, {}, as_typesafe=False)
-        questions = fields.questions
-        return await self._scored(
-            request,
-            kind.openai_request(fields),
-            lambda found: [kind.listed_answer(*each) for each in zip(questions, found, strict=True)],
-        )
+        wanted, asked = kind.about_input(fields)
+        answered = partial(map, kind.listed_answer, fields.questions)
+        return await self._scored(request, wanted, asked, lambda chances: list(answered(chances)))
 
     async def systemone(self, request: Request) -> Response:
         """Probabilities of the answers to questions about a state: TypeSafe's form, as JSON or with files"""
@@ -54,21 +52,21 @@ class Deciding:
         self, request: Request, fields: kind.DecisionRequest, files: dict[str, bytes], *, as_typesafe: bool
     ) -> Response:
         if await self._decides_by_itself(fields.model):
-            task, run = kind.task_of(fields), self.api.handler.task
-            [*_, found] = await run(request, task, model=fields.model, operation="decisions", admitted=True)
-            assert isinstance(found, Decided)
+            task = kind.task_of(fields)
+            found = await self.api.handler.result(
+                request, task, Decided, model=fields.model, operation="decisions", admitted=True
+            )
             answers = kind.decided_answers(fields, found, as_typesafe=as_typesafe)
             model = (await self.api.service.find(fields.model, task.model_kind)).id
             usage = kind.DecisionUsage(input_tokens=found.used_tokens, total_tokens=found.used_tokens)
             return json_reply(kind.DecisionReply(model=model, answers=answers, usage=usage))
-        answer, questions = kind.typed_answer if as_typesafe else kind.valued_answer, fields.questions
+        wanted, asked = kind.about_state(fields, files)
+        answered = partial(map, kind.typed_answer if as_typesafe else kind.valued_answer, asked)
         return await self._scored(
             request,
-            kind.request_of(fields, files),
-            lambda found: {
-                name: answer(asked, chances)
-                for (name, asked), chances in zip(questions.items(), found, strict=True)
-            },
+            wanted,
+            asked,
+            lambda chances: dict(zip(fields.questions, answered(chances), strict=True)),
         )
 
     async def _decides_by_itself(self, model: str) -> bool:
@@ -78,16 +76,19 @@ class Deciding:
         except ServerError:
             return False
 
-    async def _scored(self, request: Request, wanted: GenerationRequest, answered: Answered) -> Response:
-        """The reply with what a language model gives for each label."""
+    async def _scored(
+        self, request: Request, wanted: GenerationRequest, asked: list[kind.Asked], answers: Answers
+    ) -> Response:
+        """The reply with what a language model gives for the labels of each question."""
         events = await self.api.handler.events(request, wanted, operation="decisions")
         [scored] = [event for event in events if isinstance(event, Scored)]
         finished = events[-1]
         assert isinstance(finished, Finished)
-        answers = answered(list(map(kind.chances_of, scored.logprobs)))
+        logprobs = iter(scored.logprobs)
+        found = answers([each.chances(logprobs) for each in asked])
         model = (await self.api.service.find(wanted.model, "language")).id
-        reply = kind.DecisionReply(model=model, answers=answers, usage=kind.DecisionUsage.of(finished.usage))
-        return json_reply(reply)
+        usage = kind.DecisionUsage.of(finished.usage)
+        return json_reply(kind.DecisionReply(model=model, answers=found, usage=usage))
 
 
 def _either(body: bytes) -> tuple[kind.DecisionRequest | kind.OpenAIDecisionRequest, tuple[str, ...]]:

@@ -16,7 +16,15 @@ from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
 from pippin.api.dialects.gemini.content import Content, ContentsReader
 from pippin.api.dialects.gemini.dialect import PATH, CountBody, GeminiBody, GeminiDialect, model_of, spelled
-from pippin.api.dialects.shared.fields import Contract, Unused, called, check_refused, invalid, unsupported
+from pippin.api.dialects.shared.fields import (
+    Contract,
+    Unused,
+    called,
+    check_refused,
+    invalid,
+    refused,
+    unsupported,
+)
 from pippin.api.kinds.embeddings import MOST_INPUTS, overflow_of
 from pippin.api.routes.models import page_of
 from pippin.api.routes.ollama import vectors_of
@@ -29,6 +37,23 @@ from pippin.core.tasks import Conversation, Embed
 
 PAGE: Final = "50"
 PAGING: Final = called(limit="pageSize", after_id="pageToken")
+PURPOSES: Final[dict[str, tuple[str, ...]]] = {
+    "TASK_TYPE_UNSPECIFIED": (),
+    "RETRIEVAL_QUERY": ("query", "search_query", "retrieval-query", "retrieval.query"),
+    "RETRIEVAL_DOCUMENT": (
+        "document",
+        "passage",
+        "search_document",
+        "retrieval-document",
+        "retrieval.passage",
+    ),
+    "SEMANTIC_SIMILARITY": ("sts", "text-matching", "pairclassification"),
+    "CLASSIFICATION": ("classification",),
+    "CLUSTERING": ("clustering", "separation"),
+    "CODE_RETRIEVAL_QUERY": ("instructionretrieval", "code", "query", "search_query"),
+    **dict.fromkeys(("QUESTION_ANSWERING", "FACT_VERIFICATION"), ("query", "search_query")),
+}
+"""What the publishers of models call the prompt for a task, in small letters."""
 METHODS: Final = {"embeddings": ["embedContent", "batchEmbedContents"]}
 """What a model of a kind does; all others are asked to generate."""
 
@@ -41,9 +66,15 @@ class EmbedOne(Struct, kw_only=True, omit_defaults=True, rename="camel"):
     auto_truncate: Annotated[
         bool | None, Meta(description="Cut what is too long, or refuse it; not set is the option's choice.")
     ] = None
+    task_type: Annotated[
+        str | None, Meta(description="What the vector is for: chooses among the model's own prompts.")
+    ] = None
+    title: Annotated[Any, refused("put it in front of the text in `content`.")] = None
+    embed_content_config: Annotated[Any, refused("write its fields beside `content`.")] = None
+    mime_type: Annotated[Any, refused("the parts of `content` have types of their own.")] = None
+    document_ocr: Annotated[Any, refused("documents are not read here; send their text.")] = None
+    audio_track_extraction: Annotated[Any, refused("sound can't be embedded here.")] = None
     model: Unused = None
-    task_type: Unused = None
-    title: Unused = None
 
 
 class EmbedMany(Struct, kw_only=True, omit_defaults=True, rename="camel"):
@@ -52,16 +83,7 @@ class EmbedMany(Struct, kw_only=True, omit_defaults=True, rename="camel"):
     ] = ()
 
 
-ONE: Final = Contract(
-    EmbedOne,
-    {},
-    {
-        "embedContentConfig": "write its fields beside `content`.",
-        "mimeType": "the parts of `content` have types of their own.",
-        "documentOcr": "documents are not read here; send their text.",
-        "audioTrackExtraction": "sound can't be embedded here.",
-    },
-)
+ONE: Final = Contract(EmbedOne)
 MANY: Final = Contract(EmbedMany)
 
 
@@ -160,10 +182,15 @@ def embed_task(asked: tuple[EmbedOne, ...], prefix: str) -> Embed:
         for name, field in (
             ("output_dimensionality", "outputDimensionality"),
             ("auto_truncate", "autoTruncate"),
+            ("task_type", "taskType"),
         ):
             if getattr(each, name) != getattr(first, name):
                 raise invalid(f"{prefix.format(place)}{field}", "must be the same in all of `requests`.")
+    purpose = (first.task_type or "TASK_TYPE_UNSPECIFIED").upper()
+    if purpose not in PURPOSES:
+        raise invalid(f"{prefix.format(0)}taskType", f"must be one of {', '.join(PURPOSES)}.")
     return Embed(
+        purposes=PURPOSES[purpose],
         inputs=tuple(
             _input_of(each.content, f"{prefix.format(place)}content") for place, each in enumerate(asked)
         ),

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from pippin import __version__
-from pippin.api.access.exchange import exchange_of
+from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.routing import VERSION, Api, both, json_reply
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
@@ -50,10 +51,11 @@ class Health:
     api: Api
 
     async def show(self, request: Request) -> Response:
-        """The fields of the replaced servers' health pages, and the state of each worker. Where keys are asked
-        for and none is shown, errors and workers are left out."""
-        body = self._describe()
-        if exchange_of(request.scope).anonymous:
+        """The fields of the replaced servers' health pages, and the state of each worker that the caller may use. Where
+        keys are asked for and none is shown, models, errors and workers are left out."""
+        exchange = exchange_of(request.scope)
+        body = self._describe(exchange)
+        if exchange.anonymous:
             for private in ("workers", "last_error"):
                 body.pop(private, None)
         return json_reply(body)
@@ -74,10 +76,11 @@ class Health:
         except ServerError:
             return None
 
-    def _describe(self) -> dict[str, Any]:
-        options, pool = self.api.options, self.api.service.pool
-        profile = self.api.settings.settings.compat
-        states = pool.states()
+    def _describe(self, exchange: Exchange) -> dict[str, Any]:
+        pool, profile = self.api.service.pool, self.api.settings.settings.compat
+        states = [state for state in pool.states() if exchange.opens(state) and not exchange.anonymous]
+        models = () if exchange.anonymous else tuple(filter(exchange.opens_entry, self.api.options.models))
+        options = replace(self.api.options, models=models)
         infos = {state.id: pool.info(state.id) for state in states}
         current = current_state(states, options.models)
         info = infos[current.id] if current is not None else None

@@ -27,11 +27,11 @@ EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 EDITS: Final = ("clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112")
 
 
-def as_anthropic(info: ModelInfo, length: int | None) -> dict[str, Any]:
+def as_anthropic(info: ModelInfo, length: int | None, *, searches: bool) -> dict[str, Any]:
     """The fields that Anthropic's clients read besides the common ones. `length` is the context length in tokens,
     prompt and answer together."""
     return {
-        "capabilities": _capabilities(info),
+        "capabilities": _capabilities(info, searches),
         "lifecycle": "active",
         "deprecated_at": None,
         "retires_at": None,
@@ -41,10 +41,11 @@ def as_anthropic(info: ModelInfo, length: int | None) -> dict[str, Any]:
     }
 
 
-def _capabilities(info: ModelInfo) -> dict[str, Any]:
+def _capabilities(info: ModelInfo, searches: bool) -> dict[str, Any]:
     """A capability is false if a Messages request that uses it is refused here, or if it has no effect."""
     can = info.capabilities
     answers, thinks, never = _said(can.chat), _said(can.reasoning), _said(False)
+    server = _said(can.tools and searches)
     return {
         "batch": never,
         "citations": never,
@@ -54,7 +55,7 @@ def _capabilities(info: ModelInfo) -> dict[str, Any]:
         "effort": thinks | dict.fromkeys(EFFORTS, thinks),
         "image_input": _said(can.images),
         "pdf_input": answers,
-        "server_tools": never | {"code_execution": never, "web_search": never},
+        "server_tools": server | {"code_execution": never, "web_search": server},
         "structured_outputs": answers,
         "thinking": thinks
         | {"types": {"adaptive": thinks, "enabled": thinks, "between_tools": answers, "disabled": answers}},
@@ -192,7 +193,8 @@ class Listing:
             described |= {"owned_by": OWNERS[compat]}
         if ANTHROPIC not in request.headers:
             return described
-        return described | as_anthropic(info, described["context_length"])
+        searches = self.api.options.web_search is not None
+        return described | as_anthropic(info, described["context_length"], searches=searches)
 
 
 def page_of(found: list[ModelInfo], asked: Mapping[str, str]) -> tuple[list[ModelInfo], bool]:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Raw, Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -24,16 +24,10 @@ from pippin.api.dialects.responses.encode import response_id
 from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.dialects.shared.frames import EVENTS
-from pippin.api.http.body import EventStream, NobodyWaits
+from pippin.api.http.body import HELD, EventStream, HeldBytes, NobodyWaits, no_room
 from pippin.api.routing import Api, Endpoint, both, json_reply
 from pippin.api.stored_responses.background import TERMINAL, BackgroundResponse, BackgroundResponses
-from pippin.api.stored_responses.response_store import (
-    Change,
-    OwnedHistory,
-    StoredConversation,
-    not_found,
-    page_of,
-)
+from pippin.api.stored_responses.response_store import OwnedHistory, StoredConversation, page_of
 from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
@@ -130,7 +124,7 @@ class Responses:
     async def create(self, request: Request) -> Response:
         """Answer a request for a response, and store it."""
         handler, exchange = self._api.handler, exchange_of(request.scope)
-        history = self._api.store.for_owner(exchange.owner)
+        history = history_of(self._api, request)
         dialect = SavingDialect(history)
         body = await handler.json_of(request, bytes)
         operation = await handler.prepare(request, exchange, dialect, history=history, body=body)
@@ -194,16 +188,12 @@ class Responses:
 
     async def input_items(self, request: Request) -> Response:
         history, name = history_of(self._api, request), request.path_params["id"]
-
-        def page() -> Response:
-            return json_reply(page_of(history.input_items(history.response(name)), request.query_params))
-
-        return await asyncio.to_thread(page)
+        page = await asyncio.to_thread(history.input_page, name, request.query_params)
+        return json_reply(page)
 
     async def _stored(self, request: Request, name: str) -> dict[str, Any]:
         """The stored response object, read in a thread: it may be large, and the disk slow."""
-        turn = await asyncio.to_thread(history_of(self._api, request).response, name)
-        return settled(turn.response)
+        return settled(await asyncio.to_thread(history_of(self._api, request).response, name))
 
     async def _run_in_background(
         self, exchange: Exchange, operation: Operation, encoder: SavingEncoder, body: bytes
@@ -231,7 +221,14 @@ def owner_of(request: Request) -> str:
 
 
 def history_of(api: Api, request: Request) -> OwnedHistory:
-    return api.store.for_owner(owner_of(request))
+    """The caller's history; what is decoded of it counts as bytes of the request's body."""
+    held: HeldBytes | None = request.scope.get(HELD)
+
+    def hold(size: int) -> None:
+        if held is not None and not held.take(size):
+            raise no_room()
+
+    return api.store.for_owner(owner_of(request), hold)
 
 
 def starting_after(request: Request) -> int:
@@ -272,24 +269,18 @@ class Conversations:
         body = decode_json(data or b"{}", NewConversation)
         history = history_of(self._api, request)
         conversation = StoredConversation(
-            id=f"conv_{uuid4().hex}",
-            created_at=int(time.time()),
-            metadata=body.metadata or {},
-            items=checked(body.items or [], history),
+            id=f"conv_{uuid4().hex}", created_at=int(time.time()), metadata=body.metadata or {}
         )
-        history.save_conversation(conversation)
+        history.save_conversation(conversation, checked(body.items or [], history))
         return drawn(conversation)
 
     def read(self, request: Request, data: bytes) -> ConversationAnswer:
-        return drawn(history_of(self._api, request).conversation_head(request.path_params["id"]))
+        return drawn(history_of(self._api, request).head(request.path_params["id"]))
 
     def change(self, request: Request, data: bytes) -> ConversationAnswer:
         metadata = decode_json(data, ChangedConversation).metadata or {}
-
-        def change(conversation: StoredConversation) -> None:
-            conversation.metadata = metadata
-
-        return drawn(self._changed(request, change))
+        history = history_of(self._api, request)
+        return drawn(history.change_metadata(request.path_params["id"], metadata))
 
     def delete(self, request: Request, data: bytes) -> DeletedConversation:
         name = request.path_params["id"]
@@ -297,41 +288,21 @@ class Conversations:
         return DeletedConversation(id=name)
 
     def items(self, request: Request, data: bytes) -> dict[str, Any]:
-        return page_of(self._find(request).items, request.query_params)
+        history = history_of(self._api, request)
+        return history.conversation_page(request.path_params["id"], request.query_params)
 
     def add_items(self, request: Request, data: bytes) -> dict[str, Any]:
-        self._find(request)  # an unknown conversation is reported before bad items
-        added = checked(decode_json(data, NewItems).items, history_of(self._api, request))
-
-        def add(conversation: StoredConversation) -> None:
-            conversation.items += added
-
-        self._changed(request, add)
+        history, name = history_of(self._api, request), request.path_params["id"]
+        history.head(name)  # an unknown conversation is reported before bad items
+        added = checked(decode_json(data, NewItems).items, history)
+        history.add_items(name, added)
         return page_of(added, {"order": "asc", "limit": "100"})
 
-    def item(self, request: Request, data: bytes) -> Item:
-        name = request.path_params["item"]
-        for item in self._find(request).items:
-            if item["id"] == name:
-                return item
-        raise not_found("item", name)
+    def item(self, request: Request, data: bytes) -> Raw:
+        return history_of(self._api, request).item_of(**request.path_params)
 
     def delete_item(self, request: Request, data: bytes) -> ConversationAnswer:
-        name = request.path_params["item"]
-
-        def delete(conversation: StoredConversation) -> None:
-            kept = [item for item in conversation.items if item["id"] != name]
-            if len(kept) == len(conversation.items):
-                raise not_found("item", name)
-            conversation.items = kept
-
-        return drawn(self._changed(request, delete))
-
-    def _changed(self, request: Request, change: Change) -> StoredConversation:
-        return history_of(self._api, request).change_conversation(request.path_params["id"], change)
-
-    def _find(self, request: Request) -> StoredConversation:
-        return history_of(self._api, request).stored_conversation(request.path_params["id"])
+        return drawn(history_of(self._api, request).delete_item(**request.path_params))
 
 
 def checked(items: list[Item], history: OwnedHistory) -> list[Item]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.access.exchange import exchange_of
+from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.routes.health import current_state, name_of_default, options_of, worker_body
 from pippin.api.routing import Api, both, json_reply
 from pippin.api.telemetry.ledger import Used
@@ -22,10 +22,14 @@ from pippin.core.errors import ServerError
 from pippin.core.models import CacheStats, EngineStats, ExpertStats, ModelInfo, ModelState, RequestStatus
 
 
-async def stats_of_loaded(api: Api) -> dict[str, EngineStats]:
-    """A snapshot of the statistics of each loaded model; the pool answers within a second at worst."""
-    loaded = [state.id for state in api.service.pool.states() if state.state == "loaded"]
+async def stats_of_loaded(api: Api, exchange: Exchange) -> dict[str, EngineStats]:
+    """A snapshot of the statistics of each loaded model that the caller may use; the pool answers within a second at
+    worst. A user's key is not told how others' prompts met the cache."""
+    states = api.service.pool.states()
+    loaded = [state.id for state in states if state.state == "loaded" and exchange.opens(state)]
     stats = await asyncio.gather(*(api.service.pool.stats(name) for name in loaded))
+    if exchange.key is not None and not exchange.manages:
+        stats = [replace(each, cache=CacheStats()) for each in stats]
     return dict(zip(loaded, stats, strict=True))
 
 
@@ -64,11 +68,11 @@ class StatusPages:
 
         `requests` has the caller's own, and all of them for an administrator.
         """
-        states = self.api.service.pool.states()
-        stats = await stats_of_loaded(self.api)
+        exchange = exchange_of(request.scope)
+        states = list(filter(exchange.opens, self.api.service.pool.states()))
+        stats = await stats_of_loaded(self.api, exchange)
         total = EngineStats.total(stats.values())
         current = current_state(states, self.api.options.models)
-        exchange = exchange_of(request.scope)
         options, answers = self.api.options, self.api.handler.answers
         return json_reply(
             {
@@ -124,7 +128,7 @@ class StatusPages:
     async def queue(self, request: Request) -> Response:
         """The sums, again as mlx-openai-server nests them (its parts are the worker's line and the batch, which are one
         here), and each model's own."""
-        stats = await stats_of_loaded(self.api)
+        stats = await stats_of_loaded(self.api, exchange_of(request.scope))
         total = EngineStats.total(stats.values())
         options = self.api.options.model_defaults
         own = {
@@ -156,7 +160,7 @@ class StatusPages:
 
     async def cache(self, request: Request) -> Response:
         """The sums as mlx_vlm.server has them, again as vllm-mlx's `engine_cache`, and each model's own."""
-        stats = await stats_of_loaded(self.api)
+        stats = await stats_of_loaded(self.api, exchange_of(request.scope))
         options = self.api.options.model_defaults
         total = CacheStats.total(each.cache for each in stats.values())
         return json_reply(
@@ -169,7 +173,8 @@ class StatusPages:
     async def metrics(self, request: Request) -> Response:
         """Prometheus text if the operator enables it, or JSON under the profile of mlx_vlm.server."""
         api = self.api
-        loaded, uptime = await stats_of_loaded(api), time.time() - api.started
+        loaded = await stats_of_loaded(api, exchange_of(request.scope))
+        uptime = time.time() - api.started
         if isinstance(api.observer, RecentRequests):
             return json_reply(api.observer.body(uptime, EngineStats.total(loaded.values())))
         if not api.options.enable_metrics:
@@ -188,7 +193,7 @@ class StatusPages:
 
     async def experts(self, request: Request) -> Response:
         """How experts that lie on the disk are used, as mlx_vlm.server has it: the sums, and each model's own."""
-        stats = await stats_of_loaded(self.api)
+        stats = await stats_of_loaded(self.api, exchange_of(request.scope))
         total = EngineStats.total(stats.values()).experts
         if total is None:
             return json_reply({"enabled": False})

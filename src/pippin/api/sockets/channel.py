@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
@@ -17,9 +18,12 @@ from pippin.api.http.body import ARRIVING, HELD, HeldBytes, Presence
 from pippin.core.decoding import from_json
 from pippin.core.errors import SHUTTING_DOWN, ServerError
 
+log = logging.getLogger(__name__)
+
 WAITING: Final = 16
 """Messages that a client may send ahead of the one being answered."""
 TOO_MANY: Final = 1008  # close code: policy violation
+TOO_BIG: Final = 1009  # close code: a message larger than --max-body-mb
 SPENT: Final = 1001  # close code: the connection is too old, or the server stops
 LONGEST_SECONDS: Final = 3600.0
 """OpenAI's limit: a connection is closed after an hour, and the client opens another."""
@@ -117,6 +121,8 @@ class Channel(Presence):
                 self._held.free(size_of(data))
             else:
                 self._messages.put_nowait(data)
+        if message.get("code") == TOO_BIG:
+            log.warning("A WebSocket is closed: %s.", message.get("reason") or "a message is too large")
         self._left()
 
     def _stop(self) -> None:

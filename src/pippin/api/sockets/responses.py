@@ -4,6 +4,7 @@ The protocol is https://developers.openai.com/api/docs/guides/websocket-mode. A 
 the other, and remembers its last response even if the response is not stored.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -15,12 +16,13 @@ from pippin.api.answers.answer import Answer
 from pippin.api.dialects.responses.dialect import items_of
 from pippin.api.dialects.shared.fields import unsupported
 from pippin.api.dialects.shared.openai import error_body
-from pippin.api.http.body import MIB
+from pippin.api.http.body import MIB, decoded_bytes, no_room
 from pippin.api.routing import VERSION, Api
 from pippin.api.sockets.channel import Channel, asked_on, event_of, require_key, size_of
 from pippin.api.sockets.steering import STEER, Steer, Steered, refusal
-from pippin.api.stored_responses.response_store import OwnedHistory, ResponseStore, StoredResponse
+from pippin.api.stored_responses.response_store import Item, OwnedHistory, ResponseStore, StoredResponse
 from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
+from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Finished
 
@@ -39,37 +41,29 @@ class ErrorEvent(msgspec.Struct, kw_only=True):
 class ConnectionHistory(OwnedHistory):
     """The caller's history, plus the last response of the connection even if it is not stored."""
 
-    def __init__(self, store: ResponseStore, owner: str) -> None:
-        super().__init__(store, owner)
-        self._last: tuple[str, StoredResponse] | None = None
-        self.held = 0
-        """Bytes of all messages in the chain that the last response ends."""
+    def __init__(self, store: ResponseStore, owner: str, hold: Callable[[int], None]) -> None:
+        super().__init__(store, owner, hold)
+        self.last: str | None = None  # the id of the last response
+        self.kept = b""
+        """The last response and all items before it, encoded: decoded they take many times as much."""
 
-    @property
-    def last(self) -> str | None:
-        """The id of the last response."""
-        return None if self._last is None else self._last[0]
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether the last response continues another."""
-        return self._last is not None and bool(self._last[1].before)
-
-    def response(self, id: str) -> StoredResponse:
-        if self._last is not None and self._last[0] == id:
-            return self._last[1]
-        return super().response(id)
+    def items(self, response_id: str) -> list[Item]:
+        if response_id != self.last:
+            return super().items(response_id)
+        self._hold(decoded_bytes(self.kept))
+        return from_json(self.kept, StoredResponse).items
 
     def keep(self, id: str, turn: StoredResponse) -> None:
         if turn.response["store"]:
             super().keep(id, turn)
         before = self.items(turn.previous) if turn.previous is not None else turn.before
-        self._last = (id, StoredResponse(response=turn.response, input=turn.input, before=before))
+        last = StoredResponse(response=turn.response, input=turn.input, before=before)
+        self.last, self.kept = id, msgspec.json.encode(last)
 
     def forget(self, id: object) -> None:
         """Drop the connection's copy of a response: a failed turn ends the chain that it continues."""
-        if self._last is not None and self._last[0] == id:
-            self._last = None
+        if self.last == id:
+            self.last, self.kept = None, b""
 
 
 class ResponsesSocket:
@@ -82,7 +76,9 @@ class ResponsesSocket:
         self._channel.divert = self._steers
         self._running: Steered | None = None
         self._waiting: list[Steer] = []  # words for the last response, which wait for results of its calls
-        self._history = ConnectionHistory(api.store, exchange_of(socket.scope).owner)
+        self._history = ConnectionHistory(api.store, exchange_of(socket.scope).owner, self._hold)
+        self._held = 0  # bytes of what the running turn has decoded
+        self._kept = 0  # bytes of what is kept of the last response
         self._dialect = SavingDialect(self._history, keep_all=True)
 
     async def serve(self) -> None:
@@ -99,7 +95,6 @@ class ResponsesSocket:
     async def _turn(self, message: str | bytes) -> str | bytes | None:
         """Answer one message; returns the message that goes on from the answer with what was said meanwhile."""
         request = asked_on(self._socket, PATH)
-        last = self._history.last
         try:
             await self._answer(request, message)
             return await self._after()
@@ -110,7 +105,17 @@ class ResponsesSocket:
             self._running = None
             exchange = exchange_of(request.scope)
             write_line("SEND", exchange, exchange.status or 200)
-            self._hold_history(last, size_of(message))
+            self._channel.release(self._held + self._kept)
+            self._held, self._kept = 0, len(self._history.kept)
+            if not self._channel.hold(self._kept):
+                self._history.forget(self._history.last)
+                self._kept = 0
+
+    def _hold(self, size: int) -> None:
+        """Count bytes until the end of the turn. Raises `ServerError`."""
+        if not self._channel.hold(size):
+            raise no_room()
+        self._held += size
 
     def _steers(self, message: str | bytes) -> bool:
         """Take what is said to the running response."""
@@ -136,20 +141,6 @@ class ResponsesSocket:
         if pending or not running.steers:
             return None
         return msgspec.json.encode(running.successor()).decode()
-
-    def _hold_history(self, before: str | None, size: int) -> None:
-        """Count the `size` bytes of the last message if it led to a new last response; `before` is the previous one. If
-        there is no room, the response is forgotten, and a request that continues it is refused."""
-        history = self._history
-        if history.last == before:
-            return
-        if not history.goes_on:
-            self._channel.release(history.held)
-            history.held = 0
-        if self._channel.hold(size):
-            history.held += size
-        else:
-            history.forget(history.last)
 
     async def _answer(self, request: Request, message: str | bytes) -> None:
         event = self._event_of(message)

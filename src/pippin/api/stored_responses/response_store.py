@@ -1,23 +1,24 @@
 """Keeps responses and conversations for later turns: bounded in entries, bytes and age, separate for each API key.
 
-They are kept in SQLite, in a file if the operator names one, else in memory. Calls may block on a disk: make them on a
-thread.
+They are kept in SQLite, in a file if the operator names one, else in memory: an entry for each response or
+conversation, and a row for each item, so that a page of items is read without the others. Calls may block on a disk:
+make them on a thread.
 """
 
 import contextlib
-import hashlib
 import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 import psutil
 from msgspec import Struct, field
 
+from pippin.api.http.body import decoded_bytes
 from pippin.api.sqlite import Schema, SQLite, open_file, open_memory
 from pippin.config.options.server import ServerOptions
 from pippin.core.decoding import from_json
@@ -30,29 +31,32 @@ Kind = Literal["response", "conversation"]
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS entries (
-    owner TEXT NOT NULL, id TEXT NOT NULL, kind TEXT NOT NULL,
-    created REAL NOT NULL, used REAL NOT NULL, bytes INTEGER NOT NULL, body BLOB NOT NULL,
-    PRIMARY KEY (owner, id)
+    key INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT NOT NULL, id TEXT NOT NULL, kind TEXT NOT NULL,
+    created REAL NOT NULL, used REAL NOT NULL, bytes INTEGER NOT NULL, previous TEXT, body BLOB NOT NULL,
+    UNIQUE (owner, id)
 );
 CREATE INDEX IF NOT EXISTS entries_used ON entries (used);
-CREATE TABLE IF NOT EXISTS items (
-    owner TEXT NOT NULL, item TEXT NOT NULL, entry TEXT NOT NULL,
-    PRIMARY KEY (owner, item, entry)
-);
-CREATE INDEX IF NOT EXISTS items_entry ON items (owner, entry);
 CREATE INDEX IF NOT EXISTS entries_bytes ON entries (owner, bytes, created);
+CREATE TABLE IF NOT EXISTS items (
+    entry INTEGER NOT NULL, place INTEGER NOT NULL, owner TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS items_place ON items (entry, place);
+CREATE INDEX IF NOT EXISTS items_id ON items (owner, id);
 CREATE TABLE IF NOT EXISTS running (
     owner TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, process INTEGER NOT NULL,
     PRIMARY KEY (owner, id)
 );
 """
 # A response that is stored again, for example when it has ended, keeps its time of creation.
-_PUT: Final = """INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, id) DO UPDATE
-    SET kind = excluded.kind, used = excluded.used, bytes = excluded.bytes, body = excluded.body"""
+_PUT: Final = """INSERT INTO entries (owner, id, kind, created, used, bytes, previous, body)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, id) DO UPDATE SET kind = excluded.kind, used = excluded.used,
+    bytes = excluded.bytes, previous = excluded.previous, body = excluded.body RETURNING key"""
+_ROW: Final = "INSERT INTO items (entry, place, owner, id, body) VALUES (?, ?, ?, ?, ?)"
 
-LARGEST_HEAD: Final = 64 << 10  # bytes of a conversation before its items; 16 pairs of metadata take 9 KiB
-BEFORE_ITEMS: Final = b',"items":['
-"""Occurs at most once in the JSON of a conversation: quotes inside texts are escaped, and metadata hold no lists."""
+INPUT, OUTPUT, END = 1 << 40, 2 << 40, 3 << 40
+"""Places of the first items of a turn's input and output; before them are the items of the conversation that it joined.
+All places of a conversation are below `INPUT`."""
+ROW_BYTES: Final = 96  # of a row and its places in two indices, beside texts
 LARGEST_PAGE: Final = 100  # items
 
 
@@ -64,20 +68,49 @@ class StoredResponse(Struct, kw_only=True, omit_defaults=True):
     previous: str | None = None
     before: list[Item] | None = None  # the conversation's items when this turn began
 
+    @property
+    def items(self) -> list[Item]:
+        """All items up to the end of this turn, if it goes on from no other."""
+        return [*(self.before or ()), *self.input, *self.response["output"]]
+
 
 class StoredConversation(Struct, kw_only=True, omit_defaults=True):
-    """A conversation of OpenAI's Conversations API, with all its items."""
+    """A conversation of OpenAI's Conversations API, without its items."""
 
     id: str
     created_at: int
     metadata: dict[str, str] = field(default_factory=dict)
-    items: list[Item] = field(default_factory=list)
 
 
-Change = Callable[[StoredConversation], object]
-"""Changes a conversation in place; if it raises, the stored conversation stays as it was."""
+class Row(NamedTuple):
+    """An item as it is stored."""
 
-Body = TypeVar("Body", StoredResponse, StoredConversation)
+    place: int
+    id: str
+    body: bytes
+
+
+class Entry(NamedTuple):
+    """An entry as it was found."""
+
+    key: int
+    previous: str | None
+    body: bytes
+
+
+def bytes_of(owner: str, id: str, body: int) -> int:
+    """What a row takes whose body has so many bytes: SQLite keeps owner and id in an index too."""
+    return ROW_BYTES + 2 * len((owner + id).encode()) + body
+
+
+def rows_of(items: Iterable[Item], first: int) -> Iterator[Row]:
+    for place, item in enumerate(items, first):
+        own = item.get("id")
+        yield Row(place, own if isinstance(own, str) else "", msgspec.json.encode(item))
+
+
+def no_bound(size: int) -> None:
+    """Any number of bytes may be read."""
 
 
 class ResponseStore:
@@ -99,100 +132,90 @@ class ResponseStore:
         self._clock = clock
         self._database = open_memory(SCHEMA) if database is None else database
 
-    def for_owner(self, owner: str | None) -> "OwnedHistory":
-        return OwnedHistory(self, owner or "")
+    def for_owner(self, owner: str | None, hold: Callable[[int], None] = no_bound) -> "OwnedHistory":
+        """`hold` is told how many bytes items take before they are decoded, and may raise."""
+        return OwnedHistory(self, owner or "", hold)
 
     def close(self) -> None:
         self._database.close()
 
+    def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """See `SQLite.transaction`."""
+        return self._database.transaction()
+
     def put(
-        self,
-        owner: str,
-        id: str,
-        kind: Kind,
-        body: bytes,
-        items: Iterable[str],
-        replaces: bytes | None = None,
-    ) -> bool:
-        """Write an entry, then evict entries that are too old, and more until the bounds hold.
+        self, owner: str, id: str, kind: Kind, body: bytes, rows: Iterable[Row], previous: str | None = None
+    ) -> None:
+        """Write an entry and its items in place of those that it had, then make room. Raises `ServerError` if nothing
+        can be written."""
+        now = self._clock()
+        size = bytes_of(owner, id, len(body))
+        with self.transaction() as transaction:
+            values = (owner, id, kind, now, now, size, previous, body)
+            [key] = transaction.execute(_PUT, values).fetchone()
+            transaction.execute("DELETE FROM items WHERE entry = ?", (key,))
+            self.add(transaction, owner, key, rows)
+
+    def add(self, transaction: sqlite3.Connection, owner: str, key: int, rows: Iterable[Row]) -> None:
+        """Add items to an entry, then evict entries that are too old, and more until the bounds hold.
 
         The least recently used entry of the owner who holds most is evicted first: an owner who holds less than an
         equal share loses nothing to others. An entry that alone exceeds the bound is not kept.
-
-        `replaces`: the `digest` of the entry's body as the caller has read it. If the entry has changed since, or is
-        gone, nothing is written, and the result is False. Raises `ServerError` if nothing can be written.
         """
+        size = 0
+        for row in rows:
+            transaction.execute(_ROW, (key, row.place, owner, row.id, row.body))
+            size += bytes_of(owner, row.id, len(row.body))
+        grown = "UPDATE entries SET bytes = bytes + ? WHERE key = ? RETURNING bytes"
+        [size] = transaction.execute(grown, (size, key)).fetchone()
+        if size > self._bytes or not self._entries:
+            _remove(transaction, key)
         now = self._clock()
-        with self._database.transaction() as transaction:
-            if replaces is not None and not _still_is(transaction, owner, id, kind, replaces):
-                return False
-            if len(body) > self._bytes or not self._entries:
-                _remove(transaction, owner, id)
-            else:
-                transaction.execute(_PUT, (owner, id, kind, now, now, len(body), body))
-                transaction.execute("DELETE FROM items WHERE owner = ? AND entry = ?", (owner, id))
-                transaction.executemany(
-                    "INSERT INTO items VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                    [(owner, item, id) for item in items],
-                )
-            if self._is_crowded(transaction, now):
-                self._make_room(transaction, now)
-        return True
+        if self._is_crowded(transaction, now):
+            self._make_room(transaction, now)
 
-    def get(self, owner: str, id: str, kind: Kind) -> bytes | None:
+    def find(self, owner: str, id: str, kind: Kind) -> Entry | None:
+        """An entry, which counts as used now. It is found all the same if that can't be noted on a full disk."""
         now = self._clock()
-        with self._database.transaction() as transaction:
-            row = transaction.execute(
-                "UPDATE entries SET used = ? WHERE owner = ? AND id = ? AND kind = ? AND created >= ? RETURNING body",
-                (now, owner, id, kind, now - self._seconds),
-            ).fetchone()
-        return None if row is None else bytes(row[0])
-
-    def begin(self, owner: str, id: str, kind: Kind, size: int) -> bytes | None:
-        """The first `size` bytes of an entry's body."""
-        with self._database.transaction() as transaction:
-            row = transaction.execute(
-                "SELECT SUBSTR(body, 1, ?) FROM entries WHERE owner = ? AND id = ? AND kind = ? AND created >= ?",
-                (size, owner, id, kind, self._clock() - self._seconds),
-            ).fetchone()
-        return None if row is None else bytes(row[0])
-
-    def holder_of(self, owner: str, item: str) -> tuple[str, Kind] | None:
-        """The id and the kind of the entry that holds an item."""
-        query = """SELECT entries.id, entries.kind FROM items JOIN entries
-            ON entries.owner = items.owner AND entries.id = items.entry
-            WHERE items.owner = ? AND items.item = ? ORDER BY entries.used DESC LIMIT 1"""
-        with self._database.transaction() as transaction:
-            row = transaction.execute(query, (owner, item)).fetchone()
-        return None if row is None else (row[0], row[1])
+        query = """SELECT key, previous, body FROM entries
+            WHERE owner = ? AND id = ? AND kind = ? AND created >= ?"""
+        with self.transaction() as transaction:
+            row = transaction.execute(query, (owner, id, kind, now - self._seconds)).fetchone()
+        if row is None:
+            return None
+        with contextlib.suppress(ServerError), self.transaction() as transaction:
+            transaction.execute("UPDATE entries SET used = ? WHERE key = ?", (now, row[0]))
+        return Entry(row[0], row[1], bytes(row[2]))
 
     def delete(self, owner: str, id: str, kind: Kind) -> bool:
-        with self._database.transaction() as transaction:
-            known = transaction.execute(
-                "SELECT 1 FROM entries WHERE owner = ? AND id = ? AND kind = ?", (owner, id, kind)
-            ).fetchone()
-            return known is not None and _remove(transaction, owner, id)
+        """Returns whether there was such an entry."""
+        with self.transaction() as transaction:
+            query = "SELECT key FROM entries WHERE owner = ? AND id = ? AND kind = ?"
+            row = transaction.execute(query, (owner, id, kind)).fetchone()
+            if row is not None:
+                _remove(transaction, row[0])
+        return row is not None
 
     def begins(self, owner: str, id: str, body: bytes) -> None:
         """Note that a response in the background begins, which this body asks for: a server that follows begins it
         again, unless it `ends`. A failure is only logged."""
         values = (owner, id, body, os.getpid())
-        with contextlib.suppress(ServerError), self._database.transaction() as transaction:
+        with contextlib.suppress(ServerError), self.transaction() as transaction:
             transaction.execute("INSERT OR REPLACE INTO running VALUES (?, ?, ?, ?)", values)
 
     def ends(self, owner: str, id: str) -> None:
         """A response has ended. A failure is only logged."""
-        with contextlib.suppress(ServerError), self._database.transaction() as transaction:
+        with contextlib.suppress(ServerError), self.transaction() as transaction:
             transaction.execute("DELETE FROM running WHERE owner = ? AND id = ?", (owner, id))
 
     def take_unfinished(self) -> list[tuple[str, str, bytes]]:
-        """Owner, id and body of each response that a server which is gone has begun and not ended. They are forgotten.
-        Raises `ServerError`."""
-        with self._database.transaction() as transaction:
+        """Owner, id and body of each response that a server which is gone has begun and not ended. They are this
+        server's from now on. Raises `ServerError`."""
+        with self.transaction() as transaction:
             found = transaction.execute("SELECT DISTINCT process FROM running").fetchall()
             gone = [each for each in found if each[0] == os.getpid() or not psutil.pid_exists(each[0])]
-            query = "DELETE FROM running WHERE process = ? RETURNING owner, id, body"
-            return [row for process in gone for row in transaction.execute(query, process).fetchall()]
+            query = "UPDATE running SET process = ? WHERE process = ? RETURNING owner, id, body"
+            return [row for (each,) in gone for row in transaction.execute(query, (os.getpid(), each))]
 
     def _is_crowded(self, transaction: sqlite3.Connection, now: float) -> bool:
         query = "SELECT COUNT(*), COALESCE(SUM(bytes), 0), MIN(created) FROM entries"
@@ -201,159 +224,202 @@ class ResponseStore:
         return bool(entries > self._entries or size > self._bytes or too_old)
 
     def _make_room(self, transaction: sqlite3.Connection, now: float) -> None:
-        too_old = "SELECT owner, id FROM entries WHERE created < ?"
-        for key in transaction.execute(too_old, (now - self._seconds,)).fetchall():
-            _remove(transaction, *key)
+        too_old = "SELECT key FROM entries WHERE created < ?"
+        for (key,) in transaction.execute(too_old, (now - self._seconds,)).fetchall():
+            _remove(transaction, key)
         query = "SELECT owner, COUNT(*), SUM(bytes) FROM entries GROUP BY owner"
         held = {owner: [entries, int(size)] for owner, entries, size in transaction.execute(query).fetchall()}
         for figure, bound in ((0, self._entries), (1, self._bytes)):
             while sum(each[figure] for each in held.values()) > bound:
                 owner = max(held, key=lambda owner: held[owner][figure])
-                size = _remove_oldest(transaction, owner)
+                query = "SELECT key, bytes FROM entries WHERE owner = ? ORDER BY used, created, id LIMIT 1"
+                oldest, size = transaction.execute(query, (owner,)).fetchone()
+                _remove(transaction, oldest)
                 held[owner][0] -= 1
                 held[owner][1] -= size
 
 
-def _still_is(transaction: sqlite3.Connection, owner: str, id: str, kind: Kind, known: bytes) -> bool:
-    """Whether an entry's body has this digest."""
-    query = "SELECT body FROM entries WHERE owner = ? AND id = ? AND kind = ?"
-    row = transaction.execute(query, (owner, id, kind)).fetchone()
-    return row is not None and digest(bytes(row[0])) == known
-
-
-def _remove_oldest(transaction: sqlite3.Connection, owner: str) -> int:
-    """Delete the least recently used entry of this owner; returns its bytes."""
-    query = "SELECT id, bytes FROM entries WHERE owner = ? ORDER BY used, created, id LIMIT 1"
-    oldest, size = transaction.execute(query, (owner,)).fetchone()
-    _remove(transaction, owner, oldest)
-    return int(size)
-
-
-def _remove(transaction: sqlite3.Connection, owner: str, id: str) -> bool:
-    """Delete an entry; returns whether there was one."""
-    removed = transaction.execute("DELETE FROM entries WHERE owner = ? AND id = ?", (owner, id))
-    transaction.execute("DELETE FROM items WHERE owner = ? AND entry = ?", (owner, id))
-    return removed.rowcount > 0
+def _remove(transaction: sqlite3.Connection, key: int) -> None:
+    transaction.execute("DELETE FROM entries WHERE key = ?", (key,))
+    transaction.execute("DELETE FROM items WHERE entry = ?", (key,))
 
 
 class OwnedHistory:
     """One caller's responses and conversations. Those of other callers are not found here."""
 
-    def __init__(self, store: ResponseStore, owner: str) -> None:
+    def __init__(self, store: ResponseStore, owner: str, hold: Callable[[int], None] = no_bound) -> None:
         self._store = store
         self._owner = owner
+        self._hold = hold
+
+    # Responses
 
     def keep(self, id: str, turn: StoredResponse) -> None:
         """Store a response and the turn that it ends; a failure is only logged."""
-        items = [*turn.input, *turn.response["output"]]
+        head = msgspec.json.encode(turn.response | {"output": []})
+        parts = ((turn.before or (), 0), (turn.input, INPUT), (turn.response["output"], OUTPUT))
+        rows = (row for items, first in parts for row in rows_of(items, first))
         with _answered_all_the_same("response", id):
-            self._put(id, "response", msgspec.json.encode(turn), items)
+            self._store.put(self._owner, id, "response", head, rows, turn.previous)
 
-    def response(self, id: str) -> StoredResponse:
-        return self._get(id, "response", StoredResponse)
+    def response(self, id: str) -> dict[str, Any]:
+        """The response object; the items of its output are encoded."""
+        entry = self._entry(id, "response")
+        found: dict[str, Any] = from_json(entry.body)
+        return found | {"output": [msgspec.Raw(body) for body in self._bodies(entry.key, OUTPUT, END)]}
 
     def delete_response(self, id: str) -> None:
         if not self._store.delete(self._owner, id, "response"):
             raise not_found("response", id)
 
-    def save_conversation(self, conversation: StoredConversation) -> None:
-        """Store a new conversation; `change_conversation` changes an existing one."""
-        self._put(conversation.id, "conversation", msgspec.json.encode(conversation), conversation.items)
+    def items(self, response_id: str) -> list[Item]:
+        """Every item of the conversation up to and including that response, oldest first."""
+        return self._decoded([body for key in self._chain(response_id) for body in self._bodies(key, 0, END)])
 
-    def change_conversation(self, id: str, change: Change) -> StoredConversation:
-        """Change a conversation, store it and return it; concurrent changes of others are kept.
+    def input_page(self, response_id: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """A page of the model's input for a response: all earlier turns, and the input of its own turn."""
+        return self._page(self._chain(response_id), query)
 
-        `change` is called again if another change came first. Raises `ServerError` if there is no such conversation,
-        and whatever `change` raises.
-        """
-        while True:
-            body = self._store.get(self._owner, id, "conversation")
-            if body is None:
-                raise not_found("conversation", id)
-            conversation = from_json(body, StoredConversation)
-            change(conversation)
-            changed = msgspec.json.encode(conversation)
-            if self._put(id, "conversation", changed, conversation.items, digest(body)):
-                return conversation
+    # Conversations
+
+    def save_conversation(self, conversation: StoredConversation, items: Iterable[Item] = ()) -> None:
+        """Store a new conversation."""
+        body = msgspec.json.encode(conversation)
+        self._store.put(self._owner, conversation.id, "conversation", body, rows_of(items, 0))
+
+    def head(self, id: str) -> StoredConversation:
+        return from_json(self._entry(id, "conversation").body, StoredConversation)
+
+    def change_metadata(self, id: str, metadata: dict[str, str]) -> StoredConversation:
+        entry = self._entry(id, "conversation")
+        changed = msgspec.structs.replace(from_json(entry.body, StoredConversation), metadata=metadata)
+        body = msgspec.json.encode(changed)
+        with self._store.transaction() as transaction:
+            values = (body, len(body) - len(entry.body), entry.key)
+            transaction.execute("UPDATE entries SET body = ?, bytes = bytes + ? WHERE key = ?", values)
+        return changed
+
+    def add_items(self, id: str, items: Iterable[Item], *, new: bool = False) -> None:
+        """Add items to a conversation; if `new`, only those whose ids it does not have."""
+        entry = self._entry(id, "conversation")
+        with self._store.transaction() as transaction:
+            query = "SELECT COALESCE(MAX(place), -1) FROM items WHERE entry = ?"
+            [last] = transaction.execute(query, (entry.key,)).fetchone()
+            known = "SELECT 1 FROM items WHERE owner = ? AND id = ? AND entry = ?"
+            rows = [
+                row
+                for row in rows_of(items, last + 1)
+                if not new or not transaction.execute(known, (self._owner, row.id, entry.key)).fetchone()
+            ]
+            if transaction.execute("SELECT 1 FROM entries WHERE key = ?", (entry.key,)).fetchone():
+                self._store.add(transaction, self._owner, entry.key, rows)
 
     def add_to_conversation(self, id: str, items: Iterable[Item]) -> None:
         """Add the items of an answer that a conversation does not have yet; a failure is only logged. A conversation
         that was deleted meanwhile stays deleted."""
-        given = list(items)
-
-        def add(conversation: StoredConversation) -> None:
-            known = {item.get("id") for item in conversation.items}
-            conversation.items += [item for item in given if item.get("id") not in known]
-
         with _answered_all_the_same("conversation", id):
-            self.change_conversation(id, add)
+            self.add_items(id, items, new=True)
 
-    def stored_conversation(self, id: str) -> StoredConversation:
-        return self._get(id, "conversation", StoredConversation)
+    def conversation(self, conversation_id: str) -> list[Item]:
+        return self._decoded(self._bodies(self._entry(conversation_id, "conversation").key, 0, END))
 
-    def conversation_head(self, id: str) -> StoredConversation:
-        """A conversation without its items, which may be many megabytes and come last in the stored JSON."""
-        begun = self._store.begin(self._owner, id, "conversation", LARGEST_HEAD)
-        if begun is None:
-            raise not_found("conversation", id)
-        head, found, _ = begun.partition(BEFORE_ITEMS)
-        return from_json(head + b"}", StoredConversation) if found else self.stored_conversation(id)
+    def conversation_page(self, id: str, query: Mapping[str, str]) -> dict[str, Any]:
+        return self._page([self._entry(id, "conversation").key], query)
+
+    def item_of(self, id: str, item: str) -> msgspec.Raw:
+        """An item of a conversation, encoded."""
+        entry = self._entry(id, "conversation")
+        query = "SELECT body FROM items WHERE owner = ? AND id = ? AND entry = ? ORDER BY place LIMIT 1"
+        with self._store.transaction() as transaction:
+            row = transaction.execute(query, (self._owner, item, entry.key)).fetchone()
+        if row is None:
+            raise not_found("item", item)
+        return msgspec.Raw(bytes(row[0]))
+
+    def delete_item(self, id: str, item: str) -> StoredConversation:
+        """Delete an item of a conversation, which is returned."""
+        entry = self._entry(id, "conversation")
+        query = "DELETE FROM items WHERE owner = ? AND id = ? AND entry = ? RETURNING LENGTH(body)"
+        with self._store.transaction() as transaction:
+            gone = transaction.execute(query, (self._owner, item, entry.key)).fetchall()
+            size = sum(bytes_of(self._owner, item, length) for (length,) in gone)
+            transaction.execute("UPDATE entries SET bytes = bytes - ? WHERE key = ?", (size, entry.key))
+        if not gone:
+            raise not_found("item", item)
+        return from_json(entry.body, StoredConversation)
 
     def delete_conversation(self, id: str) -> None:
         if not self._store.delete(self._owner, id, "conversation"):
             raise not_found("conversation", id)
 
-    def items(self, response_id: str) -> list[Item]:
-        """Every item of the conversation up to and including that response, oldest first."""
-        turn = self.response(response_id)
-        return [*self.input_items(turn), *turn.response["output"]]
-
-    def input_items(self, turn: StoredResponse) -> list[Item]:
-        """The model's input for a response: all earlier turns, and the input of its own turn."""
-        turns = [turn]
-        while (previous := turns[-1].previous) is not None:
-            turns.append(self.response(previous))
-        first, *later = reversed(turns)
-        items = [*(first.before or ()), *first.input]
-        before = first
-        for following in later:
-            items += [*before.response["output"], *following.input]
-            before = following
-        return items
-
-    def conversation(self, conversation_id: str) -> list[Item]:
-        return self.stored_conversation(conversation_id).items
+    # Both
 
     def item(self, item_id: str) -> Item:
-        holder = self._store.holder_of(self._owner, item_id)
-        if holder is not None:
-            entry, kind = holder
-            if kind == "conversation":
-                items = self.conversation(entry)
-            else:
-                turn = self.response(entry)
-                items = [*turn.input, *turn.response["output"]]
-            for item in items:
-                if item.get("id") == item_id:
-                    return item
-        raise not_found("item", item_id)
+        """The item of the entry that was used last among those that have an item of this id."""
+        query = """SELECT items.body FROM items JOIN entries ON entries.key = items.entry
+            WHERE items.owner = ? AND items.id = ? ORDER BY entries.used DESC, items.place LIMIT 1"""
+        with self._store.transaction() as transaction:
+            row = transaction.execute(query, (self._owner, item_id)).fetchone()
+        if row is None:
+            raise not_found("item", item_id)
+        [found] = self._decoded([bytes(row[0])])
+        return found
 
-    def _put(
-        self, id: str, kind: Kind, body: bytes, items: Iterable[Item], replaces: bytes | None = None
-    ) -> bool:
-        ids = [item["id"] for item in items if isinstance(item.get("id"), str)]
-        return self._store.put(self._owner, id, kind, body, ids, replaces)
-
-    def _get(self, id: str, kind: Kind, type: type[Body]) -> Body:
-        body = self._store.get(self._owner, id, kind)
-        if body is None:
+    def _entry(self, id: str, kind: Kind) -> Entry:
+        entry = self._store.find(self._owner, id, kind)
+        if entry is None:
             raise not_found(kind, id)
-        return from_json(body, type)
+        return entry
 
+    def _chain(self, id: str) -> list[int]:
+        """The keys of a response and those that it goes on from, the first one first."""
+        keys: list[int] = []
+        previous: str | None = id
+        while previous is not None:
+            key, previous, _ = self._entry(previous, "response")
+            keys.append(key)
+        return keys[::-1]
 
-def digest(body: bytes) -> bytes:
-    """A digest that tells whether the body of an entry has changed."""
-    return hashlib.blake2b(body, digest_size=16).digest()
+    def _bodies(self, key: int, first: int, end: int) -> list[bytes]:
+        query = "SELECT body FROM items WHERE entry = ? AND place >= ? AND place < ? ORDER BY place"
+        with self._store.transaction() as transaction:
+            return [bytes(body) for (body,) in transaction.execute(query, (key, first, end)).fetchall()]
+
+    def _decoded(self, bodies: Sequence[bytes]) -> list[Item]:
+        self._hold(sum(map(decoded_bytes, bodies)))
+        return [from_json(body) for body in bodies]
+
+    def _page(self, keys: list[int], query: Mapping[str, str]) -> dict[str, Any]:
+        """A page of the items of these entries, without the output of the last one."""
+        paging = paging_of(query)
+        found: list[tuple[str, msgspec.Raw]] = []
+        with self._store.transaction() as transaction:
+            start, place = 0, -1 if paging.forwards else END
+            ordered = keys if paging.forwards else keys[::-1]
+            if paging.after is not None:
+                start, place = self._place_of(transaction, paging.after, ordered, keys[-1])
+            for key in ordered[start:]:
+                end = OUTPUT if key == keys[-1] else END
+                values = (key, place, end, paging.limit + 1 - len(found))
+                rows = transaction.execute(paging.query, values).fetchall()
+                found += [(own, msgspec.Raw(bytes(body))) for own, body in rows]
+                place = -1 if paging.forwards else END
+        return shown(found, paging.limit)
+
+    def _place_of(
+        self, transaction: sqlite3.Connection, item: str, ordered: list[int], last: int
+    ) -> tuple[int, int]:
+        """Where an item comes first: the number of its entry, and its place there. Raises `ServerError`."""
+        query = "SELECT entry, place FROM items WHERE owner = ? AND id = ?"
+        numbers = {key: number for number, key in enumerate(ordered)}
+        places = [
+            (numbers[entry], place)
+            for entry, place in transaction.execute(query, (self._owner, item)).fetchall()
+            if entry in numbers and (entry != last or place < OUTPUT)
+        ]
+        if not places:
+            raise unknown_item()
+        return min(places)
 
 
 @contextlib.contextmanager
@@ -383,31 +449,59 @@ def not_found(what: str, id: str) -> ServerError:
     )
 
 
-SCHEMA: Final = Schema(version=2, tables=TABLES)
+def unknown_item() -> ServerError:
+    return ServerError("invalid_request", "`after` must be the id of one of the items.", "after")
 
 
-def page_of(items: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
-    """One page of items, as OpenAI's list endpoints give them.
+SCHEMA: Final = Schema(version=3, tables=TABLES)
 
-    `items` are oldest first; `query` has `after` (an item's id), `limit` and `order` (newest first if not set).
-    """
+
+class Paging(NamedTuple):
+    """What a client asks of OpenAI's list endpoints."""
+
+    forwards: bool  # oldest first
+    limit: int
+    after: str | None  # an item's id
+
+    @property
+    def query(self) -> str:
+        """The query of the items of an entry, given its key, the place before them, their end, and how many."""
+        way, order = (">", "ASC") if self.forwards else ("<", "DESC")
+        return (
+            f"SELECT id, body FROM items WHERE entry = ? AND place {way} ? AND place < ? "
+            f"ORDER BY place {order} LIMIT ?"
+        )
+
+
+def paging_of(query: Mapping[str, str]) -> Paging:
+    """`query` has `after`, `limit` and `order` (newest first if not set). Raises `ServerError`."""
     order = query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise ServerError("invalid_request", "`order` must be `asc` or `desc`.", "order")
-    limit = _limit(query.get("limit", "20"))
-    ordered = items if order == "asc" else items[::-1]
-    if (after := query.get("after")) is not None:
+    return Paging(order == "asc", _limit(query.get("limit", "20")), query.get("after"))
+
+
+def page_of(items: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
+    """One page of items in memory, as OpenAI's list endpoints give them. `items` are oldest first."""
+    paging = paging_of(query)
+    ordered = items if paging.forwards else items[::-1]
+    if paging.after is not None:
         ids = [item.get("id") for item in ordered]
-        if after not in ids:
-            raise ServerError("invalid_request", "`after` must be the id of one of the items.", "after")
-        ordered = ordered[ids.index(after) + 1 :]
-    data = ordered[:limit]
+        if paging.after not in ids:
+            raise unknown_item()
+        ordered = ordered[ids.index(paging.after) + 1 :]
+    return shown([(str(item.get("id")), item) for item in ordered], paging.limit)
+
+
+def shown(found: Sequence[tuple[str, Any]], limit: int) -> dict[str, Any]:
+    """A page of the first `limit` of these ids and items."""
+    page = found[:limit]
     return {
         "object": "list",
-        "data": data,
-        "first_id": data[0].get("id") if data else "",
-        "last_id": data[-1].get("id") if data else "",
-        "has_more": len(ordered) > limit,
+        "data": [item for _, item in page],
+        "first_id": page[0][0] if page else "",
+        "last_id": page[-1][0] if page else "",
+        "has_more": len(found) > limit,
     }
 
 

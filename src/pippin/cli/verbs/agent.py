@@ -81,7 +81,7 @@ def _listed(agents: "dict[str, Agent]") -> str:
 
 
 def _run(name: str, agent: "Agent", parsed: Namespace, arguments: tuple[str, ...]) -> int:
-    from pippin.cli.agents import Target, prepare, start
+    from pippin.cli.agents import prepare, start, words_of
     from pippin.cli.chat.server import reached
 
     with reached(parsed, parsed.model) as server:
@@ -91,16 +91,12 @@ def _run(name: str, agent: "Agent", parsed: Namespace, arguments: tuple[str, ...
             if not (parsed.force or parsed.print):
                 raise
             say(error.report.message, sys.stderr)
-        target = Target(
-            address=server.client.address,
-            model=name_for(agent, server),
-            window=server.facts.get("context_window") or FALLBACK_WINDOW,
-            key=server.client.key,
-            folder=environment.home() / "agents" / name,
-        )
-        setup = prepare(agent, target, arguments)
+        window = server.facts.get("context_window") or FALLBACK_WINDOW
+        folder, key = environment.home() / "agents" / name, server.client.key
+        words = words_of(server.client.address, name_for(agent, server), window, key, folder)
+        setup = prepare(agent, words, arguments)
         if parsed.print:
-            say(setup.shown(target.key))
+            say(setup.shown(key))
             return 0
         for note in agent.notes:
             say(note)

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from pippin.cli.arguments import Parser, actions, option_parser
-from pippin.config.errors import ConfigError
+from pippin.cli.arguments import Parser, actions, dispatch, option_parser
 from pippin.config.load import load
 from pippin.config.options.declaration import options
 from pippin.config.settings import Settings, Sources
@@ -16,30 +15,25 @@ from pippin.config.settings import Settings, Sources
 SECRET = ("api_keys",)
 
 
-USAGE = """usage: pippin config show [--changed] [--json] [the flags of `pippin serve`]
-
-Shows the value of every option and who gave it: a flag, a variable, the file, a profile, or the default.
-"""
-
-
 def new_parser() -> Parser:
     return actions("pippin config", "Show the configuration.", [_show_parser()])
 
 
 def _show_parser() -> Parser:
-    parser = option_parser("pippin config show", "Show every option's value and where it came from.")
+    parser = option_parser(
+        "pippin config show", "Show every option's value, or the --changed ones, and where it came from."
+    )
     parser.add_argument("--changed", action="store_true", help="only what differs from the defaults")
     parser.add_argument("--json", action="store_true", help="as JSON")
     return parser
 
 
 def run(arguments: Sequence[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE, end="")
-        return 0 if arguments else 2
-    if arguments[0] != "show":
-        raise ConfigError(f"`pippin config {arguments[0]}`: there is only `pippin config show`.")
-    parsed = _show_parser().parse(arguments[1:])
+    return dispatch(new_parser(), arguments, {"show": _show})
+
+
+def _show(arguments: Sequence[str]) -> int:
+    parsed = _show_parser().parse(arguments)
     settings = load(Sources(flags=tuple(parsed.given)))
     rows = _rows(settings, changed=parsed.changed)
     print(_as_json(rows) if parsed.json else _as_text(rows) or "# Nothing differs from the defaults.")

@@ -17,7 +17,7 @@ from pippin.config.cluster import MACHINE, OBJECTS, TOKEN, memory_here, ray_envi
 from pippin.config.errors import ConfigError, install_command
 
 DESCRIPTION: Final = (
-    "Make this machine a part of a cluster, until Ctrl-C: `pippin serve --cluster` places replicas, and "
+    "Make this machine a part of a cluster, until Ctrl-C: `pippin serve --cluster auto` places replicas, and "
     "parts of a model (`--ranks`), on its machines. "
     "Without an address a new cluster begins here. Ray does it (the extra `cluster`): the same versions of Pippin, "
     "Python and Ray must be on every machine, and the cluster's token."

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from socket import socket
 from typing import TYPE_CHECKING, Final
 
 from pippin.cli.arguments import Parser, option_parser
@@ -14,12 +15,13 @@ from pippin.cli.greeting import Preparation, example_of, greet, served_models
 from pippin.cli.local import open_catalog
 from pippin.cli.logs import configure_logging
 from pippin.cli.running import RunningServer, announced, end_with_owner, log_file
+from pippin.cli.supervising import supervise
 from pippin.cli.verbs import version
 from pippin.config.errors import ConfigError
 from pippin.config.load import load
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.options.start import Compat
-from pippin.config.settings import Settings, Sources
+from pippin.config.settings import GivenFlag, Settings, Sources
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
@@ -47,19 +49,36 @@ def serve(arguments: Sequence[str], parser: Parser, *, compat: Compat | None) ->
         return version.run([])
     faulthandler.enable()  # a crash in a library then prints its traceback
     settings = load(Sources(flags=tuple(parsed.given), compat=compat))
+    return _supervised(settings, parsed.given) if settings.server.restart else _serve(settings, parsed.given)
+
+
+def _supervised(settings: Settings, given: Sequence[GivenFlag]) -> int:
+    """Serve in a child process, which is started again when it dies."""
+    from pippin.api.server import AddressError, open_listeners
+
+    try:
+        listeners = open_listeners(settings.server)
+    except AddressError as error:
+        print(f"pippin: {error}", file=sys.stderr)
+        return 1
+    own = supervise(settings, listeners)
+    return own if isinstance(own, int) else _serve(own, given, listeners)
+
+
+def _serve(settings: Settings, given: Sequence[GivenFlag], listeners: Sequence[socket] = ()) -> int:
     try:
         configure_logging(settings.server)
     except OSError as error:
         raise ConfigError(f"{settings.server.log_file}: cannot be written ({error.strerror}).") from None
     for note in settings.notes:
         log.log(logging.WARNING if note.severity == "warning" else logging.INFO, "%s", note.text)
-    if any(flag.text in settings.server.api_keys for flag in parsed.given):
+    if any(flag.text in settings.server.api_keys for flag in given):
         log.warning(
             "Everyone on this machine can read the API key on the command line (`ps`): set PIPPIN_API_KEYS, or keep it "
             "in a file that only you can read, --api-key-file."
         )
     end_with_owner()
-    return _serve(settings, open_catalog(settings))
+    return _run(settings, open_catalog(settings), listeners)
 
 
 def check(server: ServerOptions, catalog: "Catalog") -> None:
@@ -109,7 +128,7 @@ def check_beside(server: ServerOptions, catalog: "Catalog") -> None:
                 )
 
 
-def _serve(settings: Settings, catalog: "Catalog") -> int:
+def _run(settings: Settings, catalog: "Catalog", listeners: Sequence[socket]) -> int:
     from pippin.api.server import AddressError, run_server
     from pippin.catalog import footprint
     from pippin.service import open_service
@@ -123,7 +142,8 @@ def _serve(settings: Settings, catalog: "Catalog") -> int:
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         greet(settings.server, address, served_models(settings.server, catalog), example_of(catalog))
         log_path = log_file(settings.server.log_file)
-        word = RunningServer(pid=os.getpid(), address=address, started=time.time(), log=log_path)
+        pid = os.getppid() if settings.server.restart else os.getpid()
+        word = RunningServer(pid=pid, address=address, started=time.time(), log=log_path)
         try:
             until_the_end.enter_context(announced(word))
         except OSError as error:  # a service may have no writable folder
@@ -131,7 +151,7 @@ def _serve(settings: Settings, catalog: "Catalog") -> int:
 
     try:
         with until_the_end:
-            return run_server(service, settings, on_ready, preparation.run)
+            return run_server(service, settings, on_ready, preparation.run, listeners)
     except AddressError as error:
         print(f"pippin: {error}", file=sys.stderr)
         return 1

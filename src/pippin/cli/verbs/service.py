@@ -6,12 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pippin.cli.arguments import Parser, actions, option_parser
+from pippin.cli.arguments import Parser, actions, dispatch, option_parser
 from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.verbs import serve
 from pippin.config import environment
@@ -25,12 +25,21 @@ SECONDS_TO_DRAIN: Final = 60
 
 
 @dataclass(frozen=True)
-class Launchd:
-    def path(self, home: Path) -> Path:
-        return home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+class Manager:
+    """What runs services at login: where it looks for their files, what is in one, and its commands."""
 
-    def text(self, command: Sequence[str], home: Path, variables: Mapping[str, str]) -> str:
-        log = str(home / "Library" / "Logs" / "pippin.log")
+    path: Path
+    text: Callable[[Sequence[str], Mapping[str, str]], str]
+    start: Sequence[Sequence[str]]
+    stop: Sequence[str]
+    status: Sequence[str]
+
+
+def launchd(home: Path) -> Manager:
+    path, domain = home / "Library" / "LaunchAgents" / f"{LABEL}.plist", f"gui/{os.getuid()}"
+    log = str(home / "Library" / "Logs" / "pippin.log")
+
+    def text(command: Sequence[str], variables: Mapping[str, str]) -> str:
         agent = {
             "Label": LABEL,
             "ProgramArguments": list(command),
@@ -45,57 +54,38 @@ class Launchd:
         }
         return plistlib.dumps(agent).decode()
 
-    def start(self, path: Path) -> list[list[str]]:
-        return [["launchctl", "bootstrap", _domain(), str(path)]]
-
-    def stop(self, path: Path) -> list[list[str]]:
-        return [["launchctl", "bootout", f"{_domain()}/{LABEL}"]]
-
-    def status(self) -> list[str]:
-        return ["launchctl", "print", f"{_domain()}/{LABEL}"]
+    service = f"{domain}/{LABEL}"
+    start = [("launchctl", "bootstrap", domain, str(path))]
+    return Manager(path, text, start, ("launchctl", "bootout", service), ("launchctl", "print", service))
 
 
-@dataclass(frozen=True)
-class Systemd:
-    def path(self, home: Path) -> Path:
-        return home / ".config" / "systemd" / "user" / UNIT
-
-    def text(self, command: Sequence[str], home: Path, variables: Mapping[str, str]) -> str:
-        return (
-            "[Unit]\n"
-            "Description=Pippin, a server for MLX models\n"
-            "After=network.target\n\n"
-            "[Service]\n"
-            + "".join(f"Environment={_word(f'{name}={value}')}\n" for name, value in variables.items())
-            + f"ExecStart={_quoted(command)}\n"
-            "Restart=on-failure\n"
-            # A usage error does not go away by a restart.
-            "RestartPreventExitStatus=2\n"
-            f"TimeoutStopSec={SECONDS_TO_DRAIN}\n"
-            "KillMode=mixed\n"
-            # The server survives and restarts a worker that the kernel killed.
-            "OOMPolicy=continue\n"
-            "UMask=0077\n"
-            "NoNewPrivileges=yes\n\n"
-            "[Install]\n"
-            "WantedBy=default.target\n"
-        )
-
-    def start(self, path: Path) -> list[list[str]]:
-        return [["systemctl", "--user", "daemon-reload"], ["systemctl", "--user", "enable", "--now", UNIT]]
-
-    def stop(self, path: Path) -> list[list[str]]:
-        return [["systemctl", "--user", "disable", "--now", UNIT]]
-
-    def status(self) -> list[str]:
-        return ["systemctl", "--user", "--no-pager", "status", UNIT]
+def systemd(home: Path) -> Manager:
+    own = ("systemctl", "--user")
+    start = [(*own, "daemon-reload"), (*own, "enable", "--now", UNIT)]
+    stop, status = (*own, "disable", "--now", UNIT), (*own, "--no-pager", "status", UNIT)
+    return Manager(home / ".config" / "systemd" / "user" / UNIT, _unit, start, stop, status)
 
 
-Manager = Launchd | Systemd
-
-
-def _domain() -> str:
-    return f"gui/{os.getuid()}"
+def _unit(command: Sequence[str], variables: Mapping[str, str]) -> str:
+    return (
+        "[Unit]\n"
+        "Description=Pippin, a server for MLX models\n"
+        "After=network.target\n\n"
+        "[Service]\n"
+        + "".join(f"Environment={_word(f'{name}={value}')}\n" for name, value in variables.items())
+        + f"ExecStart={_quoted(command)}\n"
+        "Restart=on-failure\n"
+        # A usage error does not go away by a restart.
+        "RestartPreventExitStatus=2\n"
+        f"TimeoutStopSec={SECONDS_TO_DRAIN}\n"
+        "KillMode=mixed\n"
+        # The server survives and restarts a worker that the kernel killed.
+        "OOMPolicy=continue\n"
+        "UMask=0077\n"
+        "NoNewPrivileges=yes\n\n"
+        "[Install]\n"
+        "WantedBy=default.target\n"
+    )
 
 
 def _quoted(words: Sequence[str]) -> str:
@@ -112,21 +102,13 @@ def _word(word: str) -> str:
     return f'"{escaped}"'
 
 
-USAGE: Final = """usage: pippin service install [--dry-run] [the arguments of `pippin serve`]
-       pippin service status
-       pippin service uninstall [--dry-run]
-
-Runs `pippin serve` at login and again if it ends: as a launchd agent on macOS, as a systemd user unit on Linux.
-"""
-
-
 def new_parser() -> Parser:
     parsers = (_install_parser(), _status_parser(), _uninstall_parser())
     return actions("pippin service", "Run `pippin serve` at login.", parsers)
 
 
 def _install_parser() -> Parser:
-    parser = option_parser("pippin service install", "Run `pippin serve` at login.")
+    parser = option_parser("pippin service install", "Run `pippin serve` at login; --dry-run tells how.")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     return parser
 
@@ -142,23 +124,12 @@ def _uninstall_parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    match list(arguments):
-        case ["install", *rest]:
-            return _install(rest)
-        case ["status", *rest]:
-            return _status(rest)
-        case ["uninstall", *rest]:
-            return _uninstall(rest)
-        case [] | ["-h" | "--help", *_]:
-            print(USAGE, end="")
-            return 0 if arguments else 2
-        case [word, *_]:
-            raise ConfigError(f"`pippin service {word}`: there are install, status and uninstall.")
-    return 2
+    does = {"install": _install, "status": _status, "uninstall": _uninstall}
+    return dispatch(new_parser(), arguments, does)
 
 
 def manager() -> Manager:
-    return Launchd() if sys.platform == "darwin" else Systemd()
+    return launchd(Path.home()) if sys.platform == "darwin" else systemd(Path.home())
 
 
 def _install(words: Sequence[str]) -> int:
@@ -169,22 +140,22 @@ def _install(words: Sequence[str]) -> int:
     serve.check(settings.server, open_catalog(settings))
     arguments, secret = _without_keys(arguments, settings.server.api_keys)
     own = manager()
-    path = own.path(Path.home())
+    path = own.path
     command = [sys.executable, "-m", "pippin", "serve", *_absolute(arguments)]
     variables = environment.model_folder_variables() | secret
     _check_text([*command, *variables.values()])
-    text = own.text(command, Path.home(), variables)
+    text = own.text(command, variables)
     if parsed.dry_run:
         print(f"# {path}\n{text}", end="")
         return 0
     if path.is_file():
-        _stop(own, path)  # it would keep its old configuration
+        _ask(own.stop)  # it would keep its old configuration, or has stopped by itself
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600, exist_ok=True)  # it may contain a key
     path.chmod(0o600)
     path.write_text(text)
-    for command in own.start(path):
-        _do(command)
+    for each in own.start:
+        _do(each)
     print(f"The service is installed and started: {path}")
     return 0
 
@@ -192,33 +163,26 @@ def _install(words: Sequence[str]) -> int:
 def _status(words: Sequence[str]) -> int:
     _status_parser().parse(words)
     own = manager()
-    path = own.path(Path.home())
-    if not path.is_file():
+    if not own.path.is_file():
         print("The service is not installed. Install it: pippin service install MODEL")
         return 1
-    print(f"The service is installed: {path}")
-    return _ask(own.status())
+    print(f"The service is installed: {own.path}")
+    return _ask(own.status)
 
 
 def _uninstall(words: Sequence[str]) -> int:
     parsed = _uninstall_parser().parse(words)
     own = manager()
-    path = own.path(Path.home())
     if parsed.dry_run:
-        print("\n".join([*(" ".join(command) for command in own.stop(path)), f"rm {path}"]))
+        print(" ".join(own.stop), f"rm {own.path}", sep="\n")
         return 0
-    if not path.is_file():
+    if not own.path.is_file():
         print("The service is not installed.")
         return 0
-    _stop(own, path)
-    path.unlink()
+    _ask(own.stop)  # it may have stopped by itself
+    own.path.unlink()
     print("The service is removed.")
     return 0
-
-
-def _stop(own: Manager, path: Path) -> None:
-    for command in own.stop(path):
-        _ask(command)  # it may have stopped by itself
 
 
 def _without_keys(arguments: Sequence[str], keys: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -260,16 +224,11 @@ def _absolute(arguments: Sequence[str]) -> list[str]:
 
 
 def _do(command: Sequence[str]) -> None:
-    if shutil.which(command[0]) is None:
-        raise ServerError("not_found", f"{command[0]} is not on this machine: the service cannot be started.")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ServerError(
-            "internal", f"`{' '.join(command)}` failed: {done.stderr.strip() or done.stdout.strip()}"
-        )
+    if _ask(command):
+        raise ServerError("internal", f"`{' '.join(command)}` failed.")
 
 
 def _ask(command: Sequence[str]) -> int:
     if shutil.which(command[0]) is None:
-        raise ServerError("not_found", f"{command[0]} is not on this machine.")
+        raise ServerError("not_found", f"{command[0]} is not on this machine: no service can run.")
     return subprocess.run(command, check=False).returncode

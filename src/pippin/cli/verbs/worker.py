@@ -16,7 +16,7 @@ from pippin.config.settings import Sources
 from pippin.config.worker_environment import worker_environment
 
 DESCRIPTION: Final = (
-    "Run a model, or a part of one, for a server on another machine (`pippin serve --machines`). "
+    "Run a model, or a part of one, for a server on another machine (`pippin serve --machines A,B`). "
     "That server starts this by ssh, or through a cluster; nobody types it. A model that is not here is fetched."
 )
 TELL_EVERY: Final = 10.0  # seconds between lines about a download

@@ -6,25 +6,20 @@ same. It raises `Refused` for a value that the replaced server would have refuse
 
 import json
 import os
+import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from pippin.config.values import FALSE, TRUE
+from pippin.config.values import FALSE, TRUE, parse_duration
 
-KINDS = {
-    "lm": "language",
-    "multimodal": "language",
-    "image-generation": "images",
-    "image-edit": "images",
-    "embeddings": "embeddings",
-    "whisper": "transcription",
-}
 LOG_LEVELS = {"trace": "debug", "success": "info", "critical": "error", "fatal": "error", "warn": "warning"}
 APC_DISK_GB = 20.0  # mlx-vlm's
 KV_BITS = (2, 3, 4, 5, 6, 8)
+SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+PORTS = {"http": 80, "https": 443}
 
 
 class Converted(Struct, frozen=True):
@@ -50,15 +45,6 @@ def truth(value: Any) -> bool:
     if text not in TRUE | FALSE:
         raise Refused("true or false")
     return text in TRUE
-
-
-def eight_bits(option: str, value: Any) -> Converted:
-    """A switch that stands for 8 bits."""
-    return Converted({option: 8} if truth(value) else {})
-
-
-def opposite(option: str, value: Any) -> Converted:
-    return Converted({option: not truth(value)})
 
 
 def off_at_zero(option: str, value: Any) -> Converted:
@@ -114,26 +100,16 @@ def log_level(option: str, value: Any) -> Converted:
     return Converted({option: LOG_LEVELS.get(level, level)})
 
 
-def model_kind(option: str, value: Any) -> Converted:
-    kind = str(value).strip().lower()
-    if kind not in KINDS:
-        raise Refused("one of " + ", ".join(KINDS))
-    return Converted({option: KINDS[kind]})
-
-
-def max_bytes(option: str, value: Any) -> Converted:
-    """A prompt cache's bytes as MiB; astronomical sizes meant unlimited."""
-    size = number(value)
-    return Converted({} if size >= 1 << 60 else {option: int(size) >> 20})
+def chosen(meanings: Mapping[str, Any], value: Any) -> Any:
+    word = str(value).strip().lower()
+    if word not in meanings:
+        raise Refused("one of " + ", ".join(meanings))
+    return meanings[word]
 
 
 def cache_percent(option: str, value: Any) -> Converted:
     share = number(value)
     return Converted({option: share / 100 if share > 1 else share})
-
-
-def no_log_file(option: str, value: Any) -> Converted:
-    return Converted({option: None} if truth(value) else {})
 
 
 def cache_entries(option: str, value: Any) -> Converted:
@@ -164,10 +140,6 @@ def debug_of_one(option: str, value: Any) -> Converted:
     return Converted({})
 
 
-def debug(option: str, value: Any) -> Converted:
-    return Converted({option: "debug"} if truth(value) else {})
-
-
 def gibibytes(option: str, value: Any) -> Converted:
     """GB as MiB; `auto` leaves the size to Pippin."""
     return Converted({} if str(value).strip().lower() == "auto" else {option: int(number(value) * 1024)})
@@ -185,10 +157,6 @@ def apc_enabled(option: str, value: Any) -> Converted:
     return Converted({option: True, "cache_dir": "~/.cache/mlx-vlm/apc", "cache_disk_max_gb": APC_DISK_GB})
 
 
-def apc_home(option: str, value: Any) -> Converted:
-    return Converted({option: str(Path(value) / "apc")})
-
-
 def disk_enabled(option: str, value: Any) -> Converted:
     return Converted({} if truth(value) else {option: None})
 
@@ -199,10 +167,60 @@ def folders(option: str, value: Any) -> Converted:
     return Converted({option: [part.strip() for part in parts if part.strip()]})
 
 
-def on_demand(option: str, value: Any) -> Converted:
-    """Load on the first request, and unload after an idle minute unless the entry says otherwise."""
-    return Converted({option: False, "idle_timeout": 60.0} if truth(value) else {option: True})
+def size(option: str, value: Any) -> Converted:
+    """A size such as `8GB`, or bytes, as whole MiB or as GiB. `auto`, 0 and astronomical sizes leave it to Pippin."""
+    text = str(value).strip().upper()
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", "0" if text == "AUTO" else text)
+    if found is None:
+        raise Refused("a size such as 8GB")
+    size = float(found[1]) * SIZES[found[2]]
+    if not 0 < size < 1 << 60:
+        return Converted({})
+    return Converted({option: int(size) >> 20 if option.endswith("_mb") else size / (1 << 30)})
 
 
-def one_at_a_time(option: str, value: Any) -> Converted:
-    return Converted({option: 1} if truth(value) else {})
+def square(option: str, value: Any) -> Converted:
+    """The side of the largest square as its area; 0 meant unlimited."""
+    return off_at_zero(option, int(number(value)) ** 2)
+
+
+def address(option: str, value: Any) -> Converted:
+    """HOST, HOST:PORT, :PORT or an address with its scheme."""
+    text = str(value).strip()
+    try:
+        place = urlsplit(text if "://" in text else f"//{text}")
+        parts = {option: place.hostname, "port": place.port or PORTS.get(place.scheme)}
+    except ValueError:
+        raise Refused("an address such as 127.0.0.1:11434") from None
+    return Converted({name: part for name, part in parts.items() if part})
+
+
+def seconds(option: str, value: Any) -> Converted:
+    """A duration such as `5m`; below 0 it meant for ever."""
+    duration = parse_duration(str(value).strip())
+    if duration is None:
+        raise Refused("a duration such as 90 or 5m")
+    return Converted({option: None if duration < 0 else duration})
+
+
+def origins(option: str, value: Any) -> Converted:
+    """Origins are compared whole."""
+    if re.search(r"[^,\s]\*|\*[^,\s]", str(value)):
+        raise Refused("a list of whole origins, such as http://localhost:3000, or `*` alone")
+    return Converted({option: value})
+
+
+def speculative(option: str, value: Any) -> Converted:
+    """Rapid-MLX's JSON of what drafts."""
+    given = json_object(option, value).options[option]
+    match given:
+        case {"method": "mtp"}:
+            drafter: dict[str, Any] = {"mtp": True}
+        case {"method": "suffix"}:
+            drafter = {"prompt_lookup": True}
+        case {"method": "dflash", "model": str(model)}:
+            drafter = {option: "dflash", "draft_model_path": model}
+        case _:
+            raise Refused("of the method `mtp`, `suffix`, or `dflash` with its `model`")
+    count = given.get("num_speculative_tokens")
+    return Converted(drafter | ({"num_draft_tokens": count} if count else {}))

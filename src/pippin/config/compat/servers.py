@@ -42,6 +42,7 @@ def _server(name: Compat) -> Server:
         },
         fallbacks=data.get("fallbacks", {}),
         known_models=convert(data.get("known_models", []), tuple[KnownModel, ...]),
+        aliases=data.get("aliases", {}),
         general_variables=tuple(data.get("general_variables", ())),
     )
 
@@ -77,7 +78,7 @@ def flag_terms(compat: Compat | None) -> dict[str, Term]:
 def _says_more(term: Term, known: Term, compat: Compat | None) -> bool:
     if compat is not None and any(known is own for own in servers()[compat].flags):
         return False
-    return term.convert is not None and known.convert is None
+    return term.converts and not known.converts
 
 
 @cache

@@ -1,6 +1,7 @@
 """Describes a replaced server's configuration, and translates it to Pippin's options."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -16,7 +17,7 @@ from pippin.config.values import convert as converted_to
 from pippin.core.models import ModelKind
 
 Effect = Literal["same", "equivalent", "needless", "refused"]
-Takes = Literal["value", "switch", "list"]
+Takes = Literal["value", "switch", "words"]
 
 EFFECTS: Final[tuple[Effect, ...]] = ("same", "equivalent", "needless", "refused")
 
@@ -36,7 +37,14 @@ class Term(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     default: str = "-"  # of the replaced server
     takes: Takes = "value"
     convert: str | None = None  # a function of `conversions`
+    words: Mapping[str, Any] = {}  # all that may be given, and what it means
+    inside: str = ""  # what is meant in the folder that is given
+    sets: Mapping[str, Any] = {}  # the options that a switch sets which is on
     requires: str | None = None  # another name without which it has no effect
+
+    @property
+    def converts(self) -> bool:
+        return bool(self.convert or self.words or self.sets or self.inside)
 
 
 class KnownModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,6 +68,7 @@ class Server(Struct, frozen=True, kw_only=True):
     profile: Mapping[str, Any]  # defaults that differ from Pippin's
     fallbacks: Mapping[str, Any]  # sampling defaults that rank below the checkpoint's own
     known_models: tuple[KnownModel, ...]
+    aliases: Mapping[str, str]  # its own names of models, and what they name at Hugging Face
     general_variables: tuple[str, ...]  # names too common to be read without its profile
 
 
@@ -85,20 +94,31 @@ def translate(term: Term, value: Any, where: str) -> tuple[dict[str, Any], list[
     if term.option is None:
         return {}, []
     try:
-        converted = _converted(term.convert, term.option, value)
+        converted = _converted(term, term.option, value)
     except Refused as refused:
         raise ConfigError(f"{where}: `{value}` is not {refused}.") from None
     values = {name: _typed(name, given, where) for name, given in converted.options.items()}
     notes = [Note("warning", f"{where}: {converted.warning}.")] if converted.warning else []
-    if term.effect == "equivalent" and not notes:
-        notes = [Note("info", f"{where} is `{term.option}` in Pippin: {term.note}.")]
-    return values, notes
+    return values, notes or told(term, where)
 
 
-def _converted(convert: str | None, option: str, value: Any) -> Converted:
-    if convert is None:
+def told(term: Term, where: str) -> list[Note]:
+    """What an operator is told of an option that does a name's job differently."""
+    if term.effect != "equivalent":
+        return []
+    return [Note("info", f"{where} is `{term.option}` in Pippin: {term.note}.")]
+
+
+def _converted(term: Term, option: str, value: Any) -> Converted:
+    if term.sets:
+        return Converted(term.sets if conversions.truth(value) else {})
+    if term.words:
+        return Converted({option: conversions.chosen(term.words, value)})
+    if term.inside:
+        return Converted({option: str(Path(value) / term.inside)})
+    if term.convert is None:
         return Converted({option: value})
-    converted: Converted = getattr(conversions, convert)(option, value)
+    converted: Converted = getattr(conversions, term.convert)(option, value)
     return converted
 
 

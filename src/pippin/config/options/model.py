@@ -59,13 +59,6 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "of experts that stay in memory; half of the memory if not set. Other models are refused with it."
         ),
     ] = None
-    moe_top_k: Annotated[
-        Positive | None,
-        Meta(
-            description="Of a mixture of experts: experts that compute each token, fewer than the checkpoint says: "
-            "quicker, and other answers."
-        ),
-    ] = None
     trust_remote_code: Annotated[
         bool, Meta(description="Run Python code that a model folder brings. Off unless you trust it.")
     ] = False

@@ -42,6 +42,9 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     unix_socket: Annotated[
         str | None, Meta(description="File to listen at too, as a Unix socket that this user alone can use.")
     ] = None
+    restart: Annotated[
+        bool, Meta(description="Start the server's process again when it dies; what is stored goes on.")
+    ] = False
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe line to log.", extra=HOT)
     ] = "info"

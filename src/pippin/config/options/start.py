@@ -7,7 +7,17 @@ from msgspec import Meta, Struct
 from pippin.config.options.marks import flag
 from pippin.core.models import ModelKind
 
-Compat = Literal["mlx-vlm", "mlx-server", "mlx-openai-server", "vllm-mlx", "mlx-lm"]
+Compat = Literal[
+    "mlx-vlm",
+    "mlx-server",
+    "mlx-openai-server",
+    "vllm-mlx",
+    "mlx-lm",
+    "omlx",
+    "rapid-mlx",
+    "ollama",
+    "lm-studio",
+]
 
 
 class StartOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):

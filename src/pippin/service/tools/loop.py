@@ -7,7 +7,7 @@ parts of separate kinds, which dialects that cannot express them leave out.
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -44,6 +44,7 @@ from pippin.service.service import AnyRun
 log = logging.getLogger(__name__)
 
 
+Figures = TypeVar("Figures", Usage, Timings)
 LONGEST_ARGUMENTS: Final = 1 << 20  # characters of one call
 
 
@@ -226,9 +227,10 @@ class ToolLoop:
         for event in events:
             if isinstance(event, Finished):
                 self._usage = _added(self._usage, event.usage)
-                self._timings = _longer(self._timings, event.timings)
+                self._timings = _added(self._timings, event.timings)
                 self._round.finished = event
-                if self._goes_on(event):
+                calls_here = self._round.calls and not self._round.client_calls
+                if event.reason == "tool_calls" and calls_here:
                     continue
                 self._ended = True
                 shown.append(_ending(event, self._round, self._usage, self._timings))
@@ -238,10 +240,6 @@ class ToolLoop:
             elif (seen := self._round.seen(event)) is not None:
                 shown.append(seen)
         return shown
-
-    def _goes_on(self, finished: Finished) -> bool:
-        calls = self._round.calls
-        return finished.reason == "tool_calls" and bool(calls) and not self._round.client_calls
 
     async def _go_on(self) -> ErrorReport | None:
         """Call the requested tools and start the run that reads the results; returns the error if that fails."""
@@ -330,15 +328,6 @@ def _ending(event: Finished, round: ToolRound, usage: Usage, timings: Timings) -
     return msgspec.structs.replace(event, reason=reason, usage=usage, timings=timings)
 
 
-def _added(first: Usage, second: Usage) -> Usage:
-    names = Usage.__struct_fields__
+def _added(first: Figures, second: Figures) -> Figures:
     ours, theirs = msgspec.structs.asdict(first), msgspec.structs.asdict(second)
-    return Usage(**{name: ours[name] + theirs[name] for name in names})
-
-
-def _longer(first: Timings, second: Timings) -> Timings:
-    return Timings(
-        queue=first.queue + second.queue,
-        prefill=first.prefill + second.prefill,
-        decode=first.decode + second.decode,
-    )
+    return type(first)(**{name: ours[name] + theirs[name] for name in ours})

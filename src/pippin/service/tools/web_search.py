@@ -7,11 +7,13 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from html import unescape
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import msgspec
+from msgspec import structs
 
 from pippin.config.mcp_file import McpServer
 from pippin.core.conversation import WEB_SEARCH, FoundPage, Inline, Toolset, WebSearch
@@ -24,6 +26,8 @@ Fetch = Callable[[str, str], Awaitable[Inline]]
 
 MCP: Final = "mcp:"
 LONGEST_QUERY, LONGEST_TITLE, LONGEST_TEXT, LONGEST_URL = 400, 300, 2000, 2048  # characters
+MOST_READ: Final = 1 << 20  # bytes of a fetched page
+HIDDEN: Final = frozenset({"script", "style", "noscript", "template", "svg", "title"})
 DEEPEST: Final = 4  # levels of JSON in which results are looked for
 ADDRESSES, TITLES, TEXTS = (
     ("url", "link", "href"),
@@ -32,6 +36,7 @@ ADDRESSES, TITLES, TEXTS = (
 )
 _ADDRESS: Final = re.compile(r"https?://[^\s<>\"')\]]+")
 
+ANYTHING: Final = WebSearch()
 STANDS_FOR: Final = McpServer(name=WEB_SEARCH, transport="http")
 TOOL: Final = RemoteTool(
     name=WEB_SEARCH,
@@ -43,14 +48,44 @@ TOOL: Final = RemoteTool(
 
 @dataclass(frozen=True)
 class WebSearcher:
+    """Calls `web_search` for one request, in the place of the connection to an MCP server."""
+
     named: str | None  # `mcp:SERVER/TOOL`, or an address with `{query}` in it
     servers: ToolServers
     fetch: Fetch
+    wanted: WebSearch = ANYTHING
+    server: McpServer = STANDS_FOR
 
     def tool(self, wanted: WebSearch) -> OfferedTool:
-        return OfferedTool(WEB_SEARCH, SearchConnection(self, wanted), TOOL)
+        place = f" The user is in {wanted.location}." if wanted.location else ""
+        tool = structs.replace(TOOL, description=TOOL.description + place)
+        return OfferedTool(WEB_SEARCH, replace(self, wanted=wanted), tool)
 
-    async def search(self, query: str) -> str:
+    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+        query = arguments.get("query")
+        if not isinstance(query, str) or not query.strip():
+            return "`query` must be a text.", True
+        try:
+            answer = await self._answer(query.strip()[:LONGEST_QUERY])
+        except (ServerError, CallFailed) as error:
+            return f"The search failed: {error}", True
+        # In a thread: an answer may be as large as a fetched file.
+        found = await asyncio.to_thread(pages_in, answer)
+        pages = [page for page in found if self._wants(page)][: self.wanted.results]
+        read = await asyncio.gather(*map(self.read, pages))
+        return msgspec.json.encode(read).decode(), False
+
+    async def read(self, page: FoundPage) -> FoundPage:
+        """The page with its text, which is fetched where the search told none of it."""
+        if page.text:
+            return page
+        try:
+            found = await self.fetch(page.url, "The page")
+        except ServerError:
+            return page
+        return FoundPage(page.url, page.title, await asyncio.to_thread(text_of, found))
+
+    async def _answer(self, query: str) -> str:
         """What the operator's search answers. Raises `ServerError` and `CallFailed`."""
         named = self.named or ""
         if not named.startswith(MCP):
@@ -67,28 +102,6 @@ class WebSearcher:
             raise CallFailed(text)
         return text
 
-
-@dataclass(frozen=True)
-class SearchConnection:
-    """What calls `web_search` for one request, in the place of the connection to an MCP server."""
-
-    searcher: WebSearcher
-    wanted: WebSearch
-    server: McpServer = STANDS_FOR
-
-    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
-        query = arguments.get("query")
-        if not isinstance(query, str) or not query.strip():
-            return "`query` must be a text.", True
-        try:
-            answer = await self.searcher.search(query.strip()[:LONGEST_QUERY])
-        except (ServerError, CallFailed) as error:
-            return f"The search failed: {error}", True
-        # In a thread: an answer may be as large as a fetched file.
-        found = await asyncio.to_thread(pages_in, answer)
-        pages = [page for page in found if self._wants(page)]
-        return msgspec.json.encode(pages[: self.wanted.results]).decode(), False
-
     def _wants(self, page: FoundPage) -> bool:
         host = urlsplit(page.url).hostname or ""
 
@@ -96,6 +109,26 @@ class SearchConnection:
             return any(host == each or host.endswith(f".{each}") for each in domains)
 
         return not within(self.wanted.blocked) and (not self.wanted.allowed or within(self.wanted.allowed))
+
+
+def text_of(page: Inline) -> str:
+    """The words of a page of HTML or text; none of other files."""
+    mime, text = page.mime or "text/html", page.data[:MOST_READ].decode(errors="replace")
+    if mime == "text/plain":
+        return text[:LONGEST_TEXT]
+    if mime not in ("text/html", "application/xhtml+xml"):
+        return ""
+    # Not by `html.parser`, which takes quadratic time for tags that are not closed.
+    said, hidden = list[str](), ""
+    for piece in f">{text}".split("<"):
+        tag, _, shown = piece.partition(">")
+        name = next(iter(tag.lower().split()), "")
+        if hidden:
+            hidden = "" if name == f"/{hidden}" else hidden
+        elif name in HIDDEN:
+            hidden = name
+        said += [] if hidden else [shown]
+    return " ".join(unescape(" ".join(said)).split())[:LONGEST_TEXT]
 
 
 def pages_in(answer: str) -> list[FoundPage]:

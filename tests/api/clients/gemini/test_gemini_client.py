@@ -233,6 +233,16 @@ class TestWire:
             {"text": "Arr."}
         ]
 
+    def test_a_response_format_is_that_of_its_schema(self, address: str) -> None:
+        schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+        for mime in ("application/json", "APPLICATION_JSON"):
+            wanted = {"responseFormat": [{"text": {"mimeType": mime, "schema": schema}}]}
+            reply = post(address, "generateContent", contents=said("Hello"), generationConfig=wanted).json()
+            assert json.loads(reply["candidates"][0]["content"]["parts"][0]["text"]).keys() == {"sum"}
+        wanted = {"responseFormat": [{"image": {"aspectRatio": "1:1"}}]}
+        refused = post(address, "generateContent", contents=said("Hello"), generationConfig=wanted)
+        assert "generationConfig.responseFormat[0].image" in refused.json()["error"]["message"]
+
     def test_names_may_be_escaped(self, address: str) -> None:
         name = MODEL.replace("/", "%2F")
         reply = httpx.post(
@@ -254,8 +264,8 @@ class TestWire:
     @pytest.mark.parametrize("path", ["/v1beta/files", "/v1beta/models/x:predict", "/v1/models/x:predict"])
     def test_what_is_not_here_is_told_in_google_s_form(self, address: str, path: str) -> None:
         reply = httpx.post(address + path, json={})
-        assert reply.status_code in (404, 405)
-        assert reply.json()["error"]["code"] == reply.status_code
+        error = reply.json()["error"]
+        assert (reply.status_code, error["code"], error["status"]) == (404, 404, "NOT_FOUND")
 
 
 def test_a_stream_that_fails_ends_with_its_error(tmp_path_factory: pytest.TempPathFactory) -> None:

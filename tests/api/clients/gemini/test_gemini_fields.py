@@ -34,6 +34,8 @@ def of(struct: type[msgspec.Struct]) -> Collection[str]:
 READ_BY: Final[dict[str, Collection[str]]] = {
     "GenerateContentConfig": {*of(dialect.GenerationConfig), *known(BODY), *OF_THE_CLIENT},
     "GenerationConfig": of(dialect.GenerationConfig),
+    "ResponseFormat": of(dialect.ResponseFormat),
+    "TextResponseFormat": of(dialect.TextFormat),
     "ThinkingConfig": of(dialect.ThinkingConfig),
     "CountTokensConfig": {*of(dialect.CountBody), *OF_THE_CLIENT},
     "Content": of(content.Content),
@@ -57,7 +59,8 @@ READ_BY: Final[dict[str, Collection[str]]] = {
 READ_AS_THEY_COME: Final = {
     *("Schema", "CodeExecutionResult", "ExecutableCode", "Transcription"),
     *("ToolCall", "ToolResponse", "SpeechMetadata", "SafetySetting", "RetrievalConfig", "PartialArg"),
-    *("DocumentMetadata", "SpreadsheetMetadata", "AudioMetadata", "ResponseFormat", "TranslationConfig"),
+    *("DocumentMetadata", "SpreadsheetMetadata", "AudioMetadata", "TranslationConfig"),
+    *("AudioResponseFormat", "ImageResponseFormat", "VideoResponseFormat"),
     *("SpeechConfig", "ImageConfig", "ModelArmorConfig", "GenerationOutputConfig", "ModelSelectionConfig"),
     *("AudioTranscriptionConfig", "GenerationConfigRoutingConfig", "AutomaticFunctionCallingConfig"),
     *("HttpOptions", "File", "ComputerUse", "FileSearch", "GoogleSearch", "GoogleMaps", "ToolCodeExecution"),

@@ -14,6 +14,7 @@ import mlx.core as mx
 import mlx_lm.models
 from mlx.utils import tree_flatten, tree_unflatten
 
+from tests.as_on_a_mac.mac import chosen_mac
 from tests.engines.language.architectures.settings import COMMON, SETTINGS
 from tests.engines.language.vision.any_family import LARGEST, fields_of, merged
 from tests.engines.tiny_models import write_byte_tokenizer
@@ -56,7 +57,8 @@ def configuration(architecture: str) -> Json:
 
 
 def write(architecture: str, folder: Path, *, seed: int = 7) -> Path:
-    """Write a random float32 checkpoint of this architecture into `folder`."""
+    """Write a random checkpoint of this architecture into `folder`: float32, or as the Mac has it that the tests run
+    on."""
     folder.mkdir(parents=True, exist_ok=True)
     config = configuration(architecture)
     module = importlib.import_module(f"mlx_lm.models.{architecture}")
@@ -64,9 +66,12 @@ def write(architecture: str, folder: Path, *, seed: int = 7) -> Path:
     model = module.Model(module.ModelArgs.from_dict(json.loads(json.dumps(config))))
     size = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
     assert size < LARGEST, f"{size / 1e6:.0f} MB: a size in the configuration is not small"
-    weights = [(name, _spread(array)) for name, array in tree_flatten(model.parameters())]
-    model.update(tree_unflatten(weights))
-    mx.save_safetensors(str(folder / "model.safetensors"), dict(weights), {"format": "mlx"})
+    spread = [(name, _spread(array)) for name, array in tree_flatten(model.parameters())]
+    model.update(tree_unflatten(spread))
+    mac = chosen_mac()
+    config = config if mac is None else mac.stored(model, config)
+    weights = dict(tree_flatten(model.parameters()))
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
     (folder / "config.json").write_text(json.dumps(config))
     write_byte_tokenizer(folder)
     return folder

@@ -125,8 +125,7 @@ def widen(module: Any) -> None:
             each.scales, each.biases = each.scales.astype(mx.float32), each.biases.astype(mx.float32)
 
 
-@pytest.mark.parametrize("sort", SORTS)
-@pytest.mark.parametrize("sequences", [1, 2, 4])
+@pytest.mark.parametrize(("sort", "sequences"), [("plain", 1), *((sort, 4) for sort in SORTS)])
 def test_it_proposes_what_mlx_vlm_drafts(
     bench: Callable[..., Bench], made: Callable[..., Path], sort: str, sequences: int
 ) -> None:

@@ -8,15 +8,14 @@ from typing import Any
 import mlx.core as mx
 import msgspec
 import pytest
-from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model, quantize_model, save_model
 
 from pippin.catalog import footprint, read_info
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.engines.language.model.experts import expert_stats, fewer_experts, memory_for_experts
-from pippin.engines.language.model.weights import Reading, load_weights, weight_bytes
+from pippin.engines.language.model.experts import expert_stats, memory_for_experts
+from pippin.engines.language.model.weights import load_weights, weight_bytes
 from pippin.engines.language.prompt.loops import Loop
 from pippin.engines.language.ranks.opening import refuse_options as refused_by_ranks
 from tests.engines.language.bench import PLAN, Bench
@@ -24,7 +23,7 @@ from tests.engines.language.vision.any_family import shrink, write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture
 from tests.engines.language.vision.vision_bench import VisionBench
-from tests.engines.tiny_models import ARCHITECTURES, tiny_model
+from tests.engines.tiny_models import tiny_model
 
 # mlx-vlm leaves its files for the collector to close.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -158,83 +157,3 @@ def test_what_cannot_run_so_is_refused_by_name(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "tomorrow"}))
     said, _ = refusal(lambda: memory_for_experts(info, None, 1 << 30))
     assert "no model of the architecture" in said
-
-
-@pytest.mark.parametrize("architecture", ["qwen3_moe", "gpt_oss"])
-@pytest.mark.parametrize("threads", [2, None], ids=["kernels", "float32"])
-def test_fewer_experts_compute_a_token(tmp_path: Path, architecture: str, threads: int | None) -> None:
-    """As in a checkpoint that says so; with the kernels for CPUs too, where they are compiled."""
-    tokens = mx.array([[5, 7, 11, 13]])
-
-    def logits(folder: Path, fewer: int | None) -> mx.array:
-        info = ModelInfo(id="m", kind="language", path=str(folder), architecture=architecture)
-        model, _ = load_weights(
-            info,
-            PLAN,
-            lambda *_: None,
-            Reading(changed=fewer_experts(info, fewer)),
-            kernel_threads=threads,
-        )
-        found: mx.array = model(tokens, cache=make_prompt_cache(model))
-        return found
-
-    two = tiny_model(architecture, tmp_path / "two")
-    one = tiny_model(architecture, tmp_path / "one", num_experts_per_tok=1)
-    assert mx.allclose(logits(two, 1), logits(one, None), atol=1e-5)
-    assert not mx.allclose(logits(two, 2), logits(one, None), atol=1e-2)
-
-
-def test_more_experts_than_the_model_has_are_refused(tmp_path: Path) -> None:
-    def info(architecture: str) -> ModelInfo:
-        folder = tiny_model(architecture, tmp_path / architecture)
-        return ModelInfo(id="m", kind="language", path=str(folder), architecture=architecture)
-
-    assert "made with 2 experts" in refusal(lambda: fewer_experts(info("qwen3_moe"), 3))[0]
-    said, option = refusal(lambda: fewer_experts(info("llama"), 1))
-    assert "names no number of experts" in said
-    assert option == "moe_top_k"
-
-
-def test_damaged_experts_are_named(tmp_path: Path) -> None:
-    folder = repacked(tiny_model("qwen3_moe", tmp_path / "m"))
-    info = ModelInfo(id="m", kind="language", path=str(folder), architecture="qwen3_moe")
-    path = folder / "experts" / "layer_0001.safetensors"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
-    assert (
-        "layer_0001.safetensors of its experts is cut off"
-        in refusal(lambda: memory_for_experts(info, None, 1))[0]
-    )
-    path.unlink()
-    memory = memory_for_experts(info, None, 1 << 30)
-    said, _ = refusal(lambda: load_weights(info, PLAN, lambda *_: None, Reading(experts=memory)))
-    assert "missing experts" in said
-    path.write_bytes(whole)
-    weights = folder / "resident-0001.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    said, _ = refusal(lambda: load_weights(info, PLAN, lambda *_: None, Reading(experts=memory)))
-    assert "resident-0001.safetensors" in said
-
-
-def test_names_of_other_files_are_mlx_vlms_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mixtral's files have `w1`, `w2` and `w3` of each expert."""
-    settings = {
-        **ARCHITECTURES["llama"],
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-        "tie_word_embeddings": False,
-    }
-    monkeypatch.setitem(ARCHITECTURES, "mixtral", settings)
-    folder = tiny_model("mixtral", tmp_path / "mixtral")
-    weights = mx.load(str(folder / "model.safetensors"))
-    assert isinstance(weights, dict)
-    for name in [name for name in weights if "switch_mlp" in name]:
-        head, _, tail = name.partition("switch_mlp.")
-        other = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}[tail.partition(".")[0]]
-        weights |= {f"{head}experts.{n}.{other}.weight": each for n, each in enumerate(weights.pop(name))}
-    mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
-    bench = VisionBench(repacked(folder))
-    answers, _ = bench.run(*(bench.job(text, text, tokens=8) for text in TEXTS))
-    judge = Bench(folder, ModelOptions(cpu_kernels="off"))
-    for text in TEXTS:
-        judge.judge(bench.job("x", text).prompt, answers[text])

@@ -266,7 +266,8 @@ def trained(base: Path, folder: Path, keys: list[str], kind: str = "lora") -> Pa
         ("llama", list(LAYERS), "dora"),
         ("qwen3_moe", ["mlp.switch_mlp.gate_proj", "self_attn.q_proj"], "lora"),
         ("llama", ["model.embed_tokens", "self_attn.q_proj"], "lora"),
-        ("llama", ["model.embed_tokens"], "dora"),
+        # mlx-lm takes packed embeddings for narrow ones there.
+        pytest.param("llama", ["model.embed_tokens"], "dora", marks=pytest.mark.float32),
     ],
 )
 def test_what_rows_cannot_choose_is_served_as_the_only_adapter(

@@ -329,9 +329,9 @@ def test_a_gpu_computes_the_next_step_while_a_draw_is_read(
     def noted(owner: Any, name: str) -> None:
         method = getattr(owner, name)
 
-        def noting(*given: Any) -> Any:
+        def noting(*given: Any, **named: Any) -> Any:
             order.append(name)
-            return method(*given)
+            return method(*given, **named)
 
         monkeypatch.setattr(owner, name, noting)
 

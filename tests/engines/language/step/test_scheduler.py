@@ -155,6 +155,19 @@ def test_a_chunk_is_whole_when_nobody_decodes_and_fits_the_gap_when_somebody_doe
     assert queue.chunk() == 512
 
 
+def test_a_chunk_behind_a_draw_costs_the_next_step_its_time() -> None:
+    in_time, late = scheduler(), scheduler()
+    for queue in (in_time, late):
+        queue.start(admitted(queue, prompt("a", 0)))
+        queue.observe(0.05, 0, 1)
+    for tokens in (100, 300):
+        in_time.observe(0.08 + tokens / 1000, tokens, 1)
+    assert late.observe(0.05, 100, 1, late=True) == 0
+    assert late.observe(0.18, 300, 1, late=True) == 100
+    assert late.observe(0.38, 0, 1) == 300
+    assert late.chunk() == pytest.approx(in_time.chunk(), abs=1)
+
+
 def test_a_short_prompt_goes_before_the_rest_of_a_long_one() -> None:
     queue = scheduler(max_sequences=8)
     long = admitted(queue, prompt("long", 0, length=8000))

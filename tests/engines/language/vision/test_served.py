@@ -64,10 +64,11 @@ def claiming(side: int) -> bytes:
 
 
 def test_decisions_see_pictures(address: str) -> None:
-    def decided(shown: bytes) -> list[float]:
+    def decided(shown: bytes, *others: str) -> list[float]:
+        asked = {"type": "choice", "criteria": ["a", "b", "c"]}
         body = {
             "state": "Look at <picture>!",
-            "questions": {"what": {"type": "choice", "instructions": QUESTION, "criteria": ["a", "b", "c"]}},
+            "questions": {name: {**asked, "instructions": QUESTION + name} for name in (*others, "what")},
             "assets": {"<picture>": {"data_base64": base64.b64encode(shown).decode()}},
         }
         reply = httpx.post(f"{address}/v1/systemone", json=body, timeout=120)
@@ -77,6 +78,8 @@ def test_decisions_see_pictures(address: str) -> None:
     seen = decided(PICTURES[0])
     assert decided(PICTURES[0]) == pytest.approx(seen, rel=1e-4)
     assert decided(PICTURES[1]) != pytest.approx(seen, rel=1e-3)
+    # Several questions are computed in one pass.
+    assert decided(PICTURES[0], *map(str, range(31))) == pytest.approx(seen, rel=1e-3)
 
 
 def test_all_dialects_see_the_same_picture(client: openai.OpenAI, address: str) -> None:

@@ -35,7 +35,7 @@ from pippin.api.dialects.shared.openai import (
     usage_body,
     warnings_of,
 )
-from pippin.api.dialects.shared.web_search import WebSearchOptions, citations_of, pages_of
+from pippin.api.dialects.shared.web_search import ChatSearch, citations_of, pages_of
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.conversation import (
     WEB_SEARCH,
@@ -51,7 +51,6 @@ from pippin.core.conversation import (
     ToolCall,
     ToolResult,
     Video,
-    WebSearch,
 )
 from pippin.core.events import Event, Finished, PartDelta, PartKind, PartStarted, Progress, Token
 from pippin.core.requests import GenerationRequest
@@ -618,7 +617,7 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
         Meta(description="Text that the answer is expected to repeat: it comes sooner then."),
     ] = None
     web_search_options: Annotated[
-        WebSearchOptions | None,
+        ChatSearch | None,
         Meta(description="Let Pippin search the web for the model, where the operator names what searches."),
     ] = None
 
@@ -653,7 +652,7 @@ class ChatDialect(OpenAIErrors, Dialect[ChatShape]):
         if fields.web_search_options is not None:
             if not context.searches:
                 raise unsupported("web_search_options", NO_SEARCH)
-            request = replace(request, web_search=WebSearch(results=fields.web_search_options.results))
+            request = replace(request, web_search=fields.web_search_options.wanted)
         return Decoded(
             requests=(request,),
             shape=ChatShape(

@@ -30,6 +30,10 @@ from pippin.core.conversation import (
 
 WHOLE: Final = refused("media are read whole; send the piece that is meant.")
 AT_ONCE: Final = refused("calls and their results are sent whole, when they are complete.")
+ELSEWHERE: Final = (
+    *("executable_code", "code_execution_result", "audio_transcription", "tool_call", "tool_response"),
+)
+"""Parts that Google's own tools make."""
 NO_FILES: Final = "this server keeps no files; send the bytes in `inlineData`, or an http(s) address."
 RESOLUTION: Final = "MEDIA_RESOLUTION_"
 DETAILS: Final[dict[str, Detail]] = {
@@ -96,9 +100,9 @@ class ContentPart(MediaPart, kw_only=True, rename="camel"):
     thought_signature: str | None = None
     function_call: FunctionCall | None = None
     function_response: FunctionResponse | None = None
-    executable_code: dict[str, Any] | None = None
-    code_execution_result: dict[str, Any] | None = None
-    audio_transcription: dict[str, Any] | None = None
+    executable_code: Any = None
+    code_execution_result: Any = None
+    audio_transcription: Any = None
     tool_call: Any = None
     tool_response: Any = None
     part_metadata: Unused = None
@@ -211,18 +215,11 @@ class ContentsReader:
         match part:
             case ContentPart(text=str(text)):
                 return [Text(text)] if text else []
-            case ContentPart(executable_code={"code": code, **rest}):
-                return [Text(f"\n```{str(rest.get('language', '')).lower()}\n{code}\n```\n")]
-            case ContentPart(code_execution_result={"output": output}):
-                return [Text(f"\n```\n{output}\n```\n")]
-            case ContentPart(audio_transcription={"text": str(text)}):
-                return [Text(text)]
             case ContentPart(function_call=None, function_response=None):
-                ran = [name for name in ("tool_call", "tool_response") if getattr(part, name) is not None]
-                self.skipped += ran
-                # A signature may come alone, after the last text; code may have no output.
-                empty = ran or part.thought_signature or part.code_execution_result
-                return [] if empty else self._medium(part, at)
+                elsewhere = [name for name in ELSEWHERE if getattr(part, name) is not None]
+                self.skipped += elsewhere
+                # A signature may come alone, after the last text.
+                return [] if elsewhere or part.thought_signature else self._medium(part, at)
             case _:
                 raise invalid(
                     at, "must stand in a turn of the other role: the model calls, the user answers."

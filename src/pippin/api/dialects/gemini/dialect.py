@@ -14,8 +14,8 @@ from pippin.api.dialects.gemini.encode import (
     GeminiEncoder,
     GeminiShape,
     GoogleError,
-    code_of,
     error_of,
+    status_of,
 )
 from pippin.api.dialects.gemini.tools import GivenTool, ToolConfig, chosen, json_schema_of, tools_of
 from pippin.api.dialects.shared import engine_fields as engine
@@ -35,7 +35,7 @@ from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.dialects.shared.openai import Choices, StopTexts, stops_of
 from pippin.api.dialects.shared.tools import left_out
 from pippin.core import parameters as p
-from pippin.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
+from pippin.core.conversation import Message, Text
 from pippin.core.errors import ErrorReport
 from pippin.core.requests import Choice, GenerationRequest, OutputFormat, Thinking
 
@@ -48,6 +48,7 @@ UNSPECIFIED: Final = "THINKING_LEVEL_UNSPECIFIED"
 LEVELS: Final = ("MINIMAL", "LOW", "MEDIUM", "HIGH", "XHIGH", UNSPECIFIED)
 _SNAKE_CASE: Final = re.compile(rb'"[A-Za-z0-9]+_[A-Za-z0-9_]*"\s*:')
 
+NO_PICTURES: Final = refused("pictures are made by /v1/images/generations.")
 NO_SPEECH: Final = refused("answers are text; /v1/audio/speech reads text aloud.")
 TRANSCRIBED: Final = refused("speech is transcribed by /v1/audio/transcriptions.")
 NAMED: Final = refused("the address names the model; leave it out.")
@@ -59,6 +60,18 @@ class ThinkingConfig(Struct, kw_only=True, rename="camel"):
     include_thoughts: bool | None = None
     thinking_budget: Annotated[int, Meta(ge=-1, le=100_000_000)] | None = None
     thinking_level: str | None = None
+
+
+class TextFormat(Struct, kw_only=True, rename="camel"):
+    mime_type: str | None = None
+    schema: engine.Schema | None = None
+
+
+class ResponseFormat(Struct, kw_only=True, rename="camel"):
+    text: TextFormat | None = None
+    audio: Annotated[Any, NO_SPEECH] = None
+    image: Annotated[Any, NO_PICTURES] = None
+    video: Annotated[Any, NO_PICTURES] = None
 
 
 class GenerationConfig(Struct, kw_only=True, omit_defaults=True, rename="camel"):
@@ -79,11 +92,11 @@ class GenerationConfig(Struct, kw_only=True, omit_defaults=True, rename="camel")
     response_modalities: tuple[str, ...] | None = None
     thinking_config: ThinkingConfig | None = None
     media_resolution: str | None = None
-    response_format: Annotated[Any, refused("use `responseSchema` or `responseJsonSchema`.")] = None
+    response_format: tuple[ResponseFormat, ...] | ResponseFormat | None = None
     speech_config: Annotated[Any, NO_SPEECH] = None
     enable_affective_dialog: Annotated[Any, NO_SPEECH] = None
     translation_config: Annotated[Any, NO_SPEECH] = None
-    image_config: Annotated[Any, refused("pictures are made by /v1/images/generations.")] = None
+    image_config: Annotated[Any, NO_PICTURES] = None
     audio_timestamp: Annotated[Any, TRANSCRIBED] = None
     audio_transcription_config: Annotated[Any, TRANSCRIBED] = None
     routing_config: Annotated[Any, NAMED] = None
@@ -168,7 +181,6 @@ class GeminiDialect(Dialect[GeminiShape]):
                 candidates=request.n,
                 thoughts=bool(config.thinking_config and config.thinking_config.include_thoughts),
                 logprobs=bool(config.response_logprobs),
-                only_text=_only_text(reader.messages),
                 array=self._reply == "array",
             ),
             stream=self._reply != "whole",
@@ -180,7 +192,7 @@ class GeminiDialect(Dialect[GeminiShape]):
         return GeminiEncoder(decoded.shape, run)
 
     def status(self, report: ErrorReport) -> int:
-        return code_of(report)
+        return status_of(report)[0]
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return msgspec.json.encode(error_of(report))
@@ -242,31 +254,38 @@ def _whole(number: float | None) -> int | None:
 
 def format_of(config: GenerationConfig) -> tuple[str, OutputFormat | None]:
     """The field that asks for an output format, and the format. Raises `ServerError` for two, or an unknown one."""
-    mime, asked = config.response_mime_type, list[tuple[str, engine.Schema]]()
+    given, mime_at, mime = (
+        config.response_format or (),
+        f"{CONFIG}.responseMimeType",
+        config.response_mime_type,
+    )
+    schemas: dict[str, engine.Schema | None] = {f"{CONFIG}.responseJsonSchema": config.response_json_schema}
     if (google := config.response_schema) is not None:
         at = f"{CONFIG}.responseSchema"
-        asked.append((at, json_schema_of(google, at)))
-    if config.response_json_schema is not None:
-        asked.append((f"{CONFIG}.responseJsonSchema", config.response_json_schema))
+        schemas[at] = json_schema_of(google, at)
+    for place, each in enumerate((given,) if isinstance(given, ResponseFormat) else given):
+        at = f"{CONFIG}.responseFormat[{place}].text"
+        text = each.text or TextFormat()
+        schemas[f"{at}.schema"] = text.schema
+        if text.mime_type is not None:
+            mime_at, mime = f"{at}.mimeType", text.mime_type
+    asked = [(at, schema) for at, schema in schemas.items() if schema is not None]
     if len(asked) > 1:
         raise invalid(asked[1][0], f"can't be combined with `{asked[0][0]}`: ask for one output format.")
-    field, schema = next(iter(asked), (f"{CONFIG}.responseMimeType", None))
-    match (mime or "").lower():
+    field, schema = next(iter(asked), (mime_at, None))
+    # Of `responseFormat`, it may be a word.
+    match (mime or "").lower().replace("application_", "application/").replace("text_", "text/"):
         case "text/x.enum":
             words = schema.get("enum") if isinstance(schema, dict) else None
             if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-                raise invalid(
-                    f"{CONFIG}.responseMimeType", "`text/x.enum` needs a schema with an `enum` of texts."
-                )
+                raise invalid(mime_at, "`text/x.enum` needs a schema with an `enum` of texts.")
             return field, Choice(tuple(words))
         case "application/json":
             return field, engine.schema_format(ANY_JSON if schema is None else schema, field)
         case "" | "text/plain":
             return field, None if schema is None else engine.schema_format(schema, field)
         case _:
-            raise unsupported(
-                f"{CONFIG}.responseMimeType", "send `text/plain`, `application/json` or `text/x.enum`."
-            )
+            raise unsupported(mime_at, "send `text/plain`, `application/json` or `text/x.enum`.")
 
 
 def thinking_of(config: ThinkingConfig | None) -> Thinking:
@@ -282,12 +301,6 @@ def thinking_of(config: ThinkingConfig | None) -> Thinking:
     effort = None if level == UNSPECIFIED or budget == 0 else level.lower()
     enabled = None if budget is None and effort is None else budget != 0
     return Thinking(enabled=enabled, budget=budget if budget and budget > 0 else None, effort=effort)
-
-
-def _only_text(messages: list[Message]) -> bool:
-    parts = [part for message in messages for part in message.parts]
-    parts += [inner for part in parts if isinstance(part, ToolResult) for inner in part.parts]
-    return all(isinstance(part, Text | Reasoning | ToolCall | ToolResult) for part in parts)
 
 
 dialect = GeminiDialect()

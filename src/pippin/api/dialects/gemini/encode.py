@@ -1,6 +1,6 @@
 """Encodes a run as an answer of Gemini's API, whole or as a stream, and errors in Google's form."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -9,29 +9,29 @@ from msgspec import Struct
 from pippin.api.dialects.base import Encoder, RunInfo
 from pippin.api.dialects.gemini.content import signature_of
 from pippin.api.dialects.shared.openai import finite, text_of
-from pippin.core.completion import CompletedChoice, Completion, object_of
+from pippin.core.completion import Completion, object_of
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import Event, Failed, Finished, PartDelta, PartEnded, PartStarted, Token
 
 ID_PREFIX: Final = "gemini-"
-STATUS: Final[dict[ErrorKind, str]] = {
-    "authentication": "UNAUTHENTICATED",
-    "permission": "PERMISSION_DENIED",
-    "not_found": "NOT_FOUND",
-    "model_not_found": "NOT_FOUND",
-    "method_not_allowed": "UNIMPLEMENTED",
-    "timeout": "DEADLINE_EXCEEDED",
-    "conflict": "ABORTED",
-    "load_failed": "FAILED_PRECONDITION",
-    "rate_limited": "RESOURCE_EXHAUSTED",
-    "cancelled": "CANCELLED",
-    "overloaded": "UNAVAILABLE",
-    "worker_died": "INTERNAL",
-    "internal": "INTERNAL",
+STATUS: Final[dict[ErrorKind, tuple[int, str]]] = {
+    "authentication": (401, "UNAUTHENTICATED"),
+    "permission": (403, "PERMISSION_DENIED"),
+    "not_found": (404, "NOT_FOUND"),
+    "model_not_found": (404, "NOT_FOUND"),
+    # Google finds no method there.
+    "method_not_allowed": (404, "NOT_FOUND"),
+    "timeout": (504, "DEADLINE_EXCEEDED"),
+    "conflict": (409, "ABORTED"),
+    "load_failed": (400, "FAILED_PRECONDITION"),
+    "rate_limited": (429, "RESOURCE_EXHAUSTED"),
+    "cancelled": (499, "CANCELLED"),
+    "overloaded": (503, "UNAVAILABLE"),
+    "worker_died": (500, "INTERNAL"),
+    "internal": (500, "INTERNAL"),
 }
-"""The words of google.rpc.Code. Kinds not listed here are `INVALID_ARGUMENT`."""
-CODE: Final[dict[ErrorKind, int]] = {"timeout": 504, "load_failed": 400}
-"""Google's HTTP status of a word, where Pippin's is another."""
+"""The words of google.rpc.Code, each with its HTTP status."""
+OTHERWISE: Final = (400, "INVALID_ARGUMENT")
 
 
 class GeminiShape(Struct, frozen=True, kw_only=True):
@@ -40,7 +40,6 @@ class GeminiShape(Struct, frozen=True, kw_only=True):
     candidates: int = 1
     thoughts: bool = False  # whether reasoning is shown
     logprobs: bool = False
-    only_text: bool = True  # in the prompt
     array: bool = False  # the stream is a JSON array
 
 
@@ -87,22 +86,14 @@ class Candidate(Struct, kw_only=True, omit_defaults=True, rename="camel"):
     logprobs_result: LogprobsResult | None = None
 
 
-class ModalityTokens(Struct, kw_only=True, rename="camel"):
-    token_count: int
-    modality: Literal["TEXT"] = "TEXT"
-
-
 class UsageMetadata(Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """`candidatesTokenCount` is without thoughts. Details are given of prompts of text alone."""
+    """`candidatesTokenCount` is without thoughts."""
 
     prompt_token_count: int | None = None
     candidates_token_count: int | None = None
     total_token_count: int | None = None
     thoughts_token_count: int = 0
     cached_content_token_count: int = 0
-    prompt_tokens_details: list[ModalityTokens] = []
-    cache_tokens_details: list[ModalityTokens] = []
-    candidates_tokens_details: list[ModalityTokens] = []
 
 
 class GeminiAnswer(Struct, kw_only=True, omit_defaults=True, rename="camel"):
@@ -125,8 +116,8 @@ class GoogleError(Struct, kw_only=True):
     error: GoogleErrorDetail
 
 
-def code_of(report: ErrorReport) -> int:
-    return CODE.get(report.kind, report.status)
+def status_of(report: ErrorReport) -> tuple[int, str]:
+    return STATUS.get(report.kind, OTHERWISE)
 
 
 def error_of(report: ErrorReport) -> GoogleError:
@@ -142,34 +133,24 @@ def error_of(report: ErrorReport) -> GoogleError:
         add("ErrorInfo", reason="API_KEY_INVALID", domain="googleapis.com")
     if report.retry_after is not None:
         add("RetryInfo", retryDelay=f"{report.retry_after:g}s")
+    code, status = status_of(report)
     return GoogleError(
-        error=GoogleErrorDetail(
-            code=code_of(report),
-            message=report.message,
-            status=STATUS.get(report.kind, "INVALID_ARGUMENT"),
-            details=details,
-        )
+        error=GoogleErrorDetail(code=code, message=report.message, status=status, details=details)
     )
 
 
-def usage_of(finished: Sequence[Finished], *, only_text: bool) -> UsageMetadata:
+def usage_of(finished: Sequence[Finished]) -> UsageMetadata:
     """The usage of the candidates that ended so far, which share their prompt."""
     prompt = finished[0].usage
     completed = sum(each.usage.completion_tokens for each in finished)
     thoughts = sum(each.usage.reasoning_tokens for each in finished)
-    usage = UsageMetadata(
+    return UsageMetadata(
         prompt_token_count=prompt.prompt_tokens,
         candidates_token_count=completed - thoughts,
         total_token_count=prompt.prompt_tokens + completed,
         thoughts_token_count=thoughts,
         cached_content_token_count=prompt.cached_tokens,
-        candidates_tokens_details=[ModalityTokens(token_count=completed - thoughts)],
     )
-    if only_text:
-        usage.prompt_tokens_details = [ModalityTokens(token_count=prompt.prompt_tokens)]
-        if prompt.cached_tokens:
-            usage.cache_tokens_details = [ModalityTokens(token_count=prompt.cached_tokens)]
-    return usage
 
 
 def logprobs_of(tokens: Sequence[Token]) -> LogprobsResult:
@@ -191,6 +172,7 @@ class _CandidateReader:
         self._index = index
         self._shape = shape
         self._part = PartStarted(index, 0, "text")
+        self._gap = ""
         self._arguments: list[str] = []
         self._thought: list[str] = []
         self._logprobs: list[float] = []  # of the text so far
@@ -201,8 +183,7 @@ class _CandidateReader:
         for event in events:
             match event:
                 case PartStarted():
-                    self._part, self._arguments = event, []
-                    parts += self._grown(event.gap)
+                    self._part, self._gap, self._arguments = event, event.gap, []
                 case PartDelta(text=text):
                     parts += self._grown(text)
                     tokens += event.tokens if self._part.kind == "text" else ()
@@ -229,6 +210,7 @@ class _CandidateReader:
             case "tool_call":
                 self._arguments.append(text)
             case "text" if text:
+                text, self._gap = self._gap + text, ""
                 return [self._signed(AnswerPart(text=text))]
             case "reasoning" if text:
                 self._thought.append(text)
@@ -248,13 +230,6 @@ class _CandidateReader:
             part.thought_signature = signature_of("".join(self._thought))
             self._thought = []
         return part
-
-
-def _events_of(index: int, choice: CompletedChoice) -> Iterator[PartStarted | PartDelta | PartEnded]:
-    for place, part in enumerate(choice.parts):
-        yield PartStarted(index, place, part.kind, part.id, part.name)
-        yield PartDelta(index, place, part.gap + part.text, part.tokens)
-        yield PartEnded(index, place)
 
 
 class GeminiEncoder(Encoder):
@@ -298,13 +273,13 @@ class GeminiEncoder(Encoder):
         for index, choice in enumerate(completions[0].choices):
             reader = self._readers[index]
             finished.append(choice.finished or Finished(index, "stop"))
-            candidates.append(reader.ended(reader.read(*_events_of(index, choice)), finished[-1]))
+            candidates.append(reader.ended(reader.read(*choice.events(index)), finished[-1]))
         return msgspec.json.encode(self._answer(candidates, finished))
 
     def _answer(self, candidates: list[Candidate], finished: Sequence[Finished] = ()) -> GeminiAnswer:
         return GeminiAnswer(
             candidates=candidates,
-            usage_metadata=usage_of(finished, only_text=self._shape.only_text) if finished else None,
+            usage_metadata=usage_of(finished) if finished else None,
             model_version=self._run.model,
             response_id=ID_PREFIX + self._run.id,
         )

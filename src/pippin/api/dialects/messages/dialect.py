@@ -24,8 +24,7 @@ from pippin.api.dialects.messages.tools import (
     changed_tools,
     families_of,
     tool_choice_of,
-    tools_of,
-    without_search,
+    toolbox_of,
 )
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
@@ -158,9 +157,9 @@ class MessagesDialect(Dialect[MessageShape]):
         if not reader.messages:
             raise invalid("messages", "must hold something that a model here can read.")
         given = changed_tools(fields.tools or [], reader.changes)
-        given, search = without_search(given) if context.searches else (given, None)
-        tools, toolsets, elsewhere = tools_of(given)
-        named = tools if search is None else (*tools, Tool(WEB_SEARCH))
+        toolbox = toolbox_of(given, searches=context.searches)
+        search = toolbox.search
+        named = toolbox.tools if search is None else (*toolbox.tools, Tool(WEB_SEARCH))
         messages, cached = _pins(fields, engine.with_media_options(reader.messages, fields), reader.cached)
         choice = fields.tool_choice
         # Anthropic's `context_management` means something else: edits, which are not made here.
@@ -168,11 +167,11 @@ class MessagesDialect(Dialect[MessageShape]):
         request = msgspec.structs.replace(
             engine.request_of(unedited, fields.model, own_formats=_own_formats(fields)),
             messages=messages,
-            tools=tools,
-            toolsets=toolsets,
+            tools=toolbox.tools,
+            toolsets=toolbox.toolsets,
             web_search=None if search is None else search.wanted,
             max_tool_calls=None if search is None else search.max_uses,
-            tool_choice=tool_choice_of(choice, named, toolsets),
+            tool_choice=tool_choice_of(choice, named, toolbox.toolsets),
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
             stop=shared.stops_of(fields.stop_sequences, "stop_sequences"),
             max_tokens=fields.max_tokens,
@@ -189,13 +188,14 @@ class MessagesDialect(Dialect[MessageShape]):
                 thinking=_thinking_shown(fields),
                 cached=cached,
                 model=fields.model,
-                servers=bool(toolsets or search),
+                servers=bool(toolbox.toolsets or search),
                 families=families_of(given),
                 compacts=compaction is not None,
             ),
             stream=bool(fields.stream),
             ignored=ignored,
-            warnings=left_out(tools=elsewhere, blocks=reader.skipped) + engine.reasoning_warnings(fields),
+            warnings=left_out(tools=toolbox.left_out, blocks=reader.skipped)
+            + engine.reasoning_warnings(fields),
         )
 
     def encoder(self, decoded: Decoded[MessageShape], run: RunInfo) -> Encoder:

@@ -6,6 +6,7 @@ members of a client's toolset become functions, whose names begin with that of t
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Annotated, Any, Final, Literal
@@ -14,7 +15,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.api.dialects.shared.web_search import SearchFilters
+from pippin.api.dialects.shared.web_search import Domains, Location, place_of_search, wish
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 from pippin.core.decoding import from_json
 
@@ -24,17 +25,22 @@ CLIENT_TOOLSET: Final = re.compile(r"(browser|computer)_toolset_\d+")
 SEPARATOR: Final = "__"
 
 
-class ToolSpec(Struct, kw_only=True):
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
-    input_schema: dict[str, Any]
-    type: str | None = None
-    description: str | None = None
+class GivenFields(Struct, kw_only=True):
+    """What every tool may have."""
+
     strict: bool | None = None
     cache_control: Any = None
     allowed_callers: Unused = None
     defer_loading: Unused = None
-    eager_input_streaming: Unused = None
     input_examples: Unused = None
+
+
+class ToolSpec(GivenFields, kw_only=True):
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+    input_schema: dict[str, Any]
+    type: str | None = None
+    description: str | None = None
+    eager_input_streaming: Unused = None
     max_characters: Unused = None
 
 
@@ -53,15 +59,20 @@ class ToolsetSpec(Struct, tag_field="type", tag=TOOLSET, kw_only=True):
     tools: Any = None
 
 
-class SearchSpec(SearchFilters, kw_only=True):
-    """Anthropic's tool that searches the web."""
+class SearchSpec(GivenFields, kw_only=True):
+    """Anthropic's tool that searches the web. A query is strict in any case."""
 
+    type: str
+    name: str = WEB_SEARCH
+    allowed_domains: Domains | None = None
+    blocked_domains: Domains | None = None
     max_uses: Annotated[int, Meta(ge=1)] | None = None
-    user_location: Unused = None
+    user_location: Location | None = None
+    response_inclusion: Literal["full"] | None = None
 
     @property
     def wanted(self) -> WebSearch:
-        return WebSearch(self.allowed_domains or (), self.blocked_domains or ())
+        return wish(self.allowed_domains, self.blocked_domains, self.user_location)
 
 
 class ClientToolset(Struct, kw_only=True):
@@ -72,21 +83,16 @@ class ClientToolset(Struct, kw_only=True):
     cache_control: Any = None
 
 
-class ClientTool(Struct, kw_only=True):
+class ClientTool(GivenFields, kw_only=True):
     """A tool that the client runs, and whose schema Anthropic's models know without being told."""
 
     type: str
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
-    strict: bool | None = None
     max_characters: Unused = None  # of the client's view of a file
     display_width_px: int | None = None
     display_height_px: int | None = None
     display_number: Unused = None  # of the client's screens
     enable_zoom: bool | None = None
-    cache_control: Any = None
-    allowed_callers: Unused = None
-    defer_loading: Unused = None
-    input_examples: Unused = None
 
 
 class Member(Struct, frozen=True):
@@ -122,7 +128,7 @@ class ToolChange(Struct, kw_only=True):
     cache_control: Any = None
 
 
-GivenTool = Annotated[dict[str, Any], read_as(ToolSpec, ToolsetSpec, ClientTool, ClientToolset)]
+GivenTool = Annotated[dict[str, Any], read_as(ToolSpec, ToolsetSpec, ClientTool, ClientToolset, SearchSpec)]
 
 
 class ChoiceSpec(Struct, kw_only=True):
@@ -132,28 +138,35 @@ class ChoiceSpec(Struct, kw_only=True):
 
 
 _OLDEST_ACTIONS: Final = (
-    "key",
-    "type",
-    "mouse_move",
-    "left_click",
-    "left_click_drag",
-    "right_click",
-    "middle_click",
-    "double_click",
-    "screenshot",
-    "cursor_position",
+    *("key", "type", "mouse_move", "left_click", "left_click_drag", "right_click", "middle_click"),
+    *("double_click", "screenshot", "cursor_position"),
 )
 
 
-def tools_of(given: list[dict[str, Any]]) -> tuple[tuple[Tool, ...], tuple[Toolset, ...], tuple[str, ...]]:
-    """The tools, the MCP servers, and the types of tools left out because they can't be run here."""
+@dataclass(frozen=True)
+class Toolbox:
+    """The tools of a request."""
+
+    tools: tuple[Tool, ...]
+    toolsets: tuple[Toolset, ...]  # of MCP servers
+    search: SearchSpec | None
+    left_out: tuple[str, ...]  # types of tools that can't be run here
+
+
+def toolbox_of(given: list[dict[str, Any]], *, searches: bool) -> Toolbox:
+    """`searches`: the operator names what searches the web."""
     if len(given) > MAX_TOOLS:
         raise invalid("tools", f"must hold at most {MAX_TOOLS} tools.")
     tools: list[Tool] = []
     toolsets: list[Toolset] = []
     left_out: list[str] = []
+    searching = place_of_search(given) if searches else None
+    search = None
     for number, spec in enumerate(given):
         at = f"tools[{number}]"
+        if number == searching:
+            search = convert(spec, SearchSpec, at)
+            continue
         if spec.get("type") == TOOLSET:
             toolsets.append(_toolset(convert(spec, ToolsetSpec, at), at))
             continue
@@ -163,14 +176,7 @@ def tools_of(given: list[dict[str, Any]]) -> tuple[tuple[Tool, ...], tuple[Tools
         if not found:
             left_out.append(str(spec["type"]))
         tools += found
-    return tuple(tools), tuple(toolsets), tuple(left_out)
-
-
-def without_search(given: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], SearchSpec | None]:
-    """The other tools, and that which searches the web."""
-    searching = [spec for spec in given if str(spec.get("type")).startswith(f"{WEB_SEARCH}_")]
-    found = convert(searching[-1], SearchSpec, "tools") if searching else None
-    return [spec for spec in given if spec not in searching], found
+    return Toolbox(tuple(tools), tuple(toolsets), search, tuple(left_out))
 
 
 def changed_tools(given: list[dict[str, Any]], changes: list[tuple[str, ToolChange]]) -> list[dict[str, Any]]:

@@ -44,7 +44,9 @@ from pippin.core.events import (
     PartDelta,
     PartEnded,
     PartStarted,
+    Progress,
     ToolsListed,
+    Usage,
 )
 
 ID_PREFIX: Final = "resp_"
@@ -97,7 +99,10 @@ class ResponsesEncoder(Encoder):
         self._pages: list[FoundPage] = []  # that searches of the web have found
         self._ended = False  # the open item's part ended; only `Finished` tells whether it was truncated
         self._part: PartStarted | None = None  # begun by the model, but not yet sent as an item
+        self._thinks = False
         self._created = False
+        # Tokens so far, for a response that ends before its last event.
+        self._prompt = self._cached = self._completed = self._reasoned = 0
 
     @property
     def background(self) -> bool:
@@ -111,11 +116,15 @@ class ResponsesEncoder(Encoder):
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         frames = b"" if self._created else self._create()
         self._answer.status = "in_progress"
+        self._prompt = accepted[0].prompt_tokens
         return frames + self._lifecycle("response.in_progress")
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
             case PartStarted() | PartDelta() | PartEnded() | Finished() if event.choice != 0:
+                return b""
+            case Progress(cached=cached):
+                self._cached = cached
                 return b""
             case ToolsListed():
                 return self._frames(self._tools_listed(event))
@@ -138,6 +147,14 @@ class ResponsesEncoder(Encoder):
         if report.kind == "cancelled":
             # The API has no event for a cancelled response.
             self._answer.status = "incomplete"
+            self._answer.usage = usage_of(
+                Usage(
+                    prompt_tokens=self._prompt,
+                    cached_tokens=self._cached,
+                    completion_tokens=self._completed,
+                    reasoning_tokens=self._reasoned,
+                )
+            )
             if report.code == STEERED:
                 self._answer.incomplete_details = Incompleteness(reason="steered")
         else:
@@ -192,7 +209,7 @@ class ResponsesEncoder(Encoder):
         if event.kind == "server_result":
             self._mcp_calls.begin_result(event)
             return
-        self._part = event
+        self._part, self._thinks = event, event.kind == "reasoning"
         # Templates often write empty reasoning, so a reasoning item only starts with its first text.
         if event.kind != "reasoning":
             yield from self._start_item(event)
@@ -204,6 +221,9 @@ class ResponsesEncoder(Encoder):
         yield from self._open.start()
 
     def _part_grew(self, delta: PartDelta) -> Events:
+        self._completed = max(self._completed, delta.completed)
+        if self._thinks:
+            self._reasoned = self._completed
         if self._mcp_calls.grow_result(delta):
             return
         if self._part is not None and delta.text and self._shape.reasoning != "hidden":
@@ -281,14 +301,8 @@ def response_id(run: RunInfo) -> str:
 
 def replay(completion: Completion) -> Iterator[Event]:
     """The shortest stream of events that folds into the completion's first choice."""
-    if not completion.choices:
-        return
-    yield from completion.listed
-    choice = completion.choices[0]
-    for index, part in enumerate(choice.parts):
-        yield PartStarted(0, index, part.kind, part.id, part.name, part.server, part.is_error)
-        if part.text or part.tokens:
-            yield PartDelta(0, index, part.text, part.tokens)
-        yield PartEnded(0, index)
-    if choice.finished is not None:
-        yield choice.finished
+    for choice in completion.choices[:1]:
+        yield from completion.listed
+        yield from choice.events(0)
+        if choice.finished is not None:
+            yield choice.finished

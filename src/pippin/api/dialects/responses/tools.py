@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
 from pippin.api.dialects.shared.tools import McpTool, toolset_of
-from pippin.api.dialects.shared.web_search import FilteredSearch
+from pippin.api.dialects.shared.web_search import SearchTool, place_of_search
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 from pippin.core.decoding import from_json
 
@@ -169,10 +169,11 @@ def toolbox_of(given: list[dict[str, Any]], param: str = "tools", *, searches: b
         for number, spec in enumerate(given)
         if spec.get("type") == "mcp"
     ]
-    searching = [spec for spec in given if searches and str(spec.get("type")).startswith(WEB_SEARCH)]
-    search = convert(searching[-1], FilteredSearch, param).wanted if searching else None
+    searching = place_of_search(given, param) if searches else None
+    search = None
     for number, spec in enumerate(given):
-        if spec in searching:
+        if number == searching:
+            search = convert(spec, SearchTool, f"{param}[{number}]").wanted
             continue
         for tool, origin in _tools_of(spec, f"{param}[{number}]", left_out):
             tools[tool.name] = tool

@@ -6,7 +6,6 @@ Four structs, each extending the one before: `SamplingFields`, whose ranges and 
 translated here.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -14,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.fields import called, check_depth, check_small, convert, invalid, unsupported
+from pippin.config.values import parse_duration
 from pippin.core import parameters as p
 from pippin.core.conversation import Image, Message, Part, ToolResult, Video
 from pippin.core.decoding import from_json
@@ -289,20 +289,6 @@ def _of_structured_outputs(given: StructuredOutputs) -> list[Wanted]:
     if not asked:
         raise invalid(name, "must set one of `json`, `regex`, `choice`, `grammar` and `json_object`.")
     return asked
-
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-
-
-def parse_duration(text: str) -> float | None:
-    """Seconds of `90`, `5m`, `1h30m` or `-1`; None if the text is not a duration."""
-    if re.fullmatch(r"-?\d{1,9}(\.\d{1,6})?", text):
-        return float(text)
-    if not re.fullmatch(r"-?(\d{1,9}(\.\d{1,6})?(ms|s|m|h|d))+", text):
-        return None
-    pieces = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
-    seconds = sum(float(number) * _UNITS[unit] for number, unit in pieces)
-    return -seconds if text.startswith("-") else seconds
 
 
 Effort = Literal["none", "off", "disabled", "minimal", "low", "medium", "high", "xhigh", "max"]

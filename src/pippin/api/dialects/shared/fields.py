@@ -250,9 +250,10 @@ def validation_error(complaint: str, type: Any, prefix: str = "") -> ServerError
     if path and problem.startswith("Invalid") and (words := allowed_values(type, path)):
         problem += f"; it can be {', '.join(f'`{word}`' for word in words)}"
     path = f"{prefix}{path}" if path.startswith("[") or not prefix else f"{prefix}.{path}" if path else prefix
-    if missing := re.match(r"Object missing required field `(.+)`", problem):
-        path = f"{path}.{missing[1]}" if path else missing[1]
-        return ServerError("invalid_request", f"`{path}` is required.", path)
+    if named := re.match(r"Object (missing required|contains unknown) field `(.+)`", problem):
+        path = f"{path}.{named[2]}" if path else named[2]
+        told = "is required" if named[1].startswith("missing") else "is not known here"
+        return ServerError("invalid_request", f"`{path}` {told}.", path)
     problem = problem[:1].lower() + problem[1:]
     where = f"Invalid `{path}`" if path else "The request body is invalid"
     return ServerError("invalid_request", f"{where}: {problem}.", path or None)

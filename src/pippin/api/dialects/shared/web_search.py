@@ -1,16 +1,19 @@
 """What dialects tell of web searches that Pippin makes for the model: the pages, and where an answer cites them."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.shared.fields import Unused
-from pippin.core.conversation import FoundPage, WebSearch
+from pippin.api.dialects.shared.fields import invalid
+from pippin.core.conversation import WEB_SEARCH, FoundPage, WebSearch
 from pippin.core.decoding import from_json
 
-Domains = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=253)], ...], Meta(max_length=100)]
-RESULTS = {"low": 3, "medium": 5, "high": 10}
+Word = Annotated[str, Meta(max_length=253)]
+Domains = Annotated[tuple[Annotated[Word, Meta(min_length=1)], ...], Meta(max_length=100)]
+ContextSize = Literal["low", "medium", "high"] | None
+RESULTS: Final[dict[ContextSize, int]] = {"low": 3, None: 5, "medium": 5, "high": 10}
 
 
 class SearchFilters(Struct, kw_only=True):
@@ -18,24 +21,65 @@ class SearchFilters(Struct, kw_only=True):
     blocked_domains: Domains | None = None
 
 
-class WebSearchOptions(Struct, kw_only=True):
-    """OpenAI's options of a search."""
+class Location(Struct, kw_only=True):
+    """Where the user is, about."""
 
-    search_context_size: Literal["low", "medium", "high"] | None = None
-    user_location: Unused = None
+    type: Literal["approximate"] = "approximate"
+    city: Word | None = None
+    region: Word | None = None
+    country: Word | None = None
+    timezone: Word | None = None
+
+
+class ChatLocation(Struct, kw_only=True):
+    type: Literal["approximate"] = "approximate"
+    approximate: Location | None = None
+
+
+class ChatSearch(Struct, kw_only=True):
+    """The options of a search in Chat Completions."""
+
+    search_context_size: ContextSize = None
+    user_location: ChatLocation | None = None
 
     @property
-    def results(self) -> int:
-        return RESULTS[self.search_context_size or "medium"]
+    def wanted(self) -> WebSearch:
+        location = self.user_location and self.user_location.approximate
+        return wish(None, None, location, self.search_context_size)
 
 
-class FilteredSearch(WebSearchOptions, kw_only=True):
+class SearchTool(Struct, kw_only=True):
+    """The tool of Responses that searches."""
+
+    type: str
+    search_context_size: ContextSize = None
+    user_location: Location | None = None
     filters: SearchFilters | None = None
+    search_content_types: tuple[Literal["text"], ...] | None = None
+    external_web_access: Literal[True] | None = None  # the operator's search is of the web as it is
 
     @property
     def wanted(self) -> WebSearch:
         filters = self.filters or SearchFilters()
-        return WebSearch(filters.allowed_domains or (), filters.blocked_domains or (), self.results)
+        return wish(
+            filters.allowed_domains, filters.blocked_domains, self.user_location, self.search_context_size
+        )
+
+
+def wish(
+    allowed: Domains | None, blocked: Domains | None, location: Location | None, size: ContextSize = None
+) -> WebSearch:
+    named = location or Location()
+    words = filter(None, (named.city, named.region, named.country, named.timezone))
+    return WebSearch(allowed or (), blocked or (), RESULTS[size], ", ".join(words))
+
+
+def place_of_search(given: Sequence[dict[str, Any]], param: str = "tools") -> int | None:
+    """Which of the tools searches the web. Raises `ServerError` for a second one."""
+    places = [place for place, spec in enumerate(given) if str(spec.get("type")).startswith(WEB_SEARCH)]
+    if len(places) > 1:
+        raise invalid(f"{param}[{places[1]}].type", "is a second search of the web; send one.")
+    return next(iter(places), None)
 
 
 def pages_of(text: str) -> list[FoundPage]:

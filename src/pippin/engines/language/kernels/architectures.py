@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from pippin_kernels import Rope
 
@@ -237,6 +238,27 @@ def rope_of(rope: Any) -> Rope | None:
         interleaved=bool(getattr(rope, "traditional", False)),
         stretch=1.0 if stretch is None else float(getattr(rope, stretch)),
     )
+
+
+class Ropes:
+    """The different rotary positions of a model."""
+
+    def __init__(self) -> None:
+        self.found: list[Rope] = []
+
+    def place_of(self, rope: Rope | None) -> int | None:
+        """The index of this one among them, to which it is added if it is new."""
+        if rope is None:
+            return None
+        for index, known in enumerate(self.found):
+            pairs = (
+                (getattr(known, name), getattr(rope, name)) for name in ("interleaved", "scale", "stretch")
+            )
+            alike = all(one == other for one, other in pairs)
+            if alike and np.array_equal(known.inverse_frequencies, rope.inverse_frequencies):
+                return index
+        self.found.append(rope)
+        return len(self.found) - 1
 
 
 def head_dim(architecture: Architecture, attention: Any) -> int:

@@ -11,10 +11,11 @@ import numpy as np
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
 from numpy.typing import NDArray
-from pippin_kernels import Experts, Layer, Matrix, Network, Projection, Rope, Shape
+from pippin_kernels import Experts, Layer, Matrix, Network, Projection, Shape
 
 from pippin.engines.language.kernels.architectures import (
     Architecture,
+    Ropes,
     architecture_of,
     decoder_of,
     head_dim,
@@ -64,7 +65,7 @@ class Describer:
     architecture: Architecture
     prefix: str
     head_dim: int
-    ropes: list[Rope] = field(default_factory=list)
+    ropes: Ropes = field(default_factory=Ropes)
     linears: dict[str, tuple[int, int, tuple[Place, ...]]] = field(default_factory=dict)
 
     def layer(self, index: int, layer: Any, window: int) -> Layer:
@@ -82,7 +83,7 @@ class Describer:
             input_norm=self.norm(layer.input_layernorm),
             **norms,
             sinks=floats(attention.sinks) if "sinks" in attention else None,
-            rope=self._place_of(rope_of(attention.rope)),
+            rope=self.ropes.place_of(rope_of(attention.rope)),
             window=window,
         )
 
@@ -142,21 +143,6 @@ class Describer:
         weight = floats(norm.weight)
         return weight + np.float32(1) if self.architecture.norms_less_one else weight
 
-    def _place_of(self, rope: Rope | None) -> int | None:
-        """The index of this rope in the decoder's list, to which it is added if it is new."""
-        if rope is None:
-            return None
-        for index, known in enumerate(self.ropes):
-            alike = (known.interleaved, known.scale, known.stretch) == (
-                rope.interleaved,
-                rope.scale,
-                rope.stretch,
-            )
-            if alike and np.array_equal(known.inverse_frequencies, rope.inverse_frequencies):
-                return index
-        self.ropes.append(rope)
-        return len(self.ropes) - 1
-
 
 def describe(model: nn.Module) -> Description:
     """The decoder's shape, with weights in the kernels' layout, for a model to which `why_not` has no objection.
@@ -180,7 +166,7 @@ def describe(model: nn.Module) -> Description:
         embedding=matrix_of(inner.embed_tokens),
         final_norm=describer.norm(inner.norm),
         layers=tuple(layers),
-        ropes=tuple(describer.ropes),
+        ropes=tuple(describer.ropes.found),
         heads=int(getattr(attention, architecture.heads)),
         kv_heads=int(getattr(attention, architecture.kv_heads)),
         head_dim=describer.head_dim,

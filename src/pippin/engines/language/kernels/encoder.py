@@ -9,12 +9,18 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from numpy.typing import NDArray
-from pippin_kernels import Encoder, EncoderLayer, Kernels, Rope
+from pippin_kernels import Encoder, EncoderLayer, Kernels
 
 from pippin.config.options.model import CpuActivations
 from pippin.engines.language.kernels.agreement import require_agreement
-from pippin.engines.language.kernels.architectures import rope_of
-from pippin.engines.language.kernels.matrices import floats, matrix_of, round_activations, why_no_matrix
+from pippin.engines.language.kernels.architectures import Ropes, rope_of
+from pippin.engines.language.kernels.matrices import (
+    floats,
+    matrix_of,
+    round_activations,
+    sizes,
+    why_no_matrix,
+)
 from pippin.engines.language.upstream.library import dequantize_model
 
 BERT = ("mlx_vlm.models.bert.bert", "mlx_vlm.models.xlm_roberta.xlm_roberta")
@@ -168,7 +174,7 @@ def _bert(model: nn.Module, threads: int) -> KernelEncoder:
 
 def _modernbert(model: nn.Module, threads: int) -> KernelEncoder:
     config = model.config
-    samples, layers, ropes = _Samples(), [], _Ropes()
+    samples, layers, ropes = _Samples(), [], Ropes()
     for index, layer in _taken(model.layers):
         window = model.local_attention // 2 if layer.attn.local else 0
         place = ropes.place_of(rope_of(layer.attn.rotary_emb))
@@ -194,7 +200,7 @@ def _modernbert(model: nn.Module, threads: int) -> KernelEncoder:
 
 def _modernbert_layer(layer: Any, rope: int | None, window: int) -> EncoderLayer:
     attention, network = layer.attn, layer.mlp
-    size, inner = attention.all_head_size, _rows(network.Wi) // 2
+    size, inner = attention.all_head_size, sizes(network.Wi)[1] // 2
     return EncoderLayer(
         query=matrix_of(attention.Wqkv, 0, size),
         key=matrix_of(attention.Wqkv, size, 2 * size),
@@ -212,27 +218,6 @@ def _modernbert_layer(layer: Any, rope: int | None, window: int) -> EncoderLayer
     )
 
 
-def _rows(module: Any) -> int:
-    rows: int = module.weight.shape[0]
-    return rows
-
-
 def _of_norm(norm: nn.Module, name: str) -> NDArray[np.float32] | None:
     """None if the norm is left out, or has no bias."""
     return floats(norm[name]) if name in norm else None
-
-
-class _Ropes:
-    """The different rotary embeddings of a model."""
-
-    def __init__(self) -> None:
-        self.found: list[Rope] = []
-
-    def place_of(self, rope: Rope | None) -> int | None:
-        if rope is None:
-            return None
-        for index, known in enumerate(self.found):
-            if np.array_equal(known.inverse_frequencies, rope.inverse_frequencies):
-                return index
-        self.found.append(rope)
-        return len(self.found) - 1

@@ -9,11 +9,12 @@ from typing import Any, Literal
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx.utils import tree_unflatten
 from mlx_lm.models.activations import SwigluOAI
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.switch_layers import SwiGLU, SwitchGLU
 from numpy.typing import NDArray
-from pippin_kernels import Experts, Kernels
+from pippin_kernels import Experts, Kernels, Matrix
 
 from pippin.config.options.model import CpuActivations
 from pippin.engines.language.kernels.agreement import OtherAnswer, require_agreement
@@ -40,6 +41,12 @@ def _numbers(x: mx.array) -> NDArray[np.float32]:
     return np.asarray(x if x.dtype == mx.float32 else x.astype(mx.float32))
 
 
+def _product(kernels: Kernels, matrix: Matrix, x: mx.array) -> mx.array:
+    vectors = _numbers(x)
+    products = kernels.product(matrix, vectors.reshape(-1, vectors.shape[-1]))
+    return mx.array(products.reshape(*vectors.shape[:-1], -1))
+
+
 class KernelLinear(nn.Module):  # type: ignore[misc] # mlx has no types
     """Replaces `nn.Linear` and `nn.QuantizedLinear`."""
 
@@ -51,9 +58,7 @@ class KernelLinear(nn.Module):  # type: ignore[misc] # mlx has no types
         self.weight_bytes = self._matrix.nbytes
 
     def __call__(self, x: mx.array) -> mx.array:
-        vectors = _numbers(x)
-        products = self._kernels.product(self._matrix, vectors.reshape(-1, vectors.shape[-1]))
-        return mx.array(products.reshape(*vectors.shape[:-1], -1))
+        return _product(self._kernels, self._matrix, x)
 
 
 class KernelEmbedding(nn.Module):  # type: ignore[misc]
@@ -72,9 +77,7 @@ class KernelEmbedding(nn.Module):  # type: ignore[misc]
         return mx.array(rows.reshape(*indexes.shape, -1))
 
     def as_linear(self, x: mx.array) -> mx.array:
-        vectors = _numbers(x)
-        products = self._kernels.product(self._matrix, vectors.reshape(-1, vectors.shape[-1]))
-        return mx.array(products.reshape(*vectors.shape[:-1], -1))
+        return _product(self._kernels, self._matrix, x)
 
 
 class KernelExperts(nn.Module):  # type: ignore[misc]
@@ -168,7 +171,7 @@ def replace(
         if expected is not None:
             tried.add(sort)
             _compare(path, found, *expected)
-        _put(model, path, found)
+        model.update_modules(tree_unflatten([(path, found)]))
     if whole:
         _call(model)
     round_activations(kernels, activations)
@@ -222,14 +225,3 @@ def _random(size: int) -> mx.array:
 def _compare(path: str, module: KernelModule, arguments: list[mx.array], expected: mx.array) -> None:
     found = module(*arguments)
     require_agreement(path, "mlx-lm", floats(found), floats(expected))
-
-
-def _put(model: nn.Module, path: str, module: nn.Module) -> None:
-    parent: Any = model
-    *steps, last = path.split(".")
-    for step in steps:
-        parent = parent[int(step)] if isinstance(parent, list) else parent[step]
-    if isinstance(parent, list):
-        parent[int(last)] = module
-    else:
-        parent[last] = module

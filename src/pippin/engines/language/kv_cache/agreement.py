@@ -69,7 +69,3 @@ def tolerance(*computed: mx.array) -> float:
 def difference(found: mx.array, expected: mx.array) -> float:
     """The largest difference of a logit, as a share of the largest logit."""
     return float(mx.abs(found - expected).max() / mx.maximum(mx.abs(expected).max(), 1e-6))
-
-
-def is_near(found: mx.array, expected: mx.array, tolerance: float) -> bool:
-    return difference(found, expected) < tolerance

@@ -76,6 +76,9 @@ def choose_batching(model: nn.Module, options: ModelOptions, known_by: Sequence[
     started = time.monotonic()
     quantizes = cache_bits(options) != (None, None)
     vocabulary, layout, is_wide = _run_once(model)
+    if options.dtype == "float32" and not is_wide:
+        message = "dtype float32 cannot be had: this model computes in 16 bits whatever its weights are. Leave it out."
+        raise ServerError("load_failed", message, "dtype")
     slack = options.cache_block_tokens + options.num_draft_tokens
     with in_float32(model):
         trials = Trials(model, vocabulary, known_by)
@@ -87,7 +90,7 @@ def choose_batching(model: nn.Module, options: ModelOptions, known_by: Sequence[
         plain = BatchShape(layout=layout, slack=slack, prompts_in_slots=in_slots)
         shape = _quantized(trials, plain, options) if quantizes else plain
         rewinds = trials.rewinds(plain)
-    if not is_wide:
+    if not is_wide or mx.default_device().type == mx.DeviceType.gpu:
         _warm_up(model, shape)
     log.info("batches give what sequences give alone, within %s; %.2f s", trials, time.monotonic() - started)
     return Batching(
@@ -304,56 +307,55 @@ def _together(
     model: nn.Module, shape: BatchShape, reference: Reference, indexes: tuple[int, ...] = (0, 1)
 ) -> mx.array:
     """The logits of two steps of a batch of these sequences of the reference [sequences, 2, vocabulary]."""
-    group = BatchedGroup(model, shape)
-    slots: list[Slot] = []
-    try:
+    with _tried(model, shape) as (group, reserve):
         for tokens, computed in ((reference.prompts[index], reference.caches[index]) for index in indexes):
-            request = SlotRequest(length=len(tokens), growth=2, length_class=0)
             behind, cache = not group.empty, computed
-            slot = group.reserve(request, growth=2, following=0)
-            slots.append(slot)
+            slot = reserve(len(tokens), 2)
             if behind and shape.prompts_in_slots:
                 cache = group.prompt_cache(slot)
                 mx.eval(model(mx.array([tokens]), cache=cache))
             group.join(slot, cache, shift=0)
-        step = mx.array([[reference.next]] * len(slots))
+        step = mx.array([[reference.next]] * len(indexes))
         together = _two_steps(lambda: group.forward(step))
         mx.eval(together)
-    finally:
-        _let_go(group, slots)
     return together
+
+
+@contextmanager
+def _tried(model: nn.Module, shape: BatchShape) -> Iterator[tuple[BatchedGroup, Callable[[int, int], Slot]]]:
+    """A group, and what reserves a slot in it for a prompt of so many tokens that grows by so many. Their memory is
+    freed with this context: a group and its slots refer to each other."""
+    group = BatchedGroup(model, shape)
+    slots: list[Slot] = []
+
+    def reserve(length: int, growth: int) -> Slot:
+        request = SlotRequest(length=length, growth=growth, length_class=0)
+        slots.append(group.reserve(request, growth=growth, following=0))
+        return slots[-1]
+
+    try:
+        yield group, reserve
+    finally:
+        for slot in slots:
+            group.leave(slot)
 
 
 def _off_after_rewinding(model: nn.Module, shape: BatchShape, reference: Reference) -> float:
     shape = replace(shape, layout=reference.layout)
-    group = BatchedGroup(model, shape)
-    slots: list[Slot] = []
-    try:
+    with _tried(model, shape) as (group, reserve):
         shape.layout.tell_calls()
         # Each keeps so many of the step's tokens that it stands where its prompt ends.
         kept = (1, 2)
         step = []
         for tokens, count in zip(reference.prompts, kept, strict=True):
             before, left = tokens[:-count], tokens[-count:]
-            slot = group.reserve(
-                SlotRequest(length=len(before), growth=4, length_class=0), growth=4, following=0
-            )
-            slots.append(slot)
-            group.join(slot, computed_prompt(model, before), shift=0)
+            group.join(reserve(len(before), 4), computed_prompt(model, before), shift=0)
             step.append([*left, *[reference.next] * (3 - count)])
         group.forward(mx.array(step))
         group.rewind({index: 3 - count for index, count in enumerate(kept)})
         together = group.forward(mx.array([[reference.next]] * len(kept)))
         mx.eval(together)
-    finally:
-        _let_go(group, slots)
     return difference(together, reference.alone[:, :1])
-
-
-def _let_go(group: BatchedGroup, slots: list[Slot]) -> None:
-    """Free the memory of a trial at once: a group and its slots refer to each other."""
-    for slot in slots:
-        group.leave(slot)
 
 
 def can_rewind(model: nn.Module, layout: CacheLayout) -> bool:
@@ -365,14 +367,7 @@ def can_rewind(model: nn.Module, layout: CacheLayout) -> bool:
 
 def _warm_up(model: nn.Module, shape: BatchShape) -> None:
     """Have MLX compile what steps of several lengths need, which the trials, in float32, may not have."""
-    group = BatchedGroup(model, shape)
-    slots: list[Slot] = []
-    try:
-        with _running():
-            for length in WARM_LENGTHS:
-                request = SlotRequest(length=length, growth=2, length_class=0)
-                slots.append(group.reserve(request, growth=2, following=0))
-                group.join(slots[-1], probe_prompt(model, length), shift=0)
-            mx.eval(group.forward(mx.array([[1]] * len(slots))))
-    finally:
-        _let_go(group, slots)
+    with _running(), _tried(model, shape) as (group, reserve):
+        for length in WARM_LENGTHS:
+            group.join(reserve(length, 2), probe_prompt(model, length), shift=0)
+        mx.eval(group.forward(mx.array([[1]] * len(WARM_LENGTHS))))

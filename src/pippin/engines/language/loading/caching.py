@@ -70,8 +70,6 @@ def _print_of(asked: Asked, folder: Path) -> str:
     options = asked.options
     bits = _written(cache_bits(options))
     details = f"{asked.plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
-    if options.moe_top_k is not None:
-        details += f" {options.moe_top_k} experts"
     if options.context_length is not None:  # positions may be turned by it
         details += f" {options.context_length} tokens"
     return fingerprint(folder, details, *_adapter_prints(options))

@@ -93,20 +93,17 @@ def open_engine(
         engine.upkeep.append(blas_watch(spec.threads))
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
     if plan.compiles:
-        _compile_draws(engine, preparer.tokenizer)
-    _warm(engine, preparer, spec.info.id, options)
+        compile_draws(engine, preparer.tokenizer)
+    if options.warm_prompts is not None:
+        count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
+        log.info("computed %d warm prompts", count)
     return engine
 
 
-def _compile_draws(engine: LanguageEngine, tokenizer: Tokenizer) -> None:
+def compile_draws(engine: LanguageEngine, tokenizer: Tokenizer) -> None:
+    """Compute the draws that clients ask for most: a GPU compiles what it has not computed before."""
     logits = engine.model(mx.array([[1]]), cache=new_prompt_cache(engine.model))
     mx.eval(usual_draws(tokenizer, logits[:, -1]))
-
-
-def _warm(engine: LanguageEngine, preparer: LanguagePreparer, name: str, options: ModelOptions) -> None:
-    if options.warm_prompts is not None:
-        count = warm(engine, preparer, name, Path(options.warm_prompts))
-        log.info("computed %d warm prompts", count)
 
 
 def build_engine(

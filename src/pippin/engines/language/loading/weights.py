@@ -11,7 +11,7 @@ from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
 from pippin.engines.language.loading.asked import AskedWeights
-from pippin.engines.language.model.experts import fewer_experts, memory_for_experts
+from pippin.engines.language.model.experts import memory_for_experts
 from pippin.engines.language.model.lora import is_low_rank
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prompt.preparer import LanguagePreparer
@@ -68,7 +68,7 @@ def load_model(asked: AskedWeights, preparer: LanguagePreparer) -> Way:
     """Read the weights and find out how the model runs. Raises `ServerError("load_failed")`."""
     info, options, plan = asked.info, asked.options, asked.plan
     experts = memory_for_experts(info, options.expert_cache_gb, plan.memory_limit)
-    changed = {**fewer_experts(info, options.moe_top_k), SERVED: preparer.context_window}
+    changed = {SERVED: preparer.context_window}
     reading = Reading(trust_remote_code=options.trust_remote_code, experts=experts, changed=changed)
     way = way_of(_read(asked, reading, _kernel_threads(asked)), preparer)
     if experts is not None:

@@ -1,4 +1,4 @@
-"""Mixtures of experts: experts that lie on the disk (`config/repacked.py`), and the number of experts for each token.
+"""Mixtures of experts that lie on the disk (`config/repacked.py`).
 
 mlx-vlm's `moe_offload` keeps experts on the disk. Its layer asks the router which experts a chunk needs, reads those
 that are not in memory, and computes with them; so a step is computed layer by layer, and waits for the disk.
@@ -48,33 +48,6 @@ def memory_for_experts(info: ModelInfo, wanted_gb: float | None, there: int) -> 
         raise _refused(info, f"{damaged.name} of its experts is cut off: copy or repack it again")
     wanted = None if wanted_gb is None else int(wanted_gb * 1e9)
     return expert_memory(expert_files(folder), wanted, there)
-
-
-CHOSEN = ("num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk", "top_k_experts")
-"""What configurations call the number of experts that compute each token."""
-
-
-def fewer_experts(info: ModelInfo, wanted: int | None) -> dict[str, int]:
-    """The values of config.json with which mlx-lm builds a model that uses `wanted` experts for each token.
-
-    Raises `ServerError("load_failed")` for a model without experts, with fewer than that, or that mlx-vlm runs.
-    """
-    if wanted is None:
-        return {}
-    folder = Path(info.path or "")
-    config = checkpoint.read_config(folder)
-    own = {name: config[name] for name in CHOSEN if isinstance(config.get(name), int)}
-    reason = None
-    if is_repacked(folder) or checkpoint.is_vision(folder):
-        reason = "mlx-vlm runs it, which asks as many experts as its configuration says"
-    elif not own:
-        reason = "its configuration names no number of experts for each token"
-    elif wanted > min(own.values()):
-        reason = f"it was made with {min(own.values())} experts for each token, and gives no more"
-    if reason is not None:
-        message = f"moe_top_k {wanted} cannot be used with the model {info.id!r}: {reason}. Start without it."
-        raise ServerError("load_failed", message, "moe_top_k")
-    return dict.fromkeys(own, wanted)
 
 
 def refuse_repacked(info: ModelInfo) -> None:

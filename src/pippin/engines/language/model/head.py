@@ -7,12 +7,10 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.engines.language.classes import Method, become, replace_method, unmarked
-from pippin.engines.language.kv_cache.agreement import in_float32, is_near, tolerance
+from pippin.engines.language.kv_cache.agreement import EMBEDDINGS, difference, in_float32, tolerance
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 
 HEAD = "lm_head"
-EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
-"""The layers that a model with tied embeddings uses as its head."""
 
 
 def _words(module: nn.Module) -> int | None:
@@ -78,7 +76,7 @@ class Head:
                 narrowed = model(tokens, cache=new_prompt_cache(model))
             if narrowed.shape[1] != 1:
                 return False
-            return is_near(narrowed[:, 0], whole, tolerance(whole))
+            return difference(narrowed[:, 0], whole) < tolerance(whole)
 
     def _picked(self, x: mx.array) -> mx.array:
         """The wanted positions [batch, positions, hidden] of x [batch, tokens, hidden]; x itself outside of `only`."""

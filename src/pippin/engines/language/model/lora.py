@@ -19,6 +19,7 @@ from typing import Any, Final
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx.utils import tree_unflatten
 
 from pippin.core.errors import ServerError
 from pippin.core.safetensors import StoredArray, read_header
@@ -162,7 +163,8 @@ def _install_low_rank(model: nn.Module, folders: Mapping[str, str], default: int
         if decoder is not None:
             decoder.adapt(path, adapters.of, down, up)
         else:
-            _replace(model, path, AdaptedLinear(layers[path], adapters, down, up))
+            adapted = AdaptedLinear(layers[path], adapters, down, up)
+            model.update_modules(tree_unflatten([(path, adapted)]))
     return adapters
 
 
@@ -258,14 +260,6 @@ def _stacked(
         up[index, :own] = found.up.astype(dtype)
     mx.eval(down, up)
     return down, up
-
-
-def _replace(model: nn.Module, path: str, layer: nn.Module) -> None:
-    parent: Any = model
-    *steps, last = path.split(".")
-    for step in steps:
-        parent = parent[int(step)] if isinstance(parent, list) else parent[step]
-    parent[last] = layer
 
 
 def _method(config: Mapping[str, Any]) -> str:

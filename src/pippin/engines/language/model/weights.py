@@ -23,6 +23,7 @@ from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weig
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kernels.agreement import OtherAnswer
 from pippin.engines.language.model.experts import held_bytes, refuse_repacked
+from pippin.engines.language.model.gated_delta import compute_in_blocks
 from pippin.engines.language.upstream.library import dequantize_model, load_model
 from pippin.engines.language.upstream.mends import mend
 from pippin.engines.language.upstream.stored import classes_in, refuse_bytes
@@ -117,6 +118,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
             raise refusal from error
         log.warning("the model is served for text only: %s", refusal.report.message)
     mend(found[0])
+    compute_in_blocks()
     return found
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from pippin.core.errors import ServerError
 from pippin.engines.language.job import Branch
+from pippin.engines.language.prefix_cache.tree import shared_length
 from pippin.engines.language.text.tokenizer import Literals
 
 
@@ -67,9 +68,3 @@ class Brancher:
         if text not in self._known:
             self._known[text] = self._literals.encode(text)
         return self._known[text]
-
-
-def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """The length of the longest common prefix."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((index for index, (mine, yours) in pairs if mine != yours), min(len(one), len(other)))

@@ -28,7 +28,7 @@ class Loop:
     settings: frozenset[str]  # fields of `AskedDiffusion`
     sampling: tuple[str, ...] = EVERYWHERE  # fields of `Sampling`
     model: str = "a diffusion language model, which writes many tokens at once"
-    without: tuple[str, ...] = (*WITHOUT, "expert_cache_gb", "moe_top_k")  # options
+    without: tuple[str, ...] = (*WITHOUT, "expert_cache_gb")  # options
     needs_media: bool = False  # the model computes no prompt of text alone
 
     def defaults(self, checkpoint: Sampling) -> Sampling:

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 REFUSED = (
     "adapter_path adapters draft_model_path mtp prompt_lookup cache_dir warm_prompts "
-    "trust_remote_code expert_cache_gb moe_top_k"
+    "trust_remote_code expert_cache_gb"
 ).split()
 """Options that ranks do not support."""
 WANTED: Final[dict[RankBackend, str]] = {

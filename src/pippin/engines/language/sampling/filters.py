@@ -232,12 +232,11 @@ def best(x: mx.array, count: int, sorts_slowly: bool = True) -> tuple[mx.array, 
     width = x.shape[-1]
     if not count:
         return mx.zeros((x.shape[0], 0), mx.uint32), x[:, :0]
-    if not sorts_slowly:
-        # A GPU has no partition: MLX sorts all for it.
+    # A GPU has no partition: MLX sorts all for it.
+    if sorts_slowly and count < width:
+        found = mx.argpartition(x, width - count, axis=-1)[:, width - count :]
+        order = mx.argsort(-mx.take_along_axis(x, found, axis=-1), axis=-1)
+        ids = mx.take_along_axis(found, order, axis=-1)
+    else:
         ids = mx.argsort(-x, axis=-1)[:, :count]
-        return ids, mx.take_along_axis(x, ids, axis=-1)
-    found = mx.argpartition(x, width - count, axis=-1)[:, width - count :] if count < width else None
-    values = x if found is None else mx.take_along_axis(x, found, axis=-1)
-    order = mx.argsort(-values, axis=-1)
-    values = mx.take_along_axis(values, order, axis=-1)
-    return (order if found is None else mx.take_along_axis(found, order, axis=-1)), values
+    return ids, mx.take_along_axis(x, ids, axis=-1)

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
 from pippin.core import parameters as p
-from pippin.core.parameters import Parameter
 from pippin.core.requests import Sampling
 from pippin.engines.language.sampling.filters import values
 
@@ -18,6 +17,8 @@ DRY_LONGEST = 48  # tokens of the longest repeat that is measured; base ** 48 is
 
 PENALTIES: Final = (p.REPETITION_PENALTY, p.PRESENCE_PENALTY, p.FREQUENCY_PENALTY, p.DRY_MULTIPLIER)
 """The parameters that switch a penalty on. Rows that use one have a history."""
+
+OF_DRY: Final = (p.DRY_MULTIPLIER, p.DRY_BASE, p.DRY_ALLOWED_LENGTH, p.DRY_CONTEXT)
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,10 @@ class History:
     def appended(self, tokens: NDArray[np.int32], counts: NDArray[np.int32]) -> "History":
         """A history with the first `counts` [R] of `tokens` [R, T] for each row."""
         longer = self
-        for column in range(tokens.shape[1]):
-            added = self.lengths + np.minimum(counts, column + 1)
-            if np.any(counts > column):
-                grown = History(longer.tokens, self.lengths + column, self.prompts).extended(
-                    mx.array(tokens[:, column])
-                )
-                longer = History(grown.tokens, added, self.prompts)
-        return longer
+        for column in range(counts.max(initial=0)):
+            longer = History(longer.tokens, self.lengths + column, self.prompts)
+            longer = longer.extended(mx.array(tokens[:, column]))
+        return History(longer.tokens, self.lengths + counts, self.prompts)
 
     def _wider(self, length: int) -> "History":
         missing = length - self.tokens.shape[1]
@@ -85,96 +82,54 @@ class History:
 class Bias:
     """Values added to the logits of single tokens."""
 
-    rows: NDArray[np.int32]  # [n], as the others
-    tokens: NDArray[np.int32]
-    values: NDArray[np.float32]
-
-    @classmethod
-    def of(cls, entries: list[tuple[int, int, float]]) -> "Bias":
-        """Made of entries of row, token and value."""
-        rows, tokens, values = zip(*entries, strict=True)
-        return cls(np.array(rows, np.int32), np.array(tokens, np.int32), np.array(values, np.float32))
+    entries: list[tuple[int, int, float]]  # row, token and value
 
     def apply(self, logits: mx.array) -> mx.array:
         """`logits` [R, V] with the values added; tokens that have no logit are left out."""
-        known = self.tokens < logits.shape[-1]
-        places = mx.array(self.rows[known]), mx.array(self.tokens[known])
-        return logits.at[places].add(mx.array(self.values[known])) if known.any() else logits
+        known = [entry for entry in self.entries if entry[1] < logits.shape[-1]]
+        if not known:
+            return logits
+        rows, tokens, added = map(mx.array, zip(*known, strict=True))
+        return logits.at[rows, tokens].add(added)
 
 
-@dataclass(frozen=True)
 class Penalties:
     """The penalties of some rows, one entry for each; neutral where a row does not use one."""
 
-    repetition: NDArray[np.float32]
-    repetition_context: NDArray[np.int32]  # tokens to look back
-    presence: NDArray[np.float32]
-    presence_context: NDArray[np.int32]
-    frequency: NDArray[np.float32]
-    frequency_context: NDArray[np.int32]
-    dry_multiplier: NDArray[np.float32]
-    dry_base: NDArray[np.float32]
-    dry_allowed: NDArray[np.int32]
-    dry_context: NDArray[np.int32]
-    dry_breakers: mx.array | None  # [R, V] bool, where any row uses DRY
-
-    @classmethod
-    def of(cls, rows: list[Sampling], breakers: mx.array | None) -> "Penalties":
-        def numbers(parameter: Parameter) -> NDArray[np.float32]:
-            return np.array(values(parameter, rows), np.float32)
-
-        def counts(parameter: Parameter) -> NDArray[np.int32]:
-            return np.array(values(parameter, rows), np.int32)
-
-        return cls(
-            numbers(p.REPETITION_PENALTY),
-            counts(p.REPETITION_CONTEXT),
-            numbers(p.PRESENCE_PENALTY),
-            counts(p.PRESENCE_CONTEXT),
-            numbers(p.FREQUENCY_PENALTY),
-            counts(p.FREQUENCY_CONTEXT),
-            numbers(p.DRY_MULTIPLIER),
-            numbers(p.DRY_BASE),
-            counts(p.DRY_ALLOWED_LENGTH),
-            counts(p.DRY_CONTEXT),
-            breakers,
-        )
+    def __init__(self, rows: Sequence[Sampling], breakers: mx.array | None) -> None:
+        """`breakers` [R, V] are those of DRY, where any row uses it."""
+        self._breakers = breakers
+        self._columns: dict[str, NDArray[Any]] = {
+            each.name: np.array(values(each, rows), np.int32 if each.type == "int" else np.float32)
+            for each in (*OF_DRY, *(each for *pair, _ in APPLIED for each in pair))
+        }
 
     def apply(self, logits: mx.array, history: History) -> mx.array:
         """The logits [R, V] of the next token after `history`, penalised."""
-        if np.any(self.repetition != p.REPETITION_PENALTY.neutral):
-            logits = _repetition(logits, history, self.repetition, self.repetition_context)
-        if np.any(self.frequency):
-            logits = _frequency(logits, history, self.frequency, self.frequency_context)
-        if np.any(self.presence):
-            logits = _presence(logits, history, self.presence, self.presence_context)
-        if np.any(self.dry_multiplier):
-            logits = self._dry(logits, history)
-        return logits
+        for penalty, context, lower in APPLIED:
+            by = self._columns[penalty.name]
+            if np.any(by != penalty.neutral):
+                logits = lower(logits, history, by, self._columns[context.name])
+        return self._dry(logits, history) if np.any(self._columns[p.DRY_MULTIPLIER.name]) else logits
 
     def _dry(self, logits: mx.array, history: History) -> mx.array:
         """Don't Repeat Yourself: a token that would extend a repeat of `m` tokens loses multiplier * base ** (m -
         allowed length). A sequence breaker ends a repeat. Repeats longer than `DRY_LONGEST` count as that long."""
-        assert self.dry_breakers is not None
-        starts = np.maximum(history.lengths - self.dry_context, 0)
+        assert self._breakers is not None
+        multipliers, bases, least, contexts = (self._columns[each.name] for each in OF_DRY)
+        starts = np.maximum(history.lengths - contexts, 0)
         tokens, inside = _window(history, starts)
         width = tokens.shape[1]
-        ends = np.full_like(history.lengths, width)
-        breaking = mx.take_along_axis(self.dry_breakers, tokens, axis=1)
+        speaks = mx.logical_not(mx.take_along_axis(self._breakers, tokens, axis=1))
         alive = inside
         repeated = mx.zeros(tokens.shape, mx.int32)
         for back in range(1, min(DRY_LONGEST, width - 1) + 1):
-            newest = mx.array((ends - back)[:, None].astype(np.int32))
-            same = tokens[:, : width - back] == mx.take_along_axis(tokens, newest, axis=1)
-            same = (
-                same
-                & inside[:, : width - back]
-                & mx.logical_not(mx.take_along_axis(breaking, newest, axis=1))
-            )
+            newest = slice(width - back, width - back + 1)
+            same = (tokens[:, : width - back] == tokens[:, newest]) & speaks[:, newest]
+            same = same & inside[:, : width - back]
             alive = alive & mx.pad(same, [(0, 0), (back, 0)])
             repeated = repeated + alive.astype(mx.int32)
-        allowed = mx.array(self.dry_allowed[:, None])
-        base, multiplier = mx.array(self.dry_base[:, None]), mx.array(self.dry_multiplier[:, None])
+        allowed, base, multiplier = (mx.array(each[:, None]) for each in (least, bases, multipliers))
         excess = mx.maximum(repeated - allowed, 0).astype(mx.float32)
         loss = mx.where((repeated >= allowed) & (repeated > 0), multiplier * mx.power(base, excess), 0.0)
         rows = mx.arange(tokens.shape[0])[:, None]
@@ -224,3 +179,11 @@ def _frequency(
     tokens, inside = _window(history, np.maximum(history.prompts, history.lengths - context))
     loss = inside.astype(mx.float32) * mx.array(penalty[:, None])
     return logits.at[mx.arange(tokens.shape[0])[:, None], tokens].subtract(loss)
+
+
+APPLIED: Final = (
+    (p.REPETITION_PENALTY, p.REPETITION_CONTEXT, _repetition),
+    (p.FREQUENCY_PENALTY, p.FREQUENCY_CONTEXT, _frequency),
+    (p.PRESENCE_PENALTY, p.PRESENCE_CONTEXT, _presence),
+)
+"""Penalties, how many tokens each looks back, and what applies it, in order."""

@@ -351,8 +351,8 @@ class BatchSampler:
             wide=group("wide"),
             greedy="greedy" in kinds,
             tracked=tracked,
-            penalties=Penalties.of(samplings, self._breakers(samplings)) if tracked else None,
-            bias=Bias.of(bias) if bias else None,
+            penalties=Penalties(samplings, self._breakers(samplings)) if tracked else None,
+            bias=Bias(bias) if bias else None,
             scored=tuple((place, row.logprobs) for place, row in enumerate(rows) if row.logprobs is not None),
             seeds=np.array([row.seed for row in rows], np.uint64),
         )

@@ -34,7 +34,8 @@ class Batch:
         """`followers` are told what states passes leave."""
         self.running: list[Running] = []  # in the sampler's order
         self.groups = groups
-        self.built = False  # the next pass is under way
+        self.built = False  # the next pass is built
+        self._unqueued: list[mx.array] = []  # of that pass, if the device has not been given it yet
         self.followers = followers
         self._tokenizer = model.tokenizer
         self._adapters = model.adapters
@@ -81,8 +82,8 @@ class Batch:
     def _forget_pass(self) -> None:
         self.built, self._logits, self._logits_at = False, [], {}
 
-    def forward(self) -> None:
-        """Build the next pass, and have the device compute it."""
+    def forward(self, *, queues: bool = True) -> None:
+        """Build the next pass, and have the device compute it; without `queues`, when `queue` is called."""
         self.groups.compact()
         drawn = self._drawn.tokens.size
         given: list[int] = []  # tokens that the last draw does not hold
@@ -97,10 +98,18 @@ class Batch:
         tokens = mx.concatenate(inputs) if len(inputs) > 1 else inputs[0]
         self._logits = [logits[:, -1] for logits in self._pass(tokens[:, None])]
         self.built = True
-        states: list[mx.array] = []
+        arrays = list(self._logits)
         for told in self.followers:
-            states += told.kept(dict.fromkeys(self.running, 1))
-        mx.async_eval(*self._logits, *states)  # type: ignore[no-untyped-call]
+            arrays += told.kept(dict.fromkeys(self.running, 1))
+        if queues:
+            mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
+        else:
+            self._unqueued = arrays
+
+    def queue(self) -> None:
+        """Have the device compute a pass that is only built yet, if there is one."""
+        arrays, self._unqueued = self._unqueued, []
+        mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
 
     def _pass(self, tokens: mx.array, only: Mapping[Running, int] | None = None) -> list[mx.array]:
         """Run the model: each sequence has its `source` among `tokens` [n, width] as input. Gives logits [slots, width,
@@ -208,17 +217,14 @@ class Batch:
         for index, (each, sampled) in enumerate(zip(self.running, chosen, strict=True)):
             tokens[index, : len(sampled)] = [token.token for token in sampled]
             each.next_token = sampled[-1].token
-        self._rewind({each: width - len(sampled) for each, sampled in zip(self.running, chosen, strict=True)})
+        taken = dict(zip(self.running, map(len, chosen), strict=True))
+        for group, slots in self._by_group():
+            if self._adapters.names:  # layers may be computed again
+                self._choose_adapters(group, slots)
+            group.rewind({slot: width - taken[each] for slot, each in slots.items()})
         self._sampler.commit(tokens, np.array([len(sampled) for sampled in chosen], np.int32))
         self._drawn, self._drawn_for = self._nothing_drawn, []
         self._logits_at = {}
-
-    def _rewind(self, counts: Mapping[Running, int]) -> None:
-        """Each sequence forgets its last so many tokens. Layers may be computed again for that, with their adapters."""
-        for group, slots in self._by_group():
-            if self._adapters.names:
-                self._choose_adapters(group, slots)
-            group.rewind({slot: counts[each] for slot, each in slots.items()})
 
 
 def _pick(array: mx.array, indices: list[int]) -> mx.array:

@@ -71,7 +71,7 @@ def pieces_of(number: int, branch: Branch, *, rewinds: bool) -> list[Piece]:
 
 def rows_of(job: LanguageJob, layout: CacheLayout) -> int:
     """In how many rows the branches are computed at best."""
-    if not layout.joins or job.media is not None:
+    if not layout.joins:
         return 1
     return max(1, min(MOST_ROWS, len(job.branches) // BRANCHES_OF_A_ROW, TOKENS_OF_ROWS // len(job.prompt)))
 
@@ -85,10 +85,9 @@ class Row:
 
 
 class Chunk(NamedTuple):
-    """The next tokens of a row's piece, where they begin in the sequence, and what their logits score."""
+    """The next tokens of a row's piece, and what their logits score."""
 
     cache: PromptCache
-    start: int
     tokens: tuple[int, ...]
     scores: list[Score]  # with places in the chunk
 
@@ -148,7 +147,7 @@ class Scoring:
         scores = [
             score._replace(place=score.place - done) for score in piece.scores if done <= score.place < end
         ]
-        return Chunk(cache, self._prompt + piece.after + done, piece.tokens[done:end], scores)
+        return Chunk(cache, piece.tokens[done:end], scores)
 
     def add(self, scores: Sequence[Score], logprobs: Sequence[float]) -> None:
         for score, logprob in zip(scores, logprobs, strict=True):

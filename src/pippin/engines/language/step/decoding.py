@@ -7,7 +7,8 @@ Which of the two classes an engine has is decided when its model is loaded. The 
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Final
 
 from pippin.engines.language.sampling.sampler import SampledToken
@@ -20,6 +21,8 @@ from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.step.speculation.verification import Judged, Speculation
 
 NOTHING_JUDGED: Final = Judged()
+TRIED: Final = 16  # steps, half of them each way
+SETTLED: Final = 256  # steps of which the last are to try both ways
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,34 @@ class Turn:
     looked: bool = False  # proposals were looked for
     judged: Judged = NOTHING_JUDGED
     checked: bool = False  # proposals were judged, so that the sequences have their tokens of this step
+    passes: bool = False  # a pass is under way instead, behind which they wait for a draw
+
+
+@dataclass
+class Queueing:
+    """Whether the next pass is queued before the last draw is read, or behind it, as steps turn out to take less time.
+
+    Before, the device never waits. But MLX writes keys and values in place only where no command under way reads them,
+    and copies them whole otherwise: where they are large and passes are short, that takes longer than the wait.
+    """
+
+    early: bool = True  # how the next pass is queued
+    _before: bool = True  # how the pass was whose step is measured next
+    _steps: int = 0
+    _seconds: dict[bool, list[float]] = field(default_factory=dict)
+
+    def observe(self, seconds: float) -> None:
+        """Learn from a step that has only decoded."""
+        self._steps = (self._steps + 1) % SETTLED
+        if self._steps == SETTLED - TRIED:
+            self._seconds = {True: [], False: []}
+        if self._seconds:
+            self._seconds[self._before].append(seconds)
+            self._before = self.early
+            self.early = not self.early
+        if self._seconds and not self._steps:
+            self.early = median(self._seconds[True]) <= median(self._seconds[False])
+            self._seconds = {}
 
 
 class Decoding:
@@ -42,6 +73,7 @@ class Decoding:
         self.lifecycle = lifecycle
         self.scheduler = scheduler
         self.counters = counters
+        self.queueing = Queueing()
 
     def fit(self) -> bool:
         """Make room for the next pass as far as possible, and return whether it fits in the memory."""
@@ -51,7 +83,7 @@ class Decoding:
         """Begin a step for which no pass is under way."""
         self.fit()
         turn = self._turn()
-        if turn.sequences and not turn.checked:
+        if turn.passes:
             self.batch.forward()
         return turn
 
@@ -62,7 +94,8 @@ class Decoding:
         return self._turn()
 
     def _turn(self) -> Turn:
-        return Turn(len(self.batch.running))
+        sequences = len(self.batch.running)
+        return Turn(sequences, passes=sequences > 0)
 
     def draw(self) -> None:
         """Draw a token for each sequence, those that have joined since the pass was built among them."""
@@ -76,11 +109,14 @@ class Decoding:
             if each.growth <= 1:
                 return
         if self.fit():
-            self.batch.forward()
+            self.batch.forward(queues=self.queueing.early)
 
     def read(self) -> None:
         """Wait for the draw, and let the sequences take their tokens."""
-        for each, sampled in self.batch.read():
+        drawn = self.batch.read()
+        if not self.queueing.early:
+            self.batch.queue()
+        for each, sampled in drawn:
             if each.sequence.stage is each:  # false if the token of another choice has failed the request
                 self.lifecycle.accept(each, sampled)
 
@@ -114,13 +150,14 @@ class SpeculativeDecoding(Decoding):
     def _turn(self) -> Turn:
         sequences = len(self.batch.running)
         if not sequences or not self._may_propose():
-            return Turn(sequences)
-        turn = Turn(sequences, time.monotonic(), timed=True, looked=self._looks)
+            return Turn(sequences, passes=sequences > 0)
+        turn = Turn(sequences, time.monotonic(), timed=True, looked=self._looks, passes=True)
         # Prompts that are computed join first: whoever waits for a first token is served before others get several.
         if not self._looks or self.scheduler.done():
             return turn
         judged = self._check()
-        return replace(turn, judged=judged, checked=bool(judged.proposals))
+        checked = bool(judged.proposals)
+        return replace(turn, judged=judged, checked=checked, passes=not checked)
 
     def begin(self) -> Turn:
         # All tokens are known here, so that one of them may have begun what a grammar forces.

@@ -61,6 +61,7 @@ class LanguageEngine:
         self.decoding = decodes.open(batch, self.lifecycle, self.scheduler, self.counters)
         self.upkeep = prefixes.upkeep  # called between two steps
         self._options, self._steering, self.share = options, steering, share
+        self._overlaps = decodes.overlaps
         self._advance = self._one_step_ahead if decodes.overlaps else self._in_order
 
     def submit(self, job: LanguageJob) -> None:
@@ -97,6 +98,7 @@ class LanguageEngine:
         self.lifecycle.keep_left()
         turn = self.decoding.begin()
         prefilled = self._compute_prompts(turn)
+        self._start(turn)
         if self.batch.running and not turn.checked:
             self.decoding.draw()
             self.decoding.read()
@@ -112,20 +114,29 @@ class LanguageEngine:
             turn = self.decoding.resume(admitted=admitted)
             # Sequences have left since the pass was built: their caches are copied while it runs.
             self.lifecycle.keep_left()
-        # The host builds chunks while the device computes the pass. A prompt whose last chunk is built here gets its
-        # first token in this step's draw.
-        prefilled = self._compute_prompts(turn)
+        prompts = bool(self.scheduler.prefilling)
+        prefilled = self._compute_prompts(turn) if prompts and not turn.passes else 0
+        if prompts:
+            self._start(turn)
         if self.batch.running and not turn.checked:
             self.decoding.draw()
+            if prompts and turn.passes:
+                # Behind the draw, so that no token waits for a prompt. Those that end here join in the next step.
+                prefilled = self._compute_prompts(turn)
             self.decoding.build_ahead()
             self.decoding.read()
         return turn, prefilled
+
+    def _start(self, turn: Turn) -> None:
+        """Let sequences join whose prompts are computed, where a draw comes."""
+        for done in () if turn.checked else self.scheduler.done():
+            self.lifecycle.start(done)
 
     def _compute_prompts(self, turn: Turn) -> int:
         """Compute prompt tokens within this step's budget, and return how many."""
         if not self.scheduler.prefilling:
             return 0
-        wait = turn.checked or not turn.sequences  # no pass is under way
+        wait = not turn.passes
         self.scheduler.resume()
         # Before the budget: the cost of a chunk depends on how much of its prompt is cached, which `next` looks up.
         prompt = self.prefill.next()
@@ -141,16 +152,18 @@ class LanguageEngine:
             for each in computed:
                 self.lifecycle.tell_progress(each)
             prompt = self.prefill.next() if wait else None  # running sequences wait for one pass only
-        for done in () if turn.checked else self.scheduler.done():
-            self.lifecycle.start(done)
         return spent
 
     def _observe(self, seconds: float, prefilled: int, turn: Turn) -> None:
         """Learn from the duration of a step."""
         decoding, completed = turn.sequences, self.lifecycle.completion_tokens
-        self.scheduler.observe(seconds, prefilled, decoding)
         self.counters.step_done(seconds, prefilled, completed, decoded=decoding > 0)
-        if turn.timed and not prefilled:
+        late = turn.passes and self._overlaps
+        if self.scheduler.observe(seconds, prefilled, decoding, late=late):
+            return
+        if late:
+            self.decoding.queueing.observe(seconds)
+        if turn.timed:
             self.decoding.learn(turn)
 
     def stats(self) -> EngineStats:

@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -12,13 +13,13 @@ from pippin.engines.language.kv_cache.layout import arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, Prefixes
+from pippin.engines.language.prefix_cache.tree import shared_length
 from pippin.engines.language.sampling.filters import best
 from pippin.engines.language.step.branches import Scoring
 from pippin.engines.language.step.joining import fits
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling
 from pippin.engines.language.step.speculation.followers import Follower
-from pippin.engines.language.vision.encoder import MediaInputs
 
 SCORED_CHUNK = 64  # tokens whose logits over the vocabulary are held at once
 MOST_STRETCH = 1.25  # times a chunk's size, for a chunk that ends its prompt
@@ -115,7 +116,7 @@ class Prefill:
                 or other.request.job.key != key
             ):
                 continue
-            common = _shared(identity, other.waiting.identity)
+            common = shared_length(identity, other.waiting.identity)
             shared = other.request.block_end(common, prefixes.block_tokens)
             if shared > max(known, other.computed):
                 if prefixes.has_snapshots:
@@ -227,23 +228,18 @@ class Prefill:
             prompt.tokens[start : start + count]
             for prompt, start, count in zip(prompts, starts, counts, strict=True)
         ]
-        return self._pass(
-            tokens, [prompt.cache or [] for prompt in prompts], starts[0], prompts[0].request.media
-        )
+        media = prompts[0].request.media  # such a prompt is alone
+        given = {} if media is None else {"inputs": media.inputs(tokens[0], starts[0])}
+        return self._pass(tokens, [prompt.cache or [] for prompt in prompts], given)
 
     def _pass(
-        self,
-        tokens: Sequence[tuple[int, ...]],
-        caches: Sequence[PromptCache],
-        start: int,
-        media: MediaInputs | None,
+        self, tokens: Sequence[tuple[int, ...]], caches: Sequence[PromptCache], given: dict[str, Any]
     ) -> mx.array:
-        """Logits [caches, width, vocabulary] of the next `tokens` of each cache. One that is alone may have media, and
-        begins at `start`."""
+        """Logits [caches, width, vocabulary] of the next `tokens` of each cache; `given` is what the model takes
+        beside them."""
         counts = list(map(len, tokens))
         width = max(counts)
         inputs = mx.array([[*each, *[0] * (width - len(each))] for each in tokens])
-        given = {} if media is None else {"inputs": media.inputs(tokens[0], start)}
         layers = self._groups.layout.joined(caches, counts) if len(caches) > 1 else caches[0]
         logits: mx.array = self._model.module(inputs, cache=layers, **given)
         return logits
@@ -261,9 +257,10 @@ class Prefill:
         width = max(1, *map(len, places))
         wanted = [[*each, *[each[-1] if each else 0] * (width - len(each))] for each in places]
         tokens, caches = [chunk.tokens for chunk in chunks], [chunk.cache for chunk in chunks]
+        given = {} if prompt.request.media is None else {"shift": prompt.request.shift}
         head = self._model.head
         with head.only(wanted) if head.works else nullcontext():
-            logits = self._pass(tokens, caches, chunks[0].start, prompt.request.media)
+            logits = self._pass(tokens, caches, given)
         if not head.works:
             logits = logits[mx.arange(len(chunks))[:, None], mx.array(wanted)]
         logits = logits.astype(mx.float32)
@@ -339,16 +336,3 @@ def _waits_for_disk(prompt: Prefilling, prefixes: Prefixes) -> bool:
     prefixes.take(prompt.disk_read)
     prompt.disk_read = None
     return False
-
-
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common prefix."""
-    low, high = 0, min(len(first), len(second))
-    # Slices are compared in C, so a binary search is faster than a loop over tokens.
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

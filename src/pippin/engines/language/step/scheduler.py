@@ -22,6 +22,8 @@ FOR_EACH = 5  # decode steps for each prompt that waits, divided by the sequence
 MOST_FAVOURED = 2  # chunks in a row for a prompt because it has waited, while another has fewer tokens left
 
 LONGEST = 1 << 20  # tokens; no window is wider
+NOTHING_LATE = (0, 0.0, 0)
+"""Tokens, pairs and copies of a step whose prompts are all computed when it ends."""
 
 Stage = Waiting | Prefilling | Running
 
@@ -56,6 +58,7 @@ class Scheduler:
         self.step_cost = StepCost()
         self._pairs = 0.0  # of this step's prompt tokens, each with a token before it
         self._copies = 0  # tokens that this step copies
+        self._late = NOTHING_LATE
         # Chunks in a row that went to a prompt because it had waited, though another had fewer tokens left.
         self._favoured = 0
 
@@ -298,11 +301,17 @@ class Scheduler:
             left -= self._draft_bytes(longest[each.length_class])
         return left
 
-    def observe(self, seconds: float, prompt_tokens: int, sequences: int) -> None:
-        """Learn from a step that took `seconds` and in which `sequences` sequences decoded."""
-        if sequences or prompt_tokens:
-            self.step_cost.observe(Step(sequences, prompt_tokens, self._pairs, self._copies, seconds))
+    def observe(self, seconds: float, prompt_tokens: int, sequences: int, *, late: bool = False) -> int:
+        """Learn from a step that took `seconds` and in which `sequences` sequences decoded; `late`: its prompts are
+        computed in the time of the next. Returns how many prompt tokens its time was spent on."""
+        tokens, pairs, copies = self._late
+        self._late = (prompt_tokens, self._pairs, self._copies) if late else NOTHING_LATE
+        if not late:
+            tokens, pairs, copies = tokens + prompt_tokens, pairs + self._pairs, copies + self._copies
+        if sequences or tokens:
+            self.step_cost.observe(Step(sequences, tokens, pairs, copies, seconds))
         self._pairs, self._copies = 0.0, 0
+        return tokens
 
     def computes_in_slot(self, count: int) -> bool:
         """Whether a prompt of `count` sequences is computed in the slot of its sequence."""

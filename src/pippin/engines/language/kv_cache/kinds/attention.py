@@ -1,6 +1,6 @@
 """Full attention: keys and values of every token, in a batch (as computed or in few bits), in a slot, and joined."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -219,6 +219,11 @@ def enlarged(buffer: mx.array, slots: int, size: int) -> mx.array:
     return buffer
 
 
+def put_in_vain(get: Callable[[Any], Any]) -> property:
+    """An attribute of a cache where models put what is there already, or zeros that nobody reads."""
+    return property(get, lambda cache, value: None)
+
+
 class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
     """A prompt's cache whose keys and values are views of its slot, [1, heads, capacity, size]: what is computed there
     need not be copied when the sequence begins to decode."""
@@ -238,21 +243,8 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
         self._tokens = tokens
         self.batched.slots.fill(self.slot.index, tokens)
 
-    @property
-    def keys(self) -> mx.array | None:
-        return self._part(0)
-
-    @keys.setter
-    def keys(self, keys: mx.array) -> None:
-        """Models put the same keys here. All of a prompt's caches are computed after each chunk anyway."""
-
-    @property
-    def values(self) -> mx.array | None:
-        return self._part(1)
-
-    @values.setter
-    def values(self, values: mx.array) -> None:
-        """Zeros, which nobody reads."""
+    keys = put_in_vain(lambda self: self._part(0))
+    values = put_in_vain(lambda self: self._part(1))
 
     def _part(self, number: int) -> mx.array | None:
         buffers, index = self.batched.buffers, self.slot.index
@@ -276,24 +268,9 @@ class JoinedAttention:
         self._starts = mx.array(before, dtype=mx.int32)
         self._written = False
 
-    @property
-    def keys(self) -> mx.array:
-        """The first prompt's keys, for models that compute something after them: then all of a pass is computed."""
-        found: mx.array = self.caches[0].keys
-        return found
-
-    @keys.setter
-    def keys(self, keys: mx.array) -> None:
-        """Models put what is there already."""
-
-    @property
-    def values(self) -> mx.array:
-        found: mx.array = self.caches[0].values
-        return found
-
-    @values.setter
-    def values(self, values: mx.array) -> None:
-        """Models put what is there already."""
+    # The first prompt's, for models that compute something after them: then all of a pass is computed.
+    keys = put_in_vain(lambda self: self.caches[0].keys)
+    values = put_in_vain(lambda self: self.caches[0].values)
 
     @property
     def offset(self) -> mx.array:

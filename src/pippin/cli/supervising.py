@@ -1,0 +1,88 @@
+"""A parent of the server's process, which starts it again when it dies (`--restart`).
+
+The parent listens and each server accepts, so clients that connect meanwhile wait instead of being refused. A server is
+a fork of the parent, which has imported everything, so the next one answers at once. Workers end with their server.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from socket import socket
+from typing import Final
+
+from msgspec.structs import replace
+
+from pippin.cli.running import end_at_the_end_of
+from pippin.config.options.server import ServerOptions
+from pippin.config.settings import Settings
+
+ASKED: Final = frozenset({signal.SIGINT, signal.SIGTERM})
+WATCHED: Final = ASKED | {signal.SIGHUP, signal.SIGCHLD}
+YOUNG: Final = 10.0  # seconds; a server that lives no longer has a fault of its own
+PAUSE: Final = 1.0  # seconds before a server that begins where others died young
+
+
+def supervise(settings: Settings, listeners: Sequence[socket]) -> Settings | int:
+    """Returns more than once: in each server's process its settings, in the parent the exit status at the end.
+
+    Responses that are stored nowhere else are kept in a file for as long as the parent lives.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="pippin-"))
+    server = with_store(settings.server, folder / "responses.sqlite3")
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # where it is ignored, it can't be waited for
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    young = 0
+    while True:
+        begun = time.monotonic()
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(writing)
+            _become_server(reading)
+            return replace(settings, server=server)
+        os.close(reading)
+        status, asked = _until_ended(pid, listeners)
+        os.close(writing)
+        lived = time.monotonic() - begun
+        if asked or status == 0 or (status > 0 and lived < YOUNG):
+            shutil.rmtree(folder, ignore_errors=True)
+            return status if status >= 0 else 128 - status
+        how = f"by signal {-status}" if status < 0 else f"with status {status}"
+        print(f"pippin: the server ended {how}; it is started again.", file=sys.stderr, flush=True)
+        young = young + 1 if lived < YOUNG else 0
+        time.sleep(PAUSE if young > 1 else 0)
+
+
+def with_store(options: ServerOptions, path: Path) -> ServerOptions:
+    return options if options.response_store is not None else replace(options, response_store=str(path))
+
+
+def _become_server(parent: int) -> None:
+    """Ctrl-C in the terminal is meant for the parent, which passes it on; `parent` is a pipe that ends with it."""
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+    threading.Thread(target=end_at_the_end_of, args=(parent,), name="parent", daemon=True).start()
+
+
+def _until_ended(pid: int, listeners: Sequence[socket]) -> tuple[int, bool]:
+    """Pass signals on to a server until it ends; returns its exit status (or a negative signal number), and whether it
+    was asked to stop."""
+    asked = False
+    while True:
+        number = signal.sigwait(WATCHED)
+        if number in ASKED:
+            asked = True
+            for listener in listeners:  # a server that stops accepts no more, and nobody else does
+                listener.close()
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status), asked
+        if number != signal.SIGCHLD:
+            os.kill(pid, number)
