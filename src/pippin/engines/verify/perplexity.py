@@ -8,13 +8,13 @@ from typing import Any, Final
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
-from mlx_lm.utils import load_model
 
 from pippin.engines.device import DevicePlan, configure
 from pippin.engines.language.classes import Method, replace_method
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.upstream.library import load_model
 from pippin.engines.language.upstream.stored import classes_in
 from pippin.engines.language.vision import checkpoint
 from pippin.engines.verify.findings import data
