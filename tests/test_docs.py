@@ -140,6 +140,7 @@ OF_OTHER_PROGRAMS = {
     "--transport",
     "--url",
     "--user",
+    "--write",
     "--yolo",
 }
 OF_BENCHMARKS = ("performance.md", "engine.md", "reliability.md", "vision.md")

@@ -8,7 +8,7 @@ from pippin.engines.embeddings import ACTIVATIONS, MODES
 from pippin.engines.language.model.lora import MORE_THAN_PAIRS, OF_PAIRS
 from pippin.engines.language.upstream.fields import COMPUTING
 from pippin.engines.language.upstream.quantised import LEFT_FORMATS, LEFT_TO_LIBRARIES, METHODS
-from pippin.engines.language.vision.processing import PIXELS, SIZES
+from pippin.engines.language.vision.preprocessor import PIXELS, SIZES
 from pippin.engines.transcription import UNREAD
 from scripts.docs.marked import marked
 
@@ -67,10 +67,10 @@ def _table() -> str:
             f"refused by name: {_listed(sorted(MORE_THAN_PAIRS))}, other fields `use_...`",
         ),
         (
-            "`preprocessor_config.json`",
-            "by the family's processor in transformers or mlx-vlm",
-            f"named in the log where that processor leaves it out: {_listed((*PIXELS, *SIZES))}; refused for Whisper "
-            f"where it is another: {_listed(UNREAD)}",
+            "`preprocessor_config.json`, or `image_processor` in `processor_config.json`",
+            "by the family's processor in transformers or mlx-vlm; `resample`",
+            f"pictures are refused where that processor leaves it out: {_listed(PIXELS)}; named in the log: "
+            f"{_listed(SIZES)}; refused for Whisper where it is another: {_listed(UNREAD)}",
         ),
     ]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

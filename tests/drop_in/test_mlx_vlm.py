@@ -109,13 +109,6 @@ def test_server(typed: str) -> None:
     assert settings_of(typed).server.port == 8080
 
 
-@pytest.mark.parametrize(
-    "typed", ["mlx_vlm.server --log-progress-interval 50", "MLX_VLM_LOG_PROGRESS_INTERVAL=50 mlx_vlm.server"]
-)
-def test_progress_is_logged_as_often_as_it_was_there(typed: str) -> None:
-    assert settings_of(typed).server.log_progress_interval == 50
-
-
 def test_server_variables_of_the_cache() -> None:
     options = (
         settings_of("""APC_ENABLED=1 \\

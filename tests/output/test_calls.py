@@ -106,6 +106,38 @@ def test_an_end_of_a_call_inside_a_value_belongs_to_the_value(end: str) -> None:
     ]
 
 
+def second(format: str) -> str:
+    return LAYOUTS[format].replace("{}", "second")
+
+
+@pytest.mark.parametrize("around", ["{}", "# Calls\n\n{}\n\nand\n\n{}\n\nSo.", "```xml\n{}\n```"])
+@pytest.mark.parametrize("format", LAYOUTS)
+def test_whole_calls_inside_a_value_belong_to_the_value(format: str, around: str) -> None:
+    content = around.replace("{}", LAYOUTS[format].replace("{}", "inner"))
+    expected = [("write", {"path": "p.md", "content": content})]
+    assert calls(format, LAYOUTS[format].replace("{}", content)) == expected
+    further = ("write", {"path": "p.md", "content": "second"})
+    assert calls(format, f"{LAYOUTS[format].replace('{}', content)}\n{second(format)}") == [
+        *expected,
+        further,
+    ]
+
+
+@pytest.mark.parametrize("content", ["Say <function=f>.", "{end}\n{open}", "a {open} b"])
+@pytest.mark.parametrize("format", ["qwen3_coder", "minimax_m2", "seed_oss"])
+def test_an_element_that_was_given_before_belongs_to_the_value(format: str, content: str) -> None:
+    opened = '<parameter name="path">' if format == "minimax_m2" else "<parameter=path>"
+    content = content.format(end=ENDS[format], open=opened)
+    found = calls(format, f"{LAYOUTS[format].replace('{}', content)}\n{second(format)}")
+    assert [arguments["content"] for _, arguments in found] == [content, "second"]
+
+
+def test_a_call_that_a_limit_cut_inside_a_call_in_its_value_is_not_sent() -> None:
+    whole = LAYOUTS["qwen3_coder"].replace("{}", LAYOUTS["qwen3_coder"].replace("{}", "inner"))
+    for end in range(len(whole) - len("</function>\n</tool_call>")):
+        assert parts("qwen3_coder", whole[:end], truncated=True) == ()
+
+
 # Tags that were left out
 
 
@@ -305,3 +337,26 @@ def test_what_is_no_call_of_glm_stays_text(said: str) -> None:
 )
 def test_a_text_may_end_in_the_head_of_a_call(format: str, head: str) -> None:
     assert parts(format, f"It writes {head}") == (("text", f"It writes {head}"),)
+
+
+NEEDY = Tool("write", None, {"properties": {"path": {}, "text": {}}, "required": ["path", "text"]})
+LOOK = Tool("look", None, {"properties": {"deep": {}, "where": {"type": "string"}}, "required": ["where"]})
+
+
+@pytest.mark.parametrize("said", ["write the file", "write", "look", "look\nwrite the file"])
+def test_a_line_in_a_fence_is_a_call_only_with_all_that_the_tool_needs(said: str) -> None:
+    text = f"```tool_code\n{said}\n```"
+    assert fold(read(reader_of("gemma3", tools=(NEEDY, LOOK)), [text])) == (("text", text),)
+
+
+def test_a_line_in_a_fence_gives_the_argument_that_the_tool_needs() -> None:
+    text = "```tool_code\nlook around here\n```"
+    [(_, name, arguments)] = fold(read(reader_of("gemma3", tools=(NEEDY, LOOK)), list(text)))
+    assert (name, json.loads(arguments)) == ("look", {"where": "around here"})
+
+
+def test_an_array_alone_is_functionarys_calls() -> None:
+    """vllm-mlx's vllm_mlx/tool_parsers/functionary_tool_parser.py, JSON_ARRAY_PATTERN."""
+    text = '[{"name": "f", "arguments": {"a": "x"}}, {"name": "g", "arguments": {"b": 1}}]'
+    assert calls("functionary", text) == [("f", {"a": "x"}), ("g", {"b": 1})]
+    assert parts("functionary", "[1, 2] is a list") == (("text", "[1, 2] is a list"),)

@@ -24,6 +24,8 @@ LACKING: dict[str, Any] = {
         "type": "object", "anyOf": [{"properties": {"a": {}}}, {}], "unevaluatedProperties": False
     },
     "$ref": {"$ref": "https://example.com/schema.json"},
+    "type": {"type": "any"},
+    "broken pattern": {"type": "string", "pattern": "a("},
 }  # fmt: skip
 
 

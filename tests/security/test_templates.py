@@ -1,6 +1,8 @@
 """Threat 37: a chat template is a program from whoever published the model. It gets no Python, no time, no memory."""
 
 import resource
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -35,6 +37,11 @@ BOMBS = {
     "translating": GROW.replace("STEP", "ns.x.translate({97: ns.x})"),
     "nesting": GROW.replace("STEP", "[ns.x, ns.x]") + "{{ ns.x }}",
     "nesting to JSON": GROW.replace("STEP", "[ns.x, ns.x]") + "{{ ns.x|tojson }}",
+    "comparing": GROW.replace("STEP", "[ns.x, ns.x]") + "{{ ns.x == ns.x }}",
+    "comparing tuples": GROW.replace("STEP", "(ns.x, ns.x)") + "{{ (ns.x, 1) < (ns.x, 2) }}",
+    "hashing": GROW.replace("STEP", "(ns.x, ns.x)") + "{{ {ns.x: 1} }}",
+    "mapping": GROW.replace("STEP", "{'a': ns.x, 'b': ns.x}"),
+    "adding lists": GROW.replace("'aaaaaaaaaa'", "[1]").replace("STEP", "[ns.x] + [ns.x]"),
     "numbers": GROW.replace("'aaaaaaaaaa'", "99999").replace("STEP", "ns.x * ns.x"),
 }
 ESCAPES = [
@@ -130,3 +137,22 @@ def test_a_models_template_that_never_ends_or_never_stops_growing_is_refused_in_
         ChatTemplate(source, {}).render([{"role": "user", "content": "x"}], {})
     assert time.monotonic() - began < 20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 700 << 10  # KiB
+
+
+def test_an_operation_that_holds_the_interpreter_for_ever_ends_the_process() -> None:
+    """Where nothing in Python runs any more, a watch in C does."""
+    code = (
+        "from pippin.engines.language.template.template import WATCH, ChatTemplate\n"
+        "WATCH.begin(0.5)\n"
+        "ChatTemplate('{{ 1 }}', {}).render([], {})\n"
+        "import time; time.sleep(0.7)\n"
+        "a, b = [0], [0]\n"
+        "for _ in range(40): a, b = [a, a], [b, b]\n"
+        "print('begins', flush=True)\n"
+        "ChatTemplate('{{ a == b }}', {}).render([], {'a': a, 'b': b})\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (1, "begins\n")
+    assert "Timeout" in ended.stderr

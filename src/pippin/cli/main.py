@@ -89,6 +89,7 @@ def _unknown(word: str) -> int:
 def _guarded(verb: Verb, name: str, arguments: Sequence[str]) -> int:
     """Run a verb and return the exit status. An error that users can fix becomes one line on stderr."""
     from pippin.cli.next_command import with_next_command
+    from pippin.cli.terminal import say
     from pippin.config.errors import ConfigError
     from pippin.core.errors import ServerError
 
@@ -98,8 +99,7 @@ def _guarded(verb: Verb, name: str, arguments: Sequence[str]) -> int:
         print(f"pippin: {with_next_command(str(error), name)}", file=sys.stderr)
         return USAGE_ERROR
     except ServerError as error:
-        sentence = with_next_command(error.report.message, name, error.report.kind)
-        print(f"pippin: {sentence}", file=sys.stderr)
+        say(f"pippin: {with_next_command(error.report.message, name, error.report.kind)}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED

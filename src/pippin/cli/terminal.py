@@ -1,5 +1,6 @@
 """Output for users: tables, sizes, times, and progress on a terminal or in a log."""
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,17 +11,25 @@ Progress = Callable[[int, int, str], None]
 """Called with `done`, `total`, and what is being counted."""
 
 SECONDS_BETWEEN_LINES: Final = 2.0
+CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters, which could move the cursor or rename the window."""
+
+
+def clean(text: str) -> str:
+    """The text of a model, a tool or another machine, without control characters."""
+    return CONTROLS.sub("", text)
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
     """Print in one write, so that no log line comes in between if both streams share a file or a terminal."""
     stream = stream or sys.stdout
-    stream.write(f"{text}\n")
+    stream.write(f"{clean(text)}\n")
     stream.flush()
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table of left-aligned columns, each as wide as its content."""
+    rows = [[clean(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
     lines = (
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -89,7 +89,6 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     log_level: str = "info"
     offline: bool = False  # the worker may not use the network
     log_format: Literal["text", "json"] = "text"
-    log_progress_interval: int = 0  # tokens between log lines on an answer's progress; 0: no such lines
     rank: RankSpec | None = None  # None: the worker computes the model alone
     machine: str | None = None  # the other machine that the worker runs on; None: this one
     command: str | None = None  # starts the worker on that machine

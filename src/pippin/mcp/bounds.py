@@ -3,7 +3,7 @@
 The library bounds the events of a stream, but not whole answers, nor their size after decompression.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 import httpx2
@@ -33,14 +33,16 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 def bounded_client(
+    see: Callable[[httpx2.Response], Awaitable[None]],
     headers: dict[str, str] | None = None,
     timeout: httpx2.Timeout | None = None,
     auth: httpx2.Auth | None = None,
 ) -> httpx2.AsyncClient:
-    """The library's client, limited to uncompressed answers of at most `LARGEST` bytes (event streams aside)."""
+    """The library's client, limited to uncompressed answers of at most `LARGEST` bytes (event streams aside). `see` is
+    called with each answer."""
     plain = (headers or {}) | {"accept-encoding": "identity"}
     client = create_mcp_http_client(headers=plain, timeout=timeout, auth=auth)
-    client.event_hooks = {"response": [_bound]}
+    client.event_hooks = {"response": [_bound, see]}
     return client
 
 

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -194,21 +195,17 @@ class Connection:
             return
         from pippin.mcp.bounds import bounded_client
 
+        client = partial(bounded_client, self._see_status)
         if server.transport == "sse":
             from mcp.client.sse import sse_client
 
             yield sse_client(
-                server.url,
-                headers=dict(server.headers),
-                timeout=server.timeout,
-                httpx_client_factory=bounded_client,
+                server.url, headers=dict(server.headers), timeout=server.timeout, httpx_client_factory=client
             )
         else:
             from mcp.client.streamable_http import streamable_http_client
 
-            async with bounded_client(headers=dict(server.headers)) as http:
-                hooks = (*http.event_hooks.get("response", ()), self._see_status)
-                http.event_hooks = {**http.event_hooks, "response": list(hooks)}
+            async with client(headers=dict(server.headers)) as http:
                 yield streamable_http_client(server.url, http_client=http)
 
     async def _see_status(self, answer: Any) -> None:
@@ -217,7 +214,7 @@ class Connection:
             self._login_wanted = True
 
     def _fail(self, error: Exception) -> None:
-        reason = LOGIN if self._login_wanted or asks_for_login(error) else reason_of(error)
+        reason = LOGIN if self._login_wanted else reason_of(error)
         if reason != self.error:  # log it once, not at every attempt
             log.warning("The MCP server %s can't be used: %s", self.server.name, reason)
         self.state, self.error = "failed", reason
@@ -273,24 +270,3 @@ def reason_of(error: BaseException) -> str:
             return "it did not answer in time."
         case _:
             return f"it ended or answered wrongly ({type(error).__name__})."
-
-
-def asks_for_login(error: BaseException) -> bool:
-    """Whether a failed connection needs a login: its causes include an HTTP 401, which the transports' libraries wrap
-    in classes of their own."""
-    return any(
-        getattr(getattr(each, "response", None), "status_code", None) == 401 for each in _behind(error)
-    )
-
-
-def _behind(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and its causes, following the first error of each group."""
-    for _ in range(16):
-        if error is None:
-            return
-        yield error
-        error = (
-            error.exceptions[0]
-            if isinstance(error, BaseExceptionGroup)
-            else error.__cause__ or error.__context__
-        )

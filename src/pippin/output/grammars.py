@@ -102,7 +102,7 @@ class Grammar:
     def json(self, schema: Any) -> str:
         """Any JSON that a schema admits, on one line: models can get stuck in free whitespace. Where a call is forced,
         its spacing is, too, so that fewer tokens have to be chosen."""
-        written = {"allOf": [schema]} if isinstance(schema, bool) else dict(schema)
+        written = dict(schema) if isinstance(schema, dict) else {"allOf": [schema]}
         written["x-guidance"] = _AS_TEMPLATES if self.required else _ONE_LINE
         return self.rule("%json " + json.dumps(written))
 
@@ -293,7 +293,7 @@ class Grammar:
                 value = '("True" | "False")'
             else:
                 value = self.json(with_definitions(inner, schema))
-            if isinstance(inner, dict) and inner.keys() <= _PLAIN and "null" in inner.get("type", ()):
+            if isinstance(inner, dict) and inner.keys() <= _PLAIN and "null" in types_of(inner, schema):
                 value = f'({value} | "None")'
             parts.append((self.rule(f"{string(key + '=')} {value}"), required))
         return f"{string(tool.name + '(')} {self.sequence(parts, ', ')} {end}"

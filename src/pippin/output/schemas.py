@@ -32,9 +32,9 @@ def _types_of(schema: Any, root: dict[str, Any], left: Iterator[int]) -> frozens
     return frozenset(type_of(value) for value in values) if isinstance(values, list) else frozenset()
 
 
-def resolve(reference: str, root: dict[str, Any]) -> Any:
+def resolve(reference: Any, root: dict[str, Any]) -> Any:
     """The schema that a reference within the document names; None if it names none."""
-    if reference != "#" and not reference.startswith("#/"):
+    if reference != "#" and not str(reference).startswith("#/"):
         return None
     found: Any = root
     for step in reference.split("/")[1:]:

@@ -362,16 +362,9 @@ def give_memory_back() -> None:
 class StepLoop:
     """Steps the engine, and hands it orders between two steps."""
 
-    def __init__(
-        self,
-        link: WorkerLink,
-        preparation: Preparation,
-        on_step: Callable[[Engine], object] | None = None,
-    ) -> None:
-        """`on_step` is called after each step, on the step thread."""
+    def __init__(self, link: WorkerLink, preparation: Preparation) -> None:
         self._link = link
         self._preparation = preparation
-        self._on_step = on_step
         self._arrived = threading.Condition()
         self._inbox: deque[Arrival] = deque()
         self._in_preparation: dict[str, bool] = {}  # id: whether it was cancelled meanwhile
@@ -433,8 +426,6 @@ class StepLoop:
                 self._step_seconds += (ended - started - self._step_seconds) / 8
                 self._tidy_at = ended + RESTED
                 self._link.send_events(emissions)
-                if self._on_step is not None:
-                    self._on_step(engine)
             elif self._tidy_at is not None and time.monotonic() >= self._tidy_at:
                 self._tidy_at = None
                 give_arrays_back()

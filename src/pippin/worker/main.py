@@ -42,7 +42,6 @@ from pippin.worker.loop import (
     give_memory_back,
     read_orders,
     request_id,
-    working_on,
 )
 from pippin.worker.ranks import NotMet, meet
 
@@ -97,25 +96,6 @@ def _write(source: socket.socket, target: int) -> None:
                 view = view[os.write(target, view) :]
     with suppress(OSError):
         os.close(target)
-
-
-class ProgressLog:
-    """Logs a line for each request after every `interval` more tokens, counted over all its choices."""
-
-    def __init__(self, interval: int) -> None:
-        self._interval = interval
-        self._told: dict[str, int] = {}  # intervals already logged, for each running request
-
-    def note(self, engine: Engine) -> None:
-        """Check all requests of the engine after a step."""
-        running, told = engine.stats().requests, self._told
-        self._told = {each.id: each.generated_tokens // self._interval for each in running}
-        for each in running:
-            if self._told[each.id] > told.get(each.id, 0):
-                with working_on(each.id):
-                    log.info(
-                        "%d tokens are written, %.1f a second.", each.generated_tokens, each.tokens_per_second
-                    )
 
 
 class WorkerFormatter(logging.Formatter):
@@ -186,8 +166,7 @@ def main() -> None:
 def run(spec: WorkerSpec, link: WorkerLink) -> int:
     """Load the model and serve it; returns the exit status of the process."""
     preparation = Preparation()
-    interval = spec.log_progress_interval
-    loop = StepLoop(link, preparation, None if interval == 0 else ProgressLog(interval).note)
+    loop = StepLoop(link, preparation)
     reader = threading.Thread(
         target=read_orders, args=(link, loop.receive, lambda: end_now(0)), name="reader", daemon=True
     )
@@ -202,6 +181,8 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         preparer: Preparer = kind.open_preparer(spec)
         gc.freeze()  # modules and the tokenizer, which stay
         gc.enable()
+        if spec.info.kind != "scripted":
+            watch_templates()
         preparation.begin(preparer, loop.prepared, loop.wants)
         link.send(Stage("prompt", preparer.info, time.monotonic() - started, resident_bytes()))
         admission = loop.admission()
@@ -280,6 +261,13 @@ def import_kind(spec: WorkerSpec) -> ModuleType:
     if spec.info.kind != "scripted":
         accelerate_blas(convert(spec.options, ModelOptions), spec.threads)
     return importlib.import_module(f"pippin.engines.{spec.info.kind}")
+
+
+def watch_templates() -> None:
+    """End this process if a rendering outlasts its own limit by far; another one is started then."""
+    from pippin.engines.language.template.template import MOST_SECONDS, WATCH
+
+    WATCH.begin(3 * MOST_SECONDS)
 
 
 def serve(loop: StepLoop, engine: Engine, link: WorkerLink) -> int:

@@ -10,8 +10,9 @@ import pytest
 from pippin.api.access.keys import Keyring, load_keyring
 from pippin.api.app import create_app
 from pippin.api.live_settings import LiveSettings
+from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
-from pippin.config.settings import Settings
+from pippin.config.settings import GivenFlag, Settings, Sources
 from pippin.core.errors import ServerError
 from pippin.service import Service
 from tests.api.access.test_guards import CHAT, KEYED, ask
@@ -119,3 +120,24 @@ def test_a_key_file_that_others_may_read_is_named(tmp_path: Path, caplog: pytest
     file.chmod(0o644)
     load_keyring(ServerOptions(api_key_file=str(file)))
     assert f"Others on this machine can read or write the API keys in {file}" in caplog.text
+
+
+def test_a_key_that_leaves_the_file_opens_nothing_after_a_hangup(tmp_path: Path) -> None:
+    """The options are the same as before; what they name is not."""
+    path = tmp_path / "keys.yaml"
+    path.write_text("root: {key: sk-root, role: admin}\nalice: {key: sk-alice, endpoints: [/v1/chat]}\n")
+
+    async def scene() -> list[int]:
+        service = cast(Service, FakeService())
+        sources = Sources(flags=(GivenFlag("--api-key-file", str(path)),))
+        live = LiveSettings(load(sources, {}), service)
+        async with client_of(create_app(service, live.settings, live)) as client:
+            statuses = []
+            for _ in range(2):
+                reply = await client.get("/v1/models", headers={"x-api-key": "sk-alice"})
+                statuses.append(reply.status_code)
+                path.write_text("root: {key: sk-root, role: admin}")
+                await live.reload()
+            return statuses
+
+    assert asyncio.run(scene()) == [403, 401]

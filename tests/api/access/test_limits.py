@@ -9,9 +9,11 @@ import pytest
 from starlette.types import ASGIApp
 
 from pippin.api.access.errors import Errors
-from pippin.api.access.guards import REPORTED
+from pippin.api.access.exchange import Exchange
+from pippin.api.access.guards import REPORTED, Limits
+from pippin.api.access.keys import Allowance
 from pippin.api.dialects.registry import find_dialects
-from pippin.core.errors import STATUS, ErrorKind, ErrorReport
+from pippin.core.errors import STATUS, ErrorKind, ErrorReport, ServerError
 from pippin.core.events import Accepted, Embedded
 from tests.api.fakes import MODEL, FakeService, Wire, application, client_of
 from tests.api.golden_events import SEQUENCES
@@ -111,3 +113,42 @@ def test_tokens_of_every_kind_count() -> None:
             return [(await client.post("/v1/embeddings", json=body)).status_code for _ in range(3)]
 
     assert asyncio.run(main()) == [200, 200, 429]
+
+
+def test_reads_of_what_is_stored_count_as_requests_and_twenty_others_as_one() -> None:
+    async def main() -> None:
+        app = application(FakeService(), rate_limit=4)
+        async with client_of(app) as client:
+
+            async def status(path: str, method: str = "GET") -> int:
+                return (await client.request(method, path)).status_code
+
+            assert [await status("/v1/models") for _ in range(19)] == [200] * 19
+            assert [await status("/health") for _ in range(50)] == [200] * 50
+            stored = ["/v1/responses/a", "/v1/conversations/a/items", "/responses/b/input_items"]
+            assert [await status(path) for path in stored] == [404] * 3
+            assert await status("/v1/responses/a", "DELETE") == 429
+            assert (await client.post("/v1/conversations", json={})).status_code == 429
+            assert await status("/v1/models") == 200  # a twentieth is left
+            assert await status("/v1/models") == 429
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("limit", "answered"), [(1, 1), (2, 1), (10, 5)])
+def test_lines_of_batches_leave_half_of_a_limit_to_other_requests(limit: int, answered: int) -> None:
+    clock = [0.0]
+    limits = Limits(Allowance(requests=limit), clock=lambda: clock[0])
+    line = Exchange(id="a", path="/", caller="b", background=True)
+    asked = 0
+    with pytest.raises(ServerError, match="try again"):
+        while True:
+            limits.admit(line)
+            asked += 1
+    assert asked == answered
+    for _ in range(limit - answered):
+        limits.admit(Exchange(id="a", path="/", caller="b"))
+    with pytest.raises(ServerError):
+        limits.admit(Exchange(id="a", path="/", caller="b"))
+    clock[0] += 60
+    limits.admit(line)

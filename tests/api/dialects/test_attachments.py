@@ -136,26 +136,29 @@ OTHER: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("data", OTHER.values(), ids=OTHER)
-def test_bytes_that_are_no_text_are_refused_by_name(preparer: ScriptedPreparer, data: bytes) -> None:
+def test_bytes_that_are_no_text_are_refused_in_the_question_and_told_before_it(
+    preparer: ScriptedPreparer, data: bytes
+) -> None:
     coded = base64_of(data)
-    for dialect, body, param in (
-        (ChatDialect(), chat({"type": "file", "file": {"file_data": coded}}, CHAT_FILE), "file.file_data"),
-        (ResponsesDialect(), responses({"type": "input_file", "file_data": coded}, ITEM_FILE), "file_data"),
-        (
-            MessagesDialect(),
-            messages({"type": "document", "source": source("text/plain", coded)}, BLOCK_FILE),
-            "source.data",
-        ),
+    block = {"type": "document", "source": source("text/plain", coded)}
+    for dialect, make, part, field, param in (
+        (ChatDialect(), chat, {"type": "file", "file": {"file_data": coded}}, "messages", "file.file_data"),
+        (ResponsesDialect(), responses, {"type": "input_file", "file_data": coded}, "input", "file_data"),
+        (MessagesDialect(), messages, block, "messages", "source.data"),
     ):
+        body: dict[str, Any] = make(part, part)  # type: ignore[operator]
+        line = "[Document left out: it is not supported: only PDF and UTF-8 text can be read.]"
+        assert prompt(preparer, dialect, **body).count(line) == 2
         with pytest.raises(ServerError, match="only PDF and UTF-8 text") as caught:
-            prompt(preparer, dialect, **body)
+            prompt(preparer, dialect, **body | {field: body[field][:1]})
         assert (caught.value.report.param or "").endswith(f"[0].{param}")
 
 
-def test_the_source_of_a_pdf_is_no_text_document(preparer: ScriptedPreparer) -> None:
-    raw = {"type": "text", "media_type": "text/plain", "data": pdf("x").decode()}
-    with pytest.raises(ServerError, match="only PDF and UTF-8 text"):
-        prompt(preparer, MessagesDialect(), **messages({"type": "document", "source": raw}, BLOCK_FILE))
+def test_the_source_of_a_pdf_is_no_text(preparer: ScriptedPreparer) -> None:
+    raw = {"type": "text", "media_type": "text/plain", "data": pdf("Wombats dig.", "They sleep.").decode()}
+    text = prompt(preparer, MessagesDialect(), **messages({"type": "document", "source": raw}, BLOCK_FILE))
+    assert text.count(PAGES) == 2
+    assert "%PDF" not in text
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.csv", "a.json", "a.txt"])

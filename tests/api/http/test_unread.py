@@ -150,3 +150,17 @@ def test_one_answer_may_be_larger_than_the_room(looks: None) -> None:
             assert await rest(reader) > SIZE
 
     run(test)
+
+
+def test_one_address_has_no_more_than_its_connections_and_gets_others_back() -> None:
+    async def test() -> None:
+        async with serving(UnreadAnswers(of_address=3)) as clients:
+            for _ in range(3):
+                assert await (await clients.ask()).read(9)  # and no more, so that it stays open
+            assert await rest(await clients.ask("/health")) == 0
+            await clients.leave()
+            async with asyncio.timeout(10):
+                while not (await (await clients.ask("/health")).read(4096)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+
+    run(test)

@@ -282,7 +282,7 @@ def test_the_bytes_of_an_entry_are_those_of_its_rows_whatever_was_changed() -> N
     history.add_to_conversation("conv", [{"id": "3"}, {"id": "4"}])
     head = stored(store, "SELECT LENGTH(body) FROM entries")[0]
     rows = rows_of(history.conversation("conv"), 0)
-    wanted = bytes_of("me", "conv", head) + sum(bytes_of("me", row.id, len(row.body)) for row in rows)
+    wanted = bytes_of("me", "conv", head) + sum(bytes_of("me", own, len(body)) for _, own, body in rows)
     assert figures(store) == (1, wanted)
 
 
@@ -320,7 +320,7 @@ def weight(owner: str, name: str, padding: int) -> int:
     response = turn(name, padding=padding)
     head = len(msgspec.json.encode(response.response | {"output": []}))
     return bytes_of(owner, name, head) + sum(
-        bytes_of(owner, row.id, len(row.body)) for row in rows_of(response.items, 0)
+        bytes_of(owner, own, len(body)) for _, own, body in rows_of(response.items, 0)
     )
 
 

@@ -1,6 +1,7 @@
 """What each key has used of each model, over restarts and beside other servers."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import anthropic
@@ -50,7 +51,7 @@ def test_an_administrator_sees_all_keys_and_a_user_the_own(tmp_path: Path) -> No
     keys.write_text(
         "- {key: aaaa, name: ann}\n- {key: bbbb, name: bob}\n- {key: cccc, name: carl, role: admin}\n"
     )
-    with live_server(tmp_path, {}, api_key_file=str(keys)) as address:
+    with live_server(tmp_path, {}, api_key_file=str(keys), enable_metrics=True) as address:
         for key in ("aaaa", "aaaa", "bbbb"):
             client = anthropic.Anthropic(base_url=address, api_key=key)
             client.messages.create(
@@ -63,4 +64,8 @@ def test_an_administrator_sees_all_keys_and_a_user_the_own(tmp_path: Path) -> No
 
         assert seen("cccc") == {"ann": 2, "bob": 1}
         assert seen("bbbb") == {"bob": 1}
+        for key, names in (("cccc", {"ann", "bob"}), ("bbbb", {"bob"}), ("none", set())):
+            text = httpx.get(f"{address}/metrics", headers={"x-api-key": key}).raise_for_status().text
+            told = re.findall(r'pippin_usage_requests_total\{key="(.*)",model=.*\} [12]\.0', text)
+            assert set(told) == names
     assert (tmp_path / "usage.sqlite3").exists()

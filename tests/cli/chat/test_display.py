@@ -3,7 +3,8 @@
 import pytest
 
 from pippin.cli.chat.client import Called, Ended, Piece, parts
-from pippin.cli.chat.display import Display, clean, opened_display
+from pippin.cli.chat.display import Display, opened_display
+from pippin.cli.terminal import clean, say, table
 from pippin.core.errors import ServerError
 
 ANSWER = "# Title\n\n```python\ndef f():\n    return 1\n```\n\n$$\\int_0^1 x^2\\,dx$$ and **bold**.\n"
@@ -64,3 +65,17 @@ def test_frames_become_parts_and_an_error_in_the_stream_is_raised() -> None:
     ]
     with pytest.raises(ServerError, match="it broke"):
         list(parts(iter(['data: {"error": {"message": "it broke"}}'])))
+
+
+def test_what_tools_models_and_other_machines_send_moves_no_cursor(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    evil = "a\x1b]0;owned\x07\x1b[2Jb\rc"
+    with opened_display(plain=False, show_reasoning=True) as display:
+        display.show(Called(evil, "{}"))
+    say(evil)
+    say(table(("NAME",), [(evil,)]))
+    shown = capsys.readouterr()
+    for text in (shown.out, shown.err):
+        assert "a]0;owned[2Jbc" in text
+        assert not set("\x1b\x07\r") & set(text)

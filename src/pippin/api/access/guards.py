@@ -501,17 +501,6 @@ class Limits:
         if not taken:
             raise _exceeded("requests", requests, bucket.until(least))
 
-    def standing(self, key: Key) -> dict[What, tuple[int, int]]:
-        """The size per minute of each limit of a key, and how much is left; kinds without a limit are left out."""
-        allowance = key.allowance or self._default
-        sizes: dict[What, int] = {"requests": allowance.requests, "tokens": allowance.tokens}
-        found: dict[What, tuple[int, int]] = {}
-        for what, size in sizes.items():
-            if size:
-                bucket, _ = self._buckets.take(Draw(what, key.owner, size, self._clock(), 0))
-                found[what] = (size, max(0, math.floor(bucket.level)))
-        return found
-
     def enter(self) -> None:
         """Count a request as running; `leave` undoes it. Raises `ServerError`."""
         self._check_place()

@@ -61,7 +61,7 @@ class Rights:
     kinds: frozenset[ModelKind] | None = None
     endpoints: tuple[str, ...] | None = None  # without /v1; each includes everything below it
 
-    def allows_model(self, names: Iterable[str], kind: ModelKind | None) -> bool:
+    def allows_model(self, names: Iterable[str], kind: str | None) -> bool:
         """Whether a model may be used. `names`: what the client calls it, and its id; `kind` is None if not known."""
         named = self.models is None or not self.models.isdisjoint(names)
         return named and (self.kinds is None or kind in self.kinds)

@@ -158,6 +158,12 @@ class LingeringTransport:
         self._expects_more = bool
 
 
+def address_of(transport: asyncio.BaseTransport | LingeringTransport) -> str:
+    """The address of a client; empty for one that is connected through a file."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) else ""
+
+
 class BoundedConnection(asyncio.Protocol):
     """One connection of a client; forwards to uvicorn the reads that stay within the bounds."""
 
@@ -184,9 +190,12 @@ class BoundedConnection(asyncio.Protocol):
         self._transport = LingeringTransport(cast(asyncio.Transport, transport), lambda: self._expects_more)
         self._http.connection_made(cast(asyncio.Transport, self._transport))
         self._start_timer()
+        if not self._unread.enter(address_of(transport)):
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
+        self._unread.leave(address_of(self._transport))
         self._stop_timer()
         if self._paused:
             self._unread.remove(self._transport)

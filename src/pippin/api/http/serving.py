@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from pippin.api.http.body import ARRIVING, MIB
-from pippin.api.http.protocol import BoundedConnection, LingeringTransport
+from pippin.api.http.protocol import BoundedConnection, LingeringTransport, address_of
 from pippin.api.http.unread import UnreadAnswers
 from pippin.config.options.server import ServerOptions
 
@@ -71,6 +71,7 @@ class BoundedWebSocket(asyncio.Protocol):
         self._socket.connection_made(cast(asyncio.Transport, self._transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._unread.leave(address_of(self._transport))  # entered as the HTTP connection that it was
         self._unread.remove(self._transport)
         self._transport.closed()
         self._socket.connection_lost(exc)

@@ -1,4 +1,5 @@
-"""Bounds on answers that clients do not read: how many bytes may wait in all, and for how long one may stall.
+"""Bounds on connections: how many of one address, how many bytes of answers may wait for clients that do not read them,
+and for how long one may stall.
 
 An answer is written to its connection at once, and unread bytes stay buffered. Without a bound, a client that asks for
 large answers and reads none could hold 20 MB with each small request, for as long as it likes.
@@ -6,6 +7,7 @@ large answers and reads none could hold 20 MB with each small request, for as lo
 
 import asyncio
 import logging
+from collections import Counter
 from typing import Final, Protocol
 
 log = logging.getLogger(__name__)
@@ -17,6 +19,8 @@ STILL_SECONDS: Final = 300.0
 
 Reading shows late: a kernel accepts more only when a third of its own buffer is free, which takes a minute or two for
 audio that is played as it arrives."""
+OF_ADDRESS: Final = 4096
+"""The most connections of one address, which may be a proxy's: all together there can be 65,536."""
 LOOK_SECONDS: Final = 1.0
 """Between two checks of what was read."""
 
@@ -51,13 +55,28 @@ class _Reader:
 
 
 class UnreadAnswers:
-    """The connections of a server whose clients read more slowly than their answers are written."""
+    """The connections of a server, counted by address, and those whose clients read more slowly than their answers are
+    written."""
 
-    def __init__(self, most: int = UNREAD_BYTES, still: float = STILL_SECONDS) -> None:
+    def __init__(
+        self, most: int = UNREAD_BYTES, still: float = STILL_SECONDS, of_address: int = OF_ADDRESS
+    ) -> None:
+        self._of_address = of_address
+        self._open: Counter[str] = Counter()  # connections of each address
         self._most = most
         self._still = still
         self._readers: dict[Unread, _Reader] = {}
         self._timer: asyncio.TimerHandle | None = None
+
+    def enter(self, address: str) -> bool:
+        """Count a connection until `leave`; False if the address has too many."""
+        self._open[address] += 1
+        return self._open[address] <= self._of_address
+
+    def leave(self, address: str) -> None:
+        self._open[address] -= 1
+        if not self._open[address]:
+            del self._open[address]
 
     @property
     def readers(self) -> int:

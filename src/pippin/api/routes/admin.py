@@ -1,6 +1,5 @@
 """Management: loading and unloading models, caches, settings, running requests, and the API keys in force."""
 
-import os
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -12,7 +11,6 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.access.guards import NO_ADMIN, NO_KEY
-from pippin.api.access.keys import Key, Role
 from pippin.api.dialects.registry import run_id_of
 from pippin.api.dialects.shared.fields import convert, decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
@@ -28,7 +26,7 @@ from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
 
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
-SECRET = frozenset({"api_keys", "api_key_file"})
+SECRET = frozenset({"api_keys", "api_key_file", "web_search"})  # the address of a search holds its key
 PATHS = frozenset(
     {
         "adapter_path",
@@ -66,40 +64,6 @@ class Pin(Struct, kw_only=True):
     pinned: bool = True
 
 
-FROM_FILE: Final = (
-    "Keys are added and withdrawn in the file of --api-key-file, which the server reads again on SIGHUP: "
-    "kill -HUP {}"
-)
-FROM_OPTIONS: Final = (
-    "Keys of --api-key stay as long as the server runs. Keep them in a file, --api-key-file, to add and withdraw keys "
-    "of a server that runs."
-)
-
-
-class Left(Struct, kw_only=True):
-    limit: Annotated[int, Meta(description="In a minute.")]
-    remaining: Annotated[int, Meta(description="Of them, now.")]
-
-
-class KeyDescription(Struct, kw_only=True):
-    """One key. Null fields are unlimited."""
-
-    name: Annotated[str, Meta(description="As in the log; `key-N` where the operator gave none.")]
-    role: Role
-    models: list[str] | None
-    kinds: list[str] | None
-    endpoints: list[str] | None
-    mcp_tools: Annotated[bool, Meta(description="Whether it may be given the operator's MCP tools.")]
-    requests: Left | None
-    tokens: Left | None
-
-
-class Keys(Struct, kw_only=True):
-    object: Literal["list"] = "list"
-    data: list[KeyDescription]
-    note: Annotated[str, Meta(description="How keys are added and withdrawn.")]
-
-
 def routes(api: Api) -> list[BaseRoute]:
     admin = Admin(api)
     return [
@@ -118,7 +82,6 @@ def routes(api: Api) -> list[BaseRoute]:
         *both("/settings", admin.change_settings, "PATCH"),
         *both("/requests/{id}/cancel", admin.cancel, "POST"),
         *both("/requests/{id}", admin.cancel, "DELETE"),
-        *both("/keys", admin.keys, answer=Keys),
     ]
 
 
@@ -246,14 +209,6 @@ class Admin:
             {"id": name, "request_id": name, "object": "request", "status": "cancelled", "success": True}
         )
 
-    async def keys(self, request: Request) -> Response:
-        """The keys that the server accepts: names, roles, rights, and what is left of their limits. The text of a key
-        is never shown."""
-        self._check_manages(request)
-        described = [_described(self.api, key) for key in self.api.access.keys.ring.keys]
-        note = FROM_OPTIONS if self.api.options.api_key_file is None else FROM_FILE.format(os.getpid())
-        return json_reply(Keys(data=described, note=note))
-
     def _check_manages(self, request: Request) -> None:
         exchange = exchange_of(request.scope)
         if not exchange.manages:
@@ -290,19 +245,3 @@ class Admin:
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, SMALL_BODY_MB, self.api.options.body_timeout)
-
-
-def _described(api: Api, key: Key) -> KeyDescription:
-    rights, left = key.rights, api.access.limits.standing(key)
-    return KeyDescription(
-        name=key.name,
-        role="admin" if key.is_admin else "user",
-        models=None if rights.models is None else sorted(rights.models),
-        kinds=None if rights.kinds is None else sorted(rights.kinds),
-        endpoints=None if rights.endpoints is None else list(rights.endpoints),
-        mcp_tools=key.is_admin or key.mcp_tools,
-        requests=Left(limit=left["requests"][0], remaining=left["requests"][1])
-        if "requests" in left
-        else None,
-        tokens=Left(limit=left["tokens"][0], remaining=left["tokens"][1]) if "tokens" in left else None,
-    )

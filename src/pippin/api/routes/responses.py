@@ -260,7 +260,7 @@ class Conversations:
         async def answer(request: Request) -> Response:
             body = b""
             if request.method == "POST":
-                body = await self._api.handler.json_of(request, bytes, counted=False)
+                body = await self._api.handler.json_of(request, bytes)
             return await asyncio.to_thread(lambda: json_reply(work(request, body)))
 
         return answer

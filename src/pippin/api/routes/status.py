@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.routes.health import current_state, name_of_default, options_of, worker_body
 from pippin.api.routing import Api, both, json_reply
-from pippin.api.telemetry.ledger import Used
+from pippin.api.telemetry.ledger import Row, Used
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
@@ -115,15 +115,19 @@ class StatusPages:
 
     async def usage(self, request: Request) -> Response:
         """What each key has used of each model over the server's life; to a user, what the own key has."""
-        exchange = exchange_of(request.scope)
-        own = None if exchange.manages or exchange.key is None else exchange.key.name
-        found = await asyncio.to_thread(self.api.handler.answers.ledger.read)
+        found = await self._used(exchange_of(request.scope))
         rows = [
-            UsageRow(key=key or None, model=model, **asdict(used))
-            for (key, model), used in found.items()
-            if own in (None, key)
+            UsageRow(key=key or None, model=model, **asdict(used)) for (key, model), used in found.items()
         ]
         return json_reply(UsageReply(data=rows))
+
+    async def _used(self, exchange: Exchange) -> dict[Row, Used]:
+        """What the caller may see of the usage: nothing where a key is asked for and none is shown."""
+        if exchange.anonymous:
+            return {}
+        own = None if exchange.manages or exchange.key is None else exchange.key.name
+        found = await asyncio.to_thread(self.api.handler.answers.ledger.read)
+        return {row: used for row, used in found.items() if own in (None, row[0])}
 
     async def queue(self, request: Request) -> Response:
         """The sums, again as mlx-openai-server nests them (its parts are the worker's line and the batch, which are one
@@ -181,14 +185,14 @@ class StatusPages:
             raise ServerError(
                 "not_found", "Metrics are off; the operator turns them on with --enable-metrics."
             )
-        from pippin.api.telemetry.metrics import Metrics, gauges, mcp_gauges
+        from pippin.api.telemetry.metrics import Metrics, gauges, mcp_gauges, usage_counters
 
         assert isinstance(api.observer, Metrics)
         figures = gauges(api.service.pool.states(), loaded, uptime)
+        used = await self._used(exchange_of(request.scope))
+        figures += [*mcp_gauges(api.handler.tools.servers), *usage_counters(used)]
         # In a thread: hundreds of models and routes make tens of thousands of lines.
-        text = await asyncio.to_thread(
-            api.observer.render, [*figures, *mcp_gauges(api.handler.tools.servers)]
-        )
+        text = await asyncio.to_thread(api.observer.render, figures)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def experts(self, request: Request) -> Response:

@@ -82,12 +82,8 @@ class StoredConversation(Struct, kw_only=True, omit_defaults=True):
     metadata: dict[str, str] = field(default_factory=dict)
 
 
-class Row(NamedTuple):
-    """An item as it is stored."""
-
-    place: int
-    id: str
-    body: bytes
+Row = tuple[int, str, bytes]
+"""An item as it is stored: its place, its id and its body."""
 
 
 class Entry(NamedTuple):
@@ -106,7 +102,7 @@ def bytes_of(owner: str, id: str, body: int) -> int:
 def rows_of(items: Iterable[Item], first: int) -> Iterator[Row]:
     for place, item in enumerate(items, first):
         own = item.get("id")
-        yield Row(place, own if isinstance(own, str) else "", msgspec.json.encode(item))
+        yield place, own if isinstance(own, str) else "", msgspec.json.encode(item)
 
 
 def no_bound(size: int) -> None:
@@ -163,9 +159,9 @@ class ResponseStore:
         equal share loses nothing to others. An entry that alone exceeds the bound is not kept.
         """
         size = 0
-        for row in rows:
-            transaction.execute(_ROW, (key, row.place, owner, row.id, row.body))
-            size += bytes_of(owner, row.id, len(row.body))
+        for place, item, body in rows:
+            transaction.execute(_ROW, (key, place, owner, item, body))
+            size += bytes_of(owner, item, len(body))
         grown = "UPDATE entries SET bytes = bytes + ? WHERE key = ? RETURNING bytes"
         [size] = transaction.execute(grown, (size, key)).fetchone()
         if size > self._bytes or not self._entries:
@@ -309,7 +305,7 @@ class OwnedHistory:
             rows = [
                 row
                 for row in rows_of(items, last + 1)
-                if not new or not transaction.execute(known, (self._owner, row.id, entry.key)).fetchone()
+                if not new or not transaction.execute(known, (self._owner, row[1], entry.key)).fetchone()
             ]
             if transaction.execute("SELECT 1 FROM entries WHERE key = ?", (entry.key,)).fetchone():
                 self._store.add(transaction, self._owner, entry.key, rows)

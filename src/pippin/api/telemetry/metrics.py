@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from pippin.api.telemetry import Observer, RequestObserver
+from pippin.api.telemetry.ledger import FIGURES, Row, Used
 from pippin.core.errors import ErrorKind
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta
 from pippin.core.models import CacheStats, EngineStats, ModelState
@@ -294,6 +295,17 @@ def _for_each_model(figures: Figures[Stats], stats: Mapping[str, Stats]) -> list
             family.add_metric([model], read(each))
         families.append(family)
     return families
+
+
+def usage_counters(used: Mapping[Row, Used]) -> Iterator[Metric]:
+    """What each key has used of each model over the server's life."""
+    for name in FIGURES:
+        family = CounterMetricFamily(
+            f"pippin_usage_{name}", "Over the server's life.", labels=["key", "model"]
+        )
+        for row, figures in used.items():
+            family.add_metric(row, getattr(figures, name))
+        yield family
 
 
 def mcp_gauges(servers: ToolServers) -> list[Metric]:

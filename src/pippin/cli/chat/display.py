@@ -4,20 +4,13 @@ Nothing is drawn anew or moved, so that code and mathematics can be copied as th
 """
 
 import contextlib
-import re
 import sys
 from collections.abc import Iterator
-from typing import Final
 
 from pippin.cli.chat.client import Called, Part, Piece
+from pippin.cli.terminal import clean, say
 
-CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Control characters, which could move the cursor or rename the window; they are removed from a model's text."""
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
-
-
-def clean(text: str) -> str:
-    return CONTROLS.sub("", text)
 
 
 class Display:
@@ -39,7 +32,7 @@ class Display:
                 _write(text if self._plain else clean(text))
             case Called(str(name), _):
                 self.end_thought()
-                print(f"\n[the model calls {name}]", file=sys.stderr)
+                say(f"\n[the model calls {name}]", sys.stderr)
             case _:
                 pass
 

@@ -49,12 +49,6 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe line to log.", extra=HOT)
     ] = "info"
     log_format: Annotated[Literal["text", "json"], Meta(description="Form of the log.")] = "text"
-    log_progress_interval: Annotated[
-        int,
-        Meta(
-            ge=0, description="Tokens of an answer between lines of the log that tell how far it is; 0: none."
-        ),
-    ] = 0
     log_file: Annotated[str | None, Meta(description="File to log to, beside the terminal.")] = None
 
     # Models

@@ -192,7 +192,7 @@ def _not_taken(modality: str, where: str, taken: Container[str]) -> tuple[Server
 def _reason(report: ErrorReport) -> str:
     """The cause in a refusal, without its field, which is another one in every request, and without its advice."""
     param = report.param or ""
-    told = report.message.replace(f"'{param}'", param).replace(param, "it") if param else report.message
+    told = re.sub(f"(['`]?){re.escape(param)}\\1", "it", report.message) if param else report.message
     told = re.split(r"[.;] |\.$", told, maxsplit=1)[0]
     return told[:1].lower() + told[1:]
 

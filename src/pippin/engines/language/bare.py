@@ -12,16 +12,17 @@ class _Bare(ModuleType):
 
     def __init__(self, spec: ModuleSpec) -> None:
         super().__init__(spec.name)
-        self.__spec__, self.__loader__ = spec, spec.loader
+        self.__spec__ = spec
         self.__file__, self.__path__ = spec.origin, spec.submodule_search_locations or []
         self.__package__ = spec.name
         self._begun = False
 
     def __getattr__(self, name: str) -> Any:
-        if self._begun or self.__loader__ is None:
+        loader = self.__spec__.loader if self.__spec__ else None
+        if self._begun or loader is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         self._begun = True
-        self.__loader__.exec_module(self)
+        loader.exec_module(self)
         return getattr(self, name)
 
 

@@ -1,18 +1,14 @@
 """A model's folder as its files say it, read once and without their weights."""
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX, Header, StoredArray, find_header
+from pippin.engines.language.upstream.stored import EMBEDDING, OF_MEDIA
 
-EMBEDDING: Final = re.compile(
-    r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|embeddings?)\.weight$"
-)
-OF_MEDIA: Final = re.compile(r"vision|visual|audio|image|patch|position")
 Json = dict[str, Any]
 
 

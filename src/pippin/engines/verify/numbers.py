@@ -32,7 +32,7 @@ MUCH: Final = 0.3
 OF_LIBRARY: Final = 0.1
 """The mean difference from the library, in float32, that is more than 16 bits or few bits of a cache make."""
 WORSE: Final = 1.25  # ratio of perplexities
-FAR: Final = 0.2  # divergence, in nats, of a quantisation that costs much
+FAR: Final = 0.1  # divergence, in nats, of a quantisation that costs much: about that of three bits
 
 
 def check(served: Served, folder: Path, against: Path | None) -> tuple[list[Finding], dict[str, Any]]:

@@ -141,7 +141,7 @@ def _read_only_argument(calls: Calls, name: str, ends: tuple[str, ...]) -> Readi
     if keys:
         arguments.begin(keys[0])
     held: list[str] = []
-    found = yield from calls.source.until(Markers(ends), arguments.put if keys else held.append)
+    found = yield from calls.source.until(Markers(ends), arguments.put if keys else held.append, calls.counts)
     if (found is None and calls.source.truncated) or "".join(held).strip():
         raise Malformed
     if keys:

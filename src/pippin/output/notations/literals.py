@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -27,12 +27,14 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9][0-9_]*)?\.?[0-9]*(?:[eE][+-]?[0-9]+)?")
 class Notation:
     """`quotes` delimit strings with backslash escapes, `fences` strings without escapes.
 
-    If `bare_end` is set, strings without quotes are allowed; they end before any of these characters.
+    If `bare_end` is set, strings without quotes are allowed; they end before any of these characters. `counts` tells
+    whether a delimiter that comes next is one, not text that spells it.
     """
 
     quotes: tuple[str, ...] = ('"""', "'''", '"', "'")
     fences: tuple[str, ...] = ()
     bare_end: re.Pattern[str] | None = None
+    counts: Callable[[str], bool] = lambda _: True
 
 
 PYTHON: Final = Notation()
@@ -74,7 +76,7 @@ def read_string_rest(source: Source, put: Put, notation: Notation, delimiter: st
     escapes = delimiter in notation.quotes
     markers = Markers((delimiter, "\\") if escapes else (delimiter,))
     decoder = _PythonString(put)
-    while (found := (yield from source.until(markers, decoder if escapes else put))) == "\\":
+    while (found := (yield from source.until(markers, decoder if escapes else put, notation.counts))) == "\\":
         decoder("\\" + (yield from source.exactly(1)))
     decoder.end()
     if found is None:

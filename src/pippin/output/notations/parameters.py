@@ -25,6 +25,7 @@ class Tags:
     head_end: str = ">"
     value_opens: str | None = None
     close: str
+    begins: str  # what the tag of a call begins with
     ends: tuple[str, ...]
     abrupt: tuple[str, ...] = ()  # ends of the call that also end a value whose own end is missing
     lines: bool = False  # a value is on lines of its own
@@ -97,16 +98,17 @@ class _Parameters:
 
     A value may contain the format's own tags. An end of an element counts only if the next element, an end of the call
     or the end of the text follows it. The beginning of an element inside a value belongs to the value, unless it names
-    a property of the tool that has no value yet: then the end before it was left out.
+    a property of the tool that has no value yet: then the end before it was left out. The end of a call that begins
+    inside a value belongs to the value if the end of the outer one follows.
     """
 
     def __init__(self, calls: Calls, name: str, tags: Tags) -> None:
         schema = calls.schema(name)
         self._source, self._tags, self._counts = calls.source, tags, calls.counts
         self._arguments = ArgumentsWriter(calls.arguments, schema, tags.untyped)
-        self._missing = set((schema or {}).get("properties") or ())  # properties without a value so far
-        self._typed = bool(self._missing)
-        self._inner = Markers((tags.close, tags.opens, *tags.abrupt))
+        self._known = frozenset((schema or {}).get("properties") or ())
+        self._given = set[str]()  # keys that have a value
+        self._inner = Markers((tags.close, tags.opens, tags.begins, *tags.abrupt))
         self._head = Markers((tags.head_end, "\n"))
 
     def close(self) -> None:
@@ -124,7 +126,7 @@ class _Parameters:
                 opened = (yield from self._source.literal(self._tags.value_opens)) is not None
             else:
                 key, kind = head_name(head), _kind(head)
-            self._missing.discard(key)
+            self._given.add(key)
             self._arguments.begin(key, kind=kind)
             head = yield from self._read_value(opened=opened)
             self._arguments.end()
@@ -141,6 +143,10 @@ class _Parameters:
         while True:
             found = yield from source.until(self._inner, value, self._counts)
             closed = ""
+            if found == tags.begins:
+                value(found)
+                value.calls += 1
+                continue
             if found == tags.close:
                 closed = tags.close + (yield from source.space())
                 found = yield from source.literal(tags.opens, *tags.ends)
@@ -149,11 +155,28 @@ class _Parameters:
                     continue
             if found is None and (source.truncated or not (opened or closed)):
                 raise Malformed
-            if found != tags.opens:
+            if found == tags.opens:
+                head = yield from self._read_head(value, closed)
+                if head is not None:
+                    return head
+            elif found and (value.elements or value.calls) and (yield from self._ends_again()):
+                value.close(closed + found)
+                value.calls = max(value.calls - 1, 0)
+            else:
                 return None
-            head = yield from self._read_head(value, closed)
-            if head is not None:
-                return head
+
+    def _ends_again(self) -> Reading[bool]:
+        """Whether more calls end in the rest of the text than begin there. What a limit has cut could have done so."""
+        while not self._source.ended:
+            yield
+        tags, begun = self._tags, 0
+        ends = "|".join(map(re.escape, tags.ends))
+        bounds = re.compile(rf"({re.escape(tags.begins)})|{re.escape(tags.close)}\s*(?:{ends})")
+        for bound in bounds.finditer(self._source.rest):
+            begun += 1 if bound[1] else -1
+            if begun < 0:
+                return True
+        return self._source.truncated
 
     def _read_head(self, value: "_Value", closed: str) -> Reading[str | None]:
         """Read the head of an element after its `opens`, and `closed`, the end before it. Returns the head of the next
@@ -173,10 +196,13 @@ class _Parameters:
             key = head.strip() if self._tags.value_opens is not None else head_name(head)
         except Malformed:
             return False
-        wanted = key in self._missing or not self._typed
+        if key in self._given:
+            return False
+        wanted = key in self._known or not self._known
         if closed:
             return wanted or not value.elements
-        return wanted and (value.at_line_start or self._tags.value_opens is not None)
+        placed = value.at_line_start or self._tags.value_opens is not None
+        return wanted and placed and not value.calls
 
 
 class _Value:
@@ -185,7 +211,7 @@ class _Value:
 
     def __init__(self, put: Put, *, lines: bool) -> None:
         self._put = _Lines(put) if lines else put
-        self.elements = 0  # begun inside the value, and not ended yet
+        self.elements = self.calls = 0  # begun inside the value, and not ended yet
         self.at_line_start = False
 
     def __call__(self, text: str) -> None:

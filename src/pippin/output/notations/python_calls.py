@@ -36,7 +36,8 @@ def read_python_call(
 ) -> Reading[None]:
     """Read one call. A `listed` call is read to its end although its tool was not offered: others may follow.
 
-    `shell` also admits an offered tool followed by the rest of the line as its first argument, without parentheses.
+    `shell` also admits an offered tool followed by the rest of the line as the only argument that it needs, without
+    parentheses.
     """
     source = calls.source
     name = yield from source.word(_NAME_END)
@@ -48,12 +49,14 @@ def read_python_call(
     elif shell and schema is not None:
         calls.start(name)
         arguments = ArgumentsWriter(calls.arguments, schema, "json")
+        needed, keys = schema.get("required") or (), list[str]()
         if (yield from source.peek()) not in ("", "\n", "`"):
-            arguments.begin(next(iter(schema.get("properties") or ()), "arg0"))
+            keys = [next(iter(needed or schema.get("properties") or ()), "arg0")]
+            arguments.begin(keys[0])
             arguments.put((yield from source.word(_LINE_END, limit=1 << 16)).strip())
             arguments.end()
         arguments.close()
-        if source.cut:
+        if source.cut or not set(needed) <= {*keys}:  # prose may begin with the name of a tool
             raise Malformed
     else:
         raise Malformed

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from pippin.output.channels import Channels, Route
 from pippin.output.grammars import Grammar, string
+from pippin.output.notations.json_calls import read_array
 from pippin.output.notations.parameters import read_function
 from pippin.output.stream import Calls, Reading
 from pippin.output.tool_format import HeaderCalls, History, ToolFormat
@@ -51,7 +52,10 @@ class FunctionTags(ToolFormat):
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionaryCalls(FunctionTags):
-    """The prompt begins the first header: it ends in `<|recipient|>`."""
+    """The prompt begins the first header: it ends in `<|recipient|>`. An array of objects alone is a slip."""
+
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        yield from (read_array(calls, bare=True) if opener == "[" else super().read(calls, opener))
 
     def lark(self, grammar: Grammar) -> str:
         content = grammar.mark("<|content|>")
@@ -78,10 +82,12 @@ class FunctionaryLines(HeaderCalls):
 
 FORMATS = (
     FunctionaryCalls(
-        about="Functionary 2: `<|recipient|>f` and `<|content|>{json}` in lines; `<function=f>{json}</function>`.",
+        about="Functionary 2: `<|recipient|>f` and `<|content|>{json}` in lines; `<function=f>{json}</function>`; an "
+        "array of objects alone.",
         name="functionary",
         aliases=("meetkai",),
         openers=("<function=",),
+        leading=("[",),
         channels=RECIPIENTS,
         apart=RECIPIENTS.openers,
         history=History(arguments="json"),

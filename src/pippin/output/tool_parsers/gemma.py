@@ -34,7 +34,7 @@ class GemmaCalls(ToolFormat):
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         source = calls.source
-        notation = Notation(quotes=('"',), fences=(self.fence,), bare_end=_BARE_END)
+        notation = Notation(('"',), (self.fence,), _BARE_END, calls.counts)
         yield from source.space()
         found: str | None = yield from source.expect("call:")
         while found == "call:":

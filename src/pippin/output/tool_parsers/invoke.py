@@ -61,7 +61,9 @@ class MuseCalls(InvokeCalls):
         return grammar.lines(f"{thoughts_of_muse(grammar)} (({said} {begin})? {calls} | {said})")
 
 
-ATEM_TAGS = Tags(opens="<atem:parameter", close="</atem:parameter>", ends=("</atem:invoke>",))
+ATEM_TAGS = Tags(
+    opens="<atem:parameter", close="</atem:parameter>", begins="<atem:invoke name=", ends=("</atem:invoke>",)
+)
 DEEPSEEK_V4 = InvokeCalls(
     about='`<｜DSML｜invoke name="f"><｜DSML｜parameter name="k" string="true">v...` in a block: DeepSeek 4.',
     name="deepseek_v4",
@@ -69,7 +71,12 @@ DEEPSEEK_V4 = InvokeCalls(
     openers=("<｜DSML｜tool_calls>", "<｜DSML｜function_calls>"),
     closers=("</｜DSML｜tool_calls>", "</｜DSML｜function_calls>"),
     invoke="<｜DSML｜invoke",
-    tags=Tags(opens="<｜DSML｜parameter", close="</｜DSML｜parameter>", ends=("</｜DSML｜invoke>",)),
+    tags=Tags(
+        opens="<｜DSML｜parameter",
+        close="</｜DSML｜parameter>",
+        begins="<｜DSML｜invoke name=",
+        ends=("</｜DSML｜invoke>",),
+    ),
     typed=True,
     history=History(arguments="json"),
     signs=(("｜DSML｜",),),
@@ -82,7 +89,12 @@ MINIMAX_M2 = InvokeCalls(
     openers=("<minimax:tool_call>",),
     closers=("</minimax:tool_call>",),
     invoke="<invoke",
-    tags=Tags(opens="<parameter", close="</parameter>", ends=("</invoke>", "</minimax:tool_call>")),
+    tags=Tags(
+        opens="<parameter",
+        close="</parameter>",
+        begins="<invoke name=",
+        ends=("</invoke>", "</minimax:tool_call>"),
+    ),
     signs=(("<minimax:tool_call>",),),
     priority=40,
 )

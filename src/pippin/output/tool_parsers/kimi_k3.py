@@ -16,6 +16,7 @@ TAGS = Tags(
     opens="<|open|>argument",
     head_end=SEPARATOR,
     close="<|close|>argument<|sep|>",
+    begins="<|open|>call",
     ends=("<|close|>call<|sep|>",),
     function_head_end=SEPARATOR,
     whole=("<|open|>json", "<|close|>json<|sep|>"),

@@ -8,7 +8,7 @@ from pippin.output.notations.parameters import Tags, read_function
 from pippin.output.stream import Calls, Reading
 from pippin.output.tool_format import ToolFormat
 
-TAGS = Tags(opens="<param", close="</param>", ends=("</function>",), cdata=True)
+TAGS = Tags(opens="<param", close="</param>", begins="<function name=", ends=("</function>",), cdata=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,25 +37,28 @@ class _Element:
         return _Element(property_schema(self.schema, tag), self.root)
 
 
-def read_value(source: Source, put: Put, tag: str, place: _Element, depth: int) -> Reading[None]:
+def read_value(calls: Calls, put: Put, tag: str, place: _Element, depth: int) -> Reading[None]:
     """Read an element's content through its closing tag: the text of a scalar, or other elements."""
     if depth > _MAX_DEPTH:
         raise Malformed
+    source = calls.source
     writer = ArgumentsWriter(put, with_definitions({"properties": {tag: place.schema}}, place.root), "json")
     writer.begin_value(tag)
-    text: list[str] = []
-    found = yield from source.until(_TOKEN, text.append if _nests(place) else writer.put)
-    if found is None and not source.truncated:
-        writer.end()
-        return
-    if (yield from source.literal(f"</{tag}>")):
-        for piece in text:
-            writer.put(piece)
-        writer.end()
-    elif "".join(text).strip(SPACE):
+    nests, text = _nests(place), list[str]()
+    while (yield from source.until(_TOKEN, text.append if nests else writer.put, calls.counts)):
+        if (yield from source.literal(f"</{tag}>")):
+            break
+        if nests:
+            if "".join(text).strip(SPACE):
+                raise Malformed
+            yield from _read_children(calls, put, tag, place, depth)
+            return
+        writer.put(TOKEN)
+    if source.cut:
         raise Malformed
-    else:
-        yield from _read_children(source, put, tag, place, depth)
+    for piece in text:
+        writer.put(piece)
+    writer.end()
 
 
 def _nests(place: _Element) -> bool:
@@ -63,7 +66,8 @@ def _nests(place: _Element) -> bool:
     return not types or bool(types & {"array", "object"})
 
 
-def _read_children(source: Source, put: Put, tag: str, place: _Element, depth: int) -> Reading[None]:
+def _read_children(calls: Calls, put: Put, tag: str, place: _Element, depth: int) -> Reading[None]:
+    source = calls.source
     is_array = "array" in types_of(place.schema, place.root)
     separator = ""
     while True:
@@ -73,7 +77,7 @@ def _read_children(source: Source, put: Put, tag: str, place: _Element, depth: i
             put("[" if is_array else "{")
         put(separator + ("" if is_array else f"{string(child)}: "))
         separator = ", "
-        yield from read_value(source, put, child, place.inside(child), depth + 1)
+        yield from read_value(calls, put, child, place.inside(child), depth + 1)
         yield from source.space()
         yield from source.expect(TOKEN)
         if (yield from source.literal(f"</{tag}>")):
@@ -122,7 +126,7 @@ class MinimaxM3Calls(ToolFormat):
             tag = yield from read_tag(source)
             put(f"{separator}{string(tag)}: ")
             separator = ", "
-            yield from read_value(source, put, tag, _Element(property_schema(root, tag), root), 0)
+            yield from read_value(calls, put, tag, _Element(property_schema(root, tag), root), 0)
         put("}" if separator == ", " else "{}")
         calls.end()
 

@@ -23,6 +23,7 @@ BRACKET = "[Calling tool:"
 FUNCTION_TAGS = Tags(
     opens="<parameter",
     close="</parameter>",
+    begins="<function=",
     ends=("</function>", "</tool_call>"),
     abrupt=("</function>\n</tool_call>", "</function></tool_call>"),
     lines=True,
@@ -35,6 +36,7 @@ KEY_TAGS = Tags(
     head_end="</arg_key>",
     value_opens="<arg_value>",
     close="</arg_value>",
+    begins="<tool_call>",
     ends=("</tool_call>",),
 )
 
@@ -190,6 +192,7 @@ LONGCAT = TaggedCalls(
         head_end="</longcat_arg_key>",
         value_opens="<longcat_arg_value>",
         close="</longcat_arg_value>",
+        begins="<longcat_tool_call>",
         ends=("</longcat_tool_call>",),
     ),
     signs=(("<longcat_tool_call>",),),

@@ -374,7 +374,6 @@ class Residency:
             log_level=self._options.log_level,
             offline=self._options.offline,
             log_format=self._options.log_format,
-            log_progress_interval=self._options.log_progress_interval,
         )
 
     # Unloading

@@ -16,6 +16,7 @@ from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, Regex
 from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler
 from pippin.engines.language.constraints.schema import nodes
 from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.output.formats import tool_format
 from tests.engines.language.constraints.schemas import CORPUS
 from tests.engines.language.text.small_tokenizer import byte_level
 
@@ -286,10 +287,22 @@ def test_a_pattern_that_cannot_be_compiled_refuses_only_a_strict_schema(compiler
         compiler.compile(JsonSchema(schema, strict=True))
 
 
-@pytest.mark.parametrize("broken", [{"pattern": "a("}, {"type": "date"}, {"$ref": "#/$defs/nope"}])
-def test_what_nobody_could_read_is_refused_though_it_is_not_strict(compiler, broken):
-    schema = {"type": "object", "properties": {"p": broken}}
-    with pytest.raises(ServerError, match=r"properties\.p"):
-        compiler.compile(JsonSchema(schema, strict=False))
+BROKEN = [
+    {"pattern": "a("}, {"type": "date"}, {"type": 5}, {"type": []}, {"$ref": "#/$defs/nope"}, {"$ref": 5}, {"enum": []},
+    {"type": "string", "minLength": 3, "maxLength": 2}, "string", None,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=str)
+def test_what_nobody_could_read_is_left_out_of_a_schema_that_is_not_strict(compiler, tokenizer, broken):
+    schema = {"type": "object", "properties": {"p": broken, "n": {"type": "integer"}}}
+    grammar = compiler.compile(JsonSchema(schema, strict=False))
+    assert accepts(grammar, tokenizer, '{"n": 1}')
+    tool = compiler.enforceable(Tool("f", None, schema))
+    for name in ("qwen3_coder", "pythonic", "kimi_k3", "json_tools"):
+        source = tool_format(name).grammar(
+            (tool,), required=True, parallel=False, special=compiler.special_id
+        )
+        assert compiler.compile(None, source)
     with pytest.raises(ServerError, match="'f'"):
-        compiler.enforceable(Tool("f", None, schema))
+        compiler.enforceable(Tool("f", None, schema, strict=True))

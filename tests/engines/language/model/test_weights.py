@@ -136,6 +136,24 @@ def test_an_untied_head_that_is_missing_is_named(folder: Path) -> None:
     assert "the files lack lm_head.weight" in refusal(folder)
 
 
+def test_a_stored_head_that_is_not_the_embedding_counts_as_in_transformers(
+    folder: Path, tmp_path: Path
+) -> None:
+    def with_head(folder: Path, factor: float) -> None:
+        weights = mx.load(str(folder / "model.safetensors"))
+        head = weights["model.embed_tokens.weight"] * factor
+        mx.save_safetensors(str(folder / "model.safetensors"), {**weights, "lm_head.weight": head})
+
+    expected = load(folder)[0](TOKENS)
+    with_head(folder, 1.0)
+    assert mx.array_equal(load(folder)[0](TOKENS), expected)
+    with_head(folder, 2.0)
+    assert mx.allclose(load(folder)[0](TOKENS), 2 * expected, rtol=1e-5)
+    always_tied = tiny_model("gemma2", tmp_path / "gemma2")
+    with_head(always_tied, 2.0)
+    assert "lm_head.weight is not the embedding" in refusal(always_tied)
+
+
 @pytest.mark.parametrize(
     ("content", "what"),
     [

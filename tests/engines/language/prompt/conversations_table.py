@@ -25,6 +25,7 @@ NAMES = {
     "/messages": "Messages",
     "/responses": "Responses",
     "/api/chat": "Ollama",
+    "/v1beta/models/{model:path}:generateContent": "Gemini",
 }
 KEPT, REFUSED = "kept", "refused"
 Row = tuple[str, ...]
@@ -84,8 +85,14 @@ def rows() -> dict[str, Row]:
             row = tuple(outcome(template, path, name) for template in templates)
             apis.setdefault(row, []).append(api)
         for row, names in apis.items():
-            found[name if len(apis) == 1 else f"{name} ({', '.join(names)})"] = row
+            found[name if len(apis) == 1 else f"{name} ({some(names)})"] = row
     return found
+
+
+def some(names: list[str]) -> str:
+    """Some of the APIs, or all but the others."""
+    others = [name for name in NAMES.values() if name not in names]
+    return ", ".join(names) if len(names) < len(others) else f"not {', '.join(others)}"
 
 
 def table() -> str:

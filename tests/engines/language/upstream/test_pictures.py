@@ -9,9 +9,12 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
+from pippin.engines.language.upstream.mends import mend
 from pippin.engines.language.upstream.mlx_vlm.idefics2 import InTheirPlaces
 from pippin.engines.language.upstream.pictures import cubic, each_alone
 from pippin.engines.language.upstream.reading import load_model
+from tests.engines.language.vision.any_family import write
+from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 
 
@@ -54,9 +57,26 @@ def test_patches_of_idefics_2_have_the_positions_that_transformers_gives_them() 
     embeddings.position_embedding.weight = mx.arange(16, dtype=mx.float32)[:, None]
     embeddings.patch_embedding.weight = mx.zeros_like(embeddings.patch_embedding.weight)
     embeddings.patch_embedding.bias = mx.zeros(1)
-    whole, part = np.ones((4, 4), bool), np.zeros((4, 4), bool)
-    part[:2, :3] = True
-    found = embeddings(mx.zeros((2, 4, 4, 3)), mx.array(np.stack([whole, part])))
-    assert found[0, :, 0].tolist() == [*range(16)]
-    # Idefics2VisionEmbeddings: a part of two rows and three columns stands for the whole picture.
-    assert found[1, :, 0].tolist() == [0, 1, 2, 0, 8, 9, 10, 0] + 8 * [0]
+
+    def places(height: int, width: int) -> list[float]:
+        found: list[float] = embeddings(mx.zeros((1, height, width, 3)), mx.ones((1, height, width)))[
+            0, :, 0
+        ].tolist()
+        return found
+
+    assert places(4, 4) == [*range(16)]
+    # Idefics2VisionEmbeddings: two rows and three columns stand for the whole picture.
+    assert places(2, 3) == [0, 1, 2, 8, 9, 10]
+
+
+def test_a_picture_of_idefics_2_is_seen_as_alone_beside_a_larger_one(tmp_path: Path) -> None:
+    model = load_model(write("idefics2", FAMILIES["idefics2"], tmp_path / "idefics2"), lazy=True)
+    mend(model)
+    pixels = mx.random.normal((1, 2, 3, 32, 32))
+    mask = mx.ones((1, 2, 32, 32), mx.int32)
+    mask[:, 1, 24:] = mask[:, 1, :, 16:] = 0
+    tokens = model.config.perceiver_config.resampler_n_latents
+    ids = mx.full((1, 2 * tokens), model.config.image_token_index)
+    both = model.get_input_embeddings(ids, pixels, pixel_attention_mask=mask).inputs_embeds
+    alone = model.get_input_embeddings(ids[:, :tokens], pixels[:, 1:, :, :24, :16]).inputs_embeds
+    assert mx.allclose(both[:, tokens:], alone, atol=1e-5)

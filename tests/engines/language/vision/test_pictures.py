@@ -16,7 +16,8 @@ from pippin.core.conversation import Image, Inline
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Finished
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.vision.processing import left_out, resized
+from pippin.engines.language.vision.preprocessor import other_pixels, other_sizes
+from pippin.engines.language.vision.processing import resized
 from pippin.engines.language.vision.tiles import TileProcessor, best_canvas, canvases
 from pippin.engines.pictures import MOST_PIXELS, decode
 from tests.engines.language.vision.any_family import write
@@ -297,16 +298,16 @@ def test_whatever_a_processor_raises_refuses_its_picture_alone(
 
 
 PREPARES = SimpleNamespace(
-    size={"height": 448, "width": 448}, image_mean=(0.5, 0.5, 0.5), resample=3, min_pixels=64, do_resize=True
+    size={"height": 448, "width": 448}, image_mean=(0.5, 0.5, 0.5), min_pixels=64, do_resize=True
 )
 
 
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"size": 448, "image_mean": [0.5, 0.5, 0.5], "resample": 3, "do_resize": True}, []),
+        ({"size": 448, "image_mean": [0.5, 0.5, 0.5], "do_resize": True}, []),
         ({"size": {"shortest_edge": 336}}, ["size"]),
-        ({"image_mean": [0.48, 0.46, 0.41], "resample": 2, "min_pixels": 448}, ["resample", "image_mean"]),
+        ({"image_mean": [0.48, 0.46, 0.41], "min_pixels": 448}, ["image_mean"]),
         ({"do_resize": False}, ["do_resize"]),
         ({"rescale_factor": 0.00392156862745098, "do_rescale": True, "do_normalize": True}, []),
         ({"rescale_factor": 0.0078, "do_normalize": False}, ["do_normalize", "rescale_factor"]),
@@ -314,4 +315,4 @@ PREPARES = SimpleNamespace(
     ],
 )  # fmt: skip
 def test_what_a_processor_has_not_so_is_named(said: dict[str, Any], told: list[str]) -> None:
-    assert left_out(said, PREPARES) == told
+    assert other_pixels(said, PREPARES) + other_sizes(said, PREPARES) == told

@@ -9,7 +9,6 @@ from msgspec import Struct
 from pippin.api.dialects.messages.tools import ToolChange, member_name
 from pippin.api.dialects.shared.fields import convert, invalid, unsupported
 from pippin.api.dialects.shared.media import (
-    checked_text,
     document_of,
     placed,
     source_of_base64,
@@ -22,6 +21,7 @@ from pippin.core.conversation import (
     Document,
     FoundPage,
     Image,
+    Inline,
     Message,
     Part,
     Reasoning,
@@ -314,7 +314,8 @@ class MessagesReader:
         heading = [line for line in (document.title, document.context) if line]
         match source.type:
             case "text" if source.data is not None:
-                return [Text("\n".join([*heading, checked_text(source.data, f"{param}.source.data")]))]
+                given = Inline(source.data.encode(), "text/plain")
+                return [document_of(given, "", f"{param}.source.data", "\n".join(heading))]
             case "content" if source.content is not None:
                 parts: list[Text | Attachment] = [Text("\n".join(heading))] if heading else []
                 for number, block in enumerate(_blocks(source.content)):

@@ -8,7 +8,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pippin.api.dialects.shared.fields import invalid, unsupported
-from pippin.core.conversation import Attachment, Audio, Document, Image, Inline, MediaSource, Part, Text, Url
+from pippin.core.conversation import (
+    Attachment,
+    Audio,
+    Document,
+    Image,
+    Inline,
+    MediaSource,
+    Missing,
+    Part,
+    Text,
+    Url,
+)
 
 GivenDetail = Literal["auto", "low", "high", "original"]
 MAX_URL = 8192
@@ -59,7 +70,7 @@ def placed(part: Placed, field: str) -> Placed:
 
 
 def file_of(file: FileContent, param: str) -> Text | Document:
-    """A file of text, or a PDF. Raises `ServerError` for other files."""
+    """A file of text, or a document. Raises `ServerError`."""
     name = file.filename or ""
     if file.file_data is not None:
         param = f"{param}.file_data"
@@ -76,25 +87,23 @@ def file_of(file: FileContent, param: str) -> Text | Document:
 def document_of(source: MediaSource, name: str, param: str, heading: str = "") -> Text | Document:
     """A document that is to be fetched, a PDF, or the text of a file under its heading or else its name.
 
-    Raises `ServerError` for the bytes of any other file.
+    Any other file is missing: whether that refuses the request depends on its place in the conversation.
     """
     match source:
         case Inline(data, mime) if mime != PDF and not data[:1024].lstrip().startswith(b"%PDF-"):
             heading = heading or (f"{name}:" if name else "")
             try:
-                text = checked_text(data.decode(), param)
+                text = data.decode("utf-8-sig")
             except UnicodeDecodeError:
-                text = checked_text("\0", param)
+                text = "\0"
+            if NO_TEXT.search(text):
+                refusal = unsupported(
+                    param, "only PDF and UTF-8 text can be read; send the text of other files."
+                )
+                return Document(Missing(refusal.report), name)
             return Text(f"{heading}\n{text}" if heading else text)
         case _:
             return Document(source, name)
-
-
-def checked_text(text: str, param: str) -> str:
-    """The text of a document. Raises `ServerError` for bytes that only look like text."""
-    if NO_TEXT.search(text) or text[:1024].lstrip().startswith("%PDF-"):
-        raise unsupported(param, "only PDF and UTF-8 text can be read; send the text of other files.")
-    return text
 
 
 def sound_of(text: str, format: str | None, param: str) -> Audio:

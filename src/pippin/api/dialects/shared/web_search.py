@@ -44,7 +44,7 @@ class ChatSearch(Struct, kw_only=True):
 
     @property
     def wanted(self) -> WebSearch:
-        location = self.user_location and self.user_location.approximate
+        location = self.user_location.approximate if self.user_location else None
         return wish(None, None, location, self.search_context_size)
 
 

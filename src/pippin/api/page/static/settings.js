@@ -1,21 +1,16 @@
-/** The key of this tab, and the keys and the settings of the server for whoever may see and change them. */
+/** The key of this tab, and the settings of the server for whoever may see and change them. */
 
 import { announce, button, element, labelled, trying } from "./dom.js";
 import { askJson, currentKey, setKey } from "./server.js";
 
-const NO_KEYS = "The server asks for no key: whoever reaches it may use it. Keys are set with --api-key or --api-key-file.";
-
 /** Begin. What it gives reads the settings anew. */
 export function startSettings(place) {
   const rows = element("div");
-  const keys = element("div", { "aria-live": "polite" });
   const search = element("input", { type: "search", on: { input: () => filter(rows, search.value) } });
   const told = element("p", { class: "quiet" });
   place.append(
     element("h2", {}, "Settings"),
     keyForm(show),
-    element("h3", {}, "The server's keys"),
-    keys,
     element("h3", {}, "The server's settings"),
     element("p", { class: "quiet" }, "A change holds until the server ends. Paths and secrets are not shown."),
     labelled("Search", search),
@@ -26,7 +21,6 @@ export function startSettings(place) {
 
   function show() {
     told.textContent = "";
-    showKeys(keys);
     askJson("/v1/settings").then(
       ({ current }) => {
         rows.replaceChildren(...Object.entries(current).map(([name, value]) => row(name, value)));
@@ -35,45 +29,6 @@ export function startSettings(place) {
       (error) => (told.textContent = error.message),
     );
   }
-}
-
-/** Who may ask the server, and how much of each limit is left; never the text of a key. */
-async function showKeys(place) {
-  try {
-    const { data, note } = await askJson("/v1/keys");
-    place.replaceChildren(...(data.length ? [keyTable(data), element("p", { class: "quiet" }, note)] : [element("p", { class: "quiet" }, NO_KEYS)]));
-  } catch (error) {
-    place.replaceChildren(element("p", { class: "quiet" }, error.message));
-  }
-}
-
-function keyTable(keys) {
-  const headings = ["Name", "Role", "Opens", "Requests left", "Tokens left"];
-  const row = (key) =>
-    element(
-      "tr",
-      {},
-      element("th", { scope: "row" }, key.name),
-      ...[key.role === "admin" ? "administrator" : "user", opens(key), left(key.requests), left(key.tokens)].map((text) => element("td", {}, text)),
-    );
-  return element(
-    "div",
-    { class: "wide", tabindex: 0, role: "region", "aria-label": "Keys" },
-    element("table", { id: "keys" }, element("thead", {}, element("tr", {}, headings.map((each) => element("th", { scope: "col" }, each)))), element("tbody", {}, keys.map(row))),
-  );
-}
-
-function opens(key) {
-  const bounds = [
-    key.models && `models ${key.models.join(", ")}`,
-    key.kinds && `kinds ${key.kinds.join(", ")}`,
-    key.endpoints && `addresses ${key.endpoints.join(", ")}`,
-  ].filter(Boolean);
-  return `${bounds.join("; ") || "everything"}${key.mcp_tools ? ", and MCP tools" : ""}`;
-}
-
-function left(of) {
-  return of ? `${of.remaining.toLocaleString("en")} of ${of.limit.toLocaleString("en")} a minute` : "no limit";
 }
 
 /** The key that this tab shows; `changed` is called when it shows another. */

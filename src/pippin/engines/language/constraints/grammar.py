@@ -44,10 +44,6 @@ SPACING: Final[dict[JsonSpacing, dict[str, Any]]] = {
 }
 """llguidance's options for each spacing."""
 
-_MALFORMED = re.compile(r"regex parse error|Invalid type: |Pointer '")
-"""Errors of schemas that are none, whatever a compiler supports ..."""
-_UNSUPPORTED = re.compile("look-around|backreferences|unrecognized escape")
-"""... but for these, which other programs do support."""
 _UNIMPLEMENTED = re.compile(r'Unimplemented keys: \["([^"]+)"')
 _BAD_VALUE = (
     (re.compile(r"Unknown format: (.*)"), "format"),
@@ -182,18 +178,12 @@ class GrammarCompiler:
         return compiled
 
     def relaxed(self, schema: Any, *, lenient: bool = False) -> Any:
-        """The schema without what the compiler can't enforce: for schemas that are not strict. One that nobody could
-        read, such as one with half a regular expression, stays as it is, and is refused.
-
-        `lenient`: the compiler itself leaves out keywords that it does not know.
-        """
-        given = schema
+        """The schema without what the compiler can't enforce, for schemas that are not strict. `lenient`: the compiler
+        itself leaves out keywords that it does not know."""
         for _ in range(MOST_FAULTS):
             error = self._fault(schema, lenient=lenient)
             if not error:
                 return schema
-            if _MALFORMED.search(error) and not _UNSUPPORTED.search(error):
-                return given
             keyword, path, _ = self._place(error, schema, lenient=lenient)
             if keyword is not None and (keyword == "oneOf" or _UNIMPLEMENTED.search(error)):
                 schema = schema_walk.without_keyword(schema, keyword)
@@ -217,18 +207,23 @@ class GrammarCompiler:
     def _made_enforceable(self, tool: Tool) -> Tool:
         given = {"type": "object", **(tool.parameters or {})}
         schema = rewritten(given)
-        error = self._fault(schema, lenient=False)
+        # Of an object's grammar, an argument that can't be written is left out; many formats write each by itself.
+        error = self._fault(schema, lenient=False) or self._fault(_with_all(schema), lenient=False)
         if not error:
             return tool if schema is given else structs.replace(tool, parameters=schema)
-        if not tool.strict and (relaxed := self.relaxed(schema)) != schema:
-            return structs.replace(tool, parameters=relaxed)
+        if not tool.strict:
+            relaxed = self.relaxed(schema)
+            each = self.relaxed(_with_all(relaxed))
+            del each["required"]
+            needed = {"required": relaxed["required"]} if "required" in relaxed else {}
+            return structs.replace(tool, parameters={**each, **needed})
         keyword, path, error = self._place(error, schema, lenient=False)
         where = f" at '{path}'" if path else ""
         named = f" (keyword '{keyword}')" if keyword else ""
         raise ServerError(
             "invalid_request",
             f"The parameters of the tool '{tool.name}' can't be enforced{where}{named}: {_one_line(error)}. Change "
-            f"them{', or leave out `strict`: then what a grammar lacks is left out' if tool.strict else ''}.",
+            "them, or leave out `strict`: then what a grammar lacks is left out.",
             "tools",
         )
 
@@ -314,6 +309,12 @@ def source_of(wanted: OutputFormat, param: str, spacing: JsonSpacing = "any") ->
             return {"lark_grammar": "start: " + " | ".join(json.dumps(option) for option in options)}
         case Grammar(syntax, source):
             return {"lark_grammar": source if syntax == "lark" else _from_gbnf(source, param)}
+
+
+def _with_all(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an object with all properties that it may have."""
+    properties = schema.get("properties") or {}
+    return {**schema, "required": [name for name, inner in properties.items() if inner is not False]}
 
 
 def _start(tokens: LLTokenizer, source: str) -> LLMatcher:

@@ -5,9 +5,11 @@ ever. So the sandbox checks the cost of loops, calls and operations beforehand.
 """
 
 import datetime
+import faulthandler
 import functools
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -64,6 +66,36 @@ class Budget:
         return numbers
 
 
+class Watch:
+    """Ends this process if a rendering takes very long. A limit in Python is never looked at while one operation, such
+    as a comparison, holds the interpreter. Does nothing before `begin`."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._renderings = 0
+        self._lock = threading.Lock()
+
+    def begin(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._change(1)
+
+    def __exit__(self, *error: object) -> None:
+        self._change(-1)
+
+    def _change(self, more: int) -> None:
+        with self._lock:
+            self._renderings += more
+            if self._seconds and self._renderings:
+                faulthandler.dump_traceback_later(self._seconds, exit=True)
+            elif self._seconds:
+                faulthandler.cancel_dump_traceback_later()
+
+
+WATCH: Final = Watch()
+
+
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """Jinja's immutable sandbox with limits. A rendering needs a `Budget` as the variable `BUDGET`."""
 
@@ -75,6 +107,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.filters = {name: _limited(name, each) for name, each in self.filters.items()}
         self.filters[_counted.__name__] = _counted
         self.filters[_joined.__name__] = _joined
+        self.filters[_writable.__name__] = _writable
 
     def add_filter(self, name: str, function: Callable[..., Any]) -> None:
         self.filters[name] = _limited(name, function)
@@ -97,7 +130,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
                 raise TemplateTooCostly("it pads a text too far")
             case "+", str() | list() | tuple(), str() | list() | tuple():
                 _check_length(len(left) + len(right))
-        return super().call_binop(context, operator, left, right)
+        return _writable(super().call_binop(context, operator, left, right))
 
     def call(
         self, context: jinja2.runtime.Context, called: Callable[..., Any], /, *given: Any, **named: Any
@@ -122,7 +155,8 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _Counting(jinja2.visitor.NodeTransformer):
-    """Rewrites a template so that loops count their iterations and `~` checks the length of its result."""
+    """Rewrites a template so that loops count their iterations, `~` checks the length of its result, and lists their
+    size: a list that holds another one many times takes an exponential time to compare or to hash."""
 
     def __init__(self, environment: jinja2.Environment) -> None:
         self._environment = environment
@@ -136,6 +170,16 @@ class _Counting(jinja2.visitor.NodeTransformer):
         self.generic_visit(node)
         pieces = jinja2.nodes.List(node.nodes, lineno=node.lineno, environment=self._environment)
         return self._filtered(pieces, _joined.__name__)
+
+    def visit_List(self, node: jinja2.nodes.List | jinja2.nodes.Dict) -> jinja2.nodes.Node:
+        self.generic_visit(node)
+        return self._filtered(node, _writable.__name__)
+
+    visit_Dict = visit_List
+
+    def visit_Tuple(self, node: jinja2.nodes.Tuple) -> jinja2.nodes.Node:
+        self.generic_visit(node)
+        return node if node.ctx == "store" else self._filtered(node, _writable.__name__)
 
     def _filtered(self, node: Any, name: str) -> jinja2.nodes.Filter:
         return jinja2.nodes.Filter(
@@ -224,17 +268,21 @@ def _writable(value: Any) -> Any:
 
     A list that holds another one many times, which does the same, has a text of exponential length.
     """
-    if not isinstance(value, list | tuple | dict):
-        return value
-    left, waiting = MOST_ITEMS, [value]
-    while waiting:
-        held = waiting.pop()
-        left -= len(held)
-        if left < 0:
-            raise TemplateTooCostly("it writes out a list that is too long")
-        items = held.values() if isinstance(held, dict) else held
-        waiting += [item for item in items if isinstance(item, list | tuple | dict)]
+    if isinstance(value, list | tuple | dict):
+        _items_in(value, {})
     return value
+
+
+def _items_in(value: Any, known: dict[int, int]) -> int:
+    """How many items a list holds, with those of the lists in it each time that they occur; `known`: by identity."""
+    count = known.get(id(value))
+    if count is None:
+        items = value.values() if isinstance(value, dict) else value
+        inner = sum(_items_in(item, known) for item in items if isinstance(item, list | tuple | dict))
+        count = known[id(value)] = len(value) + inner
+        if count > MOST_ITEMS:
+            raise TemplateTooCostly("it writes out a list that is too long")
+    return count
 
 
 class ChatTemplate:
@@ -265,12 +313,13 @@ class ChatTemplate:
             BUDGET: budget,
         }
         try:
-            for piece in self._template.generate(values):
-                pieces.append(piece)
-                size += len(piece)
-                budget.check()
-                if size > MOST_CHARACTERS:
-                    raise TemplateTooCostly("its text grows too long")
+            with WATCH:
+                for piece in self._template.generate(values):
+                    pieces.append(piece)
+                    size += len(piece)
+                    budget.check()
+                    if size > MOST_CHARACTERS:
+                        raise TemplateTooCostly("its text grows too long")
         except TemplateTooCostly:
             raise
         except MemoryError:

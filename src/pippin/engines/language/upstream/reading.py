@@ -16,7 +16,7 @@ from pippin.engines.language.configuration import Config, rotary_tables, spelled
 from pippin.engines.language.upstream.newest import for_mlx_vlm, in_columns, in_its_family, renamed, taken
 from pippin.engines.language.upstream.quantised import Arrays
 from pippin.engines.language.upstream.rotary import complete
-from pippin.engines.language.upstream.stored import read_arrays
+from pippin.engines.language.upstream.stored import read_arrays, refuse_lost_head
 
 READERS = (("mlx_vlm.utils", "load_config"), ("mlx_vlm.speculative.drafters", "_read_drafter_config"))
 """mlx-vlm's functions that read a config.json, as its loaders call them. These take no configuration that was read."""
@@ -64,6 +64,7 @@ def _reading_stored(folder: Path) -> Iterator[None]:
     def load_weights(
         model: nn.Module, config: Config, weights: Arrays, *given: Any, **named: Any
     ) -> nn.Module:
+        refuse_lost_head(model, weights, config)
         loaded: nn.Module = own[2](model, config, renamed(model, weights), *given, **named)
         return loaded
 

@@ -1,6 +1,7 @@
 """The arrays of a checkpoint as mlx-lm and mlx-vlm take them: of the files that count, with what other tools packed in
 MLX's own form. The libraries read all files that a pattern finds, and the last one wins."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,12 @@ from pippin.engines.language.upstream.quantised import Arrays, left_to_libraries
 
 FP8 = "F8_E4M3"
 OTHER_SETTINGS = "hf_quant_config.json"  # ModelOpt's
+HEAD = re.compile(r"(?:^|\.)lm_head\.weight$")
+EMBEDDING = re.compile(
+    r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|embeddings?)\.weight$"
+)
+OF_MEDIA = re.compile(r"vision|visual|audio|image|patch|position")
+TIED = "tie_word_embeddings"
 TYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
 
 
@@ -37,7 +44,32 @@ def read_arrays(folder: Path, config: Config) -> Arrays:
             if chosen.owners[name] == path:
                 # MLX loads FP8 numbers as bytes.
                 found[name] = mx.from_fp8(array, dtype=wide) if decodes and types.get(name) == FP8 else array
-    return unquantised(found, config, wide)
+    found = unquantised(found, config, wide)
+    _untie(found, config)
+    return found
+
+
+def _untie(arrays: Arrays, config: Config) -> None:
+    """Have a head count that is stored and is not the embedding, whatever `config` says, as in transformers."""
+    head, embedding = (
+        next((arrays[name] for name in arrays if part.search(name) and not OF_MEDIA.search(name)), None)
+        for part in (HEAD, EMBEDDING)
+    )
+    parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
+    if head is None or embedding is None or any(part.get(TIED) is False for part in parts):
+        return
+    if not mx.array_equal(head, embedding):
+        for part in parts:
+            part[TIED] = False
+
+
+def refuse_lost_head(model: nn.Module, arrays: Arrays, config: Config) -> None:
+    """Raises `ValueError` for a stored head that counts and that the model's class has no place for."""
+    heads = any(name.rpartition(".")[2] == "lm_head" for name, _ in model.named_modules())
+    if config.get(TIED) is False and not heads and any(map(HEAD.search, arrays)):
+        raise ValueError(
+            "lm_head.weight is not the embedding, for which the class of this architecture takes it"
+        )
 
 
 def _types(path: Path) -> dict[str, str]:
@@ -66,6 +98,7 @@ def classes_in(folder: Path, aside: tuple[str, ...] = ()) -> Callable[[Config], 
 
         def made(given: Any) -> nn.Module:
             model = make(given)
+            refuse_lost_head(model, arrays, config)
             sanitize = getattr(model, "sanitize", lambda found: found)
 
             def once(_: Arrays) -> Any:

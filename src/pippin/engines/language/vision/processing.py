@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from PIL import Image as PillowImage
 from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Audio, Image, Inline, Video
 from pippin.core.errors import ServerError
-from pippin.core.published import object_in
 from pippin.engines import pictures, sound
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
@@ -43,6 +42,7 @@ from pippin.engines.language.vision.placeholders import (
     require_text_after,
     style_of,
 )
+from pippin.engines.language.vision.preprocessor import Preparation, in_older_files
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
 
@@ -98,57 +98,6 @@ FAILURES = (
 """What processors raise for sizes and shapes that they can't take."""
 
 
-PIXELS: dict[str, Any] = {
-    **dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True),
-    "do_center_crop": False,
-    "rescale_factor": 1 / 255,
-    "resample": PillowImage.Resampling.BICUBIC,
-    **dict.fromkeys(("image_mean", "image_std")),
-}
-"""Fields of preprocessor_config.json that decide the pixels of pictures, and what a processor does without a field of
-that name; None where that is not known."""
-
-SIZES = (
-    *("size", "crop_size", "max_image_size", "min_pixels", "max_pixels"),
-    *("patch_size", "temporal_patch_size", "merge_size"),
-)
-"""Fields that decide the size of pictures, which processors have under other names, too."""
-
-
-def left_out(said: Mapping[str, Any], own: Any) -> list[str]:
-    """The fields of a preprocessor_config.json that the processor of pictures does not have so."""
-    held = _numbers(list(vars(own).values()))
-    plain = [
-        name
-        for name, usual in PIXELS.items()
-        if said.get(name) is not None and _numbers(said[name]) != _numbers(getattr(own, name, usual))
-    ]
-    return plain + [name for name in SIZES if not _numbers(said.get(name)) <= held]
-
-
-def tell_left_out(folder: Path, processor: Any) -> None:
-    """Log what preprocessor_config.json says of pictures and the family's processor leaves out."""
-    own = getattr(processor, "image_processor", None)
-    if own is not None and (names := left_out(object_in(folder / "preprocessor_config.json"), own)):
-        told = "preprocessor_config.json sets %s, which %s leaves out: pictures are prepared without"
-        log.warning(told, ", ".join(names), type(own).__name__)
-
-
-def _numbers(value: Any) -> set[float]:
-    """The numbers of a size, a list or a number, whatever their names."""
-    match value:
-        case Mapping():
-            return _numbers(list(value.values()))
-        case list() | tuple():
-            return set[float]().union(*map(_numbers, value))
-        case int() | float():
-            return {round(float(value), 6)}
-        case _ if hasattr(value, "__dataclass_fields__"):  # transformers' sizes
-            return _numbers(vars(value))
-        case _:
-            return set()
-
-
 class _RecordingTokenizer:
     """A processor's tokenizer that records the last text it was given: the prompt with placeholders expanded."""
 
@@ -175,10 +124,17 @@ class MediaProcessor(TextOnly):
 
         config = read_config(folder)
         mlx_vlm.utils.get_model_and_args(config)
+        opening: Any = AutoProcessor
+        if config.get("model_type") == "pixtral":
+            from mlx_vlm.models.pixtral.processing_pixtral import PixtralProcessor
+
+            # AutoProcessor goes by the type in the folder, which transformers 5 writes as llava.
+            opening = PixtralProcessor
         # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
-        self._processor = AutoProcessor.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
+        with in_older_files(folder) as files:
+            self._processor = opening.from_pretrained(files, trust_remote_code=options.trust_remote_code)
         cut_into_tiles(self._processor, config)
-        tell_left_out(folder, self._processor)
+        self._preparation = Preparation.of(folder, self._processor)
         self._recording = _RecordingTokenizer(self._processor.tokenizer)
         self._processor.tokenizer = self._recording
         self._options = options
@@ -349,6 +305,7 @@ class MediaProcessor(TextOnly):
         }
 
     def _image_arguments(self, part: Image, data: bytes, param: str) -> dict[str, Any]:
+        self._preparation.require(param)
         least, most = pixel_limits(part, self._options.min_pixels, self._options.max_pixels, param)
         image = pictures.decode(data, param=param)
         if not self._takes_pixel_limits:
@@ -362,7 +319,7 @@ class MediaProcessor(TextOnly):
     def _run(self, modality: Modality, digest: bytes, placeholder: str, arguments: dict[str, Any]) -> Medium:
         """Run the processor on a text that is the placeholder alone."""
         assert self._tokenizer is not None
-        with self._lock:
+        with self._lock, self._preparation.applied():
             outputs = self._processor(text=[placeholder], **arguments)
             text = self._recording.text
         tokens = tuple(self._tokenizer.literals.encode(text))

@@ -36,6 +36,7 @@ from pippin.engines.language.vision.media import (
     modality_of,
 )
 from pippin.engines.language.vision.placeholders import require_text_after
+from pippin.engines.language.vision.preprocessor import Preparation, in_older_files
 from pippin.engines.language.vision.processing import (
     FAILURES,
     MOST_AUDIO_SECONDS,
@@ -46,7 +47,6 @@ from pippin.engines.language.vision.processing import (
     resized,
     sample_clip,
     sample_image,
-    tell_left_out,
 )
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
@@ -179,15 +179,14 @@ class PromptProcessor(TextOnly):
         self._options = options
         self._lock = threading.Lock()
         # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
-        self._processor = mlx_vlm.utils.load_processor(
-            folder, False, trust_remote_code=options.trust_remote_code
-        )
-        if hasattr(package, "ImageProcessor"):
-            self._processor.image_processor = mlx_vlm.utils.load_image_processor(
-                folder, trust_remote_code=options.trust_remote_code
-            )
+        trusted = options.trust_remote_code
+        with in_older_files(folder) as files:
+            self._processor = mlx_vlm.utils.load_processor(files, False, trust_remote_code=trusted)
+            if hasattr(package, "ImageProcessor"):
+                pixels = mlx_vlm.utils.load_image_processor(files, trust_remote_code=trusted)
+                self._processor.image_processor = pixels
         cut_into_tiles(self._processor, config)
-        tell_left_out(folder, self._processor)
+        self._preparation = Preparation.of(folder, self._processor)
         if hasattr(self._processor, "tokenizer"):
             encode = tokenizer.literals.encode
             self._processor.tokenizer = _ShieldedTokenizer(self._processor.tokenizer, encode)
@@ -306,6 +305,7 @@ class PromptProcessor(TextOnly):
         data = part.source.data
         match part:
             case Image():
+                self._preparation.require(where)
                 least, most = pixel_limits(part, self._options.min_pixels, self._options.max_pixels, where)
                 given["images"].append(resized(pictures.decode(data, param=where), part, least, most, where))
             case Video():
@@ -355,7 +355,7 @@ class PromptProcessor(TextOnly):
     def _run(self, text: str, given: dict[str, list[Any]]) -> WholePrompt:
         from mlx_vlm.utils import prepare_inputs
 
-        with self._lock:
+        with self._lock, self._preparation.applied():
             found = prepare_inputs(
                 self._processor,
                 prompts=text,

@@ -32,19 +32,20 @@ class TileProcessor:
         """`own`: the image processor that mlx-vlm has read from the model's folder."""
         self._own = own
         self._canvases = canvases(own.max_patches)
+        self.size, self.image_mean, self.image_std = own.size, own.image_mean, own.image_std
 
     def __call__(self, images: Sequence[PillowImage.Image], **_: Any) -> dict[str, Any]:
         """`pixel_values` float32 [tiles, 3, side, side] of all pictures, and the rows and columns of tiles of each."""
-        grids = [best_canvas((each.height, each.width), self._canvases, self._own.size) for each in images]
+        grids = [best_canvas((each.height, each.width), self._canvases, self.size) for each in images]
         tiles = [
             self._scaled(tile)
             for picture, grid in zip(images, grids, strict=True)
-            for tile in cut(picture.convert("RGB"), grid, self._own.size)
+            for tile in cut(picture.convert("RGB"), grid, self.size)
         ]
         return {"pixel_values": np.stack(tiles), "aspect_ratios": grids}
 
     def _scaled(self, tile: PillowImage.Image) -> npt.NDArray[np.float32]:
-        mean, spread = (np.asarray(each, np.float32) for each in (self._own.image_mean, self._own.image_std))
+        mean, spread = (np.asarray(each, np.float32) for each in (self.image_mean, self.image_std))
         pixels = np.asarray(tile).astype(np.float32) / np.float32(255)
         return ((pixels - mean) / spread).transpose(2, 0, 1)
 
