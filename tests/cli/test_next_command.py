@@ -23,10 +23,6 @@ config set
 config show --config none.yaml
 decide text
 decide text --question x --server {NOBODY}
-convert nothing
-convert small --bits 4 --mode mxfp4
-convert small.script.json
-convert broken
 doctor --nothing
 fit nothing
 fit small --context 0
