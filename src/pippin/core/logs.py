@@ -4,9 +4,11 @@ Libraries log the addresses that they call, which may contain secrets, and data 
 """
 
 import logging
-from asyncio import StreamReader
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader  # workers import this module and not asyncio
 
 OURS: Final = "pippin"
 
@@ -24,7 +26,7 @@ LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical"
 LONGEST: Final = 64 << 10  # bytes of a line
 
 
-async def lines(output: StreamReader) -> AsyncIterator[bytes]:
+async def lines(output: "StreamReader") -> AsyncIterator[bytes]:
     """The lines that another process prints, without line ends, until it closes its output."""
     while True:
         try:
