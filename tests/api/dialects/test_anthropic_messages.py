@@ -431,10 +431,6 @@ def test_what_claude_code_sends_is_accepted() -> None:
         ({"messages": [user({"text": "x"})]}, "messages[0].content[0].type"),
         ({"messages": [user({"type": "text"})]}, "messages[0].content[0].text"),
         (
-            {"messages": [user({"type": "document", "source": {"type": "base64", "data": "UEsDBAoA"}})]},
-            "messages[0].content[0].source.data",
-        ),
-        (
             {"messages": [user({"type": "image", "source": {"type": "file", "file_id": "f"}})]},
             "messages[0].content[0].source.file_id",
         ),

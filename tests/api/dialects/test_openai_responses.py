@@ -467,10 +467,6 @@ def test_media_options_reach_the_images() -> None:
             {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
             "input[0].content[0].file_id",
         ),
-        (
-            {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "UEsDBAoA"}]}]},
-            "input[0].content[0].file_data",
-        ),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"temperature": -5}, "temperature"),
