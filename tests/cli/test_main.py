@@ -155,7 +155,7 @@ def test_without_a_server_the_client_verbs_say_so(home: Path) -> None:
         done = pippin(home, *words, "--server", "127.0.0.1:9")
         assert done.returncode == 1
         assert (
-            done.stderr == "pippin: No server answers at http://127.0.0.1:9 (ConnectError). "
+            done.stderr == "pippin: No server answers at http://127.0.0.1:9 (ConnectionRefusedError). "
             "`pippin logs` shows what happened. Start one: pippin serve\n"
         )
     assert (

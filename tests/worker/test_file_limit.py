@@ -1,11 +1,9 @@
 """How many files a process may have open stays its own affair, whatever libraries ask for."""
 
-import resource
 import subprocess
 import sys
 from pathlib import Path
 
-from pippin.engines.file_limit import own_file_limit
 from tests.engines.tiny_models import tiny_model
 
 LIMITS = 700, 900
@@ -24,7 +22,9 @@ def ran(program: str) -> str:
 
 
 def test_mlx_lm_is_imported_where_few_files_are_allowed() -> None:
-    guarded = "from pippin.engines.file_limit import own_file_limit\nwith own_file_limit(): import mlx_lm\n"
+    guarded = (
+        "from pippin.engines.file_limit import keep_file_limit\nkeep_file_limit(); import mlx_lm.utils\n"
+    )
     assert ran(guarded) == str(LIMITS)
 
 
@@ -49,9 +49,11 @@ def test_a_worker_loads_where_few_files_are_allowed(tmp_path: Path) -> None:
     assert ran(WORKER.replace("PATH", repr(str(folder)))) == str(LIMITS)
 
 
-def test_other_limits_can_be_set_meanwhile() -> None:
-    before = resource.getrlimit(resource.RLIMIT_CORE)
-    with own_file_limit():
-        resource.setrlimit(resource.RLIMIT_CORE, (0, before[1]))
-        assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
-    resource.setrlimit(resource.RLIMIT_CORE, before)
+def test_other_limits_can_be_set_all_the_same() -> None:
+    program = (
+        "from pippin.engines.file_limit import keep_file_limit\n"
+        "keep_file_limit()\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+        "assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)\n"
+    )
+    assert ran(program) == str(LIMITS)

@@ -17,7 +17,17 @@ kind = import_kind(spec)
 kind.open_engine(spec, kind.open_preparer(spec), lambda *_: None)
 print(*sys.modules)
 """
-NEVER = {"transformers", "huggingface_hub", "mlx_vlm", "mlx_lm.convert", "torch", "PIL", "httpx", "requests"}
+NEVER = {
+    "asyncio",
+    "transformers",
+    "huggingface_hub",
+    "mlx_vlm",
+    "mlx_lm.convert",
+    "torch",
+    "PIL",
+    "httpx",
+    "requests",
+}
 
 
 def loaded(folder: Path, home: Path) -> set[str]:

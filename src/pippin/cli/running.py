@@ -8,14 +8,16 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import stat
 import sys
+import threading
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
@@ -26,11 +28,10 @@ from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorKind, ServerError
 
 if TYPE_CHECKING:
-    import httpx
-import signal
-import threading
+    from http.client import HTTPResponse
 
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:8000"
+IN_PATHS: Final = "/%?=&:@,+~"  # characters that are not escaped
 LOAD_SECONDS: Final = 3600.0  # loading may include a download
 KINDS: Final[dict[int, ErrorKind]] = {401: "authentication", 404: "model_not_found"}
 """What statuses of an answer mean."""
@@ -133,40 +134,37 @@ class Client:
     address: str
     key: str | None = None
 
-    @cached_property
-    def http(self) -> "httpx.Client":
-        """One for all requests: each would read the certificates of this machine."""
-        import httpx
-
-        return httpx.Client(
-            base_url=self.address,
-            headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
-            timeout=LOAD_SECONDS,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-            trust_env=False,
-        )
-
     def request(self, method: str, path: str, body: Any = None) -> Any:
         """The server's answer. Raises `ServerError` with the server's message if it refuses."""
-        with self.away():
-            response = self.http.request(method, path, json=body)
-        if response.is_error:
-            raise ServerError(KINDS.get(response.status_code, "internal"), refusal(response))
-        return response.json() if response.content else None
+        with self.answering(method, path, body) as response:
+            answer = response.read()
+        return json.loads(answer) if answer else None
 
     @contextlib.contextmanager
-    def away(self) -> Iterator[None]:
-        """Says in a sentence that no server answers."""
-        import httpx
+    def answering(self, method: str, path: str, body: Any = None) -> "Iterator[HTTPResponse]":
+        """The answer while it is read. Raises `ServerError` if the server refuses, or if none answers to the end."""
+        # With Python's own client: to import a larger one takes as long as all else that a command does.
+        from http.client import HTTPException
+        from urllib.error import HTTPError
+        from urllib.request import ProxyHandler, Request, build_opener
 
+        headers = {"content-type": "application/json"}
+        if self.key:
+            headers["authorization"] = f"Bearer {self.key}"
+        data = None if body is None else json.dumps(body).encode()
+        asked = Request(self.address + quote(path, safe=IN_PATHS), data, headers, method=method)
         try:
-            yield
-        except httpx.TransportError as error:
-            raise ServerError(
-                "not_found",
-                f"No server answers at {self.address} ({type(error).__name__}). `pippin logs` shows what happened. "
-                "Start one: pippin serve",
-            ) from None
+            with build_opener(ProxyHandler({})).open(asked, timeout=LOAD_SECONDS) as response:
+                yield response
+        except HTTPError as error:
+            raise ServerError(KINDS.get(error.code, "internal"), refusal(error.code, error.read())) from None
+        except (OSError, HTTPException) as error:
+            name = type(getattr(error, "reason", error)).__name__
+            message = (
+                f"No server answers at {self.address} ({name}). `pippin logs` shows what happened. "
+                "Start one: pippin serve"
+            )
+            raise ServerError("not_found", message) from None
 
 
 def ask(parsed: Namespace, method: str, path: str, body: Any = None) -> Any:
@@ -174,15 +172,15 @@ def ask(parsed: Namespace, method: str, path: str, body: Any = None) -> Any:
     return Client(address(parsed), parsed.api_key or environment.client_key()).request(method, path, body)
 
 
-def refusal(response: "httpx.Response") -> str:
+def refusal(status: int, answer: bytes) -> str:
     """The message in an error's body, in any dialect."""
     try:
-        body = response.json()
-    except json.JSONDecodeError:
+        body = json.loads(answer)
+    except ValueError:
         body = None
     error = body.get("error", body.get("detail")) if isinstance(body, dict) else None
     message = error.get("message") if isinstance(error, dict) else error
-    return str(message) if message else f"The server answered {response.status_code}."
+    return str(message) if message else f"The server answered {status}."
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ Libraries log the addresses that they call, which may contain secrets, and data 
 
 import itertools
 import logging
-from asyncio import StreamReader
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader  # workers import this module and not asyncio
 
 OURS: Final = "pippin"
 KEPT: Final = 500  # lines
@@ -44,7 +46,7 @@ LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical"
 LONGEST: Final = 64 << 10  # bytes of a line
 
 
-async def lines(output: StreamReader) -> AsyncIterator[bytes]:
+async def lines(output: "StreamReader") -> AsyncIterator[bytes]:
     """The lines that another process prints, without line ends, until it closes its output."""
     while True:
         try:

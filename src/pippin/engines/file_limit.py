@@ -6,8 +6,6 @@ process.
 """
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 try:
     import resource
@@ -15,11 +13,9 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 
-@contextmanager
-def own_file_limit() -> Iterator[None]:
-    """Within this context, libraries that set the limit of open files may be imported; the limit does not change."""
+def keep_file_limit() -> None:
+    """Let libraries set any limit of this process from now on but that of open files."""
     if resource is None:
-        yield
         return
     set_limit = resource.setrlimit
 
@@ -29,7 +25,3 @@ def own_file_limit() -> Iterator[None]:
             set_limit(which, limits)
 
     resource.setrlimit = set_others
-    try:
-        yield
-    finally:
-        resource.setrlimit = set_limit

@@ -32,7 +32,7 @@ from pippin.core.models import WorkerSpec
 from pippin.core.safetensors import digest_of
 from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.engines.cpu.blas import accelerate_blas
-from pippin.engines.file_limit import own_file_limit
+from pippin.engines.file_limit import keep_file_limit
 from pippin.worker.forbidden import forbid_foreign_code, forbid_network
 from pippin.worker.loop import (
     LinkLost,
@@ -176,9 +176,9 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         check_files(spec)
         if spec.rank is not None:
             choose_gpu(spec.rank)
-        with own_file_limit():
-            kind = import_kind(spec)
-            preparer: Preparer = kind.open_preparer(spec)
+        keep_file_limit()
+        kind = import_kind(spec)
+        preparer: Preparer = kind.open_preparer(spec)
         gc.freeze()  # modules and the tokenizer, which stay
         gc.enable()
         if spec.info.kind != "scripted":
@@ -191,8 +191,7 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         spec = msgspec.structs.replace(spec, memory_bytes=admission.memory_bytes)
         if spec.rank is not None:
             return run_rank(spec, kind, preparer, loop, link, started)
-        with own_file_limit():
-            engine: Engine = kind.open_engine(spec, preparer, _progress(link))
+        engine: Engine = kind.open_engine(spec, preparer, _progress(link))
         give_memory_back()
         footprint = max(resident_bytes(), engine.stats().active_bytes)
         link.send(Stage("weights", preparer.info, time.monotonic() - started, footprint))
@@ -223,7 +222,7 @@ def run_rank(
         group = meet(spec.rank, rank_lost)
     except NotMet as error:
         raise ServerError("load_failed", str(error), "ranks") from error
-    with rank_environment(spec.rank), own_file_limit():
+    with rank_environment(spec.rank):
         found = kind.open_rank(spec, preparer, _progress(link), group)
     link.send(Stage("weights", preparer.info, time.monotonic() - started, resident_bytes()))
     if spec.rank.rank == 0:

@@ -16,7 +16,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.core.verification import Verification, VerificationFailed
 from pippin.engines.cpu.blas import accelerate_blas
-from pippin.engines.file_limit import own_file_limit
+from pippin.engines.file_limit import keep_file_limit
 from pippin.worker.forbidden import forbid_foreign_code
 
 
@@ -37,8 +37,8 @@ def run() -> int:
         accelerate_blas(convert(spec.options, ModelOptions), spec.threads)
         from pippin.engines.verify.run import verify
 
-        with own_file_limit():
-            tell(verify(spec, asked, tell))
+        keep_file_limit()
+        tell(verify(spec, asked, tell))
     except ServerError as error:
         tell(VerificationFailed(error.report.message))
         return 1

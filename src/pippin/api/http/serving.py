@@ -222,5 +222,4 @@ def allow_many() -> None:
 def settle_down() -> None:
     """Tune garbage collection and thread switching, once everything is loaded."""
     gc.freeze()  # a full collection takes 40 ms less without the permanent objects
-    gc.set_threshold(50_000, 20, 50)  # many bodies and few cycles: rare collections are enough
     sys.setswitchinterval(SWITCH)

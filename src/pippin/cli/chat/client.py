@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pippin.cli.running import Client, refusal
+from pippin.cli.running import Client
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 
@@ -49,11 +49,8 @@ class ChatClient(Client):
     def answer(self, body: Json) -> Iterator[Part]:
         """Stream an answer; leaving the iterator cancels it. Raises `ServerError` if the server refuses."""
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        with self.away(), self.http.stream("POST", "/v1/chat/completions", json=body) as response:
-            if response.is_error:
-                response.read()
-                raise ServerError("internal", refusal(response))
-            yield from parts(response.iter_lines())
+        with self.answering("POST", "/v1/chat/completions", body) as response:
+            yield from parts(line.decode().rstrip("\r\n") for line in response)
 
 
 def parts(lines: Iterator[str]) -> Iterator[Part]:
