@@ -1,9 +1,18 @@
-"""A report on a verified model as text for a terminal."""
+"""A report on a verified model as text for a terminal, and as one page that can be sent to others."""
 
+import time
 from collections.abc import Iterator
-from typing import Any
+from html import escape
+from typing import Any, Final
 
+from pippin import __version__
 from pippin.core.verification import Finding, Report, Section
+
+STYLE: Final = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"
+    "table{border-collapse:collapse}th,td{text-align:left;padding:.1rem 1rem .1rem 0;font-weight:400}"
+    "td{font-weight:600}li{margin:.5rem 0}.fault b{color:#c0392b}.warning b{color:#b9770e}code{font-size:.9em}"
+)
 
 
 def as_text(report: Report) -> str:
@@ -35,3 +44,30 @@ def _advice(finding: Finding) -> str:
 
 def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def as_page(report: Report) -> str:
+    """The report as one HTML file that fetches nothing. Folders are left out."""
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.at))
+    parts = "".join(map(_part, report.sections))
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(report.model)}: {report.verdict}</title>'
+        f"<style>{STYLE}</style><h1>{escape(report.model)}</h1><p><b>{report.verdict}</b></p>"
+        f"<p>Pippin {__version__}, {escape(report.machine)}, {when}</p>{parts}</html>\n"
+    )
+
+
+def _part(section: Section) -> str:
+    if section.left_out:
+        return f"<h2>{section.name}</h2><p>Left out: {escape(section.left_out)}</p>"
+    rows = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(_shown(value))}</td></tr>"
+        for name, value in section.figures.items()
+    )
+    items = "".join(
+        f'<li class="{each.severity}"><b>{each.severity}</b> {escape(each.text)}<br>{escape(each.meaning)}'
+        + (f" <code>{escape(each.command)}</code>" if each.command else "")
+        + "</li>"
+        for each in section.findings
+    )
+    return f"<h2>{section.name}</h2><table>{rows}</table><ul>{items or '<li>Nothing was found.</li>'}</ul>"

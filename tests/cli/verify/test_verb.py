@@ -22,9 +22,14 @@ def test_a_sound_model_ends_with_0_and_a_fault_with_1(home: Path, capsys: pytest
     assert main(["verify", str(folder), *only]) == 0
     assert capsys.readouterr().out.endswith("sound: no fault found\n")
     edit(folder, "config.json", bos_token_id=65)
-    assert main(["verify", str(folder), "--only", "tokens", "--json"]) == 1
+    page = home / "page.html"
+    assert main(["verify", str(folder), "--only", "tokens", "--json", "--html", str(page)]) == 1
     [section] = json.loads(capsys.readouterr().out)["sections"]
     assert [each["code"] for each in section["findings"]] == ["bos-disagrees"]
+    written = page.read_text("utf-8")
+    assert "1 fault, 0 warnings" in written
+    assert "http" not in written
+    assert str(home) not in written
 
 
 def test_what_can_not_be_verified_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,3 +39,5 @@ def test_what_can_not_be_verified_is_refused(home: Path, capsys: pytest.CaptureF
     assert main(["verify", "absent"]) == 1
     assert main(["verify", "absent", "--only", "taste"]) == 2
     assert "invalid choice: 'taste'" in capsys.readouterr().err
+    assert main(["verify", "absent", "--lm-eval", "arc_easy"]) == 2
+    assert 'Install it: pip install "lm-eval[api]"' in capsys.readouterr().err
