@@ -53,7 +53,7 @@ def as_page(report: Report) -> str:
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(report.model)}: {report.verdict}</title>'
         f"<style>{STYLE}</style><h1>{escape(report.model)}</h1><p><b>{report.verdict}</b></p>"
-        f"<p>Pippin {__version__}, {escape(report.machine)}, {when}</p>{parts}</html>\n"
+        f"<p>Pippin {__version__}, {when}</p>{parts}</html>\n"
     )
 
 

@@ -20,7 +20,7 @@ from pippin.config.errors import ConfigError
 from pippin.config.verified import keep
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
-from pippin.core.verification import SECTIONS, Verification
+from pippin.core.verification import SECTIONS, Report, Verification
 
 
 def new_parser() -> Parser:
