@@ -21,7 +21,6 @@ COMPUTING = (
     "mamba_hidden_act",
     "mlp_hidden_act",
     "moe_router_logit_softcapping",
-    "norm_topk_prob",
     "qk_layernorm",
     "rope_interleave",
     "scale_attn_by_inverse_layer_idx",
@@ -166,5 +165,6 @@ SPECIAL: dict[str, Callable[[Config], str]] = {
     ),
     "gpt_bigcode": lambda config: "" if config.get("multi_query", True) else "multi_query",
     "llama4_text": _other_turns,
+    "qwen2_moe": lambda config: "norm_topk_prob" if config.get("norm_topk_prob") else "",
 }
 """By type, the name of a field that its class takes for granted, if it is another; else nothing."""
