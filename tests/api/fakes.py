@@ -132,7 +132,8 @@ class FakeCatalog:
         return []
 
     def suited(self, purpose: str) -> list[Suggestion]:
-        return [Suggestion(id=f"org/for-{purpose}", stored_bytes=1, needed_bytes=2, tools=True, why="small")]
+        told = {"stored_bytes": 1, "needed_bytes": 2, "tokens_per_second": 3.0}
+        return [Suggestion(id=f"org/for-{purpose}", tools=True, why="small", **told)]
 
 
 class FakeService:

@@ -87,10 +87,6 @@ def test_row_39_minus_one_is_no_limit(address: str, path: str) -> None:
         assert said(post(address, json.dumps({**BODY, name: -1}).encode(), path)) == "Hello"
 
 
-def test_row_39_minus_one_is_no_limit_of_a_message(address: str) -> None:
-    assert post(address, json.dumps({**BODY, "max_tokens": -1}).encode(), "/v1/messages").status_code == 200
-
-
 @pytest.mark.parametrize("path", ["/v1/completions", "/api/v0/completions"])
 def test_row_39_minus_one_is_no_limit_of_a_completion(address: str, path: str) -> None:
     reply = post(address, json.dumps({"model": MODEL, "prompt": "Hello", "max_tokens": -1}).encode(), path)

@@ -168,7 +168,7 @@ class Listing:
         purpose = next((each for each in PURPOSES if each == asked), None)
         if purpose is None:
             raise invalid("for", f"must be one of {', '.join(PURPOSES)}.")
-        found = self.api.service.catalog.suited(purpose)
+        found = await asyncio.to_thread(self.api.service.catalog.suited, purpose)
         return json_reply({"object": "list", "data": found, "memory_bytes": memory_budget(self.api.options)})
 
     async def search(self, request: Request) -> Response:

@@ -77,7 +77,7 @@ class MessagesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
         Meta(description="The conversation; a last message of the assistant is continued."),
     ]
     max_tokens: Annotated[
-        engine.MostTokens | None, Meta(description="Most new tokens; required; 0 fills the cache.")
+        engine.Tokens | None, Meta(description="Most new tokens; required; 0 fills the cache.")
     ] = None
     system: Annotated[str | list[dict[str, Any]] | None, Meta(description="Text, or text blocks.")] = None
     stop_sequences: Annotated[shared.StopTexts | None, Meta(description="Texts that end the answer.")] = None
@@ -174,7 +174,7 @@ class MessagesDialect(Dialect[MessageShape]):
             tool_choice=tool_choice_of(choice, named, toolbox.toolsets),
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
             stop=shared.stops_of(fields.stop_sequences, "stop_sequences"),
-            max_tokens=shared.limit_of(fields.max_tokens),
+            max_tokens=fields.max_tokens,
             cut_max_tokens=True,
             thinking=_thinking(fields),
             continue_final=_continues(fields, messages),
