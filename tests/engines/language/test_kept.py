@@ -4,12 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import mlx.nn as nn
 import msgspec
 import pytest
 from hypothesis import given
@@ -18,7 +14,6 @@ from hypothesis import strategies as st
 from pippin.engines.language import kept as room
 from pippin.engines.language.configuration import fields_of
 from pippin.engines.language.kept import files_of, kept
-from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.text.tokenizer import Tokenizer
 from tests.engines.language.architectures.any_architecture import architectures
 from tests.engines.language.text.small_tokenizer import ADDED, CHATML, SPECIAL, byte_level, sentencepiece
@@ -93,25 +88,6 @@ def test_a_folder_is_another_when_a_file_of_it_changes_and_not_with_its_weights(
     (tmp_path / "tokenizer.json").write_text("[]")
     os.utime(tmp_path / "tokenizer.json", ns=(1, 1))
     assert files_of(tmp_path) != before
-
-
-def test_a_trial_that_passed_is_run_again_for_another_model_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "Reference", lambda *_: SimpleNamespace(tolerance=0.02))
-    run: list[float] = []
-
-    def off_by(difference: float) -> Callable[[Any], float]:
-        return lambda _: run.append(difference) or difference
-
-    told = []
-    for words in (("one",), ("one",), ("another",), (), ()):
-        trials = probe.Trials(nn.Module(), 9, words)
-        assert trials.passes("batches", off_by(0.01))
-        told.append(str(trials))
-    assert run == [0.01] * 4
-    assert {*told} == {"0.0100 of 0.02 (batches)"}
-    for _ in range(2):
-        assert not probe.Trials(nn.Module(), 9, ("one",)).passes("taking tokens back", off_by(0.5))
-    assert run[4:] == [0.5] * 2 * probe.PROBE_TRIES
 
 
 TEXTS = st.lists(

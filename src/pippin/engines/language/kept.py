@@ -1,5 +1,4 @@
-"""What libraries say of a model and what trials of it found, kept on the disk: to import transformers and to try take
-longer than all else of a start."""
+"""What libraries say of a model, kept on the disk: to import transformers takes longer than all else of a start."""
 
 import contextlib
 import hashlib

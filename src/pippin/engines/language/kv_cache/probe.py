@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,12 +10,10 @@ from functools import partial
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from msgspec import Struct
 
 from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
-from pippin.engines.language.kept import kept
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.agreement import (
     FAILURES,
@@ -67,12 +65,8 @@ class Batching:
         return self.shape is not None and self.layout.joins
 
 
-def choose_batching(model: nn.Module, options: ModelOptions, known_by: Sequence[str] = ()) -> Batching:
-    """Raises `ServerError("load_failed")` if the model does not run, or cannot run as the options ask.
-
-    `known_by` are words that tell the model, the way it runs and the machine from all others: with them, trials that
-    pass are kept for later loads.
-    """
+def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
+    """Raises `ServerError("load_failed")` if the model does not run, or cannot run as the options ask."""
     started = time.monotonic()
     quantizes = cache_bits(options) != (None, None)
     vocabulary, layout, is_wide = _run_once(model)
@@ -81,7 +75,7 @@ def choose_batching(model: nn.Module, options: ModelOptions, known_by: Sequence[
         raise ServerError("load_failed", message, "dtype")
     slack = options.cache_block_tokens + options.num_draft_tokens
     with in_float32(model):
-        trials = Trials(model, vocabulary, known_by)
+        trials = Trials(model, vocabulary)
         in_slots = _find_batches(trials, layout, may_be_in_slots=not quantizes)
         if in_slots is None:
             if quantizes:
@@ -164,43 +158,21 @@ class Reference:
         return self._steps(model, kept)
 
 
-class Passed(Struct, frozen=True):
-    """A trial that passed: the difference, and the most that it could be, as shares of the largest logit."""
-
-    difference: float
-    tolerance: float
-
-
-class Differs(Exception):
-    """A trial did not pass."""
-
-
 class Trials:
     """Whether sequences of a batch give what they give alone. What does not is tried with a second reference before it
     is given up: in a mixture, rounding may choose other experts. `str` tells how near those were that passed."""
 
-    def __init__(self, model: nn.Module, vocabulary: int, known_by: Sequence[str] = ()) -> None:
+    def __init__(self, model: nn.Module, vocabulary: int) -> None:
         self.model = model
-        self._known_by = known_by
         self._vocabulary = vocabulary
         self._references: list[Reference] = []
-        self._passed: dict[str, Passed] = {}
+        self._noted: dict[str, tuple[float, float]] = {}
 
     def __str__(self) -> str:
-        told = self._passed.items()
-        return ", ".join(f"{each.difference:.4f} of {each.tolerance} ({what})" for what, each in told)
+        return ", ".join(f"{found:.4f} of {most} ({what})" for what, (found, most) in self._noted.items())
 
     def passes(self, what: str, check: Callable[[Reference], float]) -> bool:
         """Whether a check's difference, as a share of the largest logit, is within the tolerance of a reference."""
-        attempt = partial(self._try, what, check)
-        try:
-            self._passed[what] = kept(Passed, attempt, what, *self._known_by) if self._known_by else attempt()
-        except Differs:
-            return False
-        return True
-
-    def _try(self, what: str, check: Callable[[Reference], float]) -> Passed:
-        """Raises `Differs`."""
         for attempt in range(PROBE_TRIES):
             if attempt == len(self._references):
                 self._references.append(Reference(self.model, self._vocabulary, attempt))
@@ -210,11 +182,12 @@ class Trials:
             except FAILURES as error:
                 require_sound_device(error)
                 log.info("%s: %s: %s", what, type(error).__name__, error)
-                raise Differs from error
+                return False
             if found < reference.tolerance:
-                return Passed(found, reference.tolerance)
+                self._noted[what] = found, reference.tolerance
+                return True
             log.info("%s: a logit is off by %.4f of the largest", what, found)
-        raise Differs
+        return False
 
     def rewinds(self, shape: BatchShape) -> bool:
         """Whether two sequences of a batch, of which each has forgotten some tokens of a step, go on as alone."""

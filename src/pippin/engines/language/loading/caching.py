@@ -4,8 +4,6 @@ import logging
 from functools import partial
 from pathlib import Path
 
-import mlx.core as mx
-
 from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.device import DevicePlan, kernels_read_cache
@@ -24,7 +22,7 @@ log = logging.getLogger(__name__)
 
 def find_batching(asked: Asked, adapters: Adapters) -> Batching:
     """How sequences of the model run together. Raises `ServerError("load_failed")`."""
-    batching = choose_batching(asked.model, asked.options, _known_by(asked))
+    batching = choose_batching(asked.model, asked.options)
     if adapters.names and batching.shape is None:
         message = (
             "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
@@ -72,15 +70,6 @@ def _print_of(asked: Asked, folder: Path) -> str:
     if options.context_length is not None:  # positions may be turned by it
         details += f" {options.context_length} tokens"
     return fingerprint(folder, details, *_adapter_prints(options))
-
-
-def _known_by(asked: Asked) -> tuple[str, ...]:
-    """What tells the model as it runs on this machine; nothing for one that has no folder."""
-    if asked.folder is None:
-        return ()
-    on_kernels = getattr(asked.model, "instruction_set", type(asked.model).__name__)
-    way = f"{on_kernels} {asked.plan.activations} {asked.plan.dequantize}"
-    return _print_of(asked, asked.folder), way, str(mx.device_info())
 
 
 def _adapter_prints(options: ModelOptions) -> list[str]:
