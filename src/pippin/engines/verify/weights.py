@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pippin.core.safetensors import StoredArray
 from pippin.core.verification import Finding
 from pippin.engines.language.upstream.stored import HEAD
-from pippin.engines.verify.files import LAYER
+from pippin.engines.verify.files import LAYER, arguments_of
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.folder import Folder
 
@@ -53,7 +53,8 @@ def check(folder: Folder, progress: Progress = lambda done, total: None) -> Iter
     yield from _layers_alike({name: look for name, look in matrices.items() if not look.blank})
     head = next((looks[name] for name in looks if HEAD.search(name)), None)
     embedding = looks.get(folder.embedding or "")
-    tied = folder.field("tie_word_embeddings") is True
+    # Other architectures have one way alone, or go by what the files hold.
+    tied = folder.field("tie_word_embeddings") is True and "tie_word_embeddings" in arguments_of(folder)
     if tied and head is not None and embedding is not None and head.digest != embedding.digest:
         yield finding("head-ignored")
 
