@@ -42,6 +42,7 @@ def test_usual_draws_are_compiled_where_a_gpu_compiles(
         events = drive(tiny_model("llama", tmp_path / "llama"), "language", CHAT)
     finally:
         mx.set_memory_limit(limit)
+        mx.enable_compile()
     assert isinstance(events[-1], Finished)
     assert drawn == ([] if facts is None else [mx.float32])
 
