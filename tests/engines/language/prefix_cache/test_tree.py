@@ -6,7 +6,7 @@ from typing import Literal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pippin.config.compat.conversions import max_bytes
+from pippin.config.compat.conversions import size
 from pippin.config.options.model import ModelOptions
 from pippin.engines.device import DevicePlan, share_memory
 from pippin.engines.language.prefix_cache.tree import PIECE, PINNED_SHARE, Node, PrefixTree, ancestors
@@ -151,4 +151,4 @@ def test_each_option_sets_the_budget() -> None:
     )
     assert share_memory(plan, ModelOptions(cache_memory_mb=7), 0).prefixes == 7 * 2**20
     assert share_memory(plan, ModelOptions(cache_memory_percent=0.3), 0).prefixes == 3 * 10**8
-    assert max_bytes("cache_memory_mb", "7340032").options == {"cache_memory_mb": 7}
+    assert size("cache_memory_mb", "7340032").options == {"cache_memory_mb": 7}
