@@ -95,7 +95,6 @@ def test_prompt_lookup_gives_the_models_own_answer(folders: dict[str, Path], arc
     assert bench.engine.stats().draft_tokens > 0
 
 
-@pytest.mark.long  # red: fewer proposals are made since draws are queued before chunks of prompts
 @pytest.mark.parametrize("architecture", ["gpt_oss", "gemma3_text"])
 def test_windows_and_sinks_take_tokens_back_past_their_ends(architecture: str, tmp_path: Path) -> None:
     """Each third proposal is wrong, while the ring of a window of 20 or 24 tokens goes around several times."""
@@ -108,7 +107,7 @@ def test_windows_and_sinks_take_tokens_back_past_their_ends(architecture: str, t
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
     bench = Bench(folder, options(prompt_lookup=True))
     speculation_of(bench.engine).proposer = Knowing(bench.model)
-    prompts = {f"r{place}": (PHRASE * (1 + place) + PHRASE[: 3 * place], 60 + place) for place in range(4)}
+    prompts = {f"r{place}": (PHRASE * (1 + place) + PHRASE[: 3 * place], 72 + place) for place in range(4)}
     answers, ends = run_all(bench, prompts)
     for name, (prompt, _) in prompts.items():
         bench.judge(prompt, answers[name, 0])
@@ -160,7 +159,6 @@ def test_seeded_sampling_is_the_same_with_and_without(folders: dict[str, Path]) 
     assert found[0] == found[1]
 
 
-@pytest.mark.long  # red: fewer proposals are made since draws are queued before chunks of prompts
 def test_what_is_drawn_with_proposals_has_the_models_distribution(
     folders: dict[str, Path],
 ) -> None:

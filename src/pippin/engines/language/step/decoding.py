@@ -140,6 +140,7 @@ class SpeculativeDecoding(Decoding):
         self.speculation = speculation
         # Whether the next step looks for proposals. It is decided with the draw, before the pass of that step is built.
         self._looks = False
+        self._checked = False  # proposals, in the last step
         lifecycle.on_leave.append(self._forget)
 
     def fit(self) -> bool:
@@ -149,15 +150,17 @@ class SpeculativeDecoding(Decoding):
 
     def _turn(self) -> Turn:
         sequences = len(self.batch.running)
+        checked, self._checked = self._checked, False
         if not sequences or not self._may_propose():
             return Turn(sequences, passes=sequences > 0)
         turn = Turn(sequences, time.monotonic(), timed=True, looked=self._looks, passes=True)
-        # Prompts that are computed join first: whoever waits for a first token is served before others get several.
-        if not self._looks or self.scheduler.done():
+        # Prompts that are computed join before proposals are checked again: whoever waits for a first token is served
+        # before others get several once more. Where prompts end in every step, proposals are checked in every other.
+        if not self._looks or (checked and self.scheduler.done()):
             return turn
         judged = self._check()
-        checked = bool(judged.proposals)
-        return replace(turn, judged=judged, checked=checked, passes=not checked)
+        self._checked = bool(judged.proposals)
+        return replace(turn, judged=judged, checked=self._checked, passes=not self._checked)
 
     def begin(self) -> Turn:
         # All tokens are known here, so that one of them may have begun what a grammar forces.
