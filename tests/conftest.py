@@ -5,6 +5,7 @@ import gc
 import hashlib
 import logging
 import os
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,10 @@ if TYPE_CHECKING:  # most tests have no use for them, and they take a second to 
 accelerate_blas(
     ModelOptions(), threads=1
 )  # before any test imports mlx; two threads on a shared machine are slower
+
+# What Pippin keeps between two starts is this run's alone, not the user's.
+KEPT = tempfile.TemporaryDirectory(prefix="pippin-home-", ignore_cleanup_errors=True)
+os.environ["PIPPIN_HOME"] = KEPT.name
 
 # Of tests that say nothing else. No example has a deadline: a machine that is shared may be late.
 settings.register_profile("quick", deadline=None, max_examples=25)
