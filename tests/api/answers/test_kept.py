@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pippin.core.errors import ErrorReport
 from pippin.core.events import Finished, PartEnded
 from tests.api.fakes import MODEL, FakeService, application, client_of
 
@@ -98,5 +99,27 @@ def test_what_can_not_be_kept_is_refused_by_name(fields: dict[str, Any], query: 
             reply = await client.get(EVENTS + query)
         assert reply.status_code == 400
         assert said in reply.json()["error"]["message"]
+
+    play(scene)
+
+
+def test_a_refusal_has_its_own_status() -> None:
+    async def scene(client: httpx.AsyncClient, service: FakeService) -> None:
+        service.refusal = ErrorReport(kind="rate_limited", message="Too many wait.")
+        plain, kept = [
+            await client.post("/v1/chat/completions", json=CHAT, headers=each) for each in ({}, KEEP)
+        ]
+        assert (kept.status_code, kept.json()) == (plain.status_code, plain.json())
+        assert plain.status_code == 429
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("value", "status"), [("false", 404), ("True", 200), ("yes", 400)])
+def test_the_header_is_true_or_false(value: str, status: int) -> None:
+    async def scene(client: httpx.AsyncClient, service: FakeService) -> None:
+        asked = await client.post("/v1/chat/completions", json=CHAT, headers=KEEP | {"x-keep-answer": value})
+        reply = asked if status == 400 else await client.get(EVENTS)
+        assert reply.status_code == status
 
     play(scene)

@@ -137,19 +137,25 @@ class Handler:
         """
         exchange = exchange_of(request.scope)
         operation = await self.prepare(request, exchange, dialect, history=history, body=body)
-        if KEEP in request.headers:
-            return self._keep(exchange, operation)
+        if (keep := request.headers.get(KEEP, "false").lower()) != "false":
+            if keep != "true":
+                raise ServerError("invalid_request", f"The header {KEEP} is `true` or `false`.", KEEP)
+            return await self._keep(exchange, operation)
         return await self.answers.reply(request, exchange, operation)
 
-    def _keep(self, exchange: Exchange, operation: Operation) -> Response:
+    async def _keep(self, exchange: Exchange, operation: Operation) -> Response:
         """The stream of an answer that goes on without its client. Raises `ServerError` for one that is no stream of
-        server-sent events."""
+        server-sent events, and for a failure before it begins."""
         if not operation.stream or operation.media != EVENTS:
             raise ServerError(
                 "invalid_request", f"The header {KEEP} needs an answer of server-sent events.", KEEP
             )
-        kept = KeptAnswer(Answer(operation, exchange, NobodyWaits(), self.answers))
+        answer = Answer(operation, exchange, NobodyWaits(), self.answers)
+        kept = KeptAnswer(answer)
         self.kept.keep(exchange.owner, exchange.id, kept)
+        await kept.begun(within=self.answers.silence)
+        if answer.failure is not None and not answer.accepted:
+            raise ServerError.of(answer.failure)
         return self.follow(kept, -1)
 
     def follow(self, kept: KeptAnswer, after: int) -> Response:

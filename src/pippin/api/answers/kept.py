@@ -1,6 +1,7 @@
 """Answers that go on without their client, who can take up their events again."""
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from typing import Final, TypeVar
@@ -33,6 +34,13 @@ class KeptAnswer:
     def size(self) -> int:
         """Bytes of the events so far."""
         return sum(map(len, self._events))
+
+    async def begun(self, within: float) -> None:
+        """Wait for the first event, for at most so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while not self._events and not self.finished:
+                    await self._changed.wait()
 
     async def follow(self, after: int, silence: float) -> AsyncIterator[bytes]:
         """The events after a number, as they come, to the end, and a comment after `silence` seconds without one."""
