@@ -139,8 +139,8 @@ def groups_while_running(bench: Bench, count: int) -> set[type]:
     found: set[type] = set()
     forward = engine.batch.forward
 
-    def noting() -> None:
-        forward()
+    def noting(**how: bool) -> None:
+        forward(**how)
         if len(engine.batch.running) == count:
             found.update(type(row.slot.group) for row in engine.batch.running)
 

@@ -21,9 +21,10 @@ SCRIPT = {
         {"when": {"user": "refuse"}, "error": {"kind": "invalid_request", "message": "No."}},
     ]
 }
+STRICT = {"name": "x", "strict": True, "schema": {"pattern": f"{MARKER}("}}
 WRONG: tuple[dict[str, Any], ...] = (
     {},
-    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"pattern": f"{MARKER}("}}}},
+    {"response_format": {"type": "json_schema", "json_schema": STRICT}},
     {"guided_json": {"type": MARKER}},
     {"guided_grammar": f"{MARKER} ::= {{{{"},
     {"guided_regex": f"{MARKER}("},
