@@ -15,7 +15,7 @@ from pippin.engines.language import open_engine, open_preparer
 from pippin.engines.language.job import Branch, LanguageJob
 from pippin.engines.language.loading.engine import LanguageEngine
 from pippin.engines.language.prompt.preparer import LanguagePreparer
-from pippin.engines.language.step.branches import pieces_of
+from pippin.engines.language.step.branches import distributed, pieces_of
 from tests.engines.driving import no_progress, run
 from tests.engines.tiny_models import tiny_model
 
@@ -109,12 +109,32 @@ def test_a_question_that_does_not_fit_the_window_is_refused(tmp_path: Path) -> N
 
 def test_a_path_of_several_labels_is_computed_once() -> None:
     branch = Branch((1, 2), ((5,), (6, 7, 8), (6, 7, 9), (6, 4), (3, 3)))
-    pieces = pieces_of(0, branch, rewinds=True)
-    assert [(piece.after, piece.tokens) for piece in pieces] == [(0, (1, 2, 3)), (2, (6, 7))]
+    pieces = pieces_of(0, branch)
+    assert [piece.tokens for piece in pieces] == [(1, 2, 3), (1, 2, 6, 7)]
     scores = sorted((score.label, score.token) for piece in pieces for score in piece.scores)
     assert scores == [(0, 5), (1, 6), (1, 7), (1, 8), (2, 6), (2, 7), (2, 9), (3, 4), (3, 6), (4, 3), (4, 3)]
-    whole = pieces_of(0, branch, rewinds=False)
-    assert [(piece.after, piece.tokens) for piece in whole] == [(0, (1, 2, 3)), (0, (1, 2, 6, 7))]
+    [row] = distributed(pieces, 1, cuts=True)
+    assert [(piece.known, piece.scores[0].place) for piece in row] == [(0, 1), (2, 2)]
+    [row] = distributed(pieces, 1, cuts=False)
+    assert [piece.known for piece in row] == [0, 0]
+
+
+def test_what_questions_begin_with_is_computed_once_in_a_row() -> None:
+    asked = [(1, 2, 3, 4), (8, 9), (1, 2, 3, 5), (8, 7), (1, 2, 3, 4)]
+    pieces = [
+        piece for number, tokens in enumerate(asked) for piece in pieces_of(number, Branch(tokens, ((5,),)))
+    ]
+    [row] = distributed(pieces, 1, cuts=True)
+    assert [(piece.tokens, piece.known) for piece in row] == [
+        ((1, 2, 3, 4), 0),
+        ((1, 2, 3, 4), 3),
+        ((1, 2, 3, 5), 3),
+        ((8, 7), 0),
+        ((8, 9), 1),
+    ]
+    rows = distributed(pieces, 3, cuts=True)
+    assert sorted(piece.tokens for row in rows for piece in row) == sorted(asked)
+    assert all(not row or row[0].known == 0 for row in rows)
 
 
 def test_running_streams_go_on_while_labels_are_scored(tmp_path: Path) -> None:

@@ -2,18 +2,19 @@
 
 A branch is a question and the answers to it, its labels. A label's tokens are scored by the logits before each of them,
 so a path of tokens needs computing only as far as other tokens follow it: labels of one token need the question alone.
-Branches are computed in rows, several in a pass. A row begins as a copy of the prompt's cache and is taken back to the
-prompt's end for each branch, so there are few copies for many branches.
+Branches are computed in rows, several in a pass. A row begins as a copy of the prompt's cache and is taken back for
+each branch to what this shares with the last one, so there are few copies for many branches; alike ones share a row.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pippin.engines.language.job import Branch, LanguageJob
 from pippin.engines.language.kv_cache.layout import CacheLayout
 from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.prefix_cache.tree import shared_length
 
 MOST_ROWS = 8
 BRANCHES_OF_A_ROW = 4
@@ -35,15 +36,15 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Piece:
-    """Tokens that are computed after the prompt, or after so many tokens of the same branch that the row has."""
+    """Tokens of a branch, with their places after the prompt."""
 
-    after: int
     tokens: tuple[int, ...]
     scores: tuple[Score, ...]  # in the order of their places
+    known: int = 0  # tokens that the row has of the piece before
 
 
-def pieces_of(number: int, branch: Branch, *, rewinds: bool) -> list[Piece]:
-    """What is to be computed of a branch. `rewinds`: a row can return to the end of the question."""
+def pieces_of(number: int, branch: Branch) -> list[Piece]:
+    """What is to be computed of a branch."""
     contexts = sorted({label[:-1] for label in branch.labels})
     following: list[tuple[int, ...] | None] = [*contexts[1:], None]
     # A context that another begins with is computed along with that.
@@ -56,17 +57,35 @@ def pieces_of(number: int, branch: Branch, *, rewinds: bool) -> list[Piece]:
     for index, path in enumerate(paths):
         for end in range(len(path) + 1):
             owners.setdefault(path[:end], index)
-    asked = len(branch.tokens)
-    skipped = [asked if rewinds and index else 0 for index in range(len(paths))]
     found: list[list[Score]] = [[] for _ in paths]
     for name, label in enumerate(branch.labels):
         for end, token in enumerate(label):
-            owner = owners[label[:end]]
-            found[owner].append(Score(asked + end - 1 - skipped[owner], number, name, token))
+            place = len(branch.tokens) + end - 1
+            found[owners[label[:end]]].append(Score(place, number, name, token))
     return [
-        Piece(skip, (branch.tokens + path)[skip:], tuple(sorted(scores)))
-        for skip, path, scores in zip(skipped, paths, found, strict=True)
+        Piece(branch.tokens + path, tuple(sorted(scores))) for path, scores in zip(paths, found, strict=True)
     ]
+
+
+def distributed(pieces: Sequence[Piece], rows: int, *, cuts: bool) -> list[list[Piece]]:
+    """The pieces in the order of their tokens, in rows of about as many tokens to compute. `cuts`: a row can return to
+    any token, so that what two pieces begin with is computed once."""
+    ordered = sorted(pieces, key=lambda each: each.tokens)
+    if cuts:
+        pairs = zip(ordered, [Piece((), ()), *ordered], strict=False)
+        # What is scored must be computed.
+        known = [
+            min(shared_length(each.tokens, before.tokens), each.scores[0].place) for each, before in pairs
+        ]
+        ordered = [replace(each, known=count) for each, count in zip(ordered, known, strict=True)]
+    found: list[list[Piece]] = [[] for _ in range(rows)]
+    total = sum(len(each.tokens) - each.known for each in ordered)
+    done = 0
+    for each in ordered:
+        row = found[min(done * rows // total, rows - 1)]
+        done += len(each.tokens) - each.known
+        row.append(each if row else replace(each, known=0))
+    return found
 
 
 def rows_of(job: LanguageJob, layout: CacheLayout) -> int:
@@ -78,10 +97,13 @@ def rows_of(job: LanguageJob, layout: CacheLayout) -> int:
 
 @dataclass(eq=False)
 class Row:
+    queue: deque[Piece]
     cache: PromptCache | None = None  # None until its first piece
-    queue: deque[Piece] = field(default_factory=deque)
-    done: int = 0  # tokens of the first piece that are computed
-    left: int = 0  # tokens that are not
+    done: int = 0  # tokens of the first piece that it has
+    left: int = field(init=False)  # tokens to compute
+
+    def __post_init__(self) -> None:
+        self.left = sum(len(piece.tokens) - piece.known for piece in self.queue)
 
 
 class Chunk(NamedTuple):
@@ -99,12 +121,10 @@ class Scoring:
         """`cache` holds the whole prompt, and becomes the first row."""
         self._prompt, self._layout, self._mark = len(job.prompt), layout, layout.mark(cache)
         self._capacity = self._prompt + max(branch.longest for branch in job.branches)
-        self._rows = [Row(cache), *(Row() for _ in range(rows - 1))]
-        for number, branch in enumerate(job.branches):
-            row = min(self._rows, key=lambda each: each.left)
-            pieces = pieces_of(number, branch, rewinds=layout.joins)
-            row.queue += pieces
-            row.left += sum(len(piece.tokens) for piece in pieces)
+        pieces = [piece for number, each in enumerate(job.branches) for piece in pieces_of(number, each)]
+        queues = filter(None, distributed(pieces, rows, cuts=layout.joins))
+        self._rows = [Row(deque(queue)) for queue in queues]
+        self._rows[0].cache = cache
         self._sums = [[0.0] * len(branch.labels) for branch in job.branches]
 
     @property
@@ -134,8 +154,8 @@ class Scoring:
 
     def _chunk(self, row: Row, cache: PromptCache, most: int) -> Chunk:
         piece, done = row.queue[0], row.done
-        if not done:
-            self._layout.rewind(cache, self._mark, self._prompt + piece.after)
+        if done == piece.known:
+            self._layout.rewind(cache, self._mark, self._prompt + done)
         end = min(done + most, len(piece.tokens))
         places = sorted({score.place for score in piece.scores if score.place >= done})
         if len(places) > SCORED_AT_ONCE:
@@ -143,7 +163,7 @@ class Scoring:
         row.done, row.left = end, row.left - (end - done)
         if end == len(piece.tokens):
             row.queue.popleft()
-            row.done = 0
+            row.done = row.queue[0].known if row.queue else 0
         scores = [
             score._replace(place=score.place - done) for score in piece.scores if done <= score.place < end
         ]
