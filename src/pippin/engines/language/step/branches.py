@@ -6,9 +6,11 @@ Branches are computed in rows, several in a pass. A row begins as a copy of the 
 each branch to what this shares with the last one, so there are few copies for many branches; alike ones share a row.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import NamedTuple
 
 from pippin.engines.language.job import Branch, LanguageJob
@@ -36,56 +38,52 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Piece:
-    """Tokens of a branch, with their places after the prompt."""
+    """Tokens to compute after the prompt: a question, and those of its labels that others follow."""
 
-    tokens: tuple[int, ...]
+    question: tuple[int, ...]
+    path: tuple[int, ...]
     scores: tuple[Score, ...]  # in the order of their places
-    known: int = 0  # tokens that the row has of the piece before
+    known: int  # tokens that the row has of the piece before
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return self.question + self.path
+
+    @property
+    def left(self) -> int:
+        return len(self.question) + len(self.path) - self.known
 
 
-def pieces_of(number: int, branch: Branch) -> list[Piece]:
-    """What is to be computed of a branch."""
-    contexts = sorted({label[:-1] for label in branch.labels})
-    following: list[tuple[int, ...] | None] = [*contexts[1:], None]
-    # A context that another begins with is computed along with that.
-    paths = [
-        each
-        for each, other in zip(contexts, following, strict=True)
-        if other is None or other[: len(each)] != each
-    ]
-    owners: dict[tuple[int, ...], int] = {}
-    for index, path in enumerate(paths):
-        for end in range(len(path) + 1):
-            owners.setdefault(path[:end], index)
-    found: list[list[Score]] = [[] for _ in paths]
-    for name, label in enumerate(branch.labels):
-        for end, token in enumerate(label):
-            place = len(branch.tokens) + end - 1
-            found[owners[label[:end]]].append(Score(place, number, name, token))
-    return [
-        Piece(branch.tokens + path, tuple(sorted(scores))) for path, scores in zip(paths, found, strict=True)
-    ]
+def pieces_of(branches: Sequence[Branch], *, cuts: bool) -> list[Piece]:
+    """What is to be computed of all branches, in the order of the tokens. `cuts`: a row can return to any token, so
+    that what two pieces begin with is computed once."""
+    questions: dict[tuple[int, ...], dict[tuple[int, ...], list[Score]]] = {}
+    for number, branch in enumerate(branches):
+        paths = questions.setdefault(branch.tokens, {})
+        for name, label in enumerate(branch.labels):
+            for end, token in enumerate(label):
+                score = Score(len(branch.tokens) + end - 1, number, name, token)
+                paths.setdefault(label[:end], []).append(score)
+    pieces: list[Piece] = []
+    for question in sorted(questions):
+        known = shared_length(question, pieces[-1].tokens) if pieces else 0
+        paths, found = questions[question], list[Score]()
+        ordered = sorted(paths)
+        for path, following in zip_longest(ordered, ordered[1:]):
+            found += paths[path]
+            # A path that another begins with is computed along with that.
+            if following is None or following[: len(path)] != path:
+                # What is scored must be computed.
+                pieces.append(Piece(question, path, tuple(found), min(known, found[0].place) if cuts else 0))
+                known, found = len(question) + shared_length(path, following or ()), []
+    return pieces
 
 
-def distributed(pieces: Sequence[Piece], rows: int, *, cuts: bool) -> list[list[Piece]]:
-    """The pieces in the order of their tokens, in rows of about as many tokens to compute. `cuts`: a row can return to
-    any token, so that what two pieces begin with is computed once."""
-    ordered = sorted(pieces, key=lambda each: each.tokens)
-    if cuts:
-        pairs = zip(ordered, [Piece((), ()), *ordered], strict=False)
-        # What is scored must be computed.
-        known = [
-            min(shared_length(each.tokens, before.tokens), each.scores[0].place) for each, before in pairs
-        ]
-        ordered = [replace(each, known=count) for each, count in zip(ordered, known, strict=True)]
-    found: list[list[Piece]] = [[] for _ in range(rows)]
-    total = sum(len(each.tokens) - each.known for each in ordered)
-    done = 0
-    for each in ordered:
-        row = found[min(done * rows // total, rows - 1)]
-        done += len(each.tokens) - each.known
-        row.append(each if row else replace(each, known=0))
-    return found
+def dealt(pieces: Sequence[Piece], rows: int) -> list[deque[Piece]]:
+    """The pieces in at most so many rows, about as many in each, so that there are few passes."""
+    size = math.ceil(len(pieces) / rows)
+    cut = (pieces[start : start + size] for start in range(0, len(pieces), size))
+    return [deque([replace(first, known=0), *others]) for first, *others in cut]
 
 
 def rows_of(job: LanguageJob, layout: CacheLayout) -> int:
@@ -98,12 +96,9 @@ def rows_of(job: LanguageJob, layout: CacheLayout) -> int:
 @dataclass(eq=False)
 class Row:
     queue: deque[Piece]
+    left: int  # tokens to compute
     cache: PromptCache | None = None  # None until its first piece
     done: int = 0  # tokens of the first piece that it has
-    left: int = field(init=False)  # tokens to compute
-
-    def __post_init__(self) -> None:
-        self.left = sum(len(piece.tokens) - piece.known for piece in self.queue)
 
 
 class Chunk(NamedTuple):
@@ -121,9 +116,8 @@ class Scoring:
         """`cache` holds the whole prompt, and becomes the first row."""
         self._prompt, self._layout, self._mark = len(job.prompt), layout, layout.mark(cache)
         self._capacity = self._prompt + max(branch.longest for branch in job.branches)
-        pieces = [piece for number, each in enumerate(job.branches) for piece in pieces_of(number, each)]
-        queues = filter(None, distributed(pieces, rows, cuts=layout.joins))
-        self._rows = [Row(deque(queue)) for queue in queues]
+        queues = dealt(pieces_of(job.branches, cuts=layout.joins), rows)
+        self._rows = [Row(queue, sum(each.left for each in queue)) for queue in queues]
         self._rows[0].cache = cache
         self._sums = [[0.0] * len(branch.labels) for branch in job.branches]
 
@@ -154,20 +148,21 @@ class Scoring:
 
     def _chunk(self, row: Row, cache: PromptCache, most: int) -> Chunk:
         piece, done = row.queue[0], row.done
+        tokens = piece.tokens
         if done == piece.known:
             self._layout.rewind(cache, self._mark, self._prompt + done)
-        end = min(done + most, len(piece.tokens))
+        end = min(done + most, len(tokens))
         places = sorted({score.place for score in piece.scores if score.place >= done})
         if len(places) > SCORED_AT_ONCE:
             end = min(end, places[SCORED_AT_ONCE])
         row.done, row.left = end, row.left - (end - done)
-        if end == len(piece.tokens):
+        if end == len(tokens):
             row.queue.popleft()
             row.done = row.queue[0].known if row.queue else 0
         scores = [
             score._replace(place=score.place - done) for score in piece.scores if done <= score.place < end
         ]
-        return Chunk(cache, piece.tokens[done:end], scores)
+        return Chunk(cache, tokens[done:end], scores)
 
     def add(self, scores: Sequence[Score], logprobs: Sequence[float]) -> None:
         for score, logprob in zip(scores, logprobs, strict=True):
