@@ -86,10 +86,8 @@ def dealt(pieces: Sequence[Piece], rows: int) -> list[deque[Piece]]:
     return [deque([replace(first, known=0), *others]) for first, *others in cut]
 
 
-def rows_of(job: LanguageJob, layout: CacheLayout) -> int:
-    """In how many rows the branches are computed at best."""
-    if not layout.joins:
-        return 1
+def rows_of(job: LanguageJob) -> int:
+    """In how many rows the branches are computed at best, by a model that computes several prompts in a pass."""
     return max(1, min(MOST_ROWS, len(job.branches) // BRANCHES_OF_A_ROW, TOKENS_OF_ROWS // len(job.prompt)))
 
 
