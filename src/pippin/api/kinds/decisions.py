@@ -273,9 +273,7 @@ def about_state(fields: DecisionRequest, files: Mapping[str, bytes]) -> Wanted:
 def about_input(fields: OpenAIDecisionRequest) -> Wanted:
     """The same in OpenAI's form."""
     pictures: dict[str, Part] = {}
-    found = [
-        _listed(asked, f"questions[{number}]", pictures) for number, asked in enumerate(fields.questions)
-    ]
+    found = [_listed(each, f"questions[{at}]", pictures) for at, each in enumerate(fields.questions)]
     reader = ItemsReader(NoHistory().item, complete=True)
     reader.read(items_of(fields.input))
     if reader.skipped or reader.tools:
