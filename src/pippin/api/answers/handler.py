@@ -170,7 +170,8 @@ class Handler:
         if not admitted:
             self._limits.admit(exchange)
         prepared = await self.prepare_task(exchange, task, model=model, operation=operation)
-        return await self._events(request, prepared)
+        [events] = await self._events(request, prepared)
+        return events
 
     async def result(
         self,
@@ -187,16 +188,18 @@ class Handler:
         assert isinstance(found, kind)
         return found
 
-    async def events(self, request: Request, wanted: GenerationRequest, *, operation: str) -> list[Event]:
-        """All events of a generation that was counted when its body was read. Raises `ServerError`."""
+    async def events(
+        self, request: Request, wanted: Sequence[GenerationRequest], *, operation: str
+    ) -> list[list[Event]]:
+        """All events of each generation of a body that was counted when it was read. Raises `ServerError`."""
         exchange = exchange_of(request.scope)
-        prepared = await self._operation(operation, (wanted,), request.headers, exchange, stream=False)
+        prepared = await self._operation(operation, wanted, request.headers, exchange, stream=False)
         return await self._events(request, prepared)
 
-    async def _events(self, request: Request, operation: Operation) -> list[Event]:
+    async def _events(self, request: Request, operation: Operation) -> list[list[Event]]:
         answer = Answer(operation, exchange_of(request.scope), Presence(request.receive), self.answers)
         try:
-            return await answer.events()
+            return await answer.gathered()
         finally:
             await answer.close()
 
