@@ -165,6 +165,7 @@ SPECIAL: dict[str, Callable[[Config], str]] = {
     ),
     "gpt_bigcode": lambda config: "" if config.get("multi_query", True) else "multi_query",
     "llama4_text": _other_turns,
+    "nemotron_h": lambda config: "" if config.get("time_step_min") in (None, 0.001) else "time_step_min",
     "qwen2_moe": lambda config: "norm_topk_prob" if config.get("norm_topk_prob") else "",
 }
 """By type, the name of a field that its class takes for granted, if it is another; else nothing."""
