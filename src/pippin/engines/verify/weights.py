@@ -47,7 +47,7 @@ def check(folder: Folder, progress: Progress = lambda done, total: None) -> Iter
         progress(done, total)
     matrices = {name: look for name, look in looks.items() if len(folder.tensors[name][1].shape) > 1}
     broken = [name for name, look in looks.items() if not look.finite]
-    # Norms of some models are trained from zero: those of other layers are not zero.
+    # Norms of some models are trained from zero; not where those of other layers are not.
     kept = {_kind(name) for name, look in looks.items() if not look.zero}
     blank = [
         name
@@ -84,8 +84,8 @@ def look_at(folder: Folder, name: str) -> Look:
             first = numbers[:1] if first is None else first
             finite = finite and not (exponent and bool(((numbers & exponent) == exponent).any()))
             blank = blank and bool((numbers == first).all())
-    blank = blank and _size(array) > 8
-    return Look(digest.digest(), finite, blank, blank and first is not None and not first.any())
+    zero = blank and first is not None and not first.any()
+    return Look(digest.digest(), finite, blank and _size(array) > 8, zero)
 
 
 def partly_changed(folder: Folder, other: Folder) -> Iterator[Finding]:
