@@ -82,8 +82,9 @@ class _Opened:
         read(self)
         self._drop(BESIDE)
         usual = next(iter(self.packed.values()), NONE)
-        others = {path: own for path, own in self.packed.items() if own != usual}
-        config["quantization_config"] = {**usual, **others}
+        config["quantization_config"] = usual | {
+            path: own for path, own in self.packed.items() if own != usual
+        }
         if not self.packed:
             return self.arrays
         config["quantization"] = config["quantization_config"]
