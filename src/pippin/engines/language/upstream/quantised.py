@@ -82,9 +82,8 @@ class _Opened:
         read(self)
         self._drop(BESIDE)
         usual = next(iter(self.packed.values()), NONE)
-        config["quantization_config"] = usual | {
-            path: own for path, own in self.packed.items() if own != usual
-        }
+        others = {path: own for path, own in self.packed.items() if own != usual}
+        config["quantization_config"] = {**usual, **others}
         if not self.packed:
             return self.arrays
         config["quantization"] = config["quantization_config"]

@@ -25,13 +25,11 @@ PIXELS: dict[str, Any] = {
 is not known."""
 
 FILTERS = {
-    **dict.fromkeys(("Gemma4ImageProcessor", "Glm46VImageProcessor", "KimiK25ImageProcessor"), 3),
-    **dict.fromkeys(("Phi3VImageProcessor", "Qwen3VLImageProcessor"), 3),
-    # Published files say 1, which no implementation uses.
-    "HunYuanVLImageProcessor": 1,
+    **dict.fromkeys(("Gemma4", "Glm46V", "KimiK25", "Phi3V", "Qwen3VL"), 3),
+    "HunYuanVL": 1,  # as published files say, and no implementation does
     "TileProcessor": 2,
 }
-"""Pillow's numbers of the filters that processors have in their code, whatever `resample` says."""
+"""Pillow's numbers of the filters that `...ImageProcessor` have in their code, whatever `resample` says."""
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
@@ -77,7 +75,8 @@ def other_pixels(said: Mapping[str, Any], own: Any) -> list[str]:
     """The fields of `PIXELS` that the processor of pictures does not have so."""
     asked = {name: said[name] for name in PIXELS if said.get(name) is not None}
     held = {name: inspect.getattr_static(own, name, PIXELS[name]) for name in asked}
-    coded = [FILTERS[kind.__name__] for kind in type(own).__mro__ if kind.__name__ in FILTERS]
+    kinds = [kind.__name__.removesuffix("ImageProcessor") for kind in type(own).__mro__]
+    coded = [FILTERS[kind] for kind in kinds if kind in FILTERS]
     held["resample"] = coded[0] if coded else held.get("resample")
     if held["resample"] is None:  # a filter that is not known
         asked.pop("resample", None)
