@@ -70,8 +70,15 @@ class UnknownFields:
             if (operation, name) in self._named or len(self._named) >= REMEMBERED:
                 continue
             self._named.add((operation, name))
-            hint = "" if "." in name else nearest(name, known)
+            hint = meant(name, known)
             log.warning("Ignored the unknown field %r of %s; it is named here once.%s", name, operation, hint)
+
+
+def meant(path: str, known: Collection[str]) -> str:
+    """` Did you mean ...?` with the field at the same place whose name is near; empty if there is none."""
+    place, _, name = path.rpartition(".")
+    beside = (each.rpartition(".") for each in known)
+    return nearest(name, [other for where, _, other in beside if where == place])
 
 
 MOST_TOLD: Final = 4  # unknown fields that one answer names
@@ -86,8 +93,8 @@ NOT_KEPT: Final = (
     1024
 )  # a client sends the same unknown fields with each request, and to compare names takes long
 def mistyped(unknown: tuple[str, ...], known: frozenset[str]) -> tuple[str, ...]:
-    """A sentence for each unknown field at the top of a body whose name is nearly that of a known one."""
-    near = {name: nearest(name, known) for name in unknown[:MOST_TOLD] if name.isidentifier()}
+    """A sentence for each unknown field whose name is nearly that of a known one at its place."""
+    near = {name: meant(name, known) for name in unknown[:MOST_TOLD]}
     return tuple(f"There is no field `{name}`; it was ignored.{hint}" for name, hint in near.items() if hint)
 
 

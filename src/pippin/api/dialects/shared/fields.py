@@ -11,6 +11,7 @@ from msgspec import Meta, inspect
 
 from pippin.api.dialects.shared.body_types import (
     allowed_values,
+    objects_of,
     settings_of,
     type_of,
     unknown_keys,
@@ -72,8 +73,8 @@ class Contract(Generic[Body]):
 
     @property
     def names(self) -> frozenset[str]:
-        """The fields of `body`, as spelled on the wire."""
-        return names_of(self.body)
+        """The fields of `body` and of the objects in it, as spelled on the wire: `tools[].function.name`."""
+        return paths_of(self.body)
 
     def decode(self, data: bytes) -> tuple[Body, tuple[str, ...]]:
         """Returns the body, and the names of fields that this contract does not know."""
@@ -147,6 +148,15 @@ class Contract(Generic[Body]):
 def names_of(body: type[msgspec.Struct]) -> frozenset[str]:
     """The names of a struct's fields on the wire, cached because msgspec takes a millisecond to list them."""
     return frozenset(item.encode_name for item in msgspec.structs.fields(body))
+
+
+@functools.cache
+def paths_of(body: type[msgspec.Struct]) -> frozenset[str]:
+    """The paths of a body's fields, those of the objects in it too."""
+    inside = (found for name, place in settings_of(body).items() for found in objects_of(place, name))
+    return names_of(body) | {
+        f"{path}.{item.encode_name}" for path, struct in inside for item in struct.fields
+    }
 
 
 def accepted_beside(body: type[msgspec.Struct], accepted: Mapping[str, str]) -> Mapping[str, str]:
