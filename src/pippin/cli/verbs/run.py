@@ -162,10 +162,10 @@ def _session(parsed: Namespace, reached: "Reached", wishes: "Wishes") -> "Sessio
 
 def _converse(session: "Session") -> int:
     from pippin.cli.chat.entry import heed_interrupts, line_reader
-    from pippin.cli.terminal import say
+    from pippin.cli.terminal import remark
 
     heed_interrupts()
 
-    say(f"{session.conversation.model}: ask away. /help shows what else can be typed, ctrl-D leaves.")
+    remark(f"{session.conversation.model}: ask away. /help shows what else can be typed, ctrl-D leaves.")
     session.talk(line_reader(environment.home() / "history"))
     return 0
