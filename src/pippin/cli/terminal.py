@@ -32,11 +32,8 @@ def say(text: str, stream: TextIO | None = None) -> None:
 def remark(text: str, stream: TextIO | None = None) -> None:
     """`say` sentences, wrapped between words where a terminal shows them."""
     stream = stream or sys.stdout
-    lines = [text]
-    if stream.isatty():
-        width = shutil.get_terminal_size().columns
-        lines = [textwrap.fill(line, width, break_long_words=False) for line in text.split("\n")]
-    say("\n".join(lines), stream)
+    width = shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
+    say("\n".join(textwrap.fill(line, width, break_long_words=False) for line in text.split("\n")), stream)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

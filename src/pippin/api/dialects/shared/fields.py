@@ -71,11 +71,6 @@ class Contract(Generic[Body]):
         frozenset()
     )  # fields of `body` that are required although the struct gives them a default
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The fields of `body` and of the objects in it, as spelled on the wire: `tools[].function.name`."""
-        return paths_of(self.body)
-
     def decode(self, data: bytes) -> tuple[Body, tuple[str, ...]]:
         """Returns the body, and the names of fields that this contract does not know."""
         given = decode_json(data, dict[str, msgspec.Raw])
@@ -152,7 +147,7 @@ def names_of(body: type[msgspec.Struct]) -> frozenset[str]:
 
 @functools.cache
 def paths_of(body: type[msgspec.Struct]) -> frozenset[str]:
-    """The paths of a body's fields, those of the objects in it too."""
+    """The paths on the wire of a body's fields and of those of the objects in it: `tools[].function.name`."""
     inside = (found for name, place in settings_of(body).items() for found in objects_of(place, name))
     return names_of(body) | {
         f"{path}.{item.encode_name}" for path, struct in inside for item in struct.fields
