@@ -198,8 +198,7 @@ class Catalog:
         """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
         if self._options.offline:
             raise ServerError(
-                "permission",
-                "--offline or HF_HUB_OFFLINE forbids to ask the hub. `pippin list` shows what is here.",
+                "permission", "--offline or HF_HUB_OFFLINE forbids it. `pippin list` shows what is here."
             )
         return await asyncio.to_thread(search_hub, words, limit=limit, mlx_only=mlx_only)
 

@@ -44,7 +44,6 @@ def search_hub(words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
         ) from None
     except (httpx.HTTPError, msgspec.DecodeError):
         raise ServerError(
-            "load_failed",
-            "The hub cannot be reached. `pippin list` shows what is here.",
+            "load_failed", "The hub cannot be reached. `pippin list` shows what is here."
         ) from None
     return [HubModel(id=each.id, downloads=each.downloads or 0, task=each.pipeline_tag) for each in lines]

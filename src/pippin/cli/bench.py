@@ -98,8 +98,6 @@ def ask(client: ChatClient, model: str, tokens: int, prompt: str) -> Reply:
                 reply.arrivals.append(time.perf_counter())
             case Ended():
                 reply.ended = part
-            case _:
-                pass
     return reply
 
 

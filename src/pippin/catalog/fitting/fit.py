@@ -130,8 +130,7 @@ def _hub_in_words(repository: str) -> Iterator[None]:
         if not isinstance(error, OSError) and not type(error).__module__.startswith("http"):
             raise
         raise ServerError(
-            "load_failed",
-            "The hub cannot be reached. `pippin list` shows what is here.",
+            "load_failed", "The hub cannot be reached. `pippin list` shows what is here."
         ) from None
 
 

@@ -206,8 +206,6 @@ class Session:
                             answer += text
                         case Ended():
                             self._last = part
-                        case _:
-                            pass
                     display.show(part)
             except KeyboardInterrupt:
                 if self.wishes.plain:
