@@ -26,7 +26,7 @@ OF_THE_CLIENT: Final = {
 
 
 def known(contract: Contract[Any]) -> set[str]:
-    return set(contract.names) | set(contract.accepted) | set(contract.refused)
+    return set(names_of(contract.body)) | set(contract.accepted) | set(contract.refused)
 
 
 def of(struct: type[msgspec.Struct]) -> Collection[str]:
