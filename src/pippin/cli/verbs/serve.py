@@ -23,6 +23,7 @@ from pippin.config.load import load
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import GivenFlag, Settings, Sources
 from pippin.core.errors import ServerError
+from pippin.core.logs import without_secrets
 
 if TYPE_CHECKING:
     from pippin.catalog import Catalog
@@ -69,6 +70,10 @@ def _serve(settings: Settings, given: Sequence[GivenFlag], listeners: Sequence[s
         log.warning(
             "Everyone on this machine can read the API key on the command line (`ps`): set PIPPIN_API_KEYS, or keep it "
             "in a file that only you can read, --api-key-file."
+        )
+    if any(flag.text and without_secrets(flag.text) != flag.text for flag in given):
+        log.warning(
+            "Everyone on this machine can read what an address on the command line holds (`ps`): set PIPPIN_WEB_SEARCH."
         )
     end_with_owner()
     return _run(settings, open_catalog(settings), listeners)
