@@ -66,17 +66,17 @@ def _serve(settings: Settings, given: Sequence[GivenFlag], listeners: Sequence[s
         raise ConfigError(f"{settings.server.log_file}: cannot be written ({error.strerror}).") from None
     for note in settings.notes:
         log.log(logging.WARNING if note.severity == "warning" else logging.INFO, "%s", note.text)
-    if any(flag.text in settings.server.api_keys for flag in given):
+    if any(_is_secret(flag.text or "", settings.server.api_keys) for flag in given):
         log.warning(
-            "Everyone on this machine can read the API key on the command line (`ps`): set PIPPIN_API_KEYS, or keep it "
-            "in a file that only you can read, --api-key-file."
-        )
-    if any(flag.text and without_secrets(flag.text) != flag.text for flag in given):
-        log.warning(
-            "Everyone on this machine can read what an address on the command line holds (`ps`): set PIPPIN_WEB_SEARCH."
+            "Everyone on this machine can read the API key, or an address with one, on the command line (`ps`): set "
+            "variables such as PIPPIN_API_KEYS, or keep keys in a file that only you can read, --api-key-file."
         )
     end_with_owner()
     return _run(settings, open_catalog(settings), listeners)
+
+
+def _is_secret(text: str, keys: Sequence[str]) -> bool:
+    return text in keys or without_secrets(text) != text
 
 
 def check(server: ServerOptions, catalog: "Catalog") -> None:
