@@ -29,7 +29,10 @@ def load_document(path: str) -> dict[str, Any]:
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML ({_place(error)}).") from None
+        # Its text shows the line, which may hold a secret.
+        line = f"line {mark.line + 1}: " if (mark := getattr(error, "problem_mark", None)) else ""
+        problem = getattr(error, "problem", None) or "a character that it may not have"
+        raise ConfigError(f"{path}: not YAML ({line}{problem}).") from None
     except RecursionError:
         raise ConfigError(f"{path}: nested too deeply.") from None
     if document is None:
@@ -39,13 +42,6 @@ def load_document(path: str) -> dict[str, Any]:
     if _is_larger(document, MOST_VALUES):
         raise ConfigError(f"{path}: it has more than {MOST_VALUES} values, with what its anchors repeat.")
     return document
-
-
-def _place(error: yaml.YAMLError) -> str:
-    """What is wrong in which line, without the line itself, which may hold a secret."""
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return "a character that it may not have"
-    return f"line {error.problem_mark.line + 1}: {error.problem}"
 
 
 def _is_larger(document: Any, most: int) -> bool:

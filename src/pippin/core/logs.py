@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 OURS: Final = "pippin"
 KEPT: Final = 500  # lines
+# Bounded, as clients write into log lines: what is sought must not take quadratic time.
 _SECRETS: Final = re.compile(
-    r"(?<=://)(?:[^\s/:@]*:[^\s`'\"]*|[^\s/]*)@|(?<=[?&])([\w.~%-]+=)[^\s&#`'\"]+",
+    r"(?<=://)(?:[^\s/:@]{0,200}:[^\s`'\"]{0,200}|[^\s/]{0,200})@|(?<=[?&])([^\s=&?]{1,200}=)[^\s&#`'\"]+"
 )
 """User and password of an address, and the values of its query."""
 

@@ -463,7 +463,8 @@ class Limits:
 
     def _check_place(self) -> None:
         if self._max_concurrent is not None and self._running >= self._max_concurrent:
-            raise _busy(self._running)
+            message = f"The server is busy with {self._running} requests, the most it takes at once."
+            raise ServerError("overloaded", message, retry_after=1.0)
 
     def leave(self, exchange: Exchange, tokens: int) -> None:
         """Stop counting a request as running, and charge its caller for its tokens."""
@@ -486,11 +487,6 @@ class Limits:
         if exchange.key is None or exchange.key.allowance is None:
             return self._default
         return exchange.key.allowance
-
-
-def _busy(running: int) -> ServerError:
-    message = f"The server is busy with {running} requests, the most it takes at once."
-    return ServerError("overloaded", message, retry_after=1.0)
 
 
 def _report(exchange: Exchange, what: str, bucket: Bucket) -> None:
