@@ -304,8 +304,7 @@ def _words(text: str) -> set[str]:
 
 def _most_named(said: str) -> int:
     """The largest number of things that a text may ask for."""
-    numbers = map(int, _NUMBER.findall(_GROUPED.sub("", said)))
-    return max((MOST_NAMED if _MANY.search(said) else 0, *numbers))
+    return max(MOST_NAMED if _MANY.search(said) else 0, *map(int, _NUMBER.findall(_GROUPED.sub("", said))), 0)
 
 
 def _canonical(arguments: str) -> str:
@@ -341,8 +340,7 @@ def repeated_calls(request: GenerationRequest) -> tuple[str, ...]:
     }
     calls = [part for message in messages for part in message.parts if isinstance(part, ToolCall)]
     told = [(call.name, _canonical(call.arguments), results.get(call.id)) for call in calls[-LAST_CALLS:]]
-    count = told.count(told[-1]) if told and told[-1][2] is not None else 0
-    if count < RESULTS:
+    if not told or told[-1][2] is None or (count := told.count(told[-1])) < RESULTS:
         return ()
     return (
         f"The conversation ends with {count} calls of `{told[-1][0]}` with the same arguments and the same result.",
