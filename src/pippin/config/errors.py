@@ -15,8 +15,7 @@ LONGEST_LINE = 500
 
 
 class ConfigError(Exception):
-    """An invalid value or name. The message gives its place and the remedy, in one line without secrets of
-    addresses."""
+    """An invalid value or name. The message gives its place and the remedy, in one line without secrets."""
 
     def __init__(self, message: str) -> None:
         line = "".join(letter if letter.isprintable() else " " for letter in message)
