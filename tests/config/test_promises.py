@@ -52,8 +52,7 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             "engines/language/model/test_experts.py::test_what_cannot_run_so_is_refused_by_name",
         ),
         "diffusion language models": (
-            "engines/language/diffusion/test_diffusion.py::test_a_greedy_answer_is_mlx_vlms",
-            "engines/language/diffusion/test_served.py::test_every_dialect_has_its_answer_whole_and_streamed",
+            VISION + "test_trial.py::test_a_diffusion_language_model_is_refused_with_the_way_out",
         ),
         "a request's `model` downloads it": (
             CATALOG + "test_requests_may_download_where_the_operator_allows_it",

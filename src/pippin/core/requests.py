@@ -9,7 +9,6 @@ from pippin.core.errors import FieldName
 
 OverflowPolicy = Literal["error", "truncate", "summarize"]
 LoopGuard = Literal["off", "warn", "stop"]
-DiffusionSampler = Literal["entropy-bound", "confidence-threshold"]
 
 
 RESERVED_VARIABLES: Final = frozenset(
@@ -125,27 +124,6 @@ class Thinking(Struct, frozen=True, kw_only=True, omit_defaults=True):
     end_marker: str | None = None
 
 
-class AskedDiffusion(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Settings of a diffusion language model, named as in mlx-vlm; `None` leaves a field to the checkpoint.
-
-    A block starts masked and each denoising step reveals some of its tokens. A canvas is a block that starts as noise.
-    """
-
-    max_denoising_steps: int | None = None  # for one block
-    block_length: int | None = None  # tokens
-    num_to_transfer: int | None = None  # tokens to reveal in a step
-    max_transfer_per_step: int | None = None  # most tokens that a step may reveal
-    threshold: float | None = None  # probability at which a token is revealed
-    min_threshold: float | None = None  # the floor to which the threshold falls, step by step
-    editing_threshold: float | None = None  # probability at which a revealed token is replaced
-    max_post_steps: int | None = None  # replacement steps after a block is revealed
-    stability_steps: int | None = None  # steps without a change after which a block is done
-    diffusion_full_canvas: bool | None = None
-    diffusion_min_canvas_length: int | None = None  # tokens
-    diffusion_max_canvas_length: int | None = None  # tokens
-    diffusion_sampler: DiffusionSampler | None = None
-
-
 class Decision(Struct, frozen=True, omit_defaults=True):
     """A question that the user asks last, and the answers to it whose log probabilities are wanted."""
 
@@ -195,7 +173,6 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     continue_final: bool = False  # the last assistant message is a prefix to continue, not a turn
     overflow: OverflowPolicy | None = None
     context_limit: int | None = None  # tokens of prompt and answer, if less than the model's window
-    diffusion: AskedDiffusion = field(default_factory=AskedDiffusion)
     prediction: str | None = None  # expected text of the answer; affects speed only
     adapter: str | None = None
     cache_salt: str | None = None

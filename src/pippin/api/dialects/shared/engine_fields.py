@@ -1,9 +1,8 @@
 """The fields with which clients control a generation, and their meaning to the engine.
 
-Four structs, each extending the one before: `SamplingFields`, whose ranges and descriptions are in
-`core/parameters.py`; `StructureFields` for structured output, under OpenAI's, vLLM's and llama.cpp's names;
-`DiffusionFields`; and `EngineFields`, the other fields of the replaced servers. Names and values of other servers are
-translated here.
+Three structs, each extending the one before: `SamplingFields`, whose ranges and descriptions are in
+`core/parameters.py`; `StructureFields` for structured output, under OpenAI's, vLLM's and llama.cpp's names; and
+`EngineFields`, the other fields of the replaced servers. Names and values of other servers are translated here.
 """
 
 from collections.abc import Sequence
@@ -19,9 +18,7 @@ from pippin.core.conversation import Image, Message, Part, ToolResult, Video
 from pippin.core.decoding import from_json
 from pippin.core.requests import (
     RESERVED_VARIABLES,
-    AskedDiffusion,
     Choice,
-    DiffusionSampler,
     GenerationRequest,
     Grammar,
     JsonObject,
@@ -323,69 +320,10 @@ class Compaction(Struct, kw_only=True):
     compact_threshold: int | None = None
 
 
-BlockTokens = Annotated[int, Meta(ge=1, le=4096)]
-Steps = Annotated[int, Meta(ge=0, le=4096)]
-Confidence = Annotated[float, Meta(ge=0, le=1)]
-
-
-class DiffusionFields(StructureFields, kw_only=True, omit_defaults=True):
-    """mlx-vlm's fields for diffusion language models; other models refuse them by name. Read with `diffusion_of`."""
-
-    max_denoising_steps: Annotated[
-        BlockTokens | None, Meta(description="Of diffusion models: most denoising steps of a block.")
-    ] = None
-    block_length: Annotated[
-        BlockTokens | None,
-        Meta(description="Of diffusion models: tokens of a block, which are written together."),
-    ] = None
-    num_to_transfer: Annotated[
-        BlockTokens | None, Meta(description="Of diffusion models: tokens that a step is to reveal.")
-    ] = None
-    max_transfer_per_step: Annotated[
-        BlockTokens | None, Meta(description="Of diffusion models: most tokens that a step reveals.")
-    ] = None
-    threshold: Annotated[
-        Confidence | None,
-        Meta(description="Of diffusion models: the probability from which a token is revealed."),
-    ] = None
-    min_threshold: Annotated[
-        Confidence | None,
-        Meta(description="Of diffusion models: to what `threshold` falls in the last step."),
-    ] = None
-    editing_threshold: Annotated[
-        Confidence | None,
-        Meta(description="Of diffusion models: the probability from which a revealed token is replaced."),
-    ] = None
-    max_post_steps: Annotated[
-        Steps | None,
-        Meta(description="Of diffusion models: most steps of replacing, once a block is revealed."),
-    ] = None
-    stability_steps: Annotated[
-        Steps | None,
-        Meta(description="Of diffusion models: steps without a change after which a block is done."),
-    ] = None
-    diffusion_full_canvas: Annotated[
-        bool | None, Meta(description="Of diffusion models: blocks are as long as the checkpoint's canvas.")
-    ] = None
-    diffusion_min_canvas_length: Annotated[
-        BlockTokens | None, Meta(description="Of diffusion models: least tokens of a block.")
-    ] = None
-    diffusion_max_canvas_length: Annotated[
-        BlockTokens | None, Meta(description="Of diffusion models: most tokens of a block.")
-    ] = None
-    diffusion_sampler: Annotated[
-        DiffusionSampler | None, Meta(description="Of diffusion models: how a step chooses what it reveals.")
-    ] = None
-
-
-def diffusion_of(fields: DiffusionFields) -> AskedDiffusion:
-    return AskedDiffusion(**{name: getattr(fields, name) for name in AskedDiffusion.__struct_fields__})
-
-
 LOOP_GUARD = Meta(description="What to do with an answer that repeats itself: `off`, `warn` or `stop`.")
 
 
-class EngineFields(DiffusionFields, kw_only=True, omit_defaults=True):
+class EngineFields(StructureFields, kw_only=True, omit_defaults=True):
     """Base of the dialects' request structs."""
 
     enable_thinking: Annotated[bool | None, Meta(description="Think before answering.")] = None
@@ -580,7 +518,6 @@ def request_of(
         # The engine runs higher priorities first; vLLM's field means the opposite.
         priority=-(fields.priority or 0),
         timeout=fields.timeout,
-        diffusion=diffusion_of(fields),
         keep_alive=keep_alive_of(fields.keep_alive),
         names=called(response_format=wanted.schema_path or wanted.field) if wanted else (),
     )

@@ -90,6 +90,15 @@ REFUSED: Final = {
         ("specprefill", "specprefill_keep_pct", "specprefill_backbone_pct"),
         "every token of a prompt is computed; leave it out.",
     ),
+    **dict.fromkeys(
+        (
+            *("max_denoising_steps", "block_length", "num_to_transfer", "max_transfer_per_step", "threshold"),
+            *("min_threshold", "editing_threshold", "max_post_steps", "stability_steps"),
+            *("diffusion_full_canvas", "diffusion_min_canvas_length", "diffusion_max_canvas_length"),
+            "diffusion_sampler",
+        ),
+        "models write token by token here; `mlx_vlm.generate` runs diffusion language models.",
+    ),
 }
 
 NO_PROGRESS: Final = (

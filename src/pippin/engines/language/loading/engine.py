@@ -31,7 +31,7 @@ from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, new_prompt_cache
 from pippin.engines.language.kv_cache.probe import Batching
 from pippin.engines.language.library.engine import LibraryEngine
-from pippin.engines.language.library.loading import open_autoregressive_engine, open_diffusion_engine
+from pippin.engines.language.library.loading import open_autoregressive_engine
 from pippin.engines.language.loading.asked import Asked, AskedWeights
 from pippin.engines.language.loading.caching import (
     find_batching,
@@ -63,8 +63,6 @@ def open_engine(
     spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress
 ) -> LanguageEngine | LibraryEngine:
     """Raises `ServerError("load_failed")`."""
-    if preparer.diffusion is not None:
-        return open_diffusion_engine(spec, preparer, preparer.diffusion, progress)
     options = convert(spec.options, ModelOptions)
     facts = find_facts()
     plan = decide(facts, options, spec.memory_bytes)

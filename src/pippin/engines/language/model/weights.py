@@ -42,7 +42,6 @@ class Reading:
 
     trust_remote_code: bool = False
     text_only: bool = False  # a model that takes media: by mlx-lm, without its encoders
-    diffusion: bool = False  # a diffusion language model: by mlx-vlm; otherwise such a model is refused
     experts: ExpertMemory | None = None  # for a repacked checkpoint, which is refused without this
     changed: Mapping[str, Any] = field(default_factory=dict)  # values for mlx-lm that replace config.json's
     aside: tuple[str, ...] = ()  # how the names of arrays begin that mlx-lm's model does not get
@@ -94,9 +93,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
     load: Callable[..., Any] = partial(
         load_model, model_config=dict(reading.changed), get_model_classes=classes_in(folder, reading.aside)
     )
-    if reading.diffusion:
-        load = checkpoint.load_diffusion_model
-    elif reading.experts is not None:
+    if reading.experts is not None:
         load = partial(checkpoint.load_model, expert_cache_gb=reading.experts.kept / 1e9)
     elif vision:
         load = checkpoint.load_model
@@ -109,7 +106,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
         refuse_bytes(found[0])
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, *ended) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
-        if not vision or reading.diffusion or reading.experts is not None:
+        if not vision or reading.experts is not None:
             raise refusal from error
         # mlx-lm converts such models without the weights of their encoders.
         try:
