@@ -7,9 +7,8 @@ from typing import Final
 
 from pippin.catalog.folder_files import Json, whole
 from pippin.catalog.info import RECURRENT, is_full
-from pippin.config.accelerator import accelerator, device_memory, has_cpu_kernels
+from pippin.config.accelerator import accelerator, has_cpu_kernels
 from pippin.config.options.model import ModelOptions, cache_bits, machines_of
-from pippin.config.repacked import expert_files, expert_memory, is_repacked
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.published import find_json, table
 from pippin.core.safetensors import StoredArray, find_header
@@ -52,20 +51,9 @@ def footprint(info: ModelInfo, options: ModelOptions) -> int:
     if info.path is None or info.kind == "scripted":
         return PROCESS_BYTES // 4
     folder = Path(info.path)
-    beside = drafter_bytes(options) + _expert_bytes(folder, options)
-    if is_repacked(folder):  # the kernels do not run repacked models
-        return PROCESS_BYTES + beside + (weight_bytes(folder, _value_bytes(options)) or info.size_bytes)
     config = find_json(folder / "config.json") or {}
     weights = _loaded_bytes(_all_arrays(folder), config, options, info.kind)
-    return process_bytes(config, info.kind) + beside + (weights or info.size_bytes)
-
-
-def _expert_bytes(folder: Path, options: ModelOptions) -> int:
-    """Bytes of a repacked checkpoint's experts, which are read from disk in their stored type."""
-    if not is_repacked(folder):
-        return 0
-    wanted = None if options.expert_cache_gb is None else int(options.expert_cache_gb * 1e9)
-    return expert_memory(expert_files(folder), wanted, options.memory_bytes or device_memory()).bytes
+    return process_bytes(config, info.kind) + drafter_bytes(options) + (weights or info.size_bytes)
 
 
 def process_bytes(config: Json, kind: ModelKind) -> int:
@@ -196,7 +184,7 @@ def _array_bytes(name: str, array: StoredArray, settings: Json, value_bytes: int
 
 def _all_arrays(folder: Path) -> Iterator[tuple[str, StoredArray]]:
     """The weight arrays that a load reads."""
-    for pattern in ("*.safetensors",) if is_repacked(folder) else ("*.safetensors", "*/*.safetensors"):
+    for pattern in ("*.safetensors", "*/*.safetensors"):
         for path in folder.glob(pattern):
             header = find_header(path)
             yield from header.arrays.items() if header is not None else ()
