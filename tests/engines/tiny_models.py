@@ -181,8 +181,9 @@ LLAMA4 = {
     "rope_scaling": None,
     "use_qk_norm": True,
 }
+SOLO_ONES: dict[str, dict[str, Any]] = {"llama4": {"text_config": LLAMA4, "eos_token_id": EOS}}
+"""Architectures whose sequences run one at a time."""
 ODD_ONES: dict[str, dict[str, Any]] = {
-    "llama4": {"text_config": LLAMA4, "eos_token_id": EOS},
     "mamba": {
         **COMMON,
         "hidden_size": 64,
@@ -251,7 +252,7 @@ def tiny_model(
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "model_type": architecture,
-        **{**ARCHITECTURES, **OF_ANOTHERS_CLASS, **ODD_ONES}[architecture],
+        **{**ARCHITECTURES, **OF_ANOTHERS_CLASS, **ODD_ONES, **SOLO_ONES}[architecture],
         **changes,
     }
     module = importlib.import_module(f"mlx_lm.models.{architecture}")
