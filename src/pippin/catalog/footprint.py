@@ -37,8 +37,7 @@ KERNEL_DECODERS: Final = frozenset(
 )
 """`model_type` of decoders that the kernels run as a whole: `engines/language/kernels/architectures.py` has the
 conditions."""
-KERNEL_ENCODERS: Final = frozenset({"bert", "camembert", "modernbert", "roberta", "xlm-roberta"})
-"""Encoders whose layers the kernels run. Their embeddings are float32 and are looked up by MLX."""
+ENCODERS: Final = frozenset({"bert", "camembert", "modernbert", "roberta", "xlm-roberta"})
 FOREIGN_EMBEDDERS: Final = frozenset({"gemma3_text"})
 """Decoders that become other models when they embed, unknown to the kernels: EmbeddingGemma attends both ways."""
 UNPACKED: Final = ("F8_E4M3", "I8", "U8")
@@ -58,7 +57,7 @@ def footprint(info: ModelInfo, options: ModelOptions) -> int:
 
 def process_bytes(config: Json, kind: ModelKind) -> int:
     """Bytes that a worker takes beside the weights of such a model."""
-    encodes = kind in ("embeddings", "reranking") and config.get("model_type") in KERNEL_ENCODERS
+    encodes = kind in ("embeddings", "reranking") and config.get("model_type") in ENCODERS
     return ENCODER_PROCESS_BYTES if encodes else PROCESS_BYTES
 
 
@@ -77,9 +76,7 @@ def runs_on_kernels(config: Json, options: ModelOptions, kind: ModelKind = "lang
     name = config.get("model_type")
     known = name in KERNEL_DECODERS and not table(config.get("vision_config"))
     if kind == "embeddings":
-        known = name in KERNEL_ENCODERS or (known and name not in FOREIGN_EMBEDDERS)
-    elif kind == "reranking":
-        known = known or name in KERNEL_ENCODERS
+        known = known and name not in FOREIGN_EMBEDDERS
     return wanted and known and accelerator() == "cpu" and has_cpu_kernels()
 
 
@@ -135,14 +132,7 @@ def _loaded_bytes(
     settings, widened = _quantization(config), _value_bytes(options)
     if not runs_on_kernels(config, options, kind):
         return sum(_array_bytes(name, array, settings, widened) for name, array in arrays)
-    encodes = config.get("model_type") in KERNEL_ENCODERS
-    held = looked_up = 0
-    for name, array in arrays:
-        if encodes and "embeddings." in name:
-            looked_up += _array_bytes(name, array, settings, widened)
-        else:
-            held += _array_bytes(name, array, settings, None)
-    return int(held * IN_KERNELS) + looked_up
+    return int(IN_KERNELS * sum(_array_bytes(name, array, settings, None) for name, array in arrays))
 
 
 def _quantization(config: Json) -> Json:

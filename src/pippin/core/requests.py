@@ -73,12 +73,7 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     presence_context: int | None = None
     frequency_penalty: float | None = None
     frequency_context: int | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_context: int | None = None
     seed: int | None = None
-    dry_sequence_breakers: tuple[str, ...] | None = None
     logit_bias: dict[int, float] | None = None
 
 

@@ -361,7 +361,7 @@ def _encoder(preparer: EmbeddingPreparer) -> Forward:
     pooling = read_pooling(preparer.folder, {}, usual)
     load = partial(encoder_of, preparer.folder, preparer.tokenizer.config)
     try:
-        model = load_encoder(load, preparer.options, preparer.threads)
+        model = load_encoder(load, preparer.options)
     except ImportError as error:
         raise ServerError(
             "load_failed",

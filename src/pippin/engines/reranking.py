@@ -276,7 +276,7 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
     refuse_unreadable(preparer.info, preparer.folder)
     try:
         load = partial(encoder_of, preparer.folder, preparer.tokenizer.config, classifies=True)
-        model = load_encoder(load, preparer.options, preparer.threads)
+        model = load_encoder(load, preparer.options)
     except ImportError as error:
         raise ServerError(
             "load_failed", f"Rerankers need mlx-vlm: {install_command('embeddings')}"

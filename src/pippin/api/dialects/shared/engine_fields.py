@@ -33,7 +33,6 @@ from pippin.core.requests import (
 )
 
 Bias = Annotated[float, Meta(ge=-p.LARGEST_BIAS, le=p.LARGEST_BIAS)]
-Breaker = Annotated[str, Meta(max_length=p.LONGEST_BREAKER)]
 
 
 class SamplingFields(Struct, kw_only=True, omit_defaults=True):
@@ -62,14 +61,6 @@ class SamplingFields(Struct, kw_only=True, omit_defaults=True):
     presence_context_size: Annotated[int, p.PRESENCE_CONTEXT.wire_meta] | None = None
     frequency_penalty: Annotated[float, p.FREQUENCY_PENALTY.wire_meta] | None = None
     frequency_context_size: Annotated[int, p.FREQUENCY_CONTEXT.wire_meta] | None = None
-    dry_multiplier: Annotated[float, p.DRY_MULTIPLIER.wire_meta] | None = None
-    dry_base: Annotated[float, p.DRY_BASE.wire_meta] | None = None
-    dry_allowed_length: Annotated[int, p.DRY_ALLOWED_LENGTH.wire_meta] | None = None
-    dry_penalty_last_n: Annotated[int, p.DRY_CONTEXT.wire_meta] | None = None
-    dry_sequence_breakers: Annotated[
-        Annotated[tuple[Breaker, ...], Meta(max_length=p.MOST_BREAKERS)] | None,
-        Meta(description="Texts that end a repetition."),
-    ] = None
     logit_bias: Annotated[
         Annotated[dict[str, Bias], Meta(max_length=p.MOST_BIASES)] | None,
         Meta(description="Token id to what is added to its logit."),
@@ -95,7 +86,6 @@ def sampling_of(fields: SamplingFields) -> Sampling:
             asked[each.name] = each.neutral
     return Sampling(
         **asked,
-        dry_sequence_breakers=fields.dry_sequence_breakers,
         logit_bias=_biases(fields.logit_bias),
     )
 

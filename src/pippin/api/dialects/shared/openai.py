@@ -73,9 +73,10 @@ REFUSED: Final = {
     **dict.fromkeys(
         (
             *("mirostat", "mirostat_tau", "mirostat_eta", "dynatemp_range", "dynatemp_exponent"),
-            *("samplers", "tfs_z", "top_a"),
+            *("samplers", "tfs_z", "top_a", "dry_multiplier", "dry_base", "dry_allowed_length"),
+            *("dry_penalty_last_n", "dry_sequence_breakers"),
         ),
-        "leave it out, or use temperature, top_p, top_k, min_p, XTC or DRY.",
+        "leave it out, or use temperature, top_p, top_k, min_p, XTC or penalties.",
     ),
     "xtc_special_tokens": "XTC leaves special tokens alone.",
     "n_probs": "use `logprobs` and `top_logprobs`.",

@@ -489,8 +489,6 @@ def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:
                 "logit_bias",
                 f"gives token {token} a bias of {value:g}; it must be from {-largest:g} to {largest:g}",
             )
-    if len(sampling.dry_sequence_breakers or ()) > parameters.MOST_BREAKERS:
-        raise _refuse("dry_sequence_breakers", f"may hold {parameters.MOST_BREAKERS} texts at most")
 
 
 def _at_least(field: str, asked: int | None, least: int) -> None:
