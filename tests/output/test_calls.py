@@ -363,12 +363,10 @@ def test_an_array_alone_is_functionarys_calls() -> None:
 
 
 @pytest.mark.parametrize("rest", ['" b}}</tool_call>', '" ', '"}, "oops"}</tool_call> Bye.'])
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_long_call_that_breaks_off_is_text_and_counts_as_none(whole: bool, rest: str) -> None:
+def test_a_long_call_that_breaks_off_is_text_and_counts_as_none(rest: str) -> None:
     text = f'<tool_call>{{"name": "f", "arguments": {{"a": "{"x" * 5000}{rest}'
-    use = ToolUse(tools=OFFERED, whole=whole)
-    reader = OutputReader(0, Formats(tools=tool_format("json_tools")), use)
-    found = fold(read(reader, [text]))
-    assert "".join(part[1] for part in found if part[0] == "text") == text
-    assert {part[0] for part in found} == ({"text"} if whole else {"tool_call", "text"})
+    reader = OutputReader(0, Formats(tools=tool_format("json_tools")), ToolUse(tools=OFFERED))
+    found = fold(read(reader, [text[:3000], text[3000:]]))
+    assert "".join(part[1] for part in found) == text
+    assert {part[0] for part in found} == {"text"}
     assert reader.calls == 0

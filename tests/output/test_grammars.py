@@ -241,6 +241,28 @@ def test_a_value_may_hold_the_tags_of_its_format(name: str) -> None:
         assert calls_in(name, text) == [("look", {"where": where})]
 
 
+AROUND = (
+    "{}",
+    "{}.",
+    "So: {} and {}\n",
+    "# Calls\n\n{}\n\nand\n\n{}\n\nSo.",
+    "```xml\n{}\n```",
+    "{}\n</tool_call>.",
+)
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("name", ENDED)
+def test_a_value_may_hold_whole_calls_of_its_format(name: str, around: str) -> None:
+    walks, (wire, _, end) = walks_of(name, "text"), ENDED[name]
+    source = tool_format(name).grammar((LOOK,), required=True, parallel=True, special=walks.special)
+    for inner in ("inner", f"a {end} b", wire.format("within")):
+        where = around.replace("{}", wire.format(inner))
+        text = wire.format(where)
+        assert calls_in(name, text) == [("look", {"where": where})]
+        assert walks.admits(source, text), text
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_grammar_that_requires_nothing_admits_text(name: str) -> None:
     walks = walks_of(name, "text")

@@ -144,7 +144,6 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parallel_tool_calls: bool = True
     tool_format: str | None = None  # a parser's name, instead of the detected one
     read_calls: bool = True  # False: tool calls stay text, including their markup
-    whole_calls: bool = False  # whoever asks gets no call before its end
     max_tool_calls: int | None = None  # toolset calls that Pippin makes before the model must answer
     sampling: Sampling = field(default_factory=Sampling)
     output_format: OutputFormat | None = None

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from pippin.core.conversation import Tool
@@ -76,7 +77,8 @@ class Grammar:
         after them, the grammar only admits a call."""
         self.tools, self.required, self.parallel = tools, required, parallel
         self._special = special
-        self._rules: list[str] = []
+        self._rules: dict[tuple[str, str], str] = {}  # names, each rule once
+        self._with_calls: dict[Tags, str] = {}  # texts that may hold calls, which are the same in all tools
         self._openers = [opener for opener in openers if not self.is_special(opener)]
         firsts = "".join(f"\\{first}" for first in leading)
         self._text = f"/\\s*([^\\s{firsts}](?s:.*))?/" if leading else ANY
@@ -90,9 +92,7 @@ class Grammar:
         return string(marker) if token is None else f"<[{token}]>"
 
     def rule(self, body: str, attributes: str = "") -> str:
-        name = f"r{len(self._rules)}"
-        self._rules.append(f"{name}{attributes}: {body}")
-        return name
+        return self._rules.setdefault((attributes, body), f"r{len(self._rules)}")
 
     def json(self, schema: Any) -> str:
         """Any JSON that a schema admits, on one line: models can get stuck in free whitespace. Where a call is forced,
@@ -102,9 +102,7 @@ class Grammar:
         return self.rule("%json " + json.dumps(written))
 
     def terminal(self, body: str) -> str:
-        name = f"T{len(self._rules)}"
-        self._rules.append(f"{name}: {body}")
-        return name
+        return self._rules.setdefault(("T", body), f"T{len(self._rules)}")
 
     def text(self) -> str:
         """Free text in which no call begins. Text can't spell a special token."""
@@ -165,7 +163,11 @@ class Grammar:
 
     def lines(self, start: str) -> str:
         """The rules with a given start."""
-        return "\n".join([f"start: {start}", *self._rules]) + "\n"
+        rules = (
+            f"{name}{attributes.removeprefix('T')}: {body}"
+            for (attributes, body), name in self._rules.items()
+        )
+        return "\n".join([f"start: {start}", *rules]) + "\n"
 
     def json_call(
         self,
@@ -236,7 +238,7 @@ class Grammar:
         """A text up to and including the end of its element, which the text may contain where its reader can tell.
 
         The end counts only before the next element or the end of the call. Behind an element that begins inside of the
-        text, another one may follow, unless its head is one of `heads`.
+        text, another one may follow, unless its head is one of `heads`. A whole call belongs to the text.
         """
         close, blank = string(tags.close), "/[ \\t\\r\\n]*/"
         again = f"{self.rule(self.terminal(f'{blank} {close}'))}*"
@@ -248,7 +250,34 @@ class Grammar:
         more = f"{further} {self.rule(self.terminal(head))}"
         on = self.rule(self.terminal(f"{blank} {_leaving((tags.opens, tags.close, *tags.ends))}"))
         block = self.either([end, f"{inner_end} {more} ({end} {more})* {end}"])
-        return f"({block} {on})* {block}"
+        if tags not in self._with_calls:
+            self._with_calls[tags] = self._text_with_calls(tags, further, on, again)
+        return f"({self._with_calls[tags]} | ({block} {on})* {block})"
+
+    def _text_with_calls(self, tags: Tags, further: str, on: str, again: str) -> str:
+        """A text with whole calls of its format in it, up to and including the end of its element. Other beginnings of
+        calls are not in it, since its reader tells the end of the outer call by their number.
+
+        Behind the end of an element, `further` begins the next one, `on` a text, and `again` are more ends.
+        """
+        begin, blank = f"({' | '.join(map(string, tags.begins))})", "/[ \\t\\r\\n]*/"
+        suffix = f"[suffix={string(tags.close)}]"
+        # Texts that hold at least so many beginnings of calls. All texts end at the end of an element, since the lexer
+        # takes the first end that any of them has.
+        texts = [f"{f'{ANY} {begin} ' * count}{ANY}" for count in range(4)]
+        none, once, twice = (
+            self.rule(self.terminal(f"({least}) & ~({more})"), suffix) for least, more in pairwise(texts)
+        )
+        next_text = f"({further} {self.rule(self.terminal(f'/[^>]*/ {string(tags.head_end)}'))} | {on})"
+        end = self.rule(self.terminal(f"{blank} ({' | '.join(map(string, tags.ends))})"))
+        call = f"r{len(self._rules) + 1}"
+        rest = self.rule(f"({next_text} ({none} | {call} {none}))* {end}")
+        call = self.rule(f"{once} {rest} | {twice} {rest} {none} {rest}")
+        behind = self.rule(self.terminal(f"{blank} {_leaving((tags.opens, tags.close))}"))
+        closed = self.rule(self.terminal(f"{blank} {string(tags.close)}"))
+        return self.rule(
+            f"({none} {again} {on} | {call} {behind})* ({none} {again} | {call} {closed} {again})"
+        )
 
     def json_value(self, schema: Any, root: dict[str, Any]) -> str:
         """JSON, or Python's `True`, `False` and `None`: templates write both."""

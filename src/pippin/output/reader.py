@@ -64,8 +64,6 @@ class ToolUse:
     tools: tuple[Tool, ...] = ()
     choice: ToolChoice = ToolChoice()  # noqa: RUF009 (frozen)
     parallel: bool = True
-    whole: bool = False
-    """Whether nobody sees a call before its end."""
 
 
 Thinking = Literal["begun", "possible", "marked"]
@@ -114,7 +112,6 @@ class OutputReader:
             put_text=self._write,
             object_text=object_text,
             counts=lambda marker: self._is_token(marker) is not False,
-            whole=use.whole,
         )
         self._reread = REREAD_LIMIT  # characters that may still be read again
         self._channel: Literal["text", "reasoning"] = "text"
@@ -364,8 +361,8 @@ class OutputReader:
             self._calls.close()
 
     def _release(self) -> None:
-        """Give up a malformed call: what was not sent becomes text, unless a limit cut the text inside the call."""
-        opener, taken = self._calls.give_up(), self._source.recall()
+        """Give up a malformed call: it becomes text, unless a limit cut the text inside the call."""
+        opener, taken = self._calls.give_up()
         if self._source.cut:
             return
         self._reread -= len(taken)

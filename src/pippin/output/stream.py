@@ -4,13 +4,14 @@ Readers of formats are generators that `yield` to wait for more text. A format's
 and its decisions can't depend on where the stream was cut.
 
 Text is a call only if it is a complete call of an offered tool, with arguments that are one JSON object. So a call is
-held back until its end. Only a very long one is begun earlier: clients give up streams that stay silent for minutes.
+held back until its end, however long it is: clients run what they were sent the beginning of. Keep-alives fill the
+silence.
 """
 
 import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pippin.core.conversation import Tool
 from pippin.core.events import Event, FinishReason, PartDelta, PartEnded, PartKind, PartStarted, Token
@@ -358,24 +359,16 @@ class Writer:
         self.reasoned = self.divided = True
         self.tokens.take(self._source.position)
 
-    def open_call(self, name: str, id: str | None, position: int) -> None:
-        """Begin a call, whose arguments begin at this position of the source."""
+    def call(self, name: str, id: str | None, arguments: str, position: int) -> None:
+        """Write a call that is complete. `arguments`: a JSON object, read from this position of the source on."""
         self._divide()
         self.tokens.take(position)
         if not (self.silent or self.muted):
             self._start("tool_call", id or self._new_call_id(), name)
-
-    def grow_call(self, text: str) -> None:
-        """Write more of the arguments' JSON."""
-        if text and not (self.silent or self.muted):
-            self._delta(text, self._source.position)
-
-    def close_call(self, *, complete: bool = True) -> None:
-        """End the call; if not `complete`, its arguments stay as the model left them."""
-        self.marker()
-        if complete and not (self.silent or self.muted):
+            self._delta(arguments, self._source.position)
             self.calls += 1
             self.muted = not self._parallel
+        self.marker()
 
     def finish(self) -> None:
         """End the stream: held whitespace is written, unless it follows a marker."""
@@ -431,10 +424,6 @@ class Check:
         return ()
 
 
-HELD_LIMIT: Final = 4096
-"""Most characters of arguments that are held back until the call is complete."""
-
-
 class Calls:
     """The context of a call reader: the source of text, the offered tools, and the call being read.
 
@@ -451,24 +440,19 @@ class Calls:
         put_text: Put,
         object_text: Callable[[str], str | None],
         counts: Callable[[str], bool],
-        whole: bool,
     ) -> None:
         """`put_text` writes what turns out to be no call; `object_text` makes one JSON object of arguments, or None;
-        `counts` tells whether the marker that comes next is one, not text that spells it. `whole`: no call is sent
-        before its end."""
+        `counts` tells whether the marker that comes next is one, not text that spells it."""
         self.source = source
         self.tools = tools
         self.counts = counts
-        self._writer, self._put_text, self._object_text, self._whole = writer, put_text, object_text, whole
+        self._writer, self._put_text, self._object_text = writer, put_text, object_text
         self._opener = ""  # markup before the call, already taken
         self._name = ""
         self._id: str | None = None
         self._offered = False  # the tool of the call
-        self._held_to_end = False  # nothing of the call is sent before its end
         self._pieces: list[str] = []
-        self._size = 0
         self._arguments_at = 0  # position of the source where the arguments began
-        self._sent = False  # a long call was begun before its end
         self._refused = False  # the last call of the block became text
 
     def schema(self, name: str) -> dict[str, Any] | None:
@@ -480,7 +464,7 @@ class Calls:
 
     def open(self, opener: str) -> None:
         """Begin a block of calls after its opener, which is already taken."""
-        self._opener, self._refused, self._sent = opener, False, False
+        self._opener, self._refused = opener, False
         self.source.remember()
 
     def start(self, name: str, id: str | None = None, *, listed: bool = False) -> None:
@@ -489,35 +473,21 @@ class Calls:
         self._offered = self.schema(name) is not None
         if not (self._offered or listed):
             raise Malformed
-        self._name, self._id = name, id
-        self._pieces, self._size, self._sent = [], 0, False
-        self._held_to_end = self._whole or not self._offered
+        self._name, self._id, self._pieces = name, id, []
         self._arguments_at = self.source.position
 
     def arguments(self, text: str) -> None:
         """Add a piece of the arguments' JSON text."""
         self._pieces.append(text)
-        if self._sent:
-            self._writer.grow_call(text)
-            return
-        self._size += len(text)
-        if self._size > HELD_LIMIT and not self._held_to_end:
-            written = "".join(self._pieces)
-            self._held_to_end = not written.lstrip().startswith("{")
-            if not self._held_to_end:
-                self._send(written)
 
     def end(self) -> None:
         """End the call: send it, or make text of it if it is not a call of an offered tool with an object."""
         arguments = self._object_text("".join(self._pieces)) if self._offered else None
         if arguments is None:
-            self._refuse()
-            return
-        if not self._sent:
-            self._send(arguments)
-        self._writer.close_call()
-        self._sent = self._refused = False
-        self._opener = ""
+            self._put_text(self._opener + self.source.recall())
+        else:
+            self._writer.call(self._name, self._id, arguments, self._arguments_at)
+        self._opener, self._refused = "", arguments is None
         self.source.remember()
 
     def close(self) -> None:
@@ -526,19 +496,6 @@ class Calls:
         if self._refused:
             self._put_text(rest)
 
-    def give_up(self) -> str:
-        """End a malformed block. Returns the opener that becomes text; the rest can be recalled from the source."""
-        if self._sent:
-            self._writer.close_call(complete=False)
-            self._sent = False
-        return self._opener
-
-    def _send(self, arguments: str) -> None:
-        self._writer.open_call(self._name, self._id, self._arguments_at)
-        self._writer.grow_call(arguments)
-        self._sent = True
-
-    def _refuse(self) -> None:
-        self._put_text(self.give_up() + self.source.recall())
-        self._opener, self._refused = "", True
-        self.source.remember()
+    def give_up(self) -> tuple[str, str]:
+        """End a malformed block. Returns what becomes text: the opener, and what was read since."""
+        return self._opener, self.source.recall()

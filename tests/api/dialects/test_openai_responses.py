@@ -629,6 +629,13 @@ def test_a_response_has_every_field_of_open_responses() -> None:
             assert {"type", "name", "description", "parameters", "strict"} == set(response["tools"][0])
 
 
+def test_a_keep_alive_of_a_running_response_is_an_event_since_clients_count_those() -> None:
+    encoder = DIALECT.encoder(decode(), RunInfo(id="r", created=1, model="m", fingerprint="f"))
+    numbers = payloads(encoder.start([Accepted(prompt_tokens=1)]))
+    [event] = payloads(encoder.keep_alive())
+    assert (event["type"], event["sequence_number"]) == ("response.in_progress", len(numbers))
+
+
 def test_a_failure_before_anything_was_sent_is_an_error_event() -> None:
     encoder = DIALECT.encoder(decode(), RunInfo(id="r", created=1, model="m", fingerprint="f"))
     assert encoder.keep_alive().startswith(b":")

@@ -226,11 +226,8 @@ class Handler:
             self._limits.admit(exchange)
             body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self._decode(request, exchange, dialect, body, history)
-        requests = decoded.requests
-        if not decoded.stream:
-            requests = tuple(msgspec.structs.replace(each, whole_calls=True) for each in requests)
         operation = await self._operation(
-            dialect.name, requests, request.headers, exchange, stream=decoded.stream
+            dialect.name, decoded.requests, request.headers, exchange, stream=decoded.stream
         )
         if history is None:
             encoder = dialect.encoder(decoded, operation.run)

@@ -46,12 +46,7 @@ class PlayedChoice:
         self.reader = OutputReader(
             choice,
             Formats(tools=preparer.tool_format, reasoning=preparer.reasoning_format),
-            ToolUse(
-                tools=tools,
-                choice=request.tool_choice,
-                parallel=request.parallel_tool_calls,
-                whole=request.whole_calls,
-            ),
+            ToolUse(tools=tools, choice=request.tool_choice, parallel=request.parallel_tool_calls),
             thinking=_thinking(request),
             markup=_markup(request, preparer.reasoning_format),
         )

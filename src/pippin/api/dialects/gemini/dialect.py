@@ -230,7 +230,6 @@ def _request_of(config: GenerationConfig, model: str, messages: list[Message]) -
         max_tokens=config.max_output_tokens or None,
         # Clients take it from their tables of Google's models.
         cut_max_tokens=True,
-        whole_calls=True,
         stop=stops_of(config.stop_sequences, f"{CONFIG}.stopSequences"),
         logprobs=(config.logprobs or 0) if config.response_logprobs else None,
         output_format=wanted,

@@ -289,7 +289,6 @@ class OllamaChatDialect(_OllamaDialect):
             model=model_of(fields.model),
             messages=messages_of(fields.messages),
             tools=tools_of(fields.tools),
-            whole_calls=True,
         )
         return _decoded(with_fields(request, fields), fields, ignored, chat=True)
 

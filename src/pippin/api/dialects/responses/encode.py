@@ -119,6 +119,11 @@ class ResponsesEncoder(Encoder):
         self._prompt = accepted[0].prompt_tokens
         return frames + self._lifecycle("response.in_progress")
 
+    def keep_alive(self) -> bytes:
+        # Codex gives up when no event comes for five minutes, and a comment is none. A long call is that silent.
+        running = self._created and self._answer.status == "in_progress"
+        return self._lifecycle("response.in_progress") if running else super().keep_alive()
+
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
             case PartStarted() | PartDelta() | PartEnded() | Finished() if event.choice != 0:

@@ -133,12 +133,7 @@ class SequenceDecoder:
         self._reader = OutputReader(
             choice,
             Formats(tools=job.tool_format, reasoning=job.reasoning_format),
-            ToolUse(
-                tools=tools,
-                choice=request.tool_choice,
-                parallel=request.parallel_tool_calls,
-                whole=request.whole_calls,
-            ),
+            ToolUse(tools=tools, choice=request.tool_choice, parallel=request.parallel_tool_calls),
             thinking=_thinking(job),
             markup=Markup(tokens=tokenizer.added_in(markers), grammar=_held_to(job)),
         )
