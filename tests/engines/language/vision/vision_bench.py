@@ -20,8 +20,7 @@ from pippin.core.tasks import Generate
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
-from pippin.engines.language.library.engine import LibraryEngine
-from pippin.engines.language.library.loading import open_autoregressive_engine
+from pippin.engines.language.library.engine import LibraryEngine, open_autoregressive_engine
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.loading.weights import way_of
 from pippin.engines.language.model.weights import Reading, load_weights

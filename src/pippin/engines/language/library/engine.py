@@ -4,6 +4,7 @@ The loop runs on a thread of its own (`engines/blocking.py`), which also reads t
 returns their events. A request that is cancelled or fails leaves the loop before its next pass through the model.
 """
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,9 +18,12 @@ from pippin.core.events import Failed, Progress, PromptEcho, merged
 from pippin.core.models import EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
+from pippin.engines.device import DevicePlan, weights_too_large
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.library import fields
 from pippin.engines.language.library.autoregressive import AutoregressiveModel, Writing
+from pippin.engines.language.model.weights import weight_bytes
+from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.sampling.sampler import choice_seed
 from pippin.engines.language.step.changes import changed
 from pippin.engines.language.step.decoder import SequenceDecoder
@@ -28,6 +32,8 @@ from pippin.engines.language.step.sequences import Sequence as Choice
 from pippin.engines.language.step.statistics import request_status
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.media import text_prompt
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,3 +242,21 @@ class LibraryEngine:
     def close(self) -> None:
         self._waiting.clear()
         self._calls.close()
+
+
+def open_autoregressive_engine(
+    model: AutoregressiveModel, preparer: LanguagePreparer, options: ModelOptions, plan: DevicePlan
+) -> LibraryEngine:
+    """The engine of a model that was loaded on this thread. Raises `ServerError("load_failed")`."""
+    fields.refuse_options(options)
+    log.warning("the model answers one request at a time, by mlx-vlm's own generate, and caches no prompts")
+    needs_media = not model.computes_text()
+    weights = weight_bytes(model.inner)
+    if weights >= plan.memory_limit:
+        raise weights_too_large(weights, plan.memory_limit, preparer.info.id)
+    sizes = Sizes(weights=weights, token=model.token_bytes(), memory=plan.memory_limit - weights)
+    model.settle()
+    for name in fields.ignored(options):
+        log.warning("the default %s changes nothing, for the model's loop does not follow it", name)
+    calls = BlockingEngine(lambda: model)
+    return LibraryEngine(calls, preparer.tokenizer, options, sizes, needs_media=needs_media)

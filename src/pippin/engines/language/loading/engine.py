@@ -28,8 +28,7 @@ from pippin.engines.device import (
 from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, new_prompt_cache
 from pippin.engines.language.kv_cache.probe import Batching
-from pippin.engines.language.library.engine import LibraryEngine
-from pippin.engines.language.library.loading import open_autoregressive_engine
+from pippin.engines.language.library.engine import LibraryEngine, open_autoregressive_engine
 from pippin.engines.language.loading.asked import Asked, AskedWeights
 from pippin.engines.language.loading.caching import (
     find_batching,
