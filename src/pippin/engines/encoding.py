@@ -290,13 +290,6 @@ class EncodingTokenizer:
         return EncoderInput(tokens)
 
 
-def load_encoder(load: Callable[[], nn.Module], options: ModelOptions) -> nn.Module:
-    """The model that `load` returns, with its weights in memory."""
-    model = load()
-    cast_weights(model, options)
-    return model
-
-
 def cast_weights(model: nn.Module, options: ModelOptions) -> None:
     """Configure MLX, cast the weights to the dtype that `device.py` decides on, and load them into memory."""
     plan = decide(find_facts(), options)

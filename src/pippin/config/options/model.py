@@ -245,13 +245,6 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     embedding_overflow: Annotated[
         Literal["error", "truncate"], Meta(description="What to do with embedding inputs that are too long.")
     ] = "error"
-    embedding_pooling: Annotated[
-        Literal["last", "mean"] | None,
-        Meta(
-            description="What a language model embeds: the last token's state or the mean of all. "
-            "Not set is the folder's choice, or the last."
-        ),
-    ] = None
 
     # Life in the pool
     pinned: Annotated[bool, Meta(description="Never unload this model to make room.", extra=HOT)] = False

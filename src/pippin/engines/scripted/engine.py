@@ -295,8 +295,6 @@ class ScriptedEngine:
                 os.abort()
             case "error":
                 raise RuntimeError("the script asked for an error in this step")
-            case "hang":
-                row.due = float("inf")
             case "stall":
                 time.sleep(3600.0)
             case "memory":
