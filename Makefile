@@ -45,6 +45,7 @@ SPACE := $(subst ,, )
 UV := .venv/.uv
 TO_SERVE := .venv/.to-serve-$(subst $(SPACE),-,$(strip $(DEVICE) $(EXTRAS)))
 TO_TEST := .venv/.to-test-$(DEVICE)
+PREPARED := .venv/.prepared
 KERNELS := .venv/.kernels
 KERNEL_LIBRARY := kernels/pippin_kernels/libpippin_kernels.so
 ORACLE := .venv-oracle/.ready
@@ -60,8 +61,9 @@ serve: $(TO_SERVE) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(if $(MODEL),,demo)
 	@exec $(BIN)/pippin serve $(or $(MODEL),$(DEMO) $(DEMO_OPTIONS)) --host $(HOST) --port $(PORT) $(ARGS)
 
 .PHONY: demo
-demo: $(TO_SERVE) $(DEMO_FILE) ## Fetch the demo model and import it
+demo: $(TO_SERVE) $(DEMO_FILE) ## Fetch the demo model, import it and prepare its first start
 	@$(BIN)/pippin import $(DEMO_FILE) --name $(DEMO) --if-missing
+	@test -e $(PREPARED) || { $(BIN)/python scripts/prepare_demo.py $(DEMO) && touch $(PREPARED); }
 
 # Checking
 

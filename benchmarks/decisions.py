@@ -2,7 +2,8 @@
 
     python -m benchmarks.decisions http://127.0.0.1:8000 [--model NAME] [--tokens 2000] [--questions 64]
 
-Each measurement has a state of its own, so that the prefix cache knows nothing of it.
+Each measurement has a state of its own, so that the prefix cache knows nothing of it. Rounds alternate, and the ratio
+is that of the medians. Up to 64 questions are all different.
 """
 
 import argparse
@@ -13,7 +14,12 @@ from typing import Any
 
 import httpx
 
-ASKED = "Is it {word}?"
+ASKED = (
+    "Is the customer {word}?",
+    "Does the text sound {word} to a careful reader?",
+    "Should we answer that it is {word} today?",
+    "Would you call the order {word}, or not?",
+)
 WORDS = (
     "urgent angry polite short funny legal technical sad late wrong rude clear new old spam formal".split()
 )
@@ -50,7 +56,10 @@ def _decide(parsed: argparse.Namespace, count: int) -> dict[str, Any]:
     state = " ".join(random.choices(WORDS, k=parsed.tokens))
     kind = {"type": "choice", "criteria": parsed.labels} if parsed.labels else {"type": "noul"}
     questions = {
-        str(number): {**kind, "instructions": ASKED.format(word=WORDS[number % len(WORDS)])}
+        str(number): {
+            **kind,
+            "instructions": ASKED[number // len(WORDS) % len(ASKED)].format(word=WORDS[number % len(WORDS)]),
+        }
         for number in range(count)
     }
     body = {"model": parsed.model, "state": state, "questions": questions}

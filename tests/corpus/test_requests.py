@@ -90,14 +90,16 @@ def test_every_field_is_honoured_or_refused_by_name(registry: str, package: str,
 
 
 def test_each_form_of_decisions_gets_an_answer_of_its_vendor_s_type() -> None:
-    kinds = ("noul", "choice", "score")
+    kinds = ("noul", "choice", "score", "box")
     criteria: dict[str, Any] = {"choice": {"a": "x", "b": None}, "score": ["x", "y"]}
     questions = {kind: {"type": kind, "instructions": "?", "criteria": criteria.get(kind)} for kind in kinds}
-    body = json.dumps({"state": "x", "questions": questions}).encode()
+    assets = {"x": {"type": "image", "data_base64": "aGk="}}
+    body = json.dumps({"state": "x", "questions": questions, "assets": assets}).encode()
     fields, _ = decisions.CONTRACT.decode(body)
-    _, asked = decisions.about_state(fields, {})
+    asked = decisions.about_state(fields, {}).asked
     answers = {
-        name: decisions.typed_answer(each, [0.5, 0.5]) for name, each in zip(kinds, asked, strict=True)
+        name: decisions.typed_answer(each, [0.5] * (4 if name == "box" else 2))
+        for name, each in zip(kinds, asked, strict=True)
     }
     usage = {"input_tokens": 1, "output_tokens": 0}
     read = SystemOneResponse.model_validate({"model": "m", "answers": answers, "usage": usage})
@@ -109,7 +111,7 @@ def test_each_form_of_decisions_gets_an_answer_of_its_vendor_s_type() -> None:
     ]
     given, _ = decisions.OPENAI.decode(json.dumps({"input": "x", "questions": listed}).encode())
     drawn = [decisions.listed_answer(each, [0.5, 0.5]) for each in given.questions]
-    reply = decisions.DecisionReply(model="m", answers=drawn, usage=decisions.DecisionUsage.of(Usage()))
+    reply = decisions.DecisionReply(model="m", answers=drawn, usage=decisions.DecisionUsage.of([Usage()]))
     assert extras(Decision.model_validate_json(msgspec.json.encode(reply))) == set()
 
 

@@ -198,7 +198,7 @@ class Catalog:
         """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
         if self._options.offline:
             raise ServerError(
-                "permission", "--offline forbids to ask the hub. `pippin list` shows what is here."
+                "permission", "--offline or HF_HUB_OFFLINE forbids it. `pippin list` shows what is here."
             )
         return await asyncio.to_thread(search_hub, words, limit=limit, mlx_only=mlx_only)
 
@@ -225,8 +225,8 @@ class Catalog:
         """Download a model from the Hub, resuming an earlier attempt."""
         if self._options.offline:
             message = (
-                f"The model {repository} is not on this machine, and --offline forbids to download it. `pippin list` "
-                "shows what is here."
+                f"The model {repository} is not here, and --offline or HF_HUB_OFFLINE forbids to download it. "
+                "`pippin list` shows what is here."
             )
             raise ServerError("model_not_found", message, "model")
         if not is_repository(repository):
@@ -354,7 +354,7 @@ class Catalog:
             return None
         name = model.name or target
         hint = (
-            "Downloads are off (--offline)."
+            "Downloads are off (--offline or HF_HUB_OFFLINE)."
             if self._options.offline
             else f"Fetch it with `pippin pull {target}`."
         )
@@ -472,7 +472,7 @@ class Catalog:
             here = "GET /v1/models and `pippin list` name the models that are here"
             return f"{here}; `pippin pull ORG/NAME` fetches others."
         if self._options.offline:
-            return "Downloads are off (--offline)."
+            return "Downloads are off (--offline or HF_HUB_OFFLINE)."
         return f"Fetch it with `pippin pull {repository}`."
 
     def _entry(self, found: Found, kind: ModelKind | None = None) -> CatalogEntry:

@@ -42,9 +42,8 @@ def search_hub(words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
         raise ServerError(
             "load_failed", f"The hub answered {error.response.status_code}. Try again in a while."
         ) from None
-    except (httpx.HTTPError, msgspec.DecodeError) as error:
+    except (httpx.HTTPError, msgspec.DecodeError):
         raise ServerError(
-            "load_failed",
-            f"The hub cannot be reached ({type(error).__name__}). `pippin list` shows what is here.",
+            "load_failed", "The hub cannot be reached. `pippin list` shows what is here."
         ) from None
     return [HubModel(id=each.id, downloads=each.downloads or 0, task=each.pipeline_tag) for each in lines]

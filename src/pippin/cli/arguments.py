@@ -126,7 +126,7 @@ def option_parser(program: str, description: str) -> Parser:
         metavar=POSITIONAL,
         nargs="*",
         action=Collect,
-        help="models to serve: folders, repository ids, aliases or names; none loads what requests name",
+        help="models to serve: folders, repository ids, aliases or names; without one, those that requests name",
     )
     groups: dict[str, argparse._ArgumentGroup] = {}
     for flag in flags().values():

@@ -93,13 +93,10 @@ def ask(client: ChatClient, model: str, tokens: int, prompt: str) -> Reply:
     }
     reply = Reply(time.perf_counter())
     for part in client.answer(body):
-        match part:
-            case Piece():
-                reply.arrivals.append(time.perf_counter())
-            case Ended():
-                reply.ended = part
-            case _:
-                pass
+        if isinstance(part, Piece):
+            reply.arrivals.append(time.perf_counter())
+        elif isinstance(part, Ended):
+            reply.ended = part
     return reply
 
 

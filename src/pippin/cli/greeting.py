@@ -18,7 +18,6 @@ from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
     from pippin.catalog import Catalog
-    from pippin.core.models import ModelState
     from pippin.service import Service
 
 log = logging.getLogger(__name__)
@@ -158,10 +157,7 @@ class Preparation:
         say(f"{state.id} is ready after {seconds:.1f} s ({size(state.footprint)} in memory).")
 
     def _look(self, name: str, tell: Progress) -> None:
-        state = self._state(name)
-        if state is not None and state.progress is not None:
-            tell(*state.progress)
-
-    def _state(self, name: str) -> "ModelState | None":
         known = self.catalog.resolve(name, by_operator=True)
-        return next((state for state in self.service.pool.states() if state.id == known.id), None)
+        for state in self.service.pool.states():
+            if state.id == known.id and state.progress is not None:
+                tell(*state.progress)

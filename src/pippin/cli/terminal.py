@@ -1,7 +1,9 @@
 """Output for users: tables, sizes, times, and progress on a terminal or in a log."""
 
 import re
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +27,13 @@ def say(text: str, stream: TextIO | None = None) -> None:
     stream = stream or sys.stdout
     stream.write(f"{clean(text)}\n")
     stream.flush()
+
+
+def remark(text: str, stream: TextIO | None = None) -> None:
+    """`say` sentences, wrapped between words where a terminal shows them."""
+    stream = stream or sys.stdout
+    width = shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
+    say("\n".join(textwrap.fill(line, width, break_long_words=False) for line in text.split("\n")), stream)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

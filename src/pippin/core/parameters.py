@@ -269,7 +269,8 @@ LEFT_OUT: Final = {
         *("no_repeat_ngram_size", "epsilon_cutoff", "eta_cutoff", "top_h"),
     ),
     "a request tells how long its answer is": (
-        *("min_length", "forced_eos_token_id", "exponential_decay_length_penalty"),
+        *("max_length", "max_new_tokens", "max_time", "min_length"),
+        *("forced_eos_token_id", "exponential_decay_length_penalty"),
     ),
     "answers are not marked": ("watermarking_config",),
 }

@@ -164,7 +164,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     echo: bool = False  # report the prompt's own text and tokens first (`PromptEcho`)
     thinking: Thinking = field(default_factory=Thinking)
     template_kwargs: dict[str, Any] = field(default_factory=dict)
-    continue_final: bool = False  # the last assistant message is a prefix to continue, not a turn
+    continue_final: bool = False  # the last message goes on with the answer, or with each of the decisions
     overflow: OverflowPolicy | None = None
     context_limit: int | None = None  # tokens of prompt and answer, if less than the model's window
     prediction: str | None = None  # expected text of the answer; affects speed only

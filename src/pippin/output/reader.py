@@ -1,8 +1,9 @@
 """Parses one choice's text as it is generated into events of text, reasoning and tool calls.
 
 A text may quote a marker of reasoning. If the vocabulary has a token for the marker, only that token counts, except
-that an end marker spelled out at the beginning of a line counts too. Without such a token, reasoning begins only at
-the beginning of a line. Output enforced by a grammar is read as the grammar defines it.
+that an end marker spelled out at the beginning of a line counts too. Such a token is never text, even where it ends
+nothing. Without one, reasoning begins only at the beginning of a line. Output enforced by a grammar is read as the
+grammar defines it.
 
 Text becomes a call only if it is a complete call of an offered tool (`stream.py`); other text stays text, unchanged and
 in order. A limit may cut the text inside a call or a marker: nothing of that is sent.
@@ -124,7 +125,6 @@ class OutputReader:
         if reasoning_format and reasoning_format.channels:
             self._channels = reasoning_format.channels
         self._markers = {channel: Markers(self._markers_in(channel)) for channel in ("text", "reasoning")}
-        self._first_markers = Markers(self._markers_in("text") + self._closers)
         self._reading = self._read()
 
     @property
@@ -194,7 +194,8 @@ class OutputReader:
             if channel == "text":
                 markers += (self._reasoning.start, *self._reasoning.starts, *self._reasoning.dropped)
             else:
-                markers += (self._reasoning.end, *self._reasoning.ends, *self._reasoning.handoff)
+                markers += self._reasoning.handoff
+            markers += self._closers
         return markers
 
     @property
@@ -246,10 +247,7 @@ class OutputReader:
                 source.rewind(found)
                 if self._counts(found):
                     return source.take(len(found))
-        markers = self._markers[self._channel]
-        if self._may_close:
-            markers = self._first_markers
-        return (yield from source.until(markers, self._write, self._counts))
+        return (yield from source.until(self._markers[self._channel], self._write, self._counts))
 
     def _counts(self, marker: str) -> bool:
         """Whether the next marker is really a marker, not a quotation."""
@@ -267,6 +265,8 @@ class OutputReader:
         assert reasoning is not None
         if self._channel == "reasoning":
             return token is not False or not self._in_line
+        if marker in self._closers and self._writer.part_open and not self._may_close:
+            return token is True and not answering
         if held or token is False:
             first = self._markup.grammar == "calls" and not self._writer.begun
             return token is True or (token is None and first)

@@ -434,14 +434,18 @@ def test_a_single_key_has_no_salt_unless_others_come_in_without_it() -> None:
         ("/v1/completions", "tempreture"),
         ("/v1/messages", "tempreture"),
         ("/v1/responses", "tempreture"),
+        ("/v1/responses", "text.formt"),
+        ("/v1/chat/completions", "stream_options.include_usge"),
         ("/api/chat", "optoins"),
+        ("/api/chat", "options.num_predct"),
     ],
 )
 def test_a_mistyped_field_is_named_in_the_answer_too(path: str, wrong: str) -> None:
     async def main() -> Any:
         asked = {"prompt": "Hi"} if path == "/v1/completions" else {"messages": CHAT["messages"]}
         asked = {"input": "Hi"} if path == "/v1/responses" else asked
-        body = {"model": MODEL.id, "stream": False, **asked, wrong: 1, "zzz": 1}
+        outer, _, inner = wrong.partition(".")
+        body = {"model": MODEL.id, "stream": False, **asked, outer: {inner: 1} if inner else 1, "zzz": 1}
         body |= {"max_tokens": 4} if path == "/v1/messages" else {}
         async with client_of(application(FakeService())) as client:
             return (await client.post(path, json=body)).json()

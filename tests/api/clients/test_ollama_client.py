@@ -11,6 +11,7 @@ import ollama
 import pytest
 
 from pippin.api.dialects.ollama.dialect import OllamaChatDialect, OllamaGenerateDialect, OllamaOptions
+from pippin.api.dialects.shared.fields import names_of
 from pippin.api.routes.ollama import EMBED, EMBED_ONE
 from tests.api.live_server import MODEL, live_server
 
@@ -311,7 +312,7 @@ def test_every_field_of_the_clients_own_types_is_known() -> None:
         (types.EmbedRequest, EMBED),
         (types.EmbeddingsRequest, EMBED_ONE),
     ):
-        assert set(params.model_fields) <= {*contract.names, *contract.accepted, *contract.refused}
+        assert set(params.model_fields) <= {*names_of(contract.body), *contract.accepted, *contract.refused}
     options = {field.encode_name for field in msgspec.structs.fields(OllamaOptions)}
     assert set(types.Options.model_fields) <= options
 

@@ -1,10 +1,12 @@
 """How answers are drawn."""
 
+import io
+
 import pytest
 
 from pippin.cli.chat.client import Called, Ended, Piece, parts
 from pippin.cli.chat.display import Display, opened_display
-from pippin.cli.terminal import clean, say, table
+from pippin.cli.terminal import clean, remark, say, table
 from pippin.core.errors import ServerError
 
 ANSWER = "# Title\n\n```python\ndef f():\n    return 1\n```\n\n$$\\int_0^1 x^2\\,dx$$ and **bold**.\n"
@@ -79,3 +81,20 @@ def test_what_tools_models_and_other_machines_send_moves_no_cursor(
     for text in (shown.out, shown.err):
         assert "a]0;owned[2Jbc" in text
         assert not set("\x1b\x07\r") & set(text)
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "shown"),
+    [
+        (True, "Kept:\n/a/path/that/is/long.json.\nGo on with it: /load\none\n"),
+        (False, "Kept: /a/path/that/is/long.json. Go on with it: /load one\n"),
+    ],
+)
+def test_remarks_are_wrapped_between_words_on_a_terminal_alone(
+    is_terminal: bool, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+    remark("Kept: /a/path/that/is/long.json. Go on with it: /load one", stream)
+    assert stream.getvalue() == shown

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pippin.catalog.info import read_info
-from pippin.core.conversation import Message, Text
+from pippin.core.conversation import Image, Inline, Message, Text
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Finished, PromptEcho, Scored
 from pippin.core.models import WorkerSpec
@@ -15,8 +15,9 @@ from pippin.engines.language import open_engine, open_preparer
 from pippin.engines.language.job import Branch, LanguageJob
 from pippin.engines.language.loading.engine import LanguageEngine
 from pippin.engines.language.prompt.preparer import LanguagePreparer
-from pippin.engines.language.step.branches import pieces_of
+from pippin.engines.language.step.branches import dealt, pieces_of
 from tests.engines.driving import no_progress, run
+from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.engines.tiny_models import tiny_model
 
 LABELS = ("yes", "no", "yes, but", "vielleicht – 東京 🙂")
@@ -109,12 +110,58 @@ def test_a_question_that_does_not_fit_the_window_is_refused(tmp_path: Path) -> N
 
 def test_a_path_of_several_labels_is_computed_once() -> None:
     branch = Branch((1, 2), ((5,), (6, 7, 8), (6, 7, 9), (6, 4), (3, 3)))
-    pieces = pieces_of(0, branch, rewinds=True)
-    assert [(piece.after, piece.tokens) for piece in pieces] == [(0, (1, 2, 3)), (2, (6, 7))]
+    pieces = pieces_of([branch], cuts=True)
+    assert [(piece.tokens, piece.known, piece.scores[0].place) for piece in pieces] == [
+        ((1, 2, 3), 0, 1),
+        ((1, 2, 6, 7), 2, 2),
+    ]
     scores = sorted((score.label, score.token) for piece in pieces for score in piece.scores)
     assert scores == [(0, 5), (1, 6), (1, 7), (1, 8), (2, 6), (2, 7), (2, 9), (3, 4), (3, 6), (4, 3), (4, 3)]
-    whole = pieces_of(0, branch, rewinds=False)
-    assert [(piece.after, piece.tokens) for piece in whole] == [(0, (1, 2, 3)), (0, (1, 2, 6, 7))]
+    assert [piece.known for piece in pieces_of([branch], cuts=False)] == [0, 0]
+
+
+def test_what_questions_begin_with_is_computed_once_in_a_row() -> None:
+    asked = [(1, 2, 3, 4), (8, 9), (1, 2, 3, 5), (8, 7), (1, 2, 3, 4), (8, 7, 5)]
+    pieces = pieces_of([Branch(tokens, ((5,), (6,))) for tokens in asked], cuts=True)
+    assert [(piece.tokens, piece.known) for piece in pieces] == [
+        ((1, 2, 3, 4), 0),
+        ((1, 2, 3, 5), 3),
+        ((8, 7), 0),
+        ((8, 7, 5), 2),
+        ((8, 9), 1),
+    ]
+    scored = sorted((score.branch, score.token) for piece in pieces for score in piece.scores)
+    assert scored == [(number, token) for number in range(len(asked)) for token in (5, 6)]
+    rows = dealt(pieces, 3)
+    assert [piece.tokens for row in rows for piece in row] == [piece.tokens for piece in pieces]
+    assert all(row[0].known == 0 for row in rows)
+
+
+def test_many_questions_take_few_passes_and_tokens() -> None:
+    asked = [(opening, *range(9), word, 1, 2, 3) for opening in range(4) for word in range(100, 116)]
+    rows = dealt(pieces_of([Branch(tokens, ((5,), (6,))) for tokens in asked], cuts=True), 8)
+    assert [len(row) for row in rows] == [8] * 8, "passes of eight rows"
+    assert sum(piece.left for row in rows for piece in row) == 64 * 4 + 8 * 10
+
+
+def test_a_question_stands_beside_its_picture_as_in_a_chat(tmp_path: Path) -> None:
+    preparer, _ = opened(tiny_vision_model("qwen3_vl", tmp_path / "model"))
+    state, shown = Message("user", (Text("The state."),)), Image(Inline(picture(40, 30, 1)))
+    for before, after in ((("Is it",), " a cat?"), ((), "Is it a cat?"), (("What is it?",), "")):
+        parts = (*map(Text, before), shown)
+        asked = GenerationRequest(
+            model="x",
+            messages=(state, Message("user", parts)),
+            continue_final=True,
+            decisions=(Decision(after, ("yes", "no")),),
+            max_tokens=0,
+        )
+        said = (*parts, Text(after)) if after else parts
+        chat = GenerationRequest(model="x", messages=(state, Message("user", said)), max_tokens=1)
+        decided, whole = job_of(preparer, asked), job_of(preparer, chat)
+        [branch] = decided.branches
+        assert (*decided.prompt, *branch.tokens) == whole.prompt
+        assert decided.media is not None
 
 
 def test_running_streams_go_on_while_labels_are_scored(tmp_path: Path) -> None:

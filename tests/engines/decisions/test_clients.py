@@ -1,6 +1,8 @@
 """The clients of OpenAI and TypeSafe decide with a real language model, over a socket."""
 
 import base64
+import gzip
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,7 +120,7 @@ def test_probabilities_are_those_of_echo(address: str) -> None:
     messages = [
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": STATE},
-        {"role": "user", "content": f"Which team?\nLabels: {', '.join(labels)}"},
+        {"role": "user", "content": f"Labels: {', '.join(labels)}\nWhich team?"},
     ]
     sums = []
     for label in labels:
@@ -144,8 +146,10 @@ def test_probabilities_are_those_of_echo(address: str) -> None:
 def test_a_model_of_text_refuses_pictures_and_boxes(typesafe: TypeSafeClient, client: OpenAI) -> None:
     with pytest.raises(TypeSafeBadRequestError, match="text only"):
         typesafe.system_one(state=Image(PIXEL), questions={"cat": Noul(instructions="Is it a cat?")})
-    with pytest.raises(TypeSafeBadRequestError, match="places in pictures"):
+    with pytest.raises(TypeSafeBadRequestError, match="place in a picture"):
         typesafe.system_one(state="x", questions={"cat": Box(instructions="The cat")})
+    with pytest.raises(TypeSafeBadRequestError, match="text only"):
+        typesafe.system_one(state="x", questions={"cat": Noul(instructions=["Like", Image(PIXEL)])})
     with pytest.raises(BadRequestError, match="text only"):
         picture: Any = {
             "type": "input_image",
@@ -269,8 +273,50 @@ def test_pictures_take_their_places_in_the_state(scripted: str) -> None:
             questions={"same": Noul(instructions="Are they alike?")},
         )
         assert found.nouls["same"].noul == 0.5
-        with pytest.raises(TypeSafeBadRequestError, match="put it into `state`"):
-            client.system_one(state="x", questions={"same": Noul(instructions=["Is it like", picture])})
+
+
+def test_pictures_take_their_places_in_questions(scripted: str) -> None:
+    picture, other = Image(PIXEL), Image(PIXEL + b"0")
+    alike = Choice(instructions=["Which is like", picture], criteria={"a": other, "b": "none"})
+    with TypeSafeClient(base_url=scripted, api_key="x", timeout=60) as client:
+        found = client.system_one(
+            state="x",
+            questions={
+                "text": Noul(instructions="Is it?"),
+                "alike": alike,
+                "cat": Box(instructions=f"The cat in {picture}"),
+            },
+            assets={"it": picture, "other": other},
+        )
+        assert found.nouls["text"].noul == 0.5
+        assert found.choices["alike"].probabilities == {"a": 0.5, "b": 0.5}
+        assert found.boxes["cat"].box.model_dump() == pytest.approx(
+            dict.fromkeys(("top", "bottom", "left", "right"), 0.5)
+        )
+        with pytest.raises(TypeSafeBadRequestError, match="as a label"):
+            client.system_one(
+                state="x", questions={"a": Choice(criteria={"it": None})}, assets={"it": picture}
+            )
+
+
+def test_a_compressed_form_is_read(scripted: str) -> None:
+    body = {"state": "<x>", "questions": noul(), "assets": {"<x>": {"part": "file"}}}
+    form = httpx.Request(
+        "POST", scripted, data={"request": json.dumps(body)}, files={"file": ("a.png", PIXEL, "image/png")}
+    )
+    headers = {"content-type": form.headers["content-type"], "content-encoding": "gzip"}
+    address, packed = f"{scripted}/v1/systemone", gzip.compress(form.read())
+    assert httpx.post(address, content=packed, headers=headers, timeout=60).status_code == 200
+    refused = httpx.post(address, content=packed[:-20], headers=headers, timeout=60)
+    assert (refused.status_code, "gzip" in refused.text) == (400, True)
+
+
+def test_a_picture_in_a_question_of_openai_s_is_taken(scripted: str) -> None:
+    shown = {"type": "input_image", "image_url": f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"}
+    asked = {"type": "predicate", "instructions": [{"type": "input_text", "text": "It is like"}, shown]}
+    body = {"input": "x", "questions": [*predicates(2), asked]}
+    reply = httpx.post(f"{scripted}/v1/decisions", json=body, timeout=60).json()
+    assert [each["probability"] for each in reply["answers"]] == [0.5] * 3
 
 
 def test_decisions_count_against_the_limits_of_the_caller(tmp_path: Path) -> None:

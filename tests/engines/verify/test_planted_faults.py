@@ -136,6 +136,29 @@ def duplicated(arrays: Arrays) -> None:
             arrays[name] = arrays[name.replace(".layers.1.", ".layers.0.")]
 
 
+def zeroed_norm(arrays: Arrays) -> None:
+    name = "model.layers.1.input_layernorm.weight"
+    arrays[name] = np.zeros_like(arrays[name])
+
+
+def copied(arrays: Arrays) -> None:
+    arrays["model.layers.1.self_attn.v_proj.weight"] = arrays["model.layers.1.self_attn.k_proj.weight"]
+
+
+def ending_texts(backend: Any) -> None:
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A <|im_end|>", special_tokens=[("<|im_end|>", END)]
+    )
+
+
+def with_swapped_tokens(folder: Path) -> None:
+    stored = json.loads((folder / "tokenizer.json").read_text())
+    first, second = (each for each in stored["added_tokens"] if each["content"] in ("<think>", "</think>"))
+    first["id"], second["id"] = second["id"], first["id"]
+    stored["added_tokens"].sort(key=lambda each: each["id"])
+    (folder / "tokenizer.json").write_text(json.dumps(stored))
+
+
 def with_adapter(arrays: Arrays) -> None:
     arrays[Q.replace("weight", "lora_A.weight")] = (
         np.random.default_rng(1).normal(size=(4, 64)).astype(np.float32)
@@ -144,6 +167,11 @@ def with_adapter(arrays: Arrays) -> None:
 
 def tied_to_another(folder: Path) -> None:
     edit(folder, "config.json", tie_word_embeddings=True)
+
+
+def said(change: str) -> Plant:
+    """A template that changes the words of each turn."""
+    return template("{%- set content = message.content %}", f"{{%- set content = {change} %}}")
 
 
 THINK_OFF = "<think>\\n\\n</think>"
@@ -185,7 +213,7 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "decoder that loses spaces": (tokenizer(losing_spaces), "round-trip"),
     "one layer zeroed": (weights(zeroed), "blank-tensor"),
     "NaN": (weights(nan), "not-finite"),
-    "layer twice": (weights(duplicated), "layer-twice"),
+    "layer twice": (weights(duplicated), "matrix-twice"),
     "adapter that is not merged": (weights(with_adapter), "adapter-left"),
     "layers that are not there": (config(num_hidden_layers=4), "layers-differ"),
     "other bits than config.json's": (packed_with_other_bits, "quantisation-differs"),
@@ -198,6 +226,27 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         lambda folder: shard(folder, index=lambda files: files.update({"gone": files[Q]})), "index-mismatch"),
     "index of another file": (
         lambda folder: shard(folder, index=lambda files: files.update({Q: files["lm_head.weight"]})), "index-mismatch"),
+    "a norm zeroed": (weights(zeroed_norm), "blank-tensor"),
+    "values that are the keys": (weights(copied), "matrix-twice"),
+    "tied without saying so": (
+        lambda folder: (
+            edit_weights(folder, lambda arrays: arrays.pop("lm_head.weight")),
+            edit(folder, "config.json", tie_word_embeddings=None),
+        ), "head-missing"),
+    "swapped tokens": (with_swapped_tokens, "added-token"),
+    "eos behind each text": (tokenizer(ending_texts), "eos-appended"),
+    "eos within answers": (
+        lambda folder: edit(folder, "tokenizer_config.json", eos_token="<think>"), "eos-is-text"),
+    "end of turn left out": (template("<|im_end|>", ""), "turn-open"),
+    "no beginning of an answer": (template("add_generation_prompt", "never_set"), "answer-begins"),
+    "answers as the user's": (
+        template("message.role + '\\n' + content", "'user' + '\\n' + content"), "answer-begins"),
+    "lost tools": (template("{%- if tools %}", "{%- if never %}"), "tools-lost"),
+    "lost last turn": (
+        template("for message in messages %}", "for message in messages[:-1] %}"), "conversation-refused"),
+    "upper case": (said("message.content|upper"), "words-changed"),
+    "words cut": (said("message.content[:500]"), "words-changed"),
+    "words twice": (said("message.content + message.content"), "words-changed"),
     "field that is not read": (config(final_logit_softcapping=30.0), "field-unread"),
 }  # fmt: skip
 

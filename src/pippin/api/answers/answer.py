@@ -252,7 +252,7 @@ class Answer:
 
     async def whole(self) -> bytes:
         """The encoded completions of all runs. Raises `ServerError` if a run fails."""
-        gathered = await self._gathered()
+        gathered = await self.gathered()
         for accepted, events in zip(self.accepted, gathered, strict=True):
             events.insert(0, accepted)
         encoder: Encoder = self.operation.encoder
@@ -263,11 +263,6 @@ class Answer:
             return data
 
         return await self._among.large.do(sum(map(drawn_bytes, gathered)), whole)
-
-    async def events(self) -> list[Event]:
-        """All events of a single run of any kind. Raises `ServerError` if it fails."""
-        [events] = await self._gathered()
-        return events
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The encoded stream, with a keep-alive after some seconds without a byte."""
@@ -325,7 +320,7 @@ class Answer:
             self._observer.closed()
             self._among.remove(self)
 
-    async def _gathered(self) -> list[list[Event]]:
+    async def gathered(self) -> list[list[Event]]:
         """All events of each run. Raises `ServerError` if one fails."""
         await self.started()
         for run in self._runs:

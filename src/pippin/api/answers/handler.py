@@ -21,6 +21,7 @@ from pippin.api.answers.answer import Answer, Operation, RunningAnswers, run_inf
 from pippin.api.answers.kept import KeptAnswer, KeptAnswers
 from pippin.api.answers.media import MediaResolver
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, History, RunInfo, StreamEncoder
+from pippin.api.dialects.shared.fields import paths_of
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import LARGE, EventStream, NobodyWaits, Presence, read_json_body
 from pippin.api.http.forms import Form, read_form
@@ -70,8 +71,15 @@ class UnknownFields:
             if (operation, name) in self._named or len(self._named) >= REMEMBERED:
                 continue
             self._named.add((operation, name))
-            hint = "" if "." in name else nearest(name, known)
+            hint = meant(name, known)
             log.warning("Ignored the unknown field %r of %s; it is named here once.%s", name, operation, hint)
+
+
+def meant(path: str, known: Collection[str]) -> str:
+    """` Did you mean ...?` with the field at the same place whose name is near; empty if there is none."""
+    place, _, name = path.rpartition(".")
+    beside = (each.rpartition(".") for each in known)
+    return nearest(name, [other for where, _, other in beside if where == place])
 
 
 MOST_TOLD: Final = 4  # unknown fields that one answer names
@@ -86,8 +94,8 @@ NOT_KEPT: Final = (
     1024
 )  # a client sends the same unknown fields with each request, and to compare names takes long
 def mistyped(unknown: tuple[str, ...], known: frozenset[str]) -> tuple[str, ...]:
-    """A sentence for each unknown field at the top of a body whose name is nearly that of a known one."""
-    near = {name: nearest(name, known) for name in unknown[:MOST_TOLD] if name.isidentifier()}
+    """A sentence for each unknown field whose name is nearly that of a known one at its place."""
+    near = {name: meant(name, known) for name in unknown[:MOST_TOLD]}
     return tuple(f"There is no field `{name}`; it was ignored.{hint}" for name, hint in near.items() if hint)
 
 
@@ -170,7 +178,8 @@ class Handler:
         if not admitted:
             self._limits.admit(exchange)
         prepared = await self.prepare_task(exchange, task, model=model, operation=operation)
-        return await self._events(request, prepared)
+        [events] = await self._events(request, prepared)
+        return events
 
     async def result(
         self,
@@ -187,16 +196,18 @@ class Handler:
         assert isinstance(found, kind)
         return found
 
-    async def events(self, request: Request, wanted: GenerationRequest, *, operation: str) -> list[Event]:
-        """All events of a generation that was counted when its body was read. Raises `ServerError`."""
+    async def events(
+        self, request: Request, wanted: Sequence[GenerationRequest], *, operation: str
+    ) -> list[list[Event]]:
+        """All events of each generation of a body that was counted when it was read. Raises `ServerError`."""
         exchange = exchange_of(request.scope)
-        prepared = await self._operation(operation, (wanted,), request.headers, exchange, stream=False)
+        prepared = await self._operation(operation, wanted, request.headers, exchange, stream=False)
         return await self._events(request, prepared)
 
-    async def _events(self, request: Request, operation: Operation) -> list[Event]:
+    async def _events(self, request: Request, operation: Operation) -> list[list[Event]]:
         answer = Answer(operation, exchange_of(request.scope), Presence(request.receive), self.answers)
         try:
-            return await answer.events()
+            return await answer.gathered()
         finally:
             await answer.close()
 
@@ -233,7 +244,7 @@ class Handler:
             encoder = dialect.encoder(decoded, operation.run)
         else:
             encoder = await asyncio.to_thread(dialect.encoder, decoded, operation.run)
-        warnings = operation.warnings + mistyped(decoded.ignored, dialect.contract.names)
+        warnings = operation.warnings + mistyped(decoded.ignored, paths_of(dialect.contract.body))
         return replace(operation, encoder=encoder, media=dialect.media, warnings=warnings)
 
     async def prepare_task(
@@ -307,7 +318,7 @@ class Handler:
             decoded = await asyncio.to_thread(dialect.decode, body, context)
         else:
             decoded = await self.large.do(len(body), dialect.decode, body, context)
-        self._unknown.note(dialect.name, decoded.ignored, dialect.contract.names)
+        self._unknown.note(dialect.name, decoded.ignored, paths_of(dialect.contract.body))
         for warning in decoded.warnings:
             log.warning("%s id=%s", warning, exchange.id)
         return decoded

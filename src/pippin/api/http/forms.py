@@ -1,19 +1,19 @@
 """Reads multipart forms, as SDKs send files, within limits of size and number."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl
 
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import MultipartParser, MultipartState, parse_options_header
 from starlette.requests import Request
 
-from pippin.api.http.body import MIB, check_length, joined, pieces_of, read_body, too_large
+from pippin.api.http.body import MIB, check_length, coding_of, pieces_of, read_body, too_large
 from pippin.core.errors import ServerError
 
 MOST_PARTS: Final = 128
 LARGEST_FIELD: Final = MIB
-LARGEST_HEADERS: Final = 8192  # bytes of one part's headers
 FORM: Final = "multipart/form-data"
 ENCODED: Final = "application/x-www-form-urlencoded"
 
@@ -69,6 +69,9 @@ async def read_form(request: Request, limit_mb: float, idle_seconds: float) -> F
     limit = int(limit_mb * MIB)
     check_length(request.headers, limit)
     reader = FormReader(boundary)
+    if coding_of(request.headers) is not None:
+        await asyncio.to_thread(reader.feed, await read_body(request, limit_mb, idle_seconds))
+        return await reader.finish()
     size = 0
     async for piece in pieces_of(request, idle_seconds):
         size += len(piece)
@@ -92,13 +95,10 @@ class FormReader:
     def __init__(self, boundary: bytes) -> None:
         self._form = Form()
         self._parts = 0
-        self._ended = False
         self._name = ""
         self._filename: str | None = None
-        self._files: list[tuple[str, str, list[bytes], int]] = []  # names, pieces and their size
+        self._files: list[tuple[str, str, bytearray]] = []
         self._data = bytearray()
-        self._pieces: list[bytes] = []  # bytes before `_data`
-        self._size = 0  # of both
         self._header, self._value = bytearray(), bytearray()
         self._headers: dict[bytes, bytes] = {}
         self._parser = MultipartParser(
@@ -111,7 +111,6 @@ class FormReader:
                 "on_header_value": self._take_value,
                 "on_header_end": self._end_header,
                 "on_headers_finished": self._open,
-                "on_end": self._end,
             },
         )
 
@@ -122,32 +121,24 @@ class FormReader:
             raise malformed(str(error)) from None
 
     async def finish(self) -> Form:
-        if not self._ended:
+        if self._parser.state != MultipartState.END:
             raise malformed("it ends in the middle")
-        for name, filename, pieces, size in self._files:
-            data = await joined(pieces, size)
-            self._form.files.setdefault(name, []).append(Upload(filename, data))
+        for name, filename, data in self._files:
+            upload = Upload(filename, await asyncio.to_thread(bytes, data))
+            self._form.files.setdefault(name, []).append(upload)
         return self._form
 
     def _begin(self) -> None:
         self._parts += 1
         if self._parts > MOST_PARTS:
             raise malformed(f"it has more than {MOST_PARTS} parts")
-        self._headers = {}
-        self._data, self._pieces, self._size = bytearray(), [], 0
+        self._headers, self._data = {}, bytearray()
 
     def _take_name(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
-        self._check_headers()
 
     def _take_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
-        self._check_headers()
-
-    def _check_headers(self) -> None:
-        held = len(self._header) + len(self._value) + sum(map(len, self._headers.values()))
-        if held > LARGEST_HEADERS or len(self._headers) > 16:
-            raise malformed("a part has too many headers")
 
     def _end_header(self) -> None:
         self._headers[bytes(self._header).lower()] = bytes(self._value)
@@ -163,33 +154,20 @@ class FormReader:
 
     def _take(self, data: bytes, start: int, end: int) -> None:
         self._data += memoryview(data)[start:end]
-        self._size += end - start
-        if len(self._data) >= MIB:
-            self._cut()
-        if self._filename is None and self._size > LARGEST_FIELD:
+        if self._filename is None and len(self._data) > LARGEST_FIELD:
             raise ServerError(
                 "too_large", f"The field `{self._name[:64]}` of the form is too long.", self._name[:64]
             )
 
     def _end_part(self) -> None:
         if self._filename is None:
-            self._form.fields.setdefault(self._name, []).append(_text(b"".join(self._pieces) + self._data))
+            self._form.fields.setdefault(self._name, []).append(_text(self._data))
         else:
             bare = self._name.removesuffix("[]").partition("[")[0]  # `image[]` and `image[0]` of arrays
-            self._cut()
-            self._files.append((bare, self._filename[:255], self._pieces, self._size))
-        self._data, self._pieces, self._size = bytearray(), [], 0
-
-    def _cut(self) -> None:
-        """Begin a new piece: a file is kept in pieces until the end, and large files are joined on a thread."""
-        self._pieces.append(bytes(self._data))
-        self._data = bytearray()
-
-    def _end(self) -> None:
-        self._ended = True
+            self._files.append((bare, self._filename[:255], self._data))
 
 
-def _text(data: bytes) -> str:
+def _text(data: bytes | bytearray) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -7,9 +7,12 @@ to it, and their probabilities are normalised over the question's labels.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from itertools import chain
+from typing import Annotated, Any, Final, Literal, NamedTuple
+from uuid import uuid4
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -34,6 +37,11 @@ SYSTEM: Final = (
 )
 """What a language model is told before the state. It is not told with each question, which would cost its tokens."""
 YES_NO: Final[dict[str, Any]] = {"yes": None, "no": None}
+EDGES: Final = "top", "bottom", "left", "right"
+PLACES: Final = tuple(f"{number:02}" for number in range(100))
+BOX: Final = (
+    "Labels: 00, the top or left of the picture, to 99, its end. Where is the {} edge of the box around it?"
+)
 
 Label = Annotated[str, Meta(min_length=1)]
 Told = str | dict[str, Any] | list[Any]
@@ -76,7 +84,7 @@ class DecisionRequest(Struct, kw_only=True, omit_defaults=True):
     model: Annotated[Name, Meta(description="Name of the model.")] = "default"
     assets: Annotated[
         Annotated[dict[Label, Asset], Meta(min_length=1, max_length=64)] | None,
-        Meta(description="Pictures by the words that stand for them in `state`."),
+        Meta(description="Pictures by the words that stand for them in `state` and questions."),
     ] = None
 
 
@@ -147,9 +155,12 @@ class DecisionUsage(Struct, kw_only=True):
     total_tokens: int
 
     @classmethod
-    def of(cls, used: Usage) -> "DecisionUsage":
-        details = {"cached_tokens": used.cached_tokens, "cache_write_tokens": used.stored_tokens}
-        tokens = used.prompt_tokens
+    def of(cls, used: Sequence[Usage]) -> "DecisionUsage":
+        details = {
+            "cached_tokens": sum(each.cached_tokens for each in used),
+            "cache_write_tokens": sum(each.stored_tokens for each in used),
+        }
+        tokens = sum(each.prompt_tokens for each in used)
         return cls(input_tokens=tokens, input_tokens_details=details, total_tokens=tokens)
 
 
@@ -197,84 +208,133 @@ class Asked:
     """A question, in whatever form it came, and its labels, each with what it means: a text, JSON, or None where the
     label says all."""
 
-    kind: Literal["choice", "score", "noul", "multi_label"]
+    kind: Literal["choice", "score", "noul", "multi_label", "box"]
     said: str
     labels: dict[str, Any]
     threshold: float = 0.5  # of `multi_label`
 
     @property
     def decisions(self) -> list[Decision]:
-        """What is scored: the labels against each other, or yes against no for each label that may go with others."""
+        """What is scored: the labels against each other, yes against no for each label that may go with others, or the
+        places of each edge of a box."""
         lines = [self.said.strip()] if self.said.strip() else []
+        if self.kind == "box":
+            return [Decision("\n".join([*lines, BOX.format(edge)]), PLACES) for edge in EDGES]
         shown = [f"{label}: {told(each)}" if each else label for label, each in self.labels.items()]
         if self.kind == "multi_label":
             return [Decision("\n".join([*lines, f"Does it apply? {each}"]), tuple(YES_NO)) for each in shown]
+        # Before the question: questions often have the same labels, and what they begin with is computed once.
         if any(self.labels.values()):
-            lines += shown
+            lines = [*shown, *lines]
         elif self.labels != YES_NO:
-            lines.append(f"Labels: {', '.join(self.labels)}")
+            lines = [f"Labels: {', '.join(self.labels)}", *lines]
         return [Decision("\n".join(lines), tuple(self.labels))]
 
-    def chances(self, scored: Iterator[Sequence[float]]) -> list[float]:
-        """The probability of each label. Those of labels that exclude each other add up to 1. `scored` gives the log
-        probabilities of the next decisions."""
-        found = [chances_of(next(scored)) for _ in self.decisions]
+    def chances(self, scored: Mapping[Decision, Sequence[float]]) -> list[float]:
+        """The probability of each label, or the place of each edge of a box from 0 to 1. Probabilities of labels that
+        exclude each other add up to 1. `scored` are log probabilities."""
+        found = [chances_of(scored[each]) for each in self.decisions]
+        if self.kind == "box":
+            return [expected(each) / (len(each) - 1) for each in found]
         return [yes for yes, _ in found] if self.kind == "multi_label" else found[0]
 
 
-def about_state(fields: DecisionRequest, files: Mapping[str, bytes]) -> tuple[GenerationRequest, list[Asked]]:
-    """The request to score the labels of all questions. `files` are the parts of a form. Raises `ServerError`."""
-    for name, asked in fields.questions.items():
-        given = json.dumps([asked.instructions, asked.criteria], ensure_ascii=False)
-        if placeholder := next((each for each in fields.assets or () if written(each) in given), None):
-            raise unsupported(
-                f"questions.{name}", f"{placeholder!r} stands for a picture; put it into `state`."
-            )
-    found = [asked_of(asked, name) for name, asked in fields.questions.items()]
-    message = Message("user", _state_parts(fields, files))
-    return _scoring(fields.model, [message], found, "state"), found
+class Wanted(NamedTuple):
+    """What a language model is to score: a request for all questions of text, and one for each beginning of others."""
+
+    requests: list[GenerationRequest]
+    asked: list[Asked]
+    decisions: list[Decision]  # of the requests in their order, before pictures were put into them
+
+    def chances(self, scored: Iterable[Sequence[Sequence[float]]]) -> list[list[float]]:
+        """For each question what `Asked.chances` gives. `scored` are the log probabilities that answer each request."""
+        found = dict(zip(self.decisions, chain(*scored), strict=True))
+        return [each.chances(found) for each in self.asked]
 
 
-def about_input(fields: OpenAIDecisionRequest) -> tuple[GenerationRequest, list[Asked]]:
+def about_state(fields: DecisionRequest, files: Mapping[str, bytes]) -> Wanted:
+    """The requests to score the labels of all questions. `files` are the parts of a form. Raises `ServerError`."""
+    pictured = fields.assets is not None
+    asked = [asked_of(each, name, pictured=pictured) for name, each in fields.questions.items()]
+    found = {name: _image(asset, files, f"assets.{name}") for name, asset in (fields.assets or {}).items()}
+    # In JSON, a name may be written otherwise.
+    pictures = {told([name])[2:-2]: image for name, image in found.items()} | found
+    state = split(told(fields.state), pictures)
+    if not state:
+        raise invalid("state", "must not be empty.")
+    wanted = _scoring(fields.model, [Message("user", state)], asked, "state", pictures)
+    used = {part for request in wanted.requests for each in request.messages or () for part in each.parts}
+    for name, image in found.items():
+        if image not in used:
+            raise invalid(f"assets.{name}", "is in no text: write its name where the picture belongs.")
+    return wanted
+
+
+def about_input(fields: OpenAIDecisionRequest) -> Wanted:
     """The same in OpenAI's form."""
-    found = [_listed(asked, f"questions[{number}]") for number, asked in enumerate(fields.questions)]
+    pictures: dict[str, Part] = {}
+    found = [_listed(each, f"questions[{at}]", pictures) for at, each in enumerate(fields.questions)]
     reader = ItemsReader(NoHistory().item, complete=True)
     reader.read(items_of(fields.input))
     if reader.skipped or reader.tools:
         raise unsupported("input", "only messages, calls of tools and their outputs can be decided about.")
     if not reader.messages:
         raise invalid("input", "must not be empty.")
-    return _scoring(fields.model, reader.messages, found, "input"), found
+    return _scoring(fields.model, reader.messages, found, "input", pictures)
 
 
 def _scoring(
-    model: str, messages: Sequence[Message], asked: Sequence[Asked], field: str
-) -> GenerationRequest:
-    """`field`: the body's name for the messages."""
-    decisions = tuple(decision for each in asked for decision in each.decisions)
+    model: str, messages: Sequence[Message], asked: list[Asked], field: str, pictures: Mapping[str, Part]
+) -> Wanted:
+    """`field`: the body's name for the messages. `pictures` by the words that stand for them in questions."""
+    decisions = [decision for each in asked for decision in each.decisions]
     if len(decisions) > MOST_QUESTIONS:
-        raise invalid("questions", f"must be at most {MOST_QUESTIONS}; each label of a `multi_label` is one.")
-    return GenerationRequest(
-        model=model,
-        messages=(Message("system", (Text(SYSTEM),)), *messages),
-        decisions=decisions,
-        max_tokens=0,
-        thinking=Thinking(enabled=False),
-        overflow="error",
-        names=called(messages=field),
-    )
+        raise invalid(
+            "questions",
+            f"must be at most {MOST_QUESTIONS}; each label of a `multi_label` and each edge of a `box` is one.",
+        )
+    # Questions of text are computed together. What others begin with, up to their last picture, is part of the prompt.
+    groups: dict[tuple[Part, ...], dict[Decision, Decision]] = {}
+    for each in decisions:
+        parts = split(each.question, pictures)
+        if any(mark in label for label in each.labels for mark in pictures):
+            raise invalid("questions", "have a picture as a label: put it into what the label means.")
+        text = parts[-1].text if parts and isinstance(parts[-1], Text) else ""
+        begun = parts[:-1] if text else parts
+        groups.setdefault(begun, {})[each] = Decision(text, each.labels)
+    requests = [
+        GenerationRequest(
+            model=model,
+            messages=(
+                Message("system", (Text(SYSTEM),)),
+                *messages,
+                *([Message("user", begun)] if begun else []),
+            ),
+            continue_final=bool(begun),
+            decisions=tuple(group.values()),
+            max_tokens=0,
+            thinking=Thinking(enabled=False),
+            overflow="error",
+            names=called(messages=field),
+        )
+        for begun, group in groups.items()
+    ]
+    return Wanted(requests, asked, list(chain(*groups.values())))
+
+
+def split(text: str, pictures: Mapping[str, Part]) -> tuple[Part, ...]:
+    """A text as parts, with pictures in the places of the words that stand for them."""
+    # Of two words that begin alike the longer one is looked for first.
+    marks = "|".join(map(re.escape, sorted(pictures, key=len, reverse=True)))
+    pieces = re.split(f"({marks})", text) if pictures else [text]
+    return tuple(pictures.get(each) or Text(each) for each in pieces if each)
 
 
 def told(value: Told) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def written(name: str) -> str:
-    """A name as it stands inside of a text in JSON."""
-    return json.dumps(name, ensure_ascii=False)[1:-1]
-
-
-def asked_of(asked: QuestionFields, name: str) -> Asked:
+def asked_of(asked: QuestionFields, name: str, *, pictured: bool = False) -> Asked:
     """Raises `ServerError` for a question without what its type needs."""
     at, said = f"questions.{name}", told(asked.instructions or "")
     if asked.threshold is not None and asked.type != "multi_label":
@@ -290,12 +350,12 @@ def asked_of(asked: QuestionFields, name: str) -> Asked:
             return Asked(kind, said, criteria, 0.5 if asked.threshold is None else asked.threshold)
         case "score", tuple(levels) if levels:
             return Asked("score", said, {str(number): each for number, each in enumerate(levels)})
-        case "noul" | "bool", None:
-            return _yes_or_no(said, {}, at)
-        case "noul" | "bool", dict() if criteria.keys() <= {"true", "false"}:
-            return _yes_or_no(said, criteria, at)
+        case "noul" | "bool", None | dict() if set(criteria or ()) <= {"true", "false"}:
+            return _yes_or_no(said, criteria or {}, at)
+        case "box", None if said.strip() and pictured:
+            return Asked("box", said, dict.fromkeys(PLACES))
         case "box", _:
-            raise unsupported(f"{at}.type", NO_BOX)
+            raise invalid(f"{at}.type", BOXES)
         case _:
             raise invalid(f"{at}.criteria", CRITERIA)
 
@@ -306,30 +366,11 @@ def _yes_or_no(said: str, meant: Mapping[str, Any], at: str) -> Asked:
     return Asked("noul", said, {"yes": meant.get("true"), "no": meant.get("false")})
 
 
-NO_BOX: Final = "places in pictures are not looked for here; ask a `choice` about where something is."
+BOXES: Final = "`box` is a place in a picture of `assets`, and has `instructions` alone; the model must see."
 CRITERIA: Final = (
     "must be an object of labels and what they mean, or a list of labels; of a `score` a list of levels; of a `noul` "
     "or `bool` an object with `true`, `false` or both."
 )
-
-
-def _state_parts(fields: DecisionRequest, files: Mapping[str, bytes]) -> tuple[Part, ...]:
-    """The state as parts: assets in the places of the words that stand for them."""
-    parts: list[Part] = [Text(told(fields.state))]
-    for name, asset in (fields.assets or {}).items():
-        mark = name if isinstance(fields.state, str) else written(name)
-        image, found = _image(asset, files, f"assets.{name}"), list[Part]()
-        for part in parts:
-            first, *others = part.text.split(mark) if isinstance(part, Text) else ("",)
-            found += [Text(first), *(each for other in others for each in (image, Text(other)))]
-            found += [] if isinstance(part, Text) else [part]
-        if image not in found:
-            raise invalid(f"assets.{name}", "is not in `state`: write its name where the picture belongs.")
-        parts = found
-    kept = tuple(part for part in parts if not isinstance(part, Text) or part.text)
-    if not kept:
-        raise invalid("state", "must not be empty.")
-    return kept
 
 
 def _image(asset: Asset, files: Mapping[str, bytes], at: str) -> Image:
@@ -342,11 +383,13 @@ def _image(asset: Asset, files: Mapping[str, bytes], at: str) -> Image:
     return Image(source_of_base64(asset.data_base64, f"{at}.data_base64"), field=at)
 
 
-def _listed(asked: ListedQuestion, at: str) -> Asked:
-    parts, _ = parts_of(asked.instructions, f"{at}.instructions")
-    texts = [part.text for part in parts if isinstance(part, Text)]
-    if len(texts) < len(parts):
-        raise unsupported(f"{at}.instructions", "pictures belong into `input`.")
+def _listed(asked: ListedQuestion, at: str, pictures: dict[str, Part]) -> Asked:
+    """Adds the pictures of the question by words that stand for them."""
+    texts = []
+    for part in parts_of(asked.instructions, f"{at}.instructions")[0]:
+        texts.append(part.text if isinstance(part, Text) else uuid4().hex)
+        if not isinstance(part, Text):
+            pictures[texts[-1]] = part
     said = "\n".join(texts)
     wanted = {"predicate": None, "choice": "choices", "score": "levels"}[asked.type]
     for name, options in {"choices": asked.choices, "levels": asked.levels}.items():
@@ -396,6 +439,9 @@ def typed_answer(asked: Asked, chances: Sequence[float]) -> dict[str, Any]:
     """An answer in TypeSafe's form."""
     if asked.kind == "noul":
         return {"type": "noul", "noul": chances[0]}
+    if asked.kind == "box":
+        edges = [*sorted(chances[:2]), *sorted(chances[2:])]
+        return {"type": "box", "box": dict(zip(EDGES, edges, strict=True)), "confidence": None}
     probabilities = dict(zip(asked.labels, chances, strict=True))
     found: dict[str, Any] = {"type": asked.kind, "probabilities": probabilities}
     if asked.kind == "multi_label":

@@ -1,8 +1,7 @@
 """`/v1/systemone` and `/v1/decisions`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,10 +15,6 @@ from pippin.api.kinds import decisions as kind
 from pippin.api.routing import Api, both, json_reply
 from pippin.core.errors import ServerError
 from pippin.core.events import Decided, Finished, Scored
-from pippin.core.requests import GenerationRequest
-
-Answers = Callable[[Sequence[Sequence[float]]], Any]
-"""Makes the answers of a reply from the probabilities of each question's labels."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +27,7 @@ class Deciding:
         self.api.handler.note_unknown("decisions", unknown)
         if isinstance(fields, kind.DecisionRequest):
             return await self._about_state(request, fields, {}, as_typesafe=False)
-        wanted, asked = kind.about_input(fields)
-        answered = partial(map, kind.listed_answer, fields.questions)
-        return await self._scored(request, wanted, asked, lambda chances: list(answered(chances)))
+        return await self._scored(request, kind.about_input(fields), kind.listed_answer, fields.questions)
 
     async def systemone(self, request: Request) -> Response:
         """Probabilities of the answers to questions about a state: TypeSafe's form, as JSON or with files"""
@@ -59,14 +52,9 @@ class Deciding:
             answers = kind.decided_answers(fields, found, as_typesafe=as_typesafe)
             usage = kind.DecisionUsage(input_tokens=found.used_tokens, total_tokens=found.used_tokens)
             return json_reply(kind.DecisionReply(model=model, answers=answers, usage=usage))
-        wanted, asked = kind.about_state(fields, files)
-        answered = partial(map, kind.typed_answer if as_typesafe else kind.valued_answer, asked)
-        return await self._scored(
-            request,
-            wanted,
-            asked,
-            lambda chances: dict(zip(fields.questions, answered(chances), strict=True)),
-        )
+        wanted = kind.about_state(fields, files)
+        answer = kind.typed_answer if as_typesafe else kind.valued_answer
+        return await self._scored(request, wanted, answer, wanted.asked, names=fields.questions)
 
     async def _decision_model(self, name: str) -> str | None:
         """The id of a decision model. One that is not here yet is taken for a language model."""
@@ -77,18 +65,23 @@ class Deciding:
         return info.id if info.kind == "decisions" else None
 
     async def _scored(
-        self, request: Request, wanted: GenerationRequest, asked: list[kind.Asked], answers: Answers
+        self,
+        request: Request,
+        wanted: kind.Wanted,
+        answer: Callable[[Any, Sequence[float]], dict[str, Any]],
+        asked: Iterable[Any],
+        names: Iterable[str] = (),
     ) -> Response:
-        """The reply with what a language model gives for the labels of each question."""
-        events = await self.api.handler.events(request, wanted, operation="decisions")
-        [scored] = [event for event in events if isinstance(event, Scored)]
-        finished = events[-1]
-        assert isinstance(finished, Finished)
-        logprobs = iter(scored.logprobs)
-        found = answers([each.chances(logprobs) for each in asked])
-        model = (await self.api.service.find(wanted.model, "language")).id
-        usage = kind.DecisionUsage.of(finished.usage)
-        return json_reply(kind.DecisionReply(model=model, answers=found, usage=usage))
+        """The reply with what a language model gives for the labels of each question: `answer` makes the answer to one
+        that was `asked`."""
+        runs = await self.api.handler.events(request, wanted.requests, operation="decisions")
+        scored = [event.logprobs for events in runs for event in events if isinstance(event, Scored)]
+        ended = [event.usage for events in runs for event in events if isinstance(event, Finished)]
+        model = (await self.api.service.find(wanted.requests[0].model, "language")).id
+        found = list(map(answer, asked, wanted.chances(scored)))
+        answers = dict(zip(names, found, strict=True)) if names else found
+        usage = kind.DecisionUsage.of(ended)
+        return json_reply(kind.DecisionReply(model=model, answers=answers, usage=usage))
 
 
 def _either(body: bytes) -> tuple[kind.DecisionRequest | kind.OpenAIDecisionRequest, tuple[str, ...]]:

@@ -98,8 +98,6 @@ class RecentRequest(RequestObserver):
                     self._finished.append(event)
                 case Failed(error):
                     self._error = error.kind
-                case _:
-                    pass
 
     def failed(self, kind: ErrorKind) -> None:
         self._error = kind

@@ -54,7 +54,7 @@ def read_source(catalog: "Catalog", name: str, defaults: ModelOptions) -> Source
     try:
         info = catalog.resolve(name, by_operator=True)
     except ServerError as error:
-        if error.report.kind != "model_not_found" or not is_repository(name):
+        if error.report.kind != "model_not_found" or not (is_repository(name) and catalog.can_be_had(name)):
             raise
         return _remote(name, defaults)
     if info.path is None or info.kind == "scripted":
@@ -130,8 +130,7 @@ def _hub_in_words(repository: str) -> Iterator[None]:
         if not isinstance(error, OSError) and not type(error).__module__.startswith("http"):
             raise
         raise ServerError(
-            "load_failed",
-            f"The hub cannot be reached ({type(error).__name__}). `pippin list` shows what is here.",
+            "load_failed", "The hub cannot be reached. `pippin list` shows what is here."
         ) from None
 
 

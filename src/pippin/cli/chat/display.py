@@ -33,8 +33,6 @@ class Display:
             case Called(str(name), _):
                 self.end_thought()
                 say(f"\n[the model calls {name}]", sys.stderr)
-            case _:
-                pass
 
     def end_thought(self) -> None:
         if self._thinking:

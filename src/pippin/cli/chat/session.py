@@ -13,7 +13,7 @@ from pippin.cli.chat.conversation import Conversation
 from pippin.cli.chat.display import opened_display
 from pippin.cli.chat.entry import read_entry, unseen_keys
 from pippin.cli.chat.server import Reached, model_on
-from pippin.cli.terminal import say
+from pippin.cli.terminal import remark, say
 from pippin.config.errors import ConfigError, nearest
 from pippin.core.errors import ServerError
 
@@ -151,7 +151,7 @@ class Session:
             except EOFError:
                 return
             except KeyboardInterrupt:
-                say("ctrl-D or /bye leaves.", sys.stderr)
+                remark("ctrl-D or /bye leaves.", sys.stderr)
                 continue
             if not entry:
                 continue
@@ -159,9 +159,9 @@ class Session:
                 if not self._do(entry):
                     return
             except ConfigError as error:
-                say(str(error), sys.stderr)
+                remark(str(error), sys.stderr)
             except ServerError as error:
-                say(error.report.message, sys.stderr)
+                remark(error.report.message, sys.stderr)
 
     def ask(self, text: str, behind: str = "") -> None:
         """Ask and show the answer. If it raises `ServerError`, the question is removed, so that it can be rephrased.
@@ -170,9 +170,9 @@ class Session:
         """
         content, attached = read_prompt(text, behind)
         for path in missing_files(text):
-            say(f"(@{path} is no file here, and is sent as it stands)", sys.stderr)
+            remark(f"(@{path} is no file here, and is sent as it stands)", sys.stderr)
         if attached and not self.wishes.plain:
-            say(f"with {', '.join(path.name for path in attached)}", sys.stderr)
+            remark(f"with {', '.join(path.name for path in attached)}", sys.stderr)
         self.conversation.ask(content)
         try:
             self._answer()
@@ -206,8 +206,6 @@ class Session:
                             answer += text
                         case Ended():
                             self._last = part
-                        case _:
-                            pass
                     display.show(part)
             except KeyboardInterrupt:
                 if self.wishes.plain:
@@ -221,11 +219,11 @@ class Session:
     def _comment(self, *, stopped: bool) -> None:
         """Print remarks about an answer: stopped, truncated, or its statistics."""
         if stopped:
-            say("(stopped; /retry asks again, /undo takes the question back)", sys.stderr)
+            remark("(stopped; /retry asks again, /undo takes the question back)", sys.stderr)
         elif self._last is not None and self._last.reason == "length":
-            say("(cut at its limit of tokens: --max-tokens raises it, or say `go on`)", sys.stderr)
+            remark("(cut at its limit of tokens: --max-tokens raises it, or say `go on`)", sys.stderr)
         if self.wishes.show_stats:
-            say(self._stats(), sys.stderr)
+            remark(self._stats(), sys.stderr)
 
     def _command(self, command: Command) -> None:
         match command.name:
@@ -241,10 +239,10 @@ class Session:
                 self.open(command.rest)
             case "new":
                 self.conversation.messages.clear()
-                say("A new conversation.")
+                remark("A new conversation.")
             case "undo":
                 done = self.conversation.undo()
-                say("The last question is forgotten." if done else "Nothing was asked yet.")
+                remark("The last question is forgotten." if done else "Nothing was asked yet.")
             case "retry":
                 self._retry()
             case "think":
@@ -264,7 +262,7 @@ class Session:
         if name:
             self._reached = model_on(self._reached.client, name)
             self.conversation.model = self._reached.model
-            say(f"Talking to {self._reached.model}.")
+            remark(f"Talking to {self._reached.model}.")
             return
         for model in self._reached.client.request("GET", "/v1/models")["data"]:
             mark = "*" if model["id"] == self.conversation.model else " "
@@ -273,14 +271,14 @@ class Session:
     def _system(self, text: str) -> None:
         if text:
             self.conversation.system = None if text == "-" else text
-        say(self.conversation.system or "There is no system prompt: /system TEXT sets one.")
+        remark(self.conversation.system or "There is no system prompt: /system TEXT sets one.")
 
     def _save(self, name: str) -> None:
         if not name:
             raise ConfigError("/save needs a name: /save trip")
         path = self._file(name)
         self.conversation.save(path)
-        say(f"Kept: {path}. Go on with it: /load {name}")
+        remark(f"Kept: {path}. Go on with it: /load {name}")
 
     def open(self, name: str) -> None:
         """Continue a saved conversation; without a name, list the saved ones."""
@@ -296,7 +294,8 @@ class Session:
         loaded.model = self.conversation.model
         self.conversation = loaded
         turns = sum(message["role"] == "user" for message in loaded.messages)
-        say(f"{turns} question{'' if turns == 1 else 's'} and their answers are here again.")
+        count = "1 question and its answer" if turns == 1 else f"{turns} questions and their answers"
+        remark(f"{count} are here again.")
         for message in loaded.messages:
             said = message["content"]
             if not isinstance(said, str):
@@ -311,7 +310,7 @@ class Session:
         if self.conversation.take_back_answer():
             self._answer()
         else:
-            say("Nothing was asked yet.")
+            remark("Nothing was asked yet.")
 
     def _think(self, word: str) -> None:
         changes: dict[str, dict[str, Any]] = {
@@ -327,7 +326,7 @@ class Session:
             self.wishes = replace(self.wishes, **changes[word])
         thinks = {None: "as the model does by itself", True: "on", False: "off"}[self.wishes.think]
         shown = "shown" if self.wishes.show_reasoning else "hidden"
-        say(f"Thinking: {self.wishes.effort or thinks}, {shown}.")
+        remark(f"Thinking: {self.wishes.effort or thinks}, {shown}.")
 
     def _set(self, given: str) -> None:
         """Set a field of the requests, in Pippin's words or in Ollama's."""
@@ -365,15 +364,15 @@ class Session:
         self._show()
 
     def _show(self) -> None:
-        say(self.conversation.model)
-        say(f"system: {self.conversation.system or 'none'}")
+        remark(self.conversation.model)
+        remark(f"system: {self.conversation.system or 'none'}")
         for name, value in self.wishes.fields.items():
-            say(f"{name} {json.dumps(value) if isinstance(value, dict | list) else value}")
+            remark(f"{name} {json.dumps(value) if isinstance(value, dict | list) else value}")
 
     def _show_stats(self, word: str) -> None:
         if word in ("on", "off"):
             self.wishes = replace(self.wishes, show_stats=word == "on")
-        say(self._stats())
+        remark(self._stats())
 
     def _stats(self) -> str:
         last = self._last

@@ -23,7 +23,7 @@ CLAUDE: Final = "claude-"
 ANY_CLAUDE: Final = "claude-opus-5"
 EPILOG: Final = (
     "What an agent must be told of the server lies in Pippin's own folder and in variables of its process; your own "
-    'files are not written. Words behind -- are the agent\'s: pippin agent claude -- -p "Fix the tests."'
+    'files are not written. What follows -- goes to the agent: pippin agent claude -- -p "Fix the tests."'
 )
 
 
@@ -48,7 +48,7 @@ def new_parser() -> Parser:
     parser = Parser(
         prog="pippin agent",
         usage="pippin agent NAME [options] [-- ARGUMENTS ...]",
-        description="Start a coding agent that uses a model of the running server, or of one that leaves with it.",
+        description="Start a coding agent that uses a model of the running server, or of one started for it.",
         epilog=EPILOG,
     )
     parser.add_argument(
@@ -60,7 +60,7 @@ def new_parser() -> Parser:
     parser.add_argument(
         "--force", action="store_true", help="start with a model that lacks what the agent needs"
     )
-    parser.add_argument("--keep", action="store_true", help="let a server that was started for this stay")
+    parser.add_argument("--keep", action="store_true", help="keep a server that was started for this")
     parser.add_argument("--server", help="address of the server; the one running here if not given")
     parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
     some_options(parser, OPTIONS)

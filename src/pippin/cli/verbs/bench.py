@@ -28,19 +28,19 @@ def run(arguments: Sequence[str]) -> int:
 def new_parser() -> Parser:
     parser = Parser(
         prog="pippin bench",
-        description="Measure the running server, or one that leaves with it, at each of the lengths and clients.",
+        description="Measure the running server, or one started for it, at each of the lengths and clients.",
     )
     parser.add_argument("model", nargs="?", help="the model; the one that is served if not given")
     parser.add_argument("--prompt", default="128", metavar="WORDS", help="lengths of prompts (default: 128)")
     parser.add_argument("--answer", default="64", metavar="TOKENS", help="lengths of answers (default: 64)")
     parser.add_argument(
-        "--clients", default="1,4,16", metavar="COUNTS", help="at the same time (default: 1,4,16)"
+        "--clients", default="1,4,16", metavar="COUNTS", help="clients at once (default: 1,4,16)"
     )
     parser.add_argument(
-        "--requests", type=int, default=2, metavar="COUNT", help="of each client (default: 2)"
+        "--requests", type=int, default=2, metavar="COUNT", help="requests of each (default: 2)"
     )
     parser.add_argument("--json", metavar="FILE", help="write what was measured as JSON")
-    parser.add_argument("--keep", action="store_true", help="let a server that was started for this stay")
+    parser.add_argument("--keep", action="store_true", help="keep a server that was started for this")
     parser.add_argument("--server", help="address of the server; the one running here if not given")
     parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
     some_options(parser, OPTIONS)

@@ -20,7 +20,7 @@ def new_parser() -> Parser:
     )
     parser.add_argument("model", help="a name, a folder, or a repository of the hub (org/name)")
     parser.add_argument(
-        "--context", type=int, metavar="TOKENS", help="of each client (default: 8192, or the window)"
+        "--context", type=int, metavar="TOKENS", help="context of each client (default: 8192, or the window)"
     )
     parser.add_argument(
         "--clients", type=int, default=1, metavar="COUNT", help="at the same time (default: 1)"

@@ -17,7 +17,7 @@ def new_parser() -> Parser:
     parser = Parser(prog="pippin list", description="List the models on this machine.")
     parser.add_argument("name", nargs="?", default="", help="only models whose name contains this")
     parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("-q", "--quiet", action="store_true", help="names alone")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only the names")
     some_options(parser, OPTIONS)
     return parser
 

@@ -53,7 +53,7 @@ def new_parser() -> Parser:
     parser = Parser(
         prog="pippin run",
         usage="pippin run [MODEL] [PROMPT] [options]",
-        description="Chat with a model in the terminal: with the running server, or one that leaves with the chat.",
+        description="Chat with a model in the terminal: through the running server, or one started for the chat.",
         epilog=EPILOG,
     )
     parser.add_argument(
@@ -65,7 +65,7 @@ def new_parser() -> Parser:
     parser.add_argument("-m", "--model", help="the model, where its name could begin the prompt")
     parser.add_argument("--server", help="address of the server; the one running here if not given")
     parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
-    parser.add_argument("--keep", action="store_true", help="let a server that was started for this stay")
+    parser.add_argument("--keep", action="store_true", help="keep a server that was started for this")
     parser.add_argument("--system", metavar="TEXT", help="the system prompt")
     parser.add_argument("--load", metavar="NAME", help="go on with a conversation that /save kept")
     parser.add_argument(
@@ -162,10 +162,10 @@ def _session(parsed: Namespace, reached: "Reached", wishes: "Wishes") -> "Sessio
 
 def _converse(session: "Session") -> int:
     from pippin.cli.chat.entry import heed_interrupts, line_reader
-    from pippin.cli.terminal import say
+    from pippin.cli.terminal import remark
 
     heed_interrupts()
 
-    say(f"{session.conversation.model}: ask away. /help shows what else can be typed, ctrl-D leaves.")
+    remark(f"{session.conversation.model}: ask away. /help shows what else can be typed, ctrl-D leaves.")
     session.talk(line_reader(environment.home() / "history"))
     return 0

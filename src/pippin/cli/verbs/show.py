@@ -74,11 +74,10 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
 def _agreement(model: str) -> dict[str, str]:
     """How near batches are to what sequences give alone, if a running server has the model in memory."""
     asked = Namespace(server=None, api_key=None)
-    told = None
-    if is_there(asked):
-        with contextlib.suppress(ServerError):
-            told = ask(asked, "GET", f"/v1/models/{model}").get("agreement")
-    return {} if told is None else {"batches": f"as alone, within {told}"}
+    with contextlib.suppress(ServerError):
+        if is_there(asked) and (told := ask(asked, "GET", f"/v1/models/{model}").get("agreement")):
+            return {"batches": f"as alone, within {told}"}
+    return {}
 
 
 def _formats(catalog: "Catalog", info: "ModelInfo") -> dict[str, str]:

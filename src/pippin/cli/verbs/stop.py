@@ -12,7 +12,7 @@ from pippin.core.errors import ServerError
 
 def new_parser() -> Parser:
     parser = Parser(prog="pippin stop", description="Stop the running server; what runs is finished first.")
-    parser.add_argument("--port", type=int, help="of several servers, the one that listens here")
+    parser.add_argument("--port", type=int, help="stop the server that listens on this port")
     parser.add_argument("--all", action="store_true", help="stop every server of this user")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for its end")
     return parser

@@ -89,7 +89,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         bool | None,
         Meta(
             description="Where models are named at the start, serve those alone and answer 404 for other names; "
-            "not set does so where callers without a key can reach the server.",
+            "without it, that is done where callers without a key can reach the server.",
             extra=HOT,
         ),
     ] = None
@@ -250,7 +250,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cache_salt_per_key: Annotated[
         bool | None,
         Meta(
-            description="Keep the prefix caches of API keys apart; not set does so where there are several keys. "
+            description="Keep the prefix caches of API keys apart; without it, where there are several keys. "
             "Prompts of `warm_prompts` serve callers without a salt."
         ),
     ] = None

@@ -66,7 +66,9 @@ class AttachmentReader:
 
     def _needed(self, request: GenerationRequest) -> Callable[[int], bool]:
         question = newest_question(request.messages or (), continued=request.continue_final)
-        return lambda index: self._policy == "refuse" or (self._policy == "auto" and index == question)
+        # An answer to a question about a picture that was left out would be worth nothing.
+        all_needed = self._policy == "refuse" or bool(request.decisions)
+        return lambda index: all_needed or (self._policy == "auto" and index == question)
 
     def _read(
         self, readable: "Readable", part: Attachment, where: str, index: int, taken: Container[str]

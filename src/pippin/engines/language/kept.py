@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -19,7 +18,6 @@ from pippin.core.decoding import from_message
 MOST: Final = 1 << 29  # bytes of all that is kept
 MOST_FILES: Final = 256
 LIBRARIES: Final = ("transformers", "tokenizers", "mlx", "mlx-lm", "mlx-vlm")
-CODE: Final = (".py", ".so", ".dylib")
 
 Said = TypeVar("Said", bound=msgspec.Struct)
 
@@ -45,10 +43,7 @@ def _code() -> str:
     for each in LIBRARIES:
         with contextlib.suppress(PackageNotFoundError):
             versions.append(f"{each} {version(each)}")
-    kernels = find_spec("pippin_kernels")
-    roots = [__file__, *([kernels.origin] if kernels is not None and kernels.origin else [])]
-    files = (path for root in roots for path in Path(root).parent.rglob("*") if path.suffix in CODE)
-    changes = [path.stat().st_mtime_ns for path in files]
+    changes = [path.stat().st_mtime_ns for path in Path(__file__).parent.rglob("*.py")]
     return f"{pippin.__version__} {max(changes)} {len(changes)} {versions}"
 
 

@@ -125,7 +125,10 @@ def _matrices(folder: Folder) -> Iterator[Finding]:
     if isinstance(said, int) and folder.rows is not None and said != folder.rows:
         yield finding("vocabulary-rows", said=said, rows=folder.rows)
     heads = any(re.search(r"head\b|embed_out|(?:^|\.)output\.weight$", name) for name in folder.tensors)
-    if folder.field("tie_word_embeddings") is False and folder.tensors and not heads:
+    tied, kind = folder.field("tie_word_embeddings"), folder.config.get("model_type")
+    if tied is None and folder.text is folder.config and kind in CONFIG_MAPPING:
+        tied = CONFIG_MAPPING[kind]().tie_word_embeddings
+    if tied is False and folder.tensors and not heads:
         yield finding("head-missing")
 
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +22,8 @@ from pippin.engines.verify.folder import Folder
 Tell = Callable[[Step], None]
 Found = tuple[Iterable[Finding], dict[str, Any]]
 """The findings of a section, and its figures."""
+Others = tuple[tools.Counts | None, questions.Answers | None]
+"""What was measured of the model to compare with."""
 WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
 LEFT_OUT: Final = "the model has no chat template"
 
@@ -39,22 +40,14 @@ def verify(spec: WorkerSpec, asked: Verification, tell: Tell) -> Report:
     )
 
 
-@dataclass(frozen=True)
-class Others:
-    """What was measured of the model to compare with."""
-
-    counts: tools.Counts | None = None
-    answers: questions.Answers | None = None
-
-
 def _measured(spec: WorkerSpec, asked: Verification, tell: Tell) -> Others:
     """Measure the other model, which is closed again before the model itself takes memory."""
     if asked.against is None or not {"tools", "questions"} & set(asked.sections):
-        return Others()
+        return None, None
     tell(Step(0, 0, "asking the other model"))
     served = Served.open(replace(spec, info=ModelInfo(id="other", kind="language", path=asked.against)))
     try:
-        return Others(
+        return (
             tools.measure(served) if "tools" in asked.sections and served.chats else None,
             questions.measure(served) if "questions" in asked.sections else None,
         )
@@ -69,7 +62,7 @@ class Verifier:
         self._spec = spec
         self._against = None if asked.against is None else Path(asked.against)
         self._tell = tell
-        self._other = other
+        self._counts, self._answers = other
         self._kind = spec.info.kind
         self._folder = Folder.read(Path(spec.info.path or ""))
 
@@ -123,13 +116,12 @@ class Verifier:
 
     def _tools(self) -> Found:
         own = tools.measure(self._served, lambda done, total: self._tell(Step(done, total, "tool calls")))
-        other = self._other.counts
-        found = tools.check(own, other, offers_tools=self._written.converter.traits.tools)
-        return found, own.figures | _of_another(other)
+        found = tools.check(own, self._counts, offers_tools=self._written.converter.traits.tools)
+        return found, own.figures | _of_another(self._counts)
 
     def _questions(self) -> Found:
         own = questions.measure(self._served, lambda done, total: self._tell(Step(done, total, "questions")))
-        return questions.check(own, self._other.answers), own.figures | _of_another(self._other.answers)
+        return questions.check(own, self._answers), own.figures | _of_another(self._answers)
 
     @cached_property
     def _served(self) -> Served:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from pippin.core.conversation import Message, Part, Reasoning, Role, Text, Tool, ToolCall, ToolResult
+from pippin.core.conversation import Message, Role, Text, Tool
+from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.verification import Finding
 from pippin.engines.language.prompt.forms import Conversation, Forms
@@ -25,7 +26,8 @@ MARK: Final = re.compile(r"<\|[^<>|\s]{1,40}\|>|<[a-z]+_of_[a-z]+>")
 THINKS: Final = re.compile(r"</?(?:[a-z]+[:_])?(?:think|thinking|thoughts?|reasoning)>|\[/?THINK\]")
 SCHEMA: Final = {"type": "object", "properties": {"qkey": {"type": "string", "description": "A key."}}}
 TOOLS: Final = tuple(Tool(name, f"Does {name}.", SCHEMA) for name in ("alpha", "beta"))
-ROLES: Final[dict[str, Role]] = {"s": "system", "d": "developer", "u": "user", "r": "tool", "n": "tool"}
+WORDS: Final = 'Is "A < B & C" it\'s?\n\n    if x:\n\ty = {}  # é 漢 ' + "and so on " * 200 + "End"
+"""What a template must not change: upper case, quotes, lines, white space, and length."""
 
 
 @dataclass(frozen=True)
@@ -57,36 +59,14 @@ class Written:
 @cache
 def histories() -> dict[str, Conversation]:
     """Conversations that the APIs allow, by name. Each text occurs once in its conversation."""
-    pairs = (line.rsplit(": ", 1) for line in data("histories.txt").splitlines())
-    return {
-        name: tuple(_turn(turn, place) for place, turn in enumerate(turns.split())) for name, turns in pairs
-    }
-
-
-def _turn(written: str, place: int) -> Message:
-    parts = tuple(_part(each, f"TEXT{place}") for each in written.split("+"))
-    return Message(ROLES.get(written[0], "assistant"), parts)
-
-
-def _part(written: str, text: str) -> Part:
-    kind, number = written[0], written[1:]
-    match kind:
-        case "h":
-            return Reasoning("Hm.")
-        case "c":
-            return ToolCall(
-                f"call_{number}", "alpha" if number == "1" else "beta", f'{{"qkey": "ARG{number}"}}'
-            )
-        case "r" | "n":
-            return ToolResult(f"call_{number}", (Text(f"RESULT{number}" if kind == "r" else ""),))
-        case _:
-            return Text("" if kind == "e" else text)
+    return dict(from_json(line, tuple[str, Conversation]) for line in data("histories.jsonl").splitlines())
 
 
 def check(written: Written, found: dict[str, str]) -> Iterator[Finding]:
     """Try the template; `found` are its `outcomes`."""
     yield from _roles(written)
     yield from _conversations(found)
+    yield from _answers(written)
     yield from _marks(written)
     yield from _thoughts(written)
 
@@ -124,6 +104,8 @@ def _roles(written: Written) -> Iterator[Finding]:
     traits = written.converter.traits
     if not traits.system and _drops_system(written):
         yield finding("system-dropped")
+    if not traits.tools and re.search(r"\bin tools\b|\btools ?\|", written.template.source):
+        yield finding("tools-lost")
     if traits.tools and not traits.tool_calls:
         yield finding("tool-calls-lost")
     elif traits.tools and not traits.tool_results:
@@ -139,6 +121,33 @@ def _drops_system(written: Written) -> bool:
         return written.template.render(messages, {"add_generation_prompt": True}).count("QXS") == 1
     except TemplateRefusal:
         return False
+
+
+def _answers(written: Written) -> Iterator[Finding]:
+    """What stands before an answer, in a prompt and in history, and whether texts stay as they are."""
+    roles: tuple[Role, ...] = ("user", "assistant", "user")
+    said = tuple(Message(role, (Text(f"{place}. {WORDS}"),)) for place, role in enumerate(roles))
+    try:
+        asked, prompt = (written.render(said[:1], (), generation) for generation in (False, True))
+        told = written.render(said, (), True)
+    except ServerError:  # a conversation that is refused is told as one
+        return
+    changed = [role for place, role in enumerate(roles) if told.count(f"{place}. {WORDS}") != 1]
+    if changed:
+        yield finding("words-changed", role=changed[0])
+    # A template without marks leaves it to the model to tell who speaks.
+    if changed or not MARK.search(told):
+        return
+    before, after = told.split(f"1. {WORDS}")
+    ends = written.tokenizer.encode(after.partition("2. ")[0])
+    if not written.converter.traits.turn_end and written.tokenizer.eos.isdisjoint(ends):
+        yield finding("turn-open")
+    if before.startswith(asked) and prompt.startswith(asked):
+        own, before = (THINKS.sub("", text.removeprefix(asked)).strip() for text in (prompt, before))
+        # The first mark and word are the speaker's; thoughts may follow in one of them alone.
+        first, second = ((MARK.findall(text)[:1], MARK.sub(" ", text).split()[:1]) for text in (own, before))
+        if first != second:
+            yield finding("answer-begins", own=own, before=before)
 
 
 def _marks(written: Written) -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """The tokenizer: what it makes of texts, its special tokens, and the ids that the configurations name."""
 
+import json
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -8,18 +9,13 @@ from pippin.core.verification import Finding
 from pippin.engines.language.text.tokenizer import Tokenizer, ids_in
 from pippin.engines.verify.findings import data, finding
 from pippin.engines.verify.folder import Folder
-
-ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\u00a0": "\u00a0", r"\u2003": "\u2003"}
+from pippin.engines.verify.template import THINKS
 
 
 @cache
 def texts() -> tuple[str, ...]:
     """Texts of many scripts, of white space, signs and code."""
-    text = data("texts.txt")
-    lines = text.splitlines()
-    for written, meant in ESCAPES.items():
-        lines = [line.replace(written, meant) for line in lines]
-    return tuple(lines)
+    return tuple(json.loads(data("texts.json")))
 
 
 def check(folder: Folder, tokenizer: Tokenizer, kind: str, turn_end: str = "") -> Iterator[Finding]:
@@ -76,10 +72,12 @@ def _ends(folder: Folder, tokenizer: Tokenizer, turn_end: str) -> Iterator[Findi
         folder.text.get("eos_token_id"),
         tokenizer.backend.token_to_id(tokenizer.special_names.get("eos_token", "")),
     )
+    if ids_in(tokenizer.encode("a", add_special_tokens=True)[-1:]) & (generation | others):
+        yield finding("eos-appended")
     vocabulary = set(tokenizer.backend.get_vocab(with_added_tokens=True).values())
     for id_ in sorted(generation | others):
         is_word = id_ not in tokenizer.pieces.added and tokenizer.raw(id_).strip().isalnum()
-        if id_ not in vocabulary or is_word:
+        if id_ not in vocabulary or is_word or THINKS.fullmatch(tokenizer.decode([id_])):
             yield finding("eos-is-text", id=id_, piece=tokenizer.raw(id_))
     if generation and others and not generation & others:
         yield finding("eos-disagree", own=sorted(generation), others=sorted(others))

@@ -1,4 +1,4 @@
-"""The numbers in the weight files: none that is no number, no blank matrix, no layer twice."""
+"""The numbers in the weight files: none that is no number, nothing blank, no matrix twice."""
 
 import hashlib
 import re
@@ -34,6 +34,7 @@ class Look:
     digest: bytes
     finite: bool
     blank: bool  # one number alone
+    zero: bool
 
 
 def check(folder: Folder, progress: Progress = lambda done, total: None) -> Iterator[Finding]:
@@ -46,11 +47,18 @@ def check(folder: Folder, progress: Progress = lambda done, total: None) -> Iter
         progress(done, total)
     matrices = {name: look for name, look in looks.items() if len(folder.tensors[name][1].shape) > 1}
     broken = [name for name, look in looks.items() if not look.finite]
-    blank = [name for name, look in matrices.items() if look.blank]
+    # Norms of some models are trained from zero; not where those of other layers are not.
+    kept = {_kind(name) for name, look in looks.items() if not look.zero}
+    blank = [
+        name
+        for name, look in looks.items()
+        if (look.blank and name in matrices)
+        or (look.zero and name.endswith(".weight") and _kind(name) in kept)
+    ]
     for code, names in (("not-finite", broken), ("blank-tensor", blank)):
         if names:
             yield finding(code, count=len(names), name=names[0])
-    yield from _layers_alike({name: look for name, look in matrices.items() if not look.blank})
+    yield from _matrices_alike({name: look for name, look in matrices.items() if not look.blank})
     head = next((looks[name] for name in looks if HEAD.search(name)), None)
     embedding = looks.get(folder.embedding or "")
     # Other architectures have one way alone, or go by what the files hold.
@@ -76,7 +84,8 @@ def look_at(folder: Folder, name: str) -> Look:
             first = numbers[:1] if first is None else first
             finite = finite and not (exponent and bool(((numbers & exponent) == exponent).any()))
             blank = blank and bool((numbers == first).all())
-    return Look(digest.digest(), finite, blank and _size(array) > 8)
+    zero = blank and first is not None and not first.any()
+    return Look(digest.digest(), finite, blank and _size(array) > 8, zero)
 
 
 def partly_changed(folder: Folder, other: Folder) -> Iterator[Finding]:
@@ -93,15 +102,13 @@ def partly_changed(folder: Folder, other: Folder) -> Iterator[Finding]:
         yield finding("partly-changed", kind=partly[0], changed=sum(layers), all=len(layers))
 
 
-def _layers_alike(looks: dict[str, Look]) -> Iterator[Finding]:
-    layers: dict[int, list[tuple[str, bytes]]] = defaultdict(list)
+def _matrices_alike(looks: dict[str, Look]) -> Iterator[Finding]:
+    """The first matrix of a layer that is another one's. Masks and tables, which layers share, are no weights."""
+    seen: dict[bytes, str] = {}
     for name, look in looks.items():
-        if found := LAYER.match(name):
-            layers[int(found["number"])].append((_kind(name), look.digest))
-    seen: dict[tuple[tuple[str, bytes], ...], int] = {}
-    for number, held in sorted(layers.items()):
-        if (first := seen.setdefault(tuple(sorted(held)), number)) != number:
-            yield finding("layer-twice", one=first, other=number)
+        is_weight = LAYER.match(name) and name.endswith(".weight")
+        if is_weight and (first := seen.setdefault(look.digest, name)) != name:
+            yield finding("matrix-twice", one=first, other=name)
             return
 
 

@@ -29,11 +29,8 @@ LONGEST_QUERY, LONGEST_TITLE, LONGEST_TEXT, LONGEST_URL = 400, 300, 2000, 2048  
 MOST_READ: Final = 1 << 20  # bytes of a fetched page
 HIDDEN: Final = frozenset({"script", "style", "noscript", "template", "svg", "title"})
 DEEPEST: Final = 4  # levels of JSON in which results are looked for
-ADDRESSES, TITLES, TEXTS = (
-    ("url", "link", "href"),
-    ("title", "name"),
-    ("content", "snippet", "description", "text"),
-)
+ADDRESSES, TITLES = ("url", "link", "href"), ("title", "name")
+TEXTS: Final = ("content", "snippet", "description", "text")
 _ADDRESS: Final = re.compile(r"https?://[^\s<>\"')\]]+")
 
 ANYTHING: Final = WebSearch()

@@ -9,9 +9,11 @@ import pytest
 from google.genai import types
 from pydantic import BaseModel
 
+from pippin.api.dialects.base import DecodeContext
 from pippin.api.dialects.gemini import content, dialect, tools
 from pippin.api.dialects.shared.fields import Contract, names_of
 from pippin.api.routes import gemini
+from pippin.core.errors import ServerError
 
 BODY: Final = dialect.dialect.contract
 OF_THE_CLIENT: Final = {
@@ -24,7 +26,7 @@ OF_THE_CLIENT: Final = {
 
 
 def known(contract: Contract[Any]) -> set[str]:
-    return set(contract.names) | set(contract.accepted) | set(contract.refused)
+    return set(names_of(contract.body)) | set(contract.accepted) | set(contract.refused)
 
 
 def of(struct: type[msgspec.Struct]) -> Collection[str]:
@@ -138,3 +140,23 @@ def test_every_key_of_a_schema_has_its_meaning() -> None:
         **{key: given[key] for key in ("default", "description", "enum", "format", "maximum", "minimum")},
         **{key: given[key] for key in ("pattern", "required", "title")},
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (
+            {"tools": [{"functionDeclarations": [{"name": "look", "behavior": "NON_BLOCKING"}]}]},
+            "tools[0].functionDeclarations[0].behavior",
+        ),
+        (
+            {"contents": [{"parts": [{"text": "x", "mediaProcessing": "AGENTIC"}]}]},
+            "contents[0].parts[0].mediaProcessing",
+        ),
+    ],
+)
+def test_what_works_otherwise_here_is_refused_by_name(given: dict[str, Any], named: str) -> None:
+    body = {"contents": [{"parts": [{"text": "x"}]}], **given}
+    with pytest.raises(ServerError) as refused:
+        dialect.dialect.decode(msgspec.json.encode(body), DecodeContext())
+    assert refused.value.report.param == named

@@ -191,6 +191,8 @@ def test_a_field_that_the_class_of_an_architecture_does_not_read_is_refused(fold
     assert mx.array_equal(load(folder)[0](TOKENS), expected)
     config(folder, hidden_act="gelu")
     assert "hidden_act 'gelu' is not read by the class" in refusal(folder)
+    config(folder, hidden_act="silu", use_bidirectional_attention=True)
+    assert "use_bidirectional_attention is read for embeddings alone" in refusal(folder)
 
 
 def test_infinity_in_a_configuration_is_read(folder: Path) -> None:

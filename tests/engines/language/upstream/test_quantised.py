@@ -1,5 +1,6 @@
 """Weights that other tools have packed: the numbers that their formats define are the model's."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -151,6 +152,27 @@ def bytes_by_rows(weight: Floats) -> Packed:
     return {"weight": plain(numbers), "weight_scale": plain(scales)}, numbers * scales
 
 
+def bytes_with_zeros(groups: int, *, whole: bool = False) -> Callable[[Floats], Packed]:
+    def pack(weight: Floats) -> Packed:
+        numbers, scales, zeros = rounded(weight.reshape(1, -1) if whole else weight, 8, groups)
+        stored, offsets = ((each.astype(np.int16) - 128).astype(np.int8) for each in (numbers, zeros))
+        index = np.arange(numbers.shape[1]) * groups // numbers.shape[1]
+        stands_for = (numbers - per_column(zeros, index)) * per_column(scales, index)
+        return {
+            "weight": plain(stored.reshape(weight.shape)),
+            "weight_scale": plain(scales.reshape(-1) if whole else scales),
+            "weight_zero_point": plain(offsets.reshape(-1) if whole else offsets),
+        }, stands_for.reshape(weight.shape)
+
+    return pack
+
+
+def of_turns(*packs: Callable[[Floats], Packed]) -> Callable[[Floats], Packed]:
+    """One format for each matrix in turn."""
+    turns = itertools.cycle(packs)
+    return lambda weight: next(turns)(weight)
+
+
 def llm_int8(weight: Floats) -> Packed:
     largest = np.abs(weight).max(1).astype(np.float32)
     numbers = np.round(weight / largest[:, None] * 127).astype(np.int8)
@@ -204,6 +226,10 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[Floats], Packed]]] = {
     "fp8 whole": ({"quant_method": "modelopt", "quant_algo": "FP8"}, whole),
     "fp8 blocks": ({"quant_method": "fp8", "weight_block_size": [40, 40]}, blocks),
     "int8 by rows": ({**COMPRESSED, "format": "int-quantized"}, bytes_by_rows),
+    "int8 by groups with zeros": ({**COMPRESSED, "format": "int-quantized"}, bytes_with_zeros(2)),
+    "int8 whole with a zero": ({**COMPRESSED, "format": "int-quantized"}, bytes_with_zeros(1, whole=True)),
+    "gptq of several bits": ({"quant_method": "gptq", "bits": 4}, of_turns(gptq(4), gptq(8), gptq(2))),
+    "packed in several bits": ({**COMPRESSED, "format": "pack-quantized"}, of_turns(packed(4), packed(8))),
     "bitsandbytes int8": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, llm_int8),
     "bitsandbytes nf4": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, nf4(nested=False)),
     "bitsandbytes nested": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, nf4(nested=True)),

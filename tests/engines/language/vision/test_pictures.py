@@ -4,7 +4,6 @@ import io
 import json
 import struct
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from pippin.core.conversation import Image, Inline
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Finished
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.vision.preprocessor import Preparation, other_pixels
+from pippin.engines.language.vision.preprocessor import other_pixels
 from pippin.engines.language.vision.processing import resized
 from pippin.engines.language.vision.tiles import TileProcessor, best_canvas, canvases
 from pippin.engines.pictures import MOST_PIXELS, decode
@@ -324,7 +323,6 @@ def test_settings_of_pictures_are_read_from_transformers_5_s_file_as_from_the_ol
     def write_model(name: str, *, nested: bool) -> Path:
         folder = tiny_vision_model("qwen2_vl", tmp_path / name)
         said = json.loads((folder / "preprocessor_config.json").read_text()) | {
-            "resample": 0,
             "image_mean": [0.1, 0.3, 0.6],
         }
         (folder / "preprocessor_config.json").write_text(json.dumps(said))
@@ -356,11 +354,10 @@ def test_a_picture_is_refused_where_the_processor_leaves_a_field_out(tmp_path: P
     assert bench.job("b", "What?").media is None
 
 
-def test_pictures_are_resized_by_the_folder_s_filter_in_the_thread_that_prepares_them() -> None:
-    small = Pictures.linear_gradient("L").resize((9, 9))
-    own, nearest = (small.resize((30, 30), each) for each in (Pictures.Resampling.BICUBIC, 0))
-    with Preparation(resample=0).applied():
-        assert small.resize((30, 30), Pictures.Resampling.BICUBIC) == nearest
-        with ThreadPoolExecutor(1) as others:
-            assert others.submit(small.resize, (30, 30), Pictures.Resampling.BICUBIC).result() == own
-    assert small.resize((30, 30), Pictures.Resampling.BICUBIC) == own
+def test_a_filter_that_a_processor_has_in_its_code_is_held_against_the_folder_s() -> None:
+    coded = type("Qwen3VLImageProcessor", (), {})()
+    assert other_pixels({"resample": 0}, coded) == ["resample"]
+    assert other_pixels({"resample": 3}, coded) == []
+    read = SimpleNamespace(resample=2)
+    assert other_pixels({"resample": 3}, read) == ["resample"]
+    assert other_pixels({"resample": 2}, read) == other_pixels({"resample": 2}, SimpleNamespace()) == []

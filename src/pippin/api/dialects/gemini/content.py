@@ -71,7 +71,7 @@ class MediaPart(Struct, kw_only=True, rename="camel"):
     file_data: MediaData | None = None
     media_resolution: PartResolution | None = None
     video_metadata: VideoMetadata | None = None
-    media_processing: Unused = None
+    media_processing: Literal["MEDIA_PROCESSING_UNSPECIFIED", "STATIC"] | None = None
     document_metadata: Annotated[Any, WHOLE] = None
     spreadsheet_metadata: Annotated[Any, WHOLE] = None
     audio_metadata: Annotated[Any, WHOLE] = None

@@ -254,11 +254,8 @@ def _whole(number: float | None) -> int | None:
 
 def format_of(config: GenerationConfig) -> tuple[str, OutputFormat | None]:
     """The field that asks for an output format, and the format. Raises `ServerError` for two, or an unknown one."""
-    given, mime_at, mime = (
-        config.response_format or (),
-        f"{CONFIG}.responseMimeType",
-        config.response_mime_type,
-    )
+    given = config.response_format or ()
+    mime_at, mime = f"{CONFIG}.responseMimeType", config.response_mime_type
     schemas: dict[str, engine.Schema | None] = {f"{CONFIG}.responseJsonSchema": config.response_json_schema}
     if (google := config.response_schema) is not None:
         at = f"{CONFIG}.responseSchema"

@@ -1,7 +1,7 @@
 """The tools, the tool choice and the schemas of Gemini's API."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ class FunctionDeclaration(Struct, kw_only=True, rename="camel"):
     parameters_json_schema: dict[str, Any] | None = None
     response: Unused = None
     response_json_schema: Unused = None
-    behavior: Unused = None
+    behavior: Literal["UNSPECIFIED", "BLOCKING"] | None = None
 
 
 class GivenTool(Struct, kw_only=True, rename="camel"):

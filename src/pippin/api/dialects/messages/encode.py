@@ -331,8 +331,6 @@ class MessagesEncoder(Encoder):
                     yield self._grew("thinking_delta", thinking=delta.text)
             case PartStarted(kind="tool_call" | "server_call"):
                 yield self._grew("input_json_delta", partial_json=delta.text)
-            case _:
-                pass
 
     def _grew(self, type: str, **delta: str) -> bytes:
         return typed_frame("content_block_delta", index=self._blocks, delta={"type": type, **delta})

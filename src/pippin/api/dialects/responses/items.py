@@ -227,21 +227,13 @@ class MoreTools(Struct, kw_only=True):
 
 # Items of tools and services that Pippin does not have; a model here can't use them.
 _SKIPPED: Final = frozenset(
-    {
-        "web_search_call",
-        "file_search_call",
-        "computer_call",
-        "computer_call_output",
-        "image_generation_call",
-        "code_interpreter_call",
-        "mcp_approval_request",
-        "mcp_approval_response",
-        "tool_search_call",
-        "program",
-        "program_output",
-        "ghost_snapshot",
-    }
+    (
+        *("web_search_call", "file_search_call", "computer_call", "computer_call_output", "tool_search_call"),
+        *("image_generation_call", "code_interpreter_call", "program", "program_output", "ghost_snapshot"),
+        *("mcp_approval_request", "mcp_approval_response"),
+    )
 )
+UNKNOWN: Final = "it is not a type of item that the Responses API documents."
 
 
 class ItemsReader:
@@ -297,9 +289,7 @@ class ItemsReader:
             case str(kind) if kind.endswith("_call"):
                 self._call(kind, item, param)
             case str():
-                raise unsupported(
-                    f"{param}.type", "it is not a type of item that the Responses API documents."
-                )
+                raise unsupported(f"{param}.type", UNKNOWN)
             case _:
                 raise invalid(f"{param}.type", "must be a string.")
 
@@ -371,9 +361,7 @@ class ItemsReader:
             case "mcp_call":
                 self._mcp_call(convert(item, McpCall, param))
             case _:
-                raise unsupported(
-                    f"{param}.type", "it is not a type of item that the Responses API documents."
-                )
+                raise unsupported(f"{param}.type", UNKNOWN)
 
     def _called(self, call_id: str, name: str, arguments: str) -> None:
         self._names[call_id] = name

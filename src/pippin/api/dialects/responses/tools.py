@@ -26,52 +26,44 @@ CUSTOM_INPUT: Final[dict[str, Any]] = {
     "required": ["input"],
     "additionalProperties": False,
 }
-_LOCAL_SHELL: Final = Tool(
-    "local_shell",
-    "Runs a command on the user's machine and returns its output.",
-    {
-        "type": "object",
-        "properties": {
-            "command": {"type": "array", "items": _TEXT, "description": "The program and its arguments."},
-            "working_directory": _TEXT,
-            "timeout_ms": {"type": "integer"},
-        },
-        "required": ["command"],
-    },
-)
-_SHELL: Final = Tool(
-    "shell",
-    "Runs shell commands on the user's machine and returns their output.",
-    {
-        "type": "object",
-        "properties": {
-            "commands": {"type": "array", "items": _TEXT, "description": "Shell commands, run one by one."},
-            "timeout_ms": {"type": "integer"},
-            "max_output_length": {"type": "integer"},
-        },
-        "required": ["commands"],
-    },
-)
-_APPLY_PATCH: Final = Tool(
-    "apply_patch",
-    "Creates, changes or deletes a file on the user's machine.",
-    {
-        "type": "object",
-        "properties": {
-            "type": {"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
-            "path": _TEXT,
-            "diff": {"type": "string", "description": "The change as a V4A diff; not for delete_file."},
-        },
-        "required": ["type", "path"],
-    },
-)
+_NUMBER: Final = {"type": "integer"}
+
+
+def _listed(description: str) -> dict[str, Any]:
+    return {"type": "array", "items": _TEXT, "description": description}
+
+
+def _built_in(name: str, description: str, *required: str, **properties: dict[str, Any]) -> Tool:
+    schema = {"type": "object", "properties": properties, "required": list(required)}
+    return Tool(name, description, schema)
+
+
 BUILT_IN: Final[dict[CallKind, Tool]] = {
-    "local_shell": _LOCAL_SHELL,
-    "shell": _SHELL,
-    "apply_patch": _APPLY_PATCH,
+    "local_shell": _built_in(
+        "local_shell",
+        "Runs a command on the user's machine and returns its output.",
+        "command",
+        command=_listed("The program and its arguments."),
+        working_directory=_TEXT,
+        timeout_ms=_NUMBER,
+    ),
+    "shell": _built_in(
+        "shell",
+        "Runs shell commands on the user's machine and returns their output.",
+        "commands",
+        commands=_listed("Shell commands, run one by one."),
+        timeout_ms=_NUMBER,
+        max_output_length=_NUMBER,
+    ),
+    "apply_patch": _built_in(
+        "apply_patch",
+        "Creates, changes or deletes a file on the user's machine.",
+        *("type", "path"),
+        type={**_TEXT, "enum": ["create_file", "update_file", "delete_file"]},
+        path=_TEXT,
+        diff={**_TEXT, "description": "The change as a V4A diff; not for delete_file."},
+    ),
 }
-
-
 SEPARATOR: Final = "__"
 MAX_TOOLS: Final = 1024
 

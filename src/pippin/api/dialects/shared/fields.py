@@ -11,6 +11,7 @@ from msgspec import Meta, inspect
 
 from pippin.api.dialects.shared.body_types import (
     allowed_values,
+    objects_of,
     settings_of,
     type_of,
     unknown_keys,
@@ -69,11 +70,6 @@ class Contract(Generic[Body]):
     required: frozenset[str] = (
         frozenset()
     )  # fields of `body` that are required although the struct gives them a default
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The fields of `body`, as spelled on the wire."""
-        return names_of(self.body)
 
     def decode(self, data: bytes) -> tuple[Body, tuple[str, ...]]:
         """Returns the body, and the names of fields that this contract does not know."""
@@ -147,6 +143,15 @@ class Contract(Generic[Body]):
 def names_of(body: type[msgspec.Struct]) -> frozenset[str]:
     """The names of a struct's fields on the wire, cached because msgspec takes a millisecond to list them."""
     return frozenset(item.encode_name for item in msgspec.structs.fields(body))
+
+
+@functools.cache
+def paths_of(body: type[msgspec.Struct]) -> frozenset[str]:
+    """The paths on the wire of a body's fields and of those of the objects in it: `tools[].function.name`."""
+    inside = (found for name, place in settings_of(body).items() for found in objects_of(place, name))
+    return names_of(body) | {
+        f"{path}.{item.encode_name}" for path, struct in inside for item in struct.fields
+    }
 
 
 def accepted_beside(body: type[msgspec.Struct], accepted: Mapping[str, str]) -> Mapping[str, str]:

@@ -98,6 +98,13 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
             folder, lazy=True, strict=True, trust_remote_code=reading.trust_remote_code
         )
         refuse_bytes(found[0])
+        text = {**found[1], **(found[1].get("text_config") or {})}
+        if (
+            not vision
+            and info.kind == "language"
+            and text.get("use_bidirectional_attention") in (True, "all")
+        ):
+            raise ValueError("use_bidirectional_attention is read for embeddings alone")
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, *ended) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
         if not vision:

@@ -135,11 +135,13 @@ class PromptRenderer:
     def decisions(self, request: GenerationRequest, most: int) -> RenderedPrompt:
         """What the prompts of all decisions of a conversation begin with, and how each of them goes on.
 
-        The user asks each question after the conversation, and the assistant answers with a label. Raises
-        `ServerError`, and `TooLong` for a conversation of more than `most` tokens.
+        The user asks each question after the conversation, or goes on in the last message with it, and the assistant
+        answers with a label. Raises `ServerError`, and `TooLong` for a conversation of more than `most` tokens.
         """
-        ends = Message("user", (Text(QUESTION),)), Message("assistant", (Text(CONTINUED),))
-        messages = (*(request.messages or ()), *ends)
+        given = request.messages or ()
+        begun = given[-1].parts if request.continue_final else ()
+        asked = Message("user", (*begun, Text(QUESTION)))
+        messages = (*given[: len(given) - bool(begun)], asked, Message("assistant", (Text(CONTINUED),)))
         text, media = self._expanded(request, messages, (), generation=False, most=most)
         _, converter, _ = self._template_for(())
         warnings = _check_whole(text, messages, converter.traits.switches)
@@ -156,13 +158,11 @@ class PromptRenderer:
         ending = self._tokenizer.single(self.turn_end)
         ending = min(self._tokenizer.eos, default=None) if ending is None else ending
         branches = []
-        for question, asked in zip(questions, request.decisions, strict=True):
+        for question, decision in zip(questions, request.decisions, strict=True):
             check_wanted()
-            branches.append(brancher.branch(question, asked.labels, ending))
-        common = min(len(each.tokens) - 1 for each in branches)
+            branches.append(brancher.branch(question, decision.labels, ending))
         first = branches[0].tokens
-        for each in branches[1:]:
-            common = min(common, shared_length(first, each.tokens))
+        common = min(min(len(each.tokens) - 1, shared_length(first, each.tokens)) for each in branches)
         return RenderedPrompt(
             (*before, *first[:common]),
             branches=tuple(msgspec.structs.replace(each, tokens=each.tokens[common:]) for each in branches),

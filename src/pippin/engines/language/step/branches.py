@@ -2,18 +2,21 @@
 
 A branch is a question and the answers to it, its labels. A label's tokens are scored by the logits before each of them,
 so a path of tokens needs computing only as far as other tokens follow it: labels of one token need the question alone.
-Branches are computed in rows, several in a pass. A row begins as a copy of the prompt's cache and is taken back to the
-prompt's end for each branch, so there are few copies for many branches.
+Branches are computed in rows, several in a pass. A row begins as a copy of the prompt's cache and is taken back for
+each branch to what this shares with the last one, so there are few copies for many branches; alike ones share a row.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import NamedTuple
 
 from pippin.engines.language.job import Branch, LanguageJob
 from pippin.engines.language.kv_cache.layout import CacheLayout
 from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.prefix_cache.tree import shared_length
 
 MOST_ROWS = 8
 BRANCHES_OF_A_ROW = 4
@@ -35,53 +38,65 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Piece:
-    """Tokens that are computed after the prompt, or after so many tokens of the same branch that the row has."""
+    """Tokens to compute after the prompt: a question, and those of its labels that others follow."""
 
-    after: int
-    tokens: tuple[int, ...]
+    question: tuple[int, ...]
+    path: tuple[int, ...]
     scores: tuple[Score, ...]  # in the order of their places
+    known: int  # tokens that the row has of the piece before
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return self.question + self.path
+
+    @property
+    def left(self) -> int:
+        return len(self.question) + len(self.path) - self.known
 
 
-def pieces_of(number: int, branch: Branch, *, rewinds: bool) -> list[Piece]:
-    """What is to be computed of a branch. `rewinds`: a row can return to the end of the question."""
-    contexts = sorted({label[:-1] for label in branch.labels})
-    following: list[tuple[int, ...] | None] = [*contexts[1:], None]
-    # A context that another begins with is computed along with that.
-    paths = [
-        each
-        for each, other in zip(contexts, following, strict=True)
-        if other is None or other[: len(each)] != each
-    ]
-    owners: dict[tuple[int, ...], int] = {}
-    for index, path in enumerate(paths):
-        for end in range(len(path) + 1):
-            owners.setdefault(path[:end], index)
-    asked = len(branch.tokens)
-    skipped = [asked if rewinds and index else 0 for index in range(len(paths))]
-    found: list[list[Score]] = [[] for _ in paths]
-    for name, label in enumerate(branch.labels):
-        for end, token in enumerate(label):
-            owner = owners[label[:end]]
-            found[owner].append(Score(asked + end - 1 - skipped[owner], number, name, token))
-    return [
-        Piece(skip, (branch.tokens + path)[skip:], tuple(sorted(scores)))
-        for skip, path, scores in zip(skipped, paths, found, strict=True)
-    ]
+def pieces_of(branches: Sequence[Branch], *, cuts: bool) -> list[Piece]:
+    """What is to be computed of all branches, in the order of the tokens. `cuts`: a row can return to any token, so
+    that what two pieces begin with is computed once."""
+    questions: dict[tuple[int, ...], dict[tuple[int, ...], list[Score]]] = {}
+    for number, branch in enumerate(branches):
+        paths = questions.setdefault(branch.tokens, {})
+        for name, label in enumerate(branch.labels):
+            for end, token in enumerate(label):
+                score = Score(len(branch.tokens) + end - 1, number, name, token)
+                paths.setdefault(label[:end], []).append(score)
+    pieces: list[Piece] = []
+    for question in sorted(questions):
+        known = shared_length(question, pieces[-1].tokens) if pieces else 0
+        paths, found = questions[question], list[Score]()
+        ordered = sorted(paths)
+        for path, following in zip_longest(ordered, ordered[1:]):
+            found += paths[path]
+            # A path that another begins with is computed along with that.
+            if following is None or following[: len(path)] != path:
+                # What is scored must be computed.
+                pieces.append(Piece(question, path, tuple(found), min(known, found[0].place) if cuts else 0))
+                known, found = len(question) + shared_length(path, following or ()), []
+    return pieces
 
 
-def rows_of(job: LanguageJob, layout: CacheLayout) -> int:
-    """In how many rows the branches are computed at best."""
-    if not layout.joins:
-        return 1
+def dealt(pieces: Sequence[Piece], rows: int) -> list[deque[Piece]]:
+    """The pieces in at most so many rows, about as many in each, so that there are few passes."""
+    size = math.ceil(len(pieces) / rows)
+    cut = (pieces[start : start + size] for start in range(0, len(pieces), size))
+    return [deque([replace(first, known=0), *others]) for first, *others in cut]
+
+
+def rows_of(job: LanguageJob) -> int:
+    """In how many rows the branches are computed at best, by a model that computes several prompts in a pass."""
     return max(1, min(MOST_ROWS, len(job.branches) // BRANCHES_OF_A_ROW, TOKENS_OF_ROWS // len(job.prompt)))
 
 
 @dataclass(eq=False)
 class Row:
+    queue: deque[Piece]
+    left: int  # tokens to compute
     cache: PromptCache | None = None  # None until its first piece
-    queue: deque[Piece] = field(default_factory=deque)
-    done: int = 0  # tokens of the first piece that are computed
-    left: int = 0  # tokens that are not
+    done: int = 0  # tokens of the first piece that it has
 
 
 class Chunk(NamedTuple):
@@ -99,12 +114,9 @@ class Scoring:
         """`cache` holds the whole prompt, and becomes the first row."""
         self._prompt, self._layout, self._mark = len(job.prompt), layout, layout.mark(cache)
         self._capacity = self._prompt + max(branch.longest for branch in job.branches)
-        self._rows = [Row(cache), *(Row() for _ in range(rows - 1))]
-        for number, branch in enumerate(job.branches):
-            row = min(self._rows, key=lambda each: each.left)
-            pieces = pieces_of(number, branch, rewinds=layout.joins)
-            row.queue += pieces
-            row.left += sum(len(piece.tokens) for piece in pieces)
+        queues = dealt(pieces_of(job.branches, cuts=layout.joins), rows)
+        self._rows = [Row(queue, sum(each.left for each in queue)) for queue in queues]
+        self._rows[0].cache = cache
         self._sums = [[0.0] * len(branch.labels) for branch in job.branches]
 
     @property
@@ -134,20 +146,21 @@ class Scoring:
 
     def _chunk(self, row: Row, cache: PromptCache, most: int) -> Chunk:
         piece, done = row.queue[0], row.done
-        if not done:
-            self._layout.rewind(cache, self._mark, self._prompt + piece.after)
-        end = min(done + most, len(piece.tokens))
+        tokens = piece.tokens
+        if done == piece.known:
+            self._layout.rewind(cache, self._mark, self._prompt + done)
+        end = min(done + most, len(tokens))
         places = sorted({score.place for score in piece.scores if score.place >= done})
         if len(places) > SCORED_AT_ONCE:
             end = min(end, places[SCORED_AT_ONCE])
         row.done, row.left = end, row.left - (end - done)
-        if end == len(piece.tokens):
+        if end == len(tokens):
             row.queue.popleft()
-            row.done = 0
+            row.done = row.queue[0].known if row.queue else 0
         scores = [
             score._replace(place=score.place - done) for score in piece.scores if done <= score.place < end
         ]
-        return Chunk(cache, piece.tokens[done:end], scores)
+        return Chunk(cache, tokens[done:end], scores)
 
     def add(self, scores: Sequence[Score], logprobs: Sequence[float]) -> None:
         for score, logprob in zip(scores, logprobs, strict=True):

@@ -112,7 +112,7 @@ class Lifecycle:
             raise ServerError(
                 "unsupported", "The caches of this model can't branch, so it decides nothing.", "model"
             )
-        rows = min(rows_of(job, layout), self._scheduler.limits.max_sequences)
+        rows = min(rows_of(job), self._scheduler.limits.max_sequences) if self._model.joins_prompts else 1
         while rows > 1 and not self._scheduler.fits_alone(len(job.prompt), rows):
             rows //= 2
         return rows

@@ -268,13 +268,10 @@ class Prefill:
         scores = [score for chunk in chunks for score in chunk.scores]
         rows = [row for row, chunk in enumerate(chunks) for _ in chunk.scores]
         columns = [places[row].index(score.place) for row, score in zip(rows, scores, strict=True)]
-        found = (
-            logprobs[mx.array(rows), mx.array(columns), mx.array([score.token for score in scores])]
-            if scores
-            else logits[:0]
-        )
+        named = rows, columns, [score.token for score in scores]
+        found = logprobs[tuple(mx.array(each, mx.int32) for each in named)]
         mx.eval(found, [arrays_of(cache) for cache in caches])
-        prompt.scoring.add(scores, np.array(found).tolist() if scores else [])
+        prompt.scoring.add(scores, np.array(found).tolist())
         count = sum(map(len, tokens))
         self._scheduler.computed(prompt, count)
         return count

@@ -11,9 +11,6 @@ from pippin.core.published import object_in
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-PLAIN_SENTENCEPIECE = ("ernie4_5_moe_vl",)
-"""Architectures whose tokenizer in Python is the SentencePiece model `tokenizer.model` and nothing else."""
-
 PLAMO_VOCABULARY = "tokenizer.jsonl"
 
 NEVER = -1e5
@@ -27,7 +24,8 @@ def open_fast_form(folder: Path) -> "PreTrainedTokenizerBase | None":
     """
     if (folder / PLAMO_VOCABULARY).exists():
         return _plamo(folder)
-    if object_in(folder / "config.json").get("model_type") in PLAIN_SENTENCEPIECE:
+    # Its tokenizer in Python is the SentencePiece model `tokenizer.model` and nothing else.
+    if object_in(folder / "config.json").get("model_type") == "ernie4_5_moe_vl":
         from transformers import PreTrainedTokenizerFast
 
         opened: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(

@@ -46,10 +46,11 @@ def filled(config: Config) -> Config:
     found: Config = {}
     with contextlib.suppress(KeyError):  # older files have what newer ones leave out
         found = OMITTED.get(kind, _nothing)(config)
-    size = None if "kv_lora_rank" in config or kind in OF_TWO_SIZES else head_size(config)
+    # The layers of Gemma 4 have heads of unlike sizes.
+    size = None if "kv_lora_rank" in config or kind == "gemma4_text" else head_size(config)
     found = {"head_dim": size, **found} if size is not None else found
     found = {name: value for name, value in found.items() if config.get(name) is None is not value}
-    found |= REWRITTEN.get(kind, _nothing)(config)
+    found |= _granite(config) if kind == "granitemoehybrid" else {}
     found |= _pattern(config)
     if isinstance(text := config.get("text_config"), dict):
         found["text_config"] = filled(text)
@@ -148,10 +149,6 @@ OMITTED: dict[str, Omitted] = {
 }
 """What the published models of an architecture have all alike, or what follows from other fields."""
 
-REWRITTEN: dict[str, Omitted] = {"granitemoehybrid": _granite}
-OF_TWO_SIZES = ("gemma4_text",)
-"""Types whose layers have heads of unlike sizes."""
-
 
 def _other_turns(config: Config) -> str:
     return "" if all(config.get("no_rope_layers") or []) else "no_rope_layers"
@@ -165,6 +162,7 @@ SPECIAL: dict[str, Callable[[Config], str]] = {
     ),
     "gpt_bigcode": lambda config: "" if config.get("multi_query", True) else "multi_query",
     "llama4_text": _other_turns,
+    "nemotron_h": lambda config: "" if config.get("time_step_min") in (None, 0.001) else "time_step_min",
     "qwen2_moe": lambda config: "norm_topk_prob" if config.get("norm_topk_prob") else "",
 }
 """By type, the name of a field that its class takes for granted, if it is another; else nothing."""

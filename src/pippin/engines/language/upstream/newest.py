@@ -17,21 +17,15 @@ from pippin.engines.language.upstream.quantised import Arrays
 CLASSES = {"text_config": "TextConfig", "vision_config": "VisionConfig", "audio_config": "AudioConfig"}
 """A family's classes of the configurations of its parts."""
 
-BY_ENCODER = {("llava", "pixtral"): "pixtral"}
-"""mlx-vlm's families by the types of a model and of its encoder."""
-
-IN_COLUMNS = ("qwen3_vl_moe",)
-"""Families whose classes turn the arrays of fused experts."""
-
 UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError)
 
 
 def in_its_family(config: Config) -> Config:
-    """The configuration with the type by which mlx-vlm has the family, where transformers tells it by the encoder."""
+    """The configuration with the type by which mlx-vlm has the family: transformers tells Pixtral by its encoder."""
     vision = config.get("vision_config")
     encoder = vision.get("model_type") if isinstance(vision, dict) else None
-    family = BY_ENCODER.get((str(config.get("model_type")), str(encoder)))
-    return config if family is None else {**config, "model_type": family}
+    is_pixtral = (config.get("model_type"), encoder) == ("llava", "pixtral")
+    return {**config, "model_type": "pixtral"} if is_pixtral else config
 
 
 def for_mlx_vlm(config: Config) -> Config:
@@ -102,7 +96,7 @@ def in_columns(arrays: Arrays, config: Config) -> Arrays:
     """The arrays with fused experts as they are published, [experts, inputs, outputs], where transformers 5 has saved
     them as [experts, outputs, inputs] and the family's class knows the first."""
     size = (config.get("text_config") or {}).get("hidden_size")
-    if config.get("model_type") not in IN_COLUMNS:
+    if config.get("model_type") != "qwen3_vl_moe":  # the one family whose class turns them
         return arrays
     rows = [name for name in arrays if name.endswith(".experts.down_proj") and arrays[name].shape[-1] != size]
     others = {each for name in rows for each in (name, name.replace("down_proj", "gate_up_proj"))}

@@ -76,15 +76,17 @@ class _Opened:
 
     def __init__(self, arrays: Arrays, settings: Mapping[str, Any], wide: mx.Dtype) -> None:
         self.arrays, self.settings, self.wide = dict(arrays), settings, wide
-        self.packed: dict[str, Any] | None = None  # the settings of MLX's own packing, where it is used
+        self.packed: dict[str, dict[str, Any]] = {}  # the settings of MLX's own packing, by module
 
     def all(self, read: "Callable[[_Opened], None]", config: Config) -> Arrays:
         read(self)
         self._drop(BESIDE)
-        config["quantization_config"] = self.packed or NONE
-        if self.packed is None:
+        usual = next(iter(self.packed.values()), NONE)
+        others = {path: own for path, own in self.packed.items() if own != usual}
+        config["quantization_config"] = {**usual, **others}
+        if not self.packed:
             return self.arrays
-        config["quantization"] = self.packed
+        config["quantization"] = config["quantization_config"]
         return {
             name: array.astype(self.wide) if mx.issubdtype(array.dtype, mx.floating) else array
             for name, array in self.arrays.items()
@@ -130,7 +132,7 @@ class _Opened:
         self.arrays[f"{prefix}weight"] = packed
         self.arrays[f"{prefix}scales"] = scales.astype(self.wide)
         self.arrays[f"{prefix}biases"] = (-zeros * scales).astype(self.wide)
-        self.packed = {"group_size": group, "bits": bits, "mode": "affine"}
+        self.packed[prefix.removesuffix(".")] = {"group_size": group, "bits": bits, "mode": "affine"}
 
 
 def unpacked(words: mx.array, bits: int) -> mx.array:
@@ -157,16 +159,21 @@ def _is_in_order(index: mx.array, groups: int) -> bool:
 
 def scaled(weight: mx.array, scales: mx.array, block: tuple[int, int], wide: mx.Dtype) -> mx.array:
     """A matrix [..., rows, columns] times its scales: one, one for each row, or one for each block."""
-    weight, scales = weight.astype(mx.float32), scales.astype(mx.float32)
-    if scales.size == 1:
-        return (weight * scales.reshape(())).astype(wide)
-    if scales.ndim == weight.ndim - 1:
-        scales = scales[..., None]
+    return (weight.astype(mx.float32) * _spread(scales, weight.shape, block)).astype(wide)
+
+
+def _spread(found: mx.array, shape: tuple[int, ...], block: tuple[int, int]) -> mx.array:
+    """Scales or zeros for each number of a matrix of this shape, in float32."""
+    found = found.astype(mx.float32)
+    if found.size == 1:
+        return found.reshape(())
+    if found.ndim == len(shape) - 1:
+        found = found[..., None]
     for axis, size in zip((-2, -1), block, strict=True):
-        count, wanted = scales.shape[axis], weight.shape[axis]
+        count, wanted = found.shape[axis], shape[axis]
         each = size if count == -(-wanted // size) else -(-wanted // count)
-        scales = mx.take(mx.repeat(scales, each, axis=axis), mx.arange(wanted), axis=axis)
-    return (weight * scales).astype(wide)
+        found = mx.take(mx.repeat(found, each, axis=axis), mx.arange(wanted), axis=axis)
+    return found
 
 
 def _fp8(opened: _Opened) -> None:
@@ -202,18 +209,20 @@ def _compressed(opened: _Opened) -> None:
         opened.put(prefix, _words(words), bits, scales, offsets, index)
     for prefix in opened.prefixes("weight_zero_point"):
         zeros, name = opened.take(f"{prefix}weight_zero_point"), f"{prefix}weight"
-        if zeros is not None and name in opened.arrays and zeros.size > 1:
-            opened.arrays[name] = opened.arrays[name].astype(mx.float32) - zeros.astype(mx.float32)
+        if zeros is not None and name in opened.arrays:
+            weight = opened.arrays[name].astype(mx.float32)
+            opened.arrays[name] = weight - _spread(zeros, weight.shape, (1, 1))
     _fp8(opened)
 
 
 def _gptq(opened: _Opened) -> None:
-    bits = int(opened.settings.get("bits") or 4)
     above = 0 if opened.settings.get("checkpoint_format") == "gptq_v2" else 1
     for prefix in opened.prefixes("qweight"):
         words, zeros, scales = (opened.take(prefix + name) for name in ("qweight", "qzeros", "scales"))
         if words is None or zeros is None or scales is None:
             raise ValueError(f"{prefix}qweight has no scales or zeros")
+        # Some modules may have other bits than the settings say of most.
+        bits = zeros.shape[1] * 32 // scales.shape[1]
         offsets = unpacked(_words(zeros), bits)[:, : scales.shape[1]] + above
         index = opened.take(f"{prefix}g_idx")
         opened.put(prefix, _words(words.T), bits, scales.T, offsets.T, index)

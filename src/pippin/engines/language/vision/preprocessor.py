@@ -2,16 +2,13 @@
 
 import inspect
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from PIL import Image as PillowImage
 
 from pippin.core.errors import ServerError
 from pippin.core.published import object_in
@@ -22,10 +19,17 @@ PIXELS: dict[str, Any] = {
     **dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True),
     "do_center_crop": False,
     "rescale_factor": 1 / 255,
-    **dict.fromkeys(("image_mean", "image_std")),
+    **dict.fromkeys(("image_mean", "image_std", "resample")),
 }
 """Fields that decide the pixels of pictures, and what a processor does without a field of that name; None where that
 is not known."""
+
+FILTERS = {
+    **dict.fromkeys(("Gemma4", "Glm46V", "KimiK25", "Phi3V", "Qwen3VL"), 3),
+    "HunYuanVL": 1,  # as published files say, and no implementation does
+    "TileProcessor": 2,
+}
+"""Pillow's numbers of the filters that `...ImageProcessor` have in their code, whatever `resample` says."""
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
@@ -50,52 +54,32 @@ def in_older_files(folder: Path) -> Iterator[Path]:
         yield Path(made)
 
 
-@dataclass(frozen=True)
-class Preparation:
-    """How pictures are prepared where a family's processor would do otherwise than its folder says."""
+def unprepared(folder: Path, processor: Any) -> list[str]:
+    """The fields of a folder's settings that its family's processor leaves out."""
+    own = getattr(processor, "image_processor", None)
+    return [] if own is None else other_pixels(settings_of(folder), own)
 
-    resample: int | None = None  # Pillow's number of the filter that resizes; None for the processor's own
-    refused: str = ""  # the fields that are not honoured
 
-    @classmethod
-    def of(cls, folder: Path, processor: Any) -> "Preparation":
-        said, own = settings_of(folder), getattr(processor, "image_processor", None)
-        if own is None:
-            return cls()
-        resample = said.get("resample")
-        return cls(resample if isinstance(resample, int) else None, ", ".join(other_pixels(said, own)))
-
-    def require(self, param: str) -> None:
-        """Raises `ServerError` naming `param` for a picture that would be prepared otherwise."""
-        if self.refused:
-            raise ServerError(
-                "unsupported",
-                f"'{param}' can't be prepared as the model's {FILE} says: its processor leaves out {self.refused}. "
-                "Leave the picture out, or choose another model.",
-                param,
-            )
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Within this context, Pillow resizes with the folder's filter in this thread. Processors have one of their own
-        in their code. Not for two threads at once."""
-        own, thread, wanted = PillowImage.Image.resize, threading.get_ident(), self.resample
-
-        def resize(image: Any, size: Any, resample: Any = None, *given: Any, **named: Any) -> Any:
-            return own(image, size, wanted if threading.get_ident() == thread else resample, *given, **named)
-
-        if wanted is not None:
-            PillowImage.Image.resize = resize  # type: ignore[method-assign, assignment]
-        try:
-            yield
-        finally:
-            PillowImage.Image.resize = own  # type: ignore[method-assign]
+def refuse_unprepared(fields: list[str], param: str) -> None:
+    """Raises `ServerError` naming `param` for a picture where a processor leaves `fields` of its folder out."""
+    if fields:
+        raise ServerError(
+            "unsupported",
+            f"'{param}' can't be prepared as the model's {FILE} says: its processor leaves out {', '.join(fields)}. "
+            "Leave the picture out, or choose another model.",
+            param,
+        )
 
 
 def other_pixels(said: Mapping[str, Any], own: Any) -> list[str]:
     """The fields of `PIXELS` that the processor of pictures does not have so."""
     asked = {name: said[name] for name in PIXELS if said.get(name) is not None}
     held = {name: inspect.getattr_static(own, name, PIXELS[name]) for name in asked}
+    kinds = [kind.__name__.removesuffix("ImageProcessor") for kind in type(own).__mro__]
+    coded = [FILTERS[kind] for kind in kinds if kind in FILTERS]
+    held["resample"] = coded[0] if coded else held.get("resample")
+    if held["resample"] is None:  # a filter that is not known
+        asked.pop("resample", None)
     return [
         name for name in asked if held[name] is None or not np.allclose(asked[name], held[name], atol=1e-6)
     ]

@@ -42,7 +42,7 @@ from pippin.engines.language.vision.placeholders import (
     require_text_after,
     style_of,
 )
-from pippin.engines.language.vision.preprocessor import Preparation, in_older_files
+from pippin.engines.language.vision.preprocessor import in_older_files, refuse_unprepared, unprepared
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
 
@@ -134,7 +134,7 @@ class MediaProcessor(TextOnly):
         with in_older_files(folder) as files:
             self._processor = opening.from_pretrained(files, trust_remote_code=options.trust_remote_code)
         cut_into_tiles(self._processor, config)
-        self._preparation = Preparation.of(folder, self._processor)
+        self._unprepared = unprepared(folder, self._processor)
         self._recording = _RecordingTokenizer(self._processor.tokenizer)
         self._processor.tokenizer = self._recording
         self._options = options
@@ -305,7 +305,7 @@ class MediaProcessor(TextOnly):
         }
 
     def _image_arguments(self, part: Image, data: bytes, param: str) -> dict[str, Any]:
-        self._preparation.require(param)
+        refuse_unprepared(self._unprepared, param)
         least, most = pixel_limits(part, self._options.min_pixels, self._options.max_pixels, param)
         image = pictures.decode(data, param=param)
         if not self._takes_pixel_limits:
@@ -319,7 +319,7 @@ class MediaProcessor(TextOnly):
     def _run(self, modality: Modality, digest: bytes, placeholder: str, arguments: dict[str, Any]) -> Medium:
         """Run the processor on a text that is the placeholder alone."""
         assert self._tokenizer is not None
-        with self._lock, self._preparation.applied():
+        with self._lock:
             outputs = self._processor(text=[placeholder], **arguments)
             text = self._recording.text
         tokens = tuple(self._tokenizer.literals.encode(text))

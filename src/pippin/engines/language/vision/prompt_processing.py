@@ -36,7 +36,7 @@ from pippin.engines.language.vision.media import (
     modality_of,
 )
 from pippin.engines.language.vision.placeholders import require_text_after
-from pippin.engines.language.vision.preprocessor import Preparation, in_older_files
+from pippin.engines.language.vision.preprocessor import in_older_files, refuse_unprepared, unprepared
 from pippin.engines.language.vision.processing import (
     FAILURES,
     MOST_AUDIO_SECONDS,
@@ -186,7 +186,7 @@ class PromptProcessor(TextOnly):
                 pixels = mlx_vlm.utils.load_image_processor(files, trust_remote_code=trusted)
                 self._processor.image_processor = pixels
         cut_into_tiles(self._processor, config)
-        self._preparation = Preparation.of(folder, self._processor)
+        self._unprepared = unprepared(folder, self._processor)
         if hasattr(self._processor, "tokenizer"):
             encode = tokenizer.literals.encode
             self._processor.tokenizer = _ShieldedTokenizer(self._processor.tokenizer, encode)
@@ -305,7 +305,7 @@ class PromptProcessor(TextOnly):
         data = part.source.data
         match part:
             case Image():
-                self._preparation.require(where)
+                refuse_unprepared(self._unprepared, where)
                 least, most = pixel_limits(part, self._options.min_pixels, self._options.max_pixels, where)
                 given["images"].append(resized(pictures.decode(data, param=where), part, least, most, where))
             case Video():
@@ -355,7 +355,7 @@ class PromptProcessor(TextOnly):
     def _run(self, text: str, given: dict[str, list[Any]]) -> WholePrompt:
         from mlx_vlm.utils import prepare_inputs
 
-        with self._lock, self._preparation.applied():
+        with self._lock:
             found = prepare_inputs(
                 self._processor,
                 prompts=text,

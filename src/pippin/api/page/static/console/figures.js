@@ -27,7 +27,7 @@ export function figuresPanel() {
       for (const { plot, read, of } of figures) plot.add(read(status), of?.(status) ?? "");
       totals.textContent = [
         `Up for ${seconds(status.uptime_s)}`,
-        `${whole(status.total_requests_processed)} requests`,
+        `${whole(status.total_requests_processed)} request${status.total_requests_processed === 1 ? "" : "s"}`,
         `${whole(status.total_prompt_tokens)} tokens in, ${whole(status.total_completion_tokens)} out`,
         status.mtp.drafts && `${whole(status.mtp.drafts)} tokens proposed, ${percent(status.mtp.accepted / status.mtp.drafts)} accepted`,
       ].filter(Boolean).join(" · ");

@@ -1,0 +1,146 @@
+"""How much of what agents send again is computed again: their sessions, replayed against each kind of KV cache.
+
+    python -m benchmarks.agents --record FOLDER     # runs Claude Code, Codex, OpenCode and pi, which npm brings
+    python -m benchmarks.agents --replay FOLDER --model PATH
+
+A session is two questions to an agent whose tools are called three times, two at once among them; Claude Code also
+tells of its budget in late system messages. The scripted model answers, and each request is kept as Pippin understood
+it. The replay gives the requests, in order, to small random models with the tokenizer at PATH: full attention, a
+sliding window, a hybrid, and a quantised KV cache. A token of a prompt can be reused if the prompt is equal to an
+earlier one, or to that and its answer, up to there; the last token of a prompt never can.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks.speculation import Subject
+from pippin.core.events import Finished
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Generate
+
+REQUESTS: Final = msgspec.msgpack.Decoder(list[GenerationRequest])
+KINDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "full attention": ("llama", {}),
+    "sliding window": ("gemma3_text", {}),
+    "hybrid": ("qwen3_next", {}),
+    "quantised KV": ("llama", {"kv_bits": 8}),
+}
+
+
+def record(folder: Path) -> None:
+    from tests.agents import agents
+    from tests.agents.test_strict_templates import SHELLS, reading
+    from tests.api.scripted_server import scripted_server
+
+    from pippin.api.dialects.chat.dialect import ChatDialect
+    from pippin.api.dialects.messages.dialect import MessagesDialect
+    from pippin.api.dialects.responses.dialect import ResponsesDialect
+
+    seen: list[GenerationRequest] = []
+    for dialect in (ChatDialect, MessagesDialect, ResponsesDialect):
+
+        def listening(self: Any, *given: Any, decode: Callable[..., Any] = dialect.decode) -> Any:
+            decoded = decode(self, *given)
+            seen.extend(decoded.requests)
+            return decoded
+
+        dialect.decode = listening  # type: ignore[method-assign]
+    steps = [
+        {"when": {"turn": turn, "tools": [shell]}, "say": f"On. {calls(*reading(shell, *names))}"}
+        for shell in SHELLS
+        for turn, names in enumerate((["one"], ["other", "two"], ["three"]), 1)
+    ]
+    steps.append({"when": {"turn": 5}, "say": "The first note says marker-11."})
+    how = {"context_window": 200_000, "capabilities": {"chat": True, "tools": True}, "tool_format": "hermes"}
+    for agent in (agents.claude_code, agents.codex, agents.opencode, agents.pi):
+        seen.clear()
+        with tempfile.TemporaryDirectory() as name, scripted_server(Path(name), *steps, **how) as address:
+            work = Path(name) / "work"
+            work.mkdir()
+            for note, text in zip(
+                ("one", "two", "three"), ("marker-11", "marker-22", "marker-33"), strict=True
+            ):
+                (work / f"{note}.txt").write_text(f"{text}\n")
+            (work / "other.txt").write_text("something else\n")
+            more = {"reminders": True} if agent is agents.claude_code else {}
+            model = "claude-sonnet-4-5" if agent is agents.claude_code else "scripted"
+            agent(address, model, Path(name), "please follow the notes", **more)
+            if agent is not agents.pi:
+                agent(address, model, Path(name), "and what was the first note?", again=True, **more)
+        (folder / f"{agent.__name__}.session").write_bytes(msgspec.msgpack.encode(seen))
+        print(f"{agent.__name__}: {len(seen)} requests")
+
+
+def calls(*each: tuple[str, dict[str, str]]) -> str:
+    written = (json.dumps({"name": name, "arguments": given}) for name, given in each)
+    return "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in written)
+
+
+def replay(folder: Path, model: Path) -> None:
+    from tests.agents.wide_model import VOCABULARY, WINDOW, write_template
+    from tests.engines.tiny_models import tiny_model
+
+    print(f"{'cache':16} {'session':12} requests   tokens reusable  reused   share")
+    for kind, (architecture, options) in KINDS.items():
+        with tempfile.TemporaryDirectory() as name:
+            size = {"vocab_size": VOCABULARY, "max_position_embeddings": WINDOW}
+            made = tiny_model(architecture, Path(name) / "model", **size)
+            (made / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
+            write_template(made, model)
+            for session in sorted(folder.glob("*.session")):
+                subject = Subject(made, kernels=False, prefix_cache=True, **options)
+                requests = REQUESTS.decode(session.read_bytes())
+                total, reusable, reused = reuse(subject, requests)
+                share = f"{reused / reusable:7.2%}"
+                print(
+                    f"{kind:16} {session.stem:12} {len(requests):8} {total:8} {reusable:8} {reused:8} {share}"
+                )
+
+
+def reuse(subject: Subject, requests: list[GenerationRequest]) -> tuple[int, int, int]:
+    """The tokens of all prompts, those that could be reused, and those that were."""
+    earlier: list[tuple[int, ...]] = []
+    total = reusable = reused = 0
+    for number, request in enumerate(requests):
+        short = msgspec.structs.replace(request, model="bench", max_tokens=4, web_search=None)
+        job = subject.preparer.prepare(str(number), Generate(short))
+        assert not isinstance(job, tuple), job
+        subject.engine.submit(job)
+        [[sequence]] = [live.sequences for live in subject.engine.lifecycle.live]
+        while subject.engine.busy:
+            for _, event in subject.engine.step():
+                if isinstance(event, Finished):
+                    reused += event.usage.cached_tokens
+        total += len(job.prompt)
+        reusable += min(max((common(job.prompt, each) for each in earlier), default=0), len(job.prompt) - 1)
+        earlier.append(tuple(sequence.tokens))
+    return total, reusable, reused
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """The length of the beginning that both have."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--replay", type=Path)
+    parser.add_argument("--model", type=Path)
+    given = parser.parse_args()
+    if given.record:
+        given.record.mkdir(parents=True, exist_ok=True)
+        record(given.record)
+    if given.replay:
+        replay(given.replay, given.model)
+
+
+if __name__ == "__main__":
+    main()
