@@ -47,10 +47,9 @@ def members_in_cluster(spec: WorkerSpec, held: Held) -> list[WorkerSpec]:
     options = convert(spec.options, ModelOptions)
     addresses = held.places.addresses
     # Two Ray nodes may be one machine, so all ports of a group differ.
-    control, coordinator, *ports = far(len(addresses) + 2)
+    control, *ports = far(len(addresses) + 1)
     hosts = [f"{address}:{port}" for address, port in zip(addresses, ports, strict=True)]
-    first = addresses[0]
-    group = group_of(options, hosts, f"{first}:{control}", f"{first}:{coordinator}")
+    group = group_of(hosts, f"{addresses[0]}:{control}")
     bound = None if options.memory_bytes is None else options.memory_bytes // len(group)
     shared = msgspec.structs.replace(spec, options={**spec.options, "memory_bytes": bound})
     return [
