@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pippin.config.worker_environment import rank_environment, worker_environment
-from pippin.core.models import RankSpec
+from pippin.config.worker_environment import choose_gpu, rank_environment, worker_environment
+from pippin.core.models import RankBackend, RankSpec
 
 SECRETS = {
     "HF_TOKEN": "hf_x",
@@ -52,10 +52,47 @@ def test_an_operator_may_pass_more(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worker_environment()["HF_TOKEN"] == "hf_x"
 
 
-def test_mlx_is_told_of_the_ranks_as_its_own_launcher_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MLX_RANK", "MLX_HOSTFILE"):
+def place(rank: int, backend: RankBackend, *hosts: str) -> RankSpec:
+    return RankSpec(rank=rank, size=len(hosts), backend=backend, coordinator="10.0.0.1:7", hosts=hosts)
+
+
+@pytest.mark.parametrize("backend", ["ring", "jaccl", "nccl"])
+def test_mlx_is_told_of_the_ranks_as_its_own_launcher_does(
+    backend: RankBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = "MLX_RANK MLX_WORLD_SIZE MLX_HOSTFILE MLX_JACCL_COORDINATOR NCCL_HOST_IP NCCL_PORT".split()
+    for name in names:
         monkeypatch.setenv(name, "")  # which is taken back after the test
-    with rank_environment(RankSpec(rank=1, size=2, hosts=("10.0.0.1:20000", "10.0.0.2:20001"))):
-        hosts = json.loads(Path(os.environ["MLX_HOSTFILE"]).read_text())
-        assert os.environ["MLX_RANK"] == "1"
+    monkeypatch.setenv("MLX_IBV_DEVICES", "/etc/devices.json")
+    with rank_environment(place(1, backend, "10.0.0.1:20000", "10.0.0.2:20001")):
+        said = {name: os.environ[name] for name in names}
+        hosts = json.loads(Path(said.pop("MLX_HOSTFILE")).read_text())
     assert hosts == [["10.0.0.1:20000"], ["10.0.0.2:20001"]]
+    assert list(said.values()) == ["1", "2", "10.0.0.1:7", "10.0.0.1", "7"]
+    assert os.environ["MLX_IBV_DEVICES"] == "/etc/devices.json"
+
+
+def test_the_operators_devices_reach_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"MLX_IBV_DEVICES": "/etc/devices.json", "MLX_JACCL_RING": "1", "NCCL_SOCKET_IFNAME": "en5"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert worker_environment().items() >= given.items()
+
+
+@pytest.mark.parametrize(
+    ("rank", "backend", "given", "expected"),
+    [
+        (0, "nccl", "", "0"),
+        (2, "nccl", "", "1"),
+        (2, "nccl", "4,6", "6"),
+        (2, "nccl", "5", "5"),  # a cluster has dealt out one already
+        (1, "nccl", "", ""),  # it has its machine for itself
+        (2, "ring", "", ""),
+    ],
+)
+def test_ranks_of_nccl_on_one_machine_see_different_gpus(
+    rank: int, backend: RankBackend, given: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    choose_gpu(place(rank, backend, "10.0.0.1:1", "10.0.0.2:1", "10.0.0.1:2"))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == expected

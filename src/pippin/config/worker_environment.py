@@ -72,12 +72,31 @@ def keep_off_the_hub() -> None:
 @contextmanager
 def rank_environment(rank: RankSpec) -> Iterator[None]:
     """Within this context, `mx.distributed.init` in this process finds the other ranks: it reads their addresses from
-    the variables that `mlx.launch` would set."""
+    the variables that `mlx.launch` would set.
+
+    `jaccl` also needs a file with the machines' devices (`MLX_IBV_DEVICES`), and `MLX_JACCL_RING=1` if they form a
+    ring; the operator sets both.
+    """
+    host, _, port = rank.coordinator.rpartition(":")
+    found = {"MLX_RANK": str(rank.rank), "MLX_WORLD_SIZE": str(rank.size)}
+    found |= {"MLX_JACCL_COORDINATOR": rank.coordinator, "NCCL_HOST_IP": host, "NCCL_PORT": port}
     with tempfile.TemporaryDirectory(prefix="pippin-rank-") as folder:
         hosts = Path(folder) / "hosts.json"
         hosts.write_text(json.dumps([[each] for each in rank.hosts]))
-        os.environ.update(MLX_RANK=str(rank.rank), MLX_HOSTFILE=str(hosts))
+        os.environ.update(found, MLX_HOSTFILE=str(hosts))
         yield
+
+
+def choose_gpu(rank: RankSpec) -> None:
+    """Restrict this process to one GPU if several `nccl` ranks share the machine; call it before MLX is loaded. GPUs
+    are taken from `CUDA_VISIBLE_DEVICES` if it is set, in the order in which `mlx.launch` assigns them."""
+    own = rank.hosts[rank.rank].rpartition(":")[0]
+    neighbours = [place for place, host in enumerate(rank.hosts) if host.rpartition(":")[0] == own]
+    if rank.backend != "nccl" or len(neighbours) == 1:
+        return
+    listed = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    place = neighbours.index(rank.rank)
+    os.environ["CUDA_VISIBLE_DEVICES"] = listed[place % len(listed)] if listed else str(place)
 
 
 def _passes(name: str, value: str) -> bool:

@@ -78,13 +78,18 @@ class Suggestion(Struct, frozen=True, kw_only=True):
     why: str
 
 
+RankBackend = Literal["ring", "jaccl", "nccl"]
+
+
 class RankSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A worker's place in a group of ranks, which compute one model together."""
 
     rank: int  # rank 0 leads: it takes the requests, schedules, and announces each step to the others
     size: int  # ranks of the group
+    backend: RankBackend = "ring"  # of `mx.distributed`
     control: str = ""  # HOST:PORT where rank 0 listens for the others
-    hosts: tuple[str, ...] = ()  # HOST:PORT where each rank listens, for MLX's backend `ring`
+    coordinator: str = ""  # HOST:PORT where the backends `jaccl` and `nccl` rendezvous
+    hosts: tuple[str, ...] = ()  # HOST:PORT where each rank listens, for the backend `ring`
     secret: str = ""  # authenticates the ranks of a group to each other
 
 

@@ -23,7 +23,7 @@ import msgspec
 import psutil
 
 from pippin.config.options.model import ModelOptions
-from pippin.config.worker_environment import rank_environment
+from pippin.config.worker_environment import choose_gpu, rank_environment
 from pippin.core import logs
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError, trace_of, without_folders
@@ -174,6 +174,8 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
     started = time.monotonic()
     try:
         check_files(spec)
+        if spec.rank is not None:
+            choose_gpu(spec.rank)
         keep_file_limit()
         kind = import_kind(spec)
         preparer: Preparer = kind.open_preparer(spec)

@@ -50,8 +50,8 @@ def test_each_rank_is_told_its_place(tmp_path: Path) -> None:
     ranks = [each.rank for each in told if each.rank is not None]
     assert [rank.rank for rank in ranks] == [0, 1, 2]
     assert [host.rpartition(":")[0] for host in ranks[0].hosts] == list(held.places.addresses)
-    ports = [place.rpartition(":")[2] for place in (*ranks[0].hosts, ranks[0].control)]
-    assert len(set(ports)) == 4  # two ranks share a machine
+    ports = [place.rpartition(":")[2] for place in (*ranks[0].hosts, ranks[0].control, ranks[0].coordinator)]
+    assert len(set(ports)) == 5  # two ranks share a machine
     assert ranks[2].control.startswith("10.0.0.1:")
     assert [each.options["memory_bytes"] for each in told] == [10 * GB] * 3
     assert told[1].title == '"org/it\'s" (rank 1 of 3, on 10.0.0.2)'

@@ -161,7 +161,7 @@ def spec(**options: object) -> WorkerSpec:
 def test_ranks_on_one_machine_have_ports_of_their_own_and_one_secret() -> None:
     found = places(spec(ranks=3))
     assert [rank.rank for rank in found] == [0, 1, 2]
-    assert len({*found[0].hosts, found[0].control}) == 4
+    assert len({*found[0].hosts, found[0].control, found[0].coordinator}) == 5
     assert len({rank.secret for rank in found}) == 1
 
 

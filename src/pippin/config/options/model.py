@@ -8,7 +8,7 @@ from msgspec import Meta, Struct, field
 
 from pippin.config.options.marks import HOT, default_of, flag
 from pippin.core import parameters as p
-from pippin.core.models import ModelInfo
+from pippin.core.models import ModelInfo, RankBackend
 from pippin.core.requests import JsonSpacing, LoopGuard, OverflowPolicy, Sampling
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -297,6 +297,10 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "reach it, then those of others, where `machine_command` starts them."
         ),
     ] = ()
+    rank_backend: Annotated[
+        RankBackend,
+        Meta(description="How MLX's ranks talk: `ring` over TCP. `jaccl` and `nccl` were never tried here."),
+    ] = "ring"
     rank_network: Annotated[
         Literal["private", "any"],
         Meta(

@@ -47,9 +47,10 @@ def members_in_cluster(spec: WorkerSpec, held: Held) -> list[WorkerSpec]:
     options = convert(spec.options, ModelOptions)
     addresses = held.places.addresses
     # Two Ray nodes may be one machine, so all ports of a group differ.
-    control, *ports = far(len(addresses) + 1)
+    control, coordinator, *ports = far(len(addresses) + 2)
     hosts = [f"{address}:{port}" for address, port in zip(addresses, ports, strict=True)]
-    group = group_of(hosts, f"{addresses[0]}:{control}")
+    first = addresses[0]
+    group = group_of(options, hosts, f"{first}:{control}", f"{first}:{coordinator}")
     bound = None if options.memory_bytes is None else options.memory_bytes // len(group)
     shared = msgspec.structs.replace(spec, options={**spec.options, "memory_bytes": bound})
     return [

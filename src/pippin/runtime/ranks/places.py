@@ -47,22 +47,24 @@ def places(spec: WorkerSpec) -> list[RankSpec]:
     first, *others = [address_of(machine) for machine in machines]
     refuse_public([first, *others], options)
     near = [is_here(machine, machines[0]) for machine in machines]
-    own_ports, far_ports = free_ports(first, near.count(True) + 1), far(near.count(False))
+    own_ports, far_ports = free_ports(first, near.count(True) + 2), far(near.count(False))
     hosts = [
         f"{first}:{own_ports.pop()}" if here else f"{address}:{far_ports.pop()}"
         for address, here in zip([first, *others], near, strict=True)
     ]
-    return group_of(hosts, f"{first}:{own_ports[0]}")
+    return group_of(options, hosts, f"{first}:{own_ports[0]}", f"{first}:{own_ports[1]}")
 
 
-def group_of(hosts: list[str], control: str) -> list[RankSpec]:
+def group_of(options: ModelOptions, hosts: list[str], control: str, coordinator: str) -> list[RankSpec]:
     """The place of each rank in a new group with these HOST:PORTs."""
     secret = secrets.token_hex(32)
     return [
         RankSpec(
             rank=rank,
             size=len(hosts),
+            backend=options.rank_backend,
             control=control,
+            coordinator=coordinator,
             hosts=tuple(hosts),
             secret=secret,
         )

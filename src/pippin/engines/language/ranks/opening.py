@@ -3,6 +3,7 @@
 import logging
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -11,7 +12,7 @@ import msgspec
 from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.decoding import convert, from_message
 from pippin.core.errors import ServerError
-from pippin.core.models import RankSpec, WorkerSpec
+from pippin.core.models import RankBackend, RankSpec, WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, MemoryShares, configure, decide, find_facts, share_memory
 from pippin.engines.language.loading.engine import build_engine
@@ -33,6 +34,13 @@ REFUSED = (
     *("warm_prompts", "trust_remote_code"),
 )
 """Options that ranks do not support."""
+WANTED: Final[dict[RankBackend, str]] = {
+    "ring": "It connects them by TCP, each to the next. Where a port was in use the next start takes another one.",
+    "jaccl": "It needs Macs with Thunderbolt 5 whose RDMA is on, and on each of them MLX_IBV_DEVICES with the name of "
+    "a file that lists their devices (mlx.distributed_config finds them).",
+    "nccl": "It needs an NVIDIA GPU for each rank, and MLX for CUDA.",
+}
+"""What each backend asks of the machines."""
 
 
 def open_rank(
@@ -87,13 +95,15 @@ def refuse_options(options: ModelOptions) -> None:
 def join_group(rank: RankSpec) -> mx.distributed.Group:
     """MLX's group of the ranks; waits until all have joined. Raises `ServerError("load_failed")`."""
     try:
-        group = mx.distributed.init(strict=True, backend="ring")
+        group = mx.distributed.init(strict=True, backend=rank.backend)
     except (RuntimeError, ValueError) as error:
-        message = f"The ranks cannot reach each other: {error} Where a port was in use the next start takes another."
-        raise ServerError("load_failed", message) from error
+        message = f"The ranks cannot reach each other by MLX's backend {rank.backend!r}: {error} {WANTED[rank.backend]}"
+        raise ServerError("load_failed", message, "rank_backend") from error
     if (group.rank(), group.size()) != (rank.rank, rank.size):
-        message = f"MLX has other ranks than Pippin: {group.rank()} of {group.size()}."
-        raise ServerError("load_failed", message)
+        message = (
+            f"MLX's backend {rank.backend!r} has other ranks than Pippin: {group.rank()} of {group.size()}."
+        )
+        raise ServerError("load_failed", message, "rank_backend")
     return group
 
 
