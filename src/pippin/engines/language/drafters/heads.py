@@ -9,9 +9,11 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx_lm.models.base import create_attention_mask
 
 from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
 from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.upstream.mends import apply
 
 
 class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
@@ -129,4 +131,85 @@ class NemotronHead(PredictionHead):
         found: mx.array = self.inner._forward_hidden(self.inner._input_embed(tokens), states, tokens, cache)[
             0
         ]
+        return found
+
+
+class IndexedHead(PredictionHead):
+    """The head of GLM 5, split off: latent attention that takes tokens by an index."""
+
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
+        embedded = self.inner._input_embed(tokens)
+        # Its own method has no mask for single tokens, which sequences of different lengths need.
+        mask = create_attention_mask(embedded, cache[0][0], return_array=True)
+        found: mx.array = self.inner.mtp(states, embedded, mask, cache[0])
+        return found
+
+
+class PooledHead(PredictionHead):
+    """The head of GLM 5 Next: attention that takes tokens by an index of pooled keys."""
+
+    def __init__(self, inner: Any) -> None:
+        from pippin.engines.language.upstream.mlx_vlm import glm5_next
+
+        super().__init__(inner)
+        apply(glm5_next.MENDS, inner)
+        self._new_cache = glm5_next.attention_cache
+
+    def make_cache(self) -> PromptCache:
+        return [mlx_lm_twin(self._new_cache(self.inner.mtp_block.self_attn))]
+
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
+        self.inner._next_position = next(leaves(cache)).offset
+        embedded = self.inner._input_embed(tokens)
+        found: mx.array = self.inner._forward_hidden(embedded, states, tokens, cache)[0]
+        return found
+
+
+class HyperHead(PredictionHead):
+    """The head of DeepSeek V4, which goes on with the streams that the model's last layer leaves, several for each
+    token."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        text = inner.config.text_config
+        self.layers_read = (text.num_hidden_layers - 1,)
+        self.state_size = text.hc_mult * text.hidden_size
+
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
+        self.inner._next_position = cache[0].offset
+        _, streams = self.inner._forward_hidden(self.inner._input_embed(tokens), states, tokens, cache)
+        found: mx.array = streams.flatten(2)
+        return found
+
+    def draft(self, states: mx.array) -> mx.array:
+        inner = self.inner
+        merged = inner.norm(inner.hc_head(inner._target_hidden(states)))
+        return mx.argmax(inner._lm_head_fn(merged), axis=-1)
+
+
+class StreamsHead(PredictionHead):
+    """The head of Qwen 4, which goes on with the streams that the model's last layer leaves, as DeepSeek V4's does, and
+    has attention that takes blocks of tokens by an index."""
+
+    def __init__(self, inner: Any) -> None:
+        from pippin.engines.language.upstream.mlx_vlm import qwen4_exp
+
+        super().__init__(inner)
+        apply(qwen4_exp.MENDS, inner)
+        self._new_cache = qwen4_exp.attention_cache
+        text = inner.config.text_config
+        self.layers_read = (text.num_hidden_layers - 1,)
+        self.state_size = text.hc_count * text.hidden_size
+
+    def make_cache(self) -> PromptCache:
+        return [mlx_lm_twin(self._new_cache(layer.self_attn)) for layer in self.inner.layers]
+
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
+        found: mx.array = self.inner.fuse_inputs(self.inner._input_embed(tokens), states)
+        for layer, own in zip(self.inner.layers, cache, strict=True):
+            found = layer(found, tokens, mask=None, cache=own, position_ids=None)
+        return found
+
+    def logits(self, states: mx.array) -> mx.array:
+        found: mx.array = self.inner._lm_head_fn(self.inner.hyper_connection_mixer(states))
         return found

@@ -18,7 +18,16 @@ from pippin.engines.device import DevicePlan
 from pippin.engines.language.configuration import spelled_out
 from pippin.engines.language.drafters import layers
 from pippin.engines.language.drafters.assistants import Assistant
-from pippin.engines.language.drafters.heads import DraftHead, Eagle3Head, NemotronHead, PredictionHead
+from pippin.engines.language.drafters.heads import (
+    DraftHead,
+    Eagle3Head,
+    HyperHead,
+    IndexedHead,
+    NemotronHead,
+    PooledHead,
+    PredictionHead,
+    StreamsHead,
+)
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache.layout import probe_prompt
 from pippin.engines.language.model.weights import cast_weights
@@ -42,6 +51,10 @@ OPTION = "draft_model_path"
 PREDICTION_HEADS: dict[str, type[PredictionHead]] = {
     "qwen3_5_mtp": PredictionHead,
     "nemotron_h_mtp": NemotronHead,
+    "glm_moe_dsa_mtp": IndexedHead,
+    "glm5_next_mtp": PooledHead,
+    "deepseek_v4_mtp": HyperHead,
+    "qwen4_exp_mtp": StreamsHead,
 }
 """Types of mlx-vlm's heads for multi-token prediction that go on by themselves in a batch."""
 
