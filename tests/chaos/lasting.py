@@ -23,14 +23,32 @@ STRICT: Final = (
 ROUNDS: Final = 4
 PROMPT_WORDS: Final = 600
 DEATH_NOTICED: Final = 2.0  # seconds
-GREEDY_CLIENTS: Final = 8
+SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 40},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 30}, "minItems": 3, "maxItems": 3},
+    },
+    "required": ["name", "tags"],
+    "additionalProperties": False,
+}
+TOOL: Final = {"type": "function", "function": {"name": "note", "parameters": SCHEMA}}
+FORMAT: Final = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
+CHAT: Final = "/v1/chat/completions"
+GREEDY: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    (CHAT, {"stream": True}),
+    ("/v1/messages", {"stream": True}),
+    (CHAT, {}),
+    (CHAT, {"stream": True, "logprobs": True, "top_logprobs": 2, "n": 2, "max_tokens": 120}),
+    (CHAT, {"stream": True, "response_format": FORMAT, "max_tokens": 120}),
+    (CHAT, {"stream": True, "tools": [TOOL], "tool_choice": "required", "max_tokens": 120}),
+    (CHAT, {"n": 2, "logprobs": True, "response_format": FORMAT, "max_tokens": 120}),
+    (CHAT, {"stream": True}),
+)
+"""What the greedy clients ask for: the path, and the fields beside the question."""
 KILLS: Final = 8
 KILL_EVERY: Final = 14.0  # seconds
-QUESTIONS: Final = [
-    f"Tell me {what} about {thing}."
-    for what in ("a story", "everything")
-    for thing in ("the sea", "bread", "Rome", "bees", "snow")
-]
+QUESTIONS: Final = [f"Tell me a story about {thing}." for thing in ("the sea", "bread", "bees")]
 BLOCK: Final = 16  # tokens of the prefix cache; what is computed of the last one is computed again
 
 
@@ -76,11 +94,17 @@ async def killed_worker(folder: Path, ledger: Ledger) -> None:
     await server.start()
     try:
         async with httpx.AsyncClient(base_url=server.address, timeout=300) as http:
-            quiet = {words: await greedy(http, name, words, 0) for words in QUESTIONS}
+            forms = GREEDY if model else GREEDY[:3]  # a script knows neither scores nor grammars
+            kinds = [(path, more | {"stream": False}) for path, more in forms]
+            asked = [(words, number) for number in range(len(kinds)) for words in QUESTIONS]
+            texts = await asyncio.gather(
+                *(greedy(http, name, words, *kinds[number]) for words, number in asked)
+            )
+            quiet = dict(zip(asked, texts, strict=True))
             ended = asyncio.Event()
             asking = [
                 asyncio.create_task(ask_greedily(http, ledger, name, quiet, number, ended))
-                for number in range(GREEDY_CLIENTS)
+                for number in range(len(forms))
             ]
             for _ in range(KILLS):
                 await asyncio.sleep(KILL_EVERY)
@@ -97,7 +121,7 @@ async def ask_greedily(
     http: httpx.AsyncClient,
     ledger: Ledger,
     model: str,
-    quiet: dict[str, str],
+    quiet: dict[tuple[str, int], str],
     number: int,
     ended: asyncio.Event,
 ) -> None:
@@ -105,29 +129,34 @@ async def ask_greedily(
     while not ended.is_set():
         words = draw.choice(QUESTIONS)
         try:
-            text = await greedy(http, model, words, number)
+            text = await greedy(http, model, words, *GREEDY[number])
         except (Refused, Broken, httpx.HTTPError) as error:
             ledger.violation(f"client {number}, {words!r}: {error!r}")
             continue
-        ledger.answered("greedily")
-        if text != quiet[words]:
-            ledger.violation(f"client {number}, {words!r}: {text!r} instead of {quiet[words]!r}")
+        ledger.answered(f"greedily by client {number}")
+        if text != quiet[words, number]:
+            ledger.violation(f"client {number}, {words!r}: {text!r} instead of {quiet[words, number]!r}")
 
 
-async def greedy(http: httpx.AsyncClient, model: str, words: str, number: int) -> str:
-    """A greedy answer of some hundred tokens, whole or streamed by one of two APIs."""
-    body = {"model": model, "messages": user(words), "max_tokens": 300, "temperature": 0}
-    if number % 4 == 3:
-        answer = await whole(http, "/v1/chat/completions", body)
-        return str(answer["choices"][0]["message"]["content"])
-    text = ""
-    if number % 4 == 2:
-        async for event in events(http, "/v1/messages", body):
-            text += event.get("delta", {}).get("text") or ""
-        return text
-    async for event in events(http, "/v1/chat/completions", body):
-        text += "".join(choice["delta"].get("content") or "" for choice in event["choices"])
-    return text
+async def greedy(http: httpx.AsyncClient, model: str, words: str, path: str, more: dict[str, Any]) -> str:
+    """A greedy answer of some hundred tokens, whole or streamed: all that its choices say, call and score."""
+    body = {"model": model, "messages": user(words), "max_tokens": 300, "temperature": 0} | more
+    if path == "/v1/messages":
+        if not body["stream"]:
+            return str((await whole(http, path, body))["content"][0]["text"])
+        return "".join([event.get("delta", {}).get("text") or "" async for event in events(http, path, body)])
+    if not body.get("stream"):
+        choices = [each | {"delta": each["message"]} for each in (await whole(http, path, body))["choices"]]
+    else:
+        choices = [each async for event in events(http, path, body) for each in event["choices"]]
+    said: dict[int, list[str]] = {}
+    for each in choices:
+        delta, scored = each["delta"], each.get("logprobs") or {}
+        told = said.setdefault(each["index"], ["", "", ""])
+        told[0] += delta.get("content") or ""
+        told[1] += "".join(call["function"].get("arguments") or "" for call in delta.get("tool_calls") or ())
+        told[2] += "".join(token["token"] for token in scored.get("content") or ())
+    return str(sorted(said.items()))
 
 
 async def given_up(http: httpx.AsyncClient, ledger: Ledger, draw: random.Random, number: int) -> None:

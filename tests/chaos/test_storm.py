@@ -21,7 +21,7 @@ def test_seconds_of_every_fault_break_nothing(tmp_path: Path) -> None:
     assert [text for text in report.ledger.broken if not text.startswith("/health was late")] == []
     assert [probe for probe in report.counted if surely_late(probe)] == []
     assert sum(count for name, count in report.ledger.outcomes.items() if name.startswith("answered")) > 50
-    answers = [probe.took for probe in report.counted if probe.answered]
+    answers = [probe.own for probe in report.counted if probe.answered]
     assert statistics.median(answers) < 100, summary(report.counted)
 
 

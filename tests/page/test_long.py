@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.page.browser import Opener, needs_browser
 from tests.page.chatting import done, import_conversation, parameters, say
 from tests.page.conftest import LINES
@@ -84,3 +86,20 @@ def test_a_fence_of_28000_tokens_blocks_nothing(address: str, browser: Any, open
     assert page.evaluate("document.querySelector('.code code').textContent.split('\\n').length") == LINES + 1
     tokens = page.inner_text(".message.assistant .foot").split(" out")[0].split()[-1]
     assert int(tokens.replace(",", "")) >= 28_000
+
+
+@pytest.mark.parametrize(
+    "text", ["_a__" * 5000, "[" * 60_000, "> " * 10_000 + "a", "$$a" * 20_000, "1. " * 8000]
+)
+def test_markdown_that_takes_long_to_read_freezes_nothing(address: str, opened: Opener, text: str) -> None:
+    page = opened(address)
+    shown = """async (text) => {
+        const { GrowingMarkdown } = await import("/page/markdown.js");
+        const place = document.createElement("div");
+        const begun = performance.now();
+        new GrowingMarkdown(place).show(text);
+        return [performance.now() - begun, place.textContent.length];
+    }"""
+    took, length = page.evaluate(shown, text)
+    assert took < 3000  # milliseconds, on a machine that is shared; it was many seconds
+    assert length >= len(text) // 3

@@ -11,6 +11,7 @@ warm-up, as Python and its libraries keep what they have once taken.
 import argparse
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,13 +32,14 @@ from tests.chaos.health.probes import Probe, read_probes, summary
 from tests.chaos.neighbours import talking
 from tests.running_server import ROOT, running_server
 from tests.soak.mix import Mix, Wish
-from tests.soak.models import make_models
+from tests.soak.models import LANGUAGE, make_models
 
 CLIENTS: Final = 6
 ROUND: Final = 60.0  # seconds of work between two measurements
 SHORTEST_ROUND: Final = 15.0
 LEAVE_WITHIN: Final = 60.0  # seconds for workers to end
 AT_ONCE: Final = 200  # requests that are answered in threads: all of the server's are begun by them
+BATCH_SECONDS: Final = 300.0
 ENDS: Final = ("data: [DONE]\n\n", "message_stop", "transcript.text.done", '"done":true')
 ACCEPTS: Final = {"accept": "application/json, text/event-stream"}
 TURN_ENDS: Final = ("response.completed", "response.incomplete", "response.failed", "response.done")
@@ -66,7 +68,9 @@ LOOK: Final = 0.25  # seconds between two questions for `/health`
 
 
 class Soak:
-    def __init__(self, address: str, mix: Mix, home: Path) -> None:
+    def __init__(self, address: str, mix: Mix, home: Path, pause: float = 0.0) -> None:
+        """`pause`: seconds for which a client rests after a request, on average."""
+        self._pause = pause
         self._home = home
         self._address = address
         self._mix = mix
@@ -83,6 +87,8 @@ class Soak:
         limits = httpx.Limits(max_keepalive_connections=0)  # connections of ours are no leak of the server's
         async with httpx.AsyncClient(base_url=self._address, timeout=300.0, limits=limits) as client:
             await asyncio.gather(*(client.get("/v1/models") for _ in range(AT_ONCE)))
+            batch = self._mix.batch(LANGUAGE[0])
+            self.answers[batch.kind, await _batched(client, batch)] += 1  # its database stays open
             await self._round(client, length)  # the warm-up
             end = time.monotonic() + minutes * 60
             self._began = time.monotonic()
@@ -114,6 +120,7 @@ class Soak:
 
     async def _kill(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+        self._server.send_signal(signal.SIGHUP)  # reads its settings again
         if workers := self._server.children():
             self._mix.random.choice(workers).kill()
 
@@ -121,7 +128,8 @@ class Soak:
         draw = self._mix.random
         while time.monotonic() < until:
             for wish in self._mix.several():
-                gives_up = draw.uniform(0.01, 0.5) if draw.random() < 0.2 else None
+                hangs_up = not wish.batch and draw.random() < 0.2
+                gives_up = draw.uniform(0.01, 0.5) if hangs_up else None
                 how = "hung up"
                 try:
                     async with asyncio.timeout(gives_up):
@@ -129,6 +137,7 @@ class Soak:
                 except TimeoutError:
                     pass
                 self.answers[wish.kind, how] += 1
+                await asyncio.sleep(draw.uniform(0.0, 2 * self._pause))
                 if time.monotonic() >= until:
                     break
 
@@ -160,6 +169,8 @@ async def _asked(client: httpx.AsyncClient, wish: Wish) -> str:
     """Ask, read all of the answer, and say how it went."""
     if wish.events:
         return await _talked(client, wish)
+    if wish.batch:
+        return await _batched(client, wish)
     sent: dict[str, Any] = (
         {"json": wish.body}
         if wish.file is None
@@ -174,6 +185,25 @@ async def _asked(client: httpx.AsyncClient, wish: Wish) -> str:
     text = answer.decode()
     ended = any(sign in text[-400:] for sign in ENDS)
     return "streamed" if ended and '"error"' not in text else f"broken {text[-200:]}"
+
+
+async def _batched(client: httpx.AsyncClient, wish: Wish) -> str:
+    """Upload a batch, wait for its end, read what was answered, and delete its files."""
+    form = {"file": ("lines.jsonl", wish.batch)}
+    file = (await client.post("/v1/files", data={"purpose": "batch"}, files=form)).json()["id"]
+    order = {"input_file_id": file, "endpoint": wish.path, "completion_window": "24h"}
+    batch = (await client.post("/v1/batches", json=order)).json()
+    until = time.monotonic() + BATCH_SECONDS
+    while batch.get("status") in ("validating", "in_progress", "finalizing") and time.monotonic() < until:
+        await asyncio.sleep(0.5)
+        batch = (await client.get(f"/v1/batches/{batch['id']}")).json()
+    if batch.get("status") != "completed" or batch["request_counts"]["failed"]:
+        return f"broken {batch}"
+    answered = (await client.get(f"/v1/files/{batch['output_file_id']}/content")).content.splitlines()
+    for each in (file, batch["output_file_id"]):
+        await client.delete(f"/v1/files/{each}")
+    lines = len(wish.batch.splitlines())
+    return "whole" if len(answered) == lines else f"broken {len(answered)} of {lines} lines"
 
 
 async def _talked(client: httpx.AsyncClient, wish: Wish) -> str:
@@ -227,6 +257,7 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--round", type=float, help="seconds of work between two measurements")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two requests of a client")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--plot", type=Path, default=PLOT)
     given = parser.parse_args()
@@ -236,7 +267,7 @@ def main() -> int:
         served = make_models(folder)
         print(f"Kinds: {', '.join(sorted(served.kinds))}", flush=True)
         with running_server(folder, *served.words) as address:
-            soak = Soak(address, Mix(served.kinds, given.seed), folder)
+            soak = Soak(address, Mix(served.kinds, given.seed), folder, given.pause)
             with soak.probing():
                 asyncio.run(soak.run(given.minutes, length))
         lines = (folder / "server.log").read_text().splitlines()

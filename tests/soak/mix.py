@@ -1,6 +1,7 @@
 """What the clients of a soak ask for: every kind, long and short, whole and streamed, alone and in conversations."""
 
 import base64
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,13 +33,15 @@ CHAT: Final = "/v1/chat/completions"
 
 @dataclass(frozen=True)
 class Wish:
-    """One request. A form is sent where there is a `file`; where there are `events`, they are sent over a WebSocket."""
+    """One request. A form is sent where there is a `file`; where there are `events`, they are sent over a WebSocket;
+    a `batch` holds the lines of a batch."""
 
     kind: str
     path: str
     body: dict[str, Any]
     file: bytes | None = None
     events: tuple[dict[str, Any], ...] = ()
+    batch: bytes = b""
 
     @property
     def streamed(self) -> bool:
@@ -53,7 +56,7 @@ class Mix:
         from tests.engines.language.vision.tiny_vision_models import picture  # imports mlx
 
         self.random = random.Random(seed)
-        kinds |= {"agent", "neighbours", "sockets"}
+        kinds |= {"agent", "neighbours", "sockets", "batch"}
         self._kinds = [kind for kind in KINDS if kind.name in kinds]
         self._pictures = [
             "data:image/png;base64," + base64.b64encode(picture(64 + 16 * i, 96, i)).decode()
@@ -111,6 +114,20 @@ class Mix:
         turn = {"type": "response.create", "model": model, "max_output_tokens": most, "store": False}
         turns = [turn | {"input": words}, turn | {"input": self._words((20,))}]
         return Wish("responses socket", "/v1/responses", {}, events=tuple(turns))
+
+    def batch(self, model: str) -> Wish:
+        lines = [
+            {
+                "custom_id": str(number),
+                "method": "POST",
+                "url": CHAT,
+                "body": self._generation(model, [self._said("user", (20, 200))]) | {"stream": False},
+            }
+            for number in range(self.random.randint(1, 4))
+        ]
+        for line in lines:
+            del line["body"]["return_progress"]  # of streams
+        return Wish("batch", CHAT, {}, batch="\n".join(map(json.dumps, lines)).encode())
 
     def vision(self, model: str) -> Wish:
         parts: list[dict[str, Any]] = [
@@ -180,6 +197,7 @@ KINDS: Final = (
     Kind("agent", 4, LANGUAGE, Mix.agent),
     Kind("neighbours", 4, LANGUAGE, Mix.neighbours),
     Kind("sockets", 3, LANGUAGE, Mix.sockets),
+    Kind("batch", 1, LANGUAGE, Mix.batch),
     Kind("embeddings", 3, (EMBEDDER,), Mix.embeddings),
     Kind("vision", 4, (VISION,), Mix.vision),
     Kind("speech", 2, (SPEAKING,), Mix.speech),

@@ -25,6 +25,7 @@ from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings, Sources
 from pippin.core.errors import ServerError
+from pippin.core.logs import without_secrets
 
 SLOW_PRODUCTS: Final = 10.0  # GFLOP/s of a float32 product; a BLAS without vector instructions does about one
 BUSY: Final = 0.3  # share of the processors used by other programs
@@ -150,16 +151,17 @@ def check_security(parsed: Namespace) -> Iterator[Finding]:
     yield from _probes(address(parsed), is_keyed=bool(parsed.api_key or environment.client_key()))
 
 
-def _probes(base: str, *, is_keyed: bool) -> Iterator[Finding]:
+def _probes(named: str, *, is_keyed: bool) -> Iterator[Finding]:
     """Try requests that must be refused. They change nothing even if they are not."""
     import httpx
 
+    base = without_secrets(named)
     try:
-        with httpx.Client(base_url=base, timeout=SECONDS, trust_env=False) as client:
+        with httpx.Client(base_url=named, timeout=SECONDS, trust_env=False) as client:
             page = client.get("/v1/models", headers={"origin": FOREIGN, "sec-fetch-site": "cross-site"})
             stranger = client.get("/v1/models")
             manager = client.patch("/v1/settings", json={})
-    except httpx.TransportError as error:
+    except (httpx.TransportError, httpx.InvalidURL) as error:
         yield Finding("problem", f"No server answers at {base} ({type(error).__name__}).")
         return
     if page.is_success:

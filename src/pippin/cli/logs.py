@@ -66,7 +66,7 @@ class LogWriter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         # Format the message now: its arguments may change before it is written.
-        record.msg, record.args = record.getMessage(), None
+        record.msg, record.args = logs.without_secrets(record.getMessage()), None
         try:
             self._records.put_nowait(record)
         except queue.Full:

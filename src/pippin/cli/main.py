@@ -102,6 +102,7 @@ def _guarded(verb: Verb, name: str, arguments: Sequence[str]) -> int:
     from pippin.cli.terminal import say
     from pippin.config.errors import ConfigError
     from pippin.core.errors import ServerError
+    from pippin.core.logs import without_secrets
 
     try:
         return verb.run(arguments)
@@ -109,7 +110,8 @@ def _guarded(verb: Verb, name: str, arguments: Sequence[str]) -> int:
         print(f"pippin: {with_next_command(str(error), name)}", file=sys.stderr)
         return USAGE_ERROR
     except ServerError as error:
-        say(f"pippin: {with_next_command(error.report.message, name, error.report.kind)}", sys.stderr)
+        message = without_secrets(error.report.message)
+        say(f"pippin: {with_next_command(message, name, error.report.kind)}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -26,6 +26,7 @@ from pippin.cli.arguments import Parser
 from pippin.config import environment
 from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorKind, ServerError
+from pippin.core.logs import without_secrets
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -161,7 +162,7 @@ class Client:
         except (OSError, HTTPException) as error:
             name = type(getattr(error, "reason", error)).__name__
             message = (
-                f"No server answers at {self.address} ({name}). `pippin logs` shows what happened. "
+                f"No server answers at {without_secrets(self.address)} ({name}). `pippin logs` shows what happened. "
                 "Start one: pippin serve"
             )
             raise ServerError("not_found", message) from None

@@ -24,8 +24,8 @@ from pippin.config.settings import Settings
 
 ASKED: Final = frozenset({signal.SIGINT, signal.SIGTERM})
 WATCHED: Final = ASKED | {signal.SIGHUP, signal.SIGCHLD}
-YOUNG: Final = 10.0  # seconds; a server that lives no longer has a fault of its own
-PAUSE: Final = 1.0  # seconds before a server that begins where others died young
+YOUNG: Final = 10.0  # seconds; a server that gives up before is not started again
+APART: Final = 1.0  # seconds between the starts of two servers
 
 
 def supervise(settings: Settings, listeners: Sequence[socket]) -> Settings | int:
@@ -37,7 +37,6 @@ def supervise(settings: Settings, listeners: Sequence[socket]) -> Settings | int
     server = with_store(settings.server, folder / "responses.sqlite3")
     signal.signal(signal.SIGCHLD, lambda *_: None)  # where it is ignored, it can't be waited for
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-    young = 0
     while True:
         begun = time.monotonic()
         reading, writing = os.pipe()
@@ -55,8 +54,7 @@ def supervise(settings: Settings, listeners: Sequence[socket]) -> Settings | int
             return status if status >= 0 else 128 - status
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         print(f"pippin: the server ended {how}; it is started again.", file=sys.stderr, flush=True)
-        young = young + 1 if lived < YOUNG else 0
-        time.sleep(PAUSE if young > 1 else 0)
+        time.sleep(max(0.0, APART - lived))
 
 
 def with_store(options: ServerOptions, path: Path) -> ServerOptions:

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from pippin.core.logs import without_secrets
+
 LONGEST_LINE = 500
 
 
 class ConfigError(Exception):
-    """An invalid value or name. The message gives its place and the remedy, in one line."""
+    """An invalid value or name. The message gives its place and the remedy, in one line without secrets."""
 
     def __init__(self, message: str) -> None:
         line = "".join(letter if letter.isprintable() else " " for letter in message)
-        super().__init__(" ".join(line.split())[:LONGEST_LINE])
+        super().__init__(without_secrets(" ".join(line.split()))[:LONGEST_LINE])
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

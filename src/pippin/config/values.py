@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from pippin.config.errors import ConfigError, nearest
-from pippin.config.options.declaration import Option
+from pippin.config.options.declaration import SECRET, Option
 from pippin.core import decoding
 
 TRUE = frozenset(("true", "yes", "on", "1"))
@@ -87,6 +87,7 @@ def _pairs(option: Option, text: str, where: str) -> list[tuple[str, Any]]:
 def _refusal(option: Option, value: Any, where: str) -> ConfigError:
     hint = nearest(str(value), option.choices) if option.choices else ""
     shown = value if isinstance(value, str | int | float) else json.dumps(value, default=str)
+    shown = "***" if option.name in SECRET else shown
     return ConfigError(f"{where}: `{shown}` is not {option.expects}.{hint}")
 
 

@@ -29,7 +29,10 @@ def load_document(path: str) -> dict[str, Any]:
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML ({error}).") from None
+        # Its text shows the line, which may hold a secret.
+        line = f"line {mark.line + 1}: " if (mark := getattr(error, "problem_mark", None)) else ""
+        problem = getattr(error, "problem", None) or "a character that it may not have"
+        raise ConfigError(f"{path}: not YAML ({line}{problem}).") from None
     except RecursionError:
         raise ConfigError(f"{path}: nested too deeply.") from None
     if document is None:

@@ -5,6 +5,7 @@ Libraries log the addresses that they call, which may contain secrets, and data 
 
 import itertools
 import logging
+import re
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,16 @@ if TYPE_CHECKING:
 
 OURS: Final = "pippin"
 KEPT: Final = 500  # lines
+# Bounded, as clients write into log lines: what is sought must not take quadratic time.
+_SECRETS: Final = re.compile(
+    r"(?<=://)(?:[^\s/:@]{0,200}:[^\s`'\"]{0,200}|[^\s/]{0,200})@|(?<=[?&])([^\s=&?]{1,200}=)[^\s&#`'\"]+"
+)
+"""User and password of an address, and the values of its query."""
+
+
+def without_secrets(text: str) -> str:
+    """`text` with `***` for what may be a secret of the addresses in it."""
+    return _SECRETS.sub(lambda found: f"{found[1]}***" if found[1] else "***@", text)
 
 
 class RecentLines(logging.Handler):

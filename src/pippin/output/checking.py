@@ -196,7 +196,7 @@ def _values(value: Any) -> Iterator[Any]:
 # times and for `LEAST` tokens more, one that says little for `LITTLE` tokens, and each oftener than any number that the
 # user named.
 LOOK_EVERY: Final = 32  # tokens
-LONGEST: Final = 1024  # tokens of a period
+LONGEST: Final = 4096  # tokens of a period
 SAME: Final = 16  # tokens that are looked for earlier in the text
 MOST_PLACES: Final = 4  # where they are found, the last ones
 
@@ -206,11 +206,21 @@ WORDS: Final = 4  # different ones, in a period that says something
 LITTLE: Final = 4096  # tokens of a loop whose period says little, or what the user said
 CALLS: Final = 4  # of a tool, with the same arguments
 RESULTS: Final = 3  # of such calls, which are the same
+LAST_CALLS: Final = 12  # among which they are looked for
 
 # Scripts without spaces between words: each character counts as one.
 _UNSPACED: Final = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-_WORD: Final = re.compile(rf"[^\W\d_{_UNSPACED}]{{2,}}|[{_UNSPACED}]")
-_NUMBER: Final = re.compile(r"(?<!\d)\d{1,4}(?!\d)")
+_WORD: Final = re.compile(rf"(?<![^\W_])[^\W\d_{_UNSPACED}]{{2,}}+(?!\d)|[{_UNSPACED}]")
+_GROUPED: Final = re.compile(r"(?<=\d)[,.' ](?=\d{3}(?!\d))")
+# A number above 100 counts what follows it; others are years, ports and codes.
+_NUMBER: Final = re.compile(
+    r"(?<!\d)(?:\d{1,2}|100)(?!\d)"
+    rf"|(?<!\d)(?!19\d\d|20(?!00)\d\d)\d{{3,4}}(?=x\b|\s+[^\W\d_]|[{_UNSPACED}])"
+)
+_MANY: Final = re.compile(
+    r"\b(?:ten|twelve|dozens?|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundreds?|thousand)\b|[百千]",
+    re.IGNORECASE,
+)
 SHORT: Final = 2000  # characters of a message whose words and numbers count: in a longer one they are data
 MOST_NAMED: Final = 100
 TOKENS_OF_ONE: Final = 4  # of the things that a number in the message may count
@@ -245,7 +255,7 @@ class Loops:
         self._stops = request.loop_guard == "stop"
         said = _last_said(request) if self.watches else ""
         self._said = _words(said)
-        self._named = max(map(int, _NUMBER.findall(said)), default=0)
+        self._named = _most_named(said)
         self._calls: Counter[tuple[str | None, str]] = Counter()
         self._call: tuple[str | None, str] | None = None  # the one that is being read
 
@@ -265,7 +275,7 @@ class Loops:
             elif type(event) is PartDelta and self._call is not None:
                 self._call = self._call[0], self._call[1] + event.text
             elif type(event) is PartEnded and self._call is not None:
-                call, self._call = self._call, None
+                call, self._call = (self._call[0], _canonical(self._call[1])), None
                 self._calls[call] += 1
                 if self._calls[call] >= max(CALLS, self._named + 1) and not self.warnings:
                     self._found(f"The answer calls `{call[0]}` with the same arguments")
@@ -277,7 +287,9 @@ class Loops:
             return max(LITTLE, (self._named + 1) * period)
         # A large number is rather one of words that an answer should have.
         return max(
-            REPETITIONS * period, (min(self._named, MOST_NAMED) + 1) * period, TOKENS_OF_ONE * self._named
+            REPETITIONS * period,
+            (min(self._named, MOST_NAMED) + 1) * period,
+            min(TOKENS_OF_ONE * self._named, LITTLE),
         )
 
     def _found(self, what: str) -> None:
@@ -288,6 +300,19 @@ class Loops:
 
 def _words(text: str) -> set[str]:
     return set(_WORD.findall(text.casefold()))
+
+
+def _most_named(said: str) -> int:
+    """The largest number of things that a text may ask for."""
+    return max(MOST_NAMED if _MANY.search(said) else 0, *map(int, _NUMBER.findall(_GROUPED.sub("", said))), 0)
+
+
+def _canonical(arguments: str) -> str:
+    """The arguments of a call without what means nothing in JSON: whitespace, the order of names."""
+    try:
+        return msgspec.json.encode(from_json(arguments), order="sorted").decode()
+    except (msgspec.DecodeError, RecursionError):
+        return arguments
 
 
 def _last_said(request: GenerationRequest) -> str:
@@ -302,7 +327,8 @@ def _last_said(request: GenerationRequest) -> str:
 
 
 def repeated_calls(request: GenerationRequest) -> tuple[str, ...]:
-    """Warns of a call that a conversation has with the same arguments and the same result, several times in a row."""
+    """Warns of a call that a conversation ends with, and has with the same arguments and the same result several times
+    among its last ones, others between them or not."""
     if request.loop_guard not in ("warn", "stop"):
         return ()
     messages = request.messages or ()
@@ -313,15 +339,9 @@ def repeated_calls(request: GenerationRequest) -> tuple[str, ...]:
         if isinstance(part, ToolResult)
     }
     calls = [part for message in messages for part in message.parts if isinstance(part, ToolCall)]
-    count, last = 0, None
-    for call in reversed(calls):
-        same = call.name, call.arguments, results.get(call.id)
-        last = last or same
-        if same != last or same[2] is None:
-            break
-        count += 1
-    if last is None or count < RESULTS:
+    told = [(call.name, _canonical(call.arguments), results.get(call.id)) for call in calls[-LAST_CALLS:]]
+    if not told or told[-1][2] is None or (count := told.count(told[-1])) < RESULTS:
         return ()
     return (
-        f"The conversation ends with {count} calls of `{last[0]}` with the same arguments and the same result.",
+        f"The conversation ends with {count} calls of `{told[-1][0]}` with the same arguments and the same result.",
     )

@@ -1,6 +1,7 @@
 """Request bodies: how slowly they may come, and how much of them is held at once."""
 
 import asyncio
+import gc
 import gzip
 import json
 import resource
@@ -9,9 +10,12 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from pippin.api.answers.answer import Answer
 from pippin.api.http import body
+from pippin.api.http.forms import FormReader
 from pippin.api.server import allow_many
-from tests.api.fakes import MODEL, FakeService, Wire, application
+from pippin.core.errors import ServerError
+from tests.api.fakes import MODEL, FakeService, Wire, application, client_of
 
 CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
 
@@ -214,3 +218,30 @@ def test_the_server_may_have_as_many_connections_as_the_system_allows() -> None:
         assert hard == before[1]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"),
+    [
+        (Answer, {"json": {"model": MODEL.id, "messages": [{"role": "user", "content": "x" * 100_000}]}}),
+        (FormReader, {"data": {"model": MODEL.id}, "files": {"file": ("a.wav", b"x" * 100_000)}}),
+    ],
+)
+def test_what_a_refused_request_held_is_let_go_at_once(kind: type, sent: dict[str, Any]) -> None:
+    """Not when the collector of cycles comes, which counts objects and not their bytes."""
+    service = FakeService()
+    service.failure = ServerError("context_length_exceeded", "It is too long.")
+    path = "/v1/chat/completions" if kind is Answer else "/v1/audio/transcriptions"
+
+    async def main() -> int:
+        async with client_of(application(service)) as client:
+            assert (await client.post(path, **sent)).status_code == 400
+            await asyncio.sleep(0)
+            return sum(isinstance(each, kind) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asyncio.run(main()) == 0
+    finally:
+        gc.enable()

@@ -85,7 +85,7 @@ def test_a_chain_with_a_missing_link_is_not_found() -> None:
     history = ResponseStore().for_owner(None)
     save(history, "a")
     save(history, "b", previous="a")
-    history.delete_response("a")
+    history.delete("response", "a")
     with pytest.raises(ServerError, match="'a'"):
         history.items("b")
 
@@ -139,11 +139,11 @@ def test_owners_know_nothing_of_each_other() -> None:
     one.save_conversation(StoredConversation(id="conv", created_at=1))
     assert not knows(two, "a")
     for attempt in (
-        lambda: two.delete_response("a"),
+        lambda: two.delete("response", "a"),
         lambda: two.items("a"),
         lambda: two.item("msg_a_in"),
         lambda: two.conversation("conv"),
-        lambda: two.delete_conversation("conv"),
+        lambda: two.delete("conversation", "conv"),
     ):
         with pytest.raises(ServerError):
             attempt()
@@ -176,7 +176,7 @@ def test_a_response_is_no_conversation() -> None:
     with pytest.raises(ServerError):
         history.conversation("a")
     with pytest.raises(ServerError):
-        history.delete_conversation("a")
+        history.delete("conversation", "a")
 
 
 def test_a_file_survives(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_what_is_stored_is_read_on_a_full_disk_and_a_change_is_refused_with_when
     assert page(history.input_page("a", {})) == ["msg_a_in"]
     assert page(history.conversation_page("conv", {})) == ["1"]
     for act in (
-        partial(history.delete_response, "a"),
+        partial(history.delete, "response", "a"),
         partial(history.change_metadata, "conv", {}),
         partial(history.add_items, "conv", [{"id": "2"}]),
         partial(history.delete_item, "conv", "1"),
@@ -355,7 +355,7 @@ def test_every_store_holds_what_a_list_would(stores: Stores, kind: str, steps: l
             held.sort(key=lambda each: each[:2] == (owner, name))
         elif verb == "delete":
             with contextlib.nullcontext() if known else pytest.raises(ServerError):
-                history.delete_response(name)
+                history.delete("response", name)
             held = [each for each in held if each != known]
         else:
             save(history, name, padding=padding)
@@ -445,5 +445,5 @@ def test_what_is_deleted_from_memory_leaves_it() -> None:
         StoredConversation(id="large", created_at=1), [{"id": "1", "text": "x" * (20 << 20)}]
     )
     [pages] = stored(store, "PRAGMA page_count")
-    history.delete_conversation("large")
+    history.delete("conversation", "large")
     assert stored(store, "PRAGMA page_count")[0] < pages // 100

@@ -380,8 +380,8 @@ REPORTED = tuple(
 What = Literal["requests", "tokens"]
 
 MINUTE: Final = 60.0
-REMEMBERED: Final = 10_000
-"""Callers whose use is remembered; the least recently seen is forgotten first."""
+REMEMBERED: Final = 20_000
+"""Buckets of callers that are remembered, one or two of each; the least recently seen is forgotten first."""
 
 
 @dataclass(slots=True)
@@ -395,61 +395,16 @@ class Bucket:
     level: float
     filled: float
 
-    def fill(self, now: float) -> None:
-        self.level = min(self.size, self.level + (now - self.filled) * self.size / MINUTE)
-        self.filled = now
-
-    def resize(self, size: int) -> None:
-        """Change the limit. The share that is left stays the same, so that a change of settings refills no bucket."""
-        self.level *= size / self.size
-        self.size = size
-
-    def take(self, draw: "Draw") -> bool:
-        """Fill the bucket up to now, and take the amount if the level is high enough; returns whether it was."""
-        self.fill(max(draw.now, self.filled))  # the clock that filled it before may be a little ahead
-        if self.size != draw.size:
-            self.resize(draw.size)
-        if self.level < draw.least:
-            return False
-        self.level -= draw.amount
-        return True
+    def fill(self, size: int, now: float) -> None:
+        """Fill up to now, then change the limit. The share that is left stays the same, so that a change of settings
+        refills no bucket."""
+        now = max(now, self.filled)  # the clock that filled it before may be a little ahead
+        level = min(self.size, self.level + (now - self.filled) * self.size / MINUTE)
+        self.level, self.size, self.filled = level * size / self.size, size, now
 
     def until(self, level: float) -> float:
         """Seconds until the bucket has filled to `level`."""
         return max(0.0, (level - self.level) * MINUTE / self.size)
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """An amount to take from the bucket of an account."""
-
-    what: What
-    account: str
-    size: int  # the limit as it is now
-    now: float
-    amount: float
-    least: float = -math.inf  # the level that the bucket must have
-
-
-class Buckets:
-    """What callers have used of their limits."""
-
-    def __init__(self) -> None:
-        self._buckets: dict[What, OrderedDict[str, Bucket]] = {
-            "requests": OrderedDict(),
-            "tokens": OrderedDict(),
-        }
-
-    def take(self, draw: Draw) -> tuple[Bucket, bool]:
-        """The bucket afterwards, and whether it had enough. A new account gets a full bucket."""
-        buckets = self._buckets[draw.what]
-        bucket = buckets.get(draw.account)
-        if bucket is None:
-            bucket = buckets[draw.account] = Bucket(draw.size, draw.size, draw.now)
-            if len(buckets) > REMEMBERED:
-                buckets.popitem(last=False)
-        buckets.move_to_end(draw.account)
-        return bucket, bucket.take(draw)
 
 
 class Limits:
@@ -465,7 +420,7 @@ class Limits:
         self._default = default
         self._max_concurrent = max_concurrent
         self._clock = clock
-        self._buckets = Buckets()
+        self._buckets: OrderedDict[tuple[What, str], Bucket] = OrderedDict()
         self._running = 0
 
     def adopt(self, default: Allowance, max_concurrent: int | None) -> None:
@@ -482,8 +437,7 @@ class Limits:
         self.count(exchange)
         if tokens := self._allowance_of(exchange).tokens:
             # How many tokens are used is known only at the end.
-            draw = Draw("tokens", exchange.account, tokens, self._clock(), 0)
-            bucket, _ = self._buckets.take(draw)
+            bucket = self._bucket("tokens", exchange, tokens)
             _report(exchange, "tokens", bucket)
             least = tokens / 2 if exchange.background else 0
             if bucket.level <= least:
@@ -495,8 +449,9 @@ class Limits:
         if not (requests := self._allowance_of(exchange).requests):
             return
         least = cost + ((requests - 1) / 2 if exchange.background else 0)
-        draw = Draw("requests", exchange.account, requests, self._clock(), cost, least)
-        bucket, taken = self._buckets.take(draw)
+        bucket = self._bucket("requests", exchange, requests)
+        taken = bucket.level >= least
+        bucket.level -= cost if taken else 0
         _report(exchange, "requests", bucket)
         if not taken:
             raise _exceeded("requests", requests, bucket.until(least))
@@ -508,24 +463,30 @@ class Limits:
 
     def _check_place(self) -> None:
         if self._max_concurrent is not None and self._running >= self._max_concurrent:
-            raise _busy(self._running)
+            message = f"The server is busy with {self._running} requests, the most it takes at once."
+            raise ServerError("overloaded", message, retry_after=1.0)
 
     def leave(self, exchange: Exchange, tokens: int) -> None:
         """Stop counting a request as running, and charge its caller for its tokens."""
         self._running -= 1
         allowance = self._allowance_of(exchange)
         if allowance.tokens:
-            self._buckets.take(Draw("tokens", exchange.account, allowance.tokens, self._clock(), tokens))
+            self._bucket("tokens", exchange, allowance.tokens).level -= tokens
+
+    def _bucket(self, what: What, exchange: Exchange, size: int) -> Bucket:
+        """The caller's bucket, filled up to now. `size`: the limit as it is now; a new caller's bucket is full."""
+        now, name = self._clock(), (what, exchange.account)
+        bucket = self._buckets.setdefault(name, Bucket(size, size, now))
+        self._buckets.move_to_end(name)
+        if len(self._buckets) > REMEMBERED:
+            self._buckets.popitem(last=False)
+        bucket.fill(size, now)
+        return bucket
 
     def _allowance_of(self, exchange: Exchange) -> Allowance:
         if exchange.key is None or exchange.key.allowance is None:
             return self._default
         return exchange.key.allowance
-
-
-def _busy(running: int) -> ServerError:
-    message = f"The server is busy with {running} requests, the most it takes at once."
-    return ServerError("overloaded", message, retry_after=1.0)
 
 
 def _report(exchange: Exchange, what: str, bucket: Bucket) -> None:

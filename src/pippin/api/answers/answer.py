@@ -230,10 +230,10 @@ class Answer:
             return False
         if self._starting.cancelled():
             raise self._fail(self.failure or GONE)
-        try:
-            self._runs = self._starting.result()
-        except ServerError as error:
-            raise self._fail(renamed(error.report, self.operation.names)) from None
+        # Not caught: it would keep this frame, and the answer, which keeps the exception: a cycle with the body in it.
+        if isinstance(error := self._starting.exception(), ServerError):
+            raise self._fail(renamed(error.report, self.operation.names))
+        self._runs = self._starting.result()
         self._open = set(range(len(self._runs)))
         self.start_ms = (asyncio.get_running_loop().time() - self._began) * 1000
         if self.operation.generates:

@@ -156,11 +156,8 @@ class BatchRunner:
                 await self._end_finished()
                 await self._sweep()
                 await self._fill()
-            except (ServerError, OSError) as error:
-                await self._rest(error)
-                continue
             except Exception as error:  # otherwise all batches would stop without a word
-                log.error("Batches wait for %g seconds.\n%s", FAULT_SECONDS, trace_of(error))
+                log.error("Batches wait for %g seconds: %s", FAULT_SECONDS, _reason(error))
                 await asyncio.sleep(FAULT_SECONDS)
                 continue
             if not self._turns:
@@ -169,12 +166,6 @@ class BatchRunner:
             waiting = asyncio.create_task(self._changed.wait())
             await asyncio.wait({waiting, *self._active}, timeout=PAUSE, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
-
-    async def _rest(self, error: Exception) -> None:
-        """Wait, because nothing can be written."""
-        reason = error.report.message if isinstance(error, ServerError) else error
-        log.error("Batches wait for %g seconds: %s", FAULT_SECONDS, reason)
-        await asyncio.sleep(FAULT_SECONDS)
 
     async def _fill(self) -> None:
         """Start lines, in turn by batch, while there is room for them."""
@@ -341,6 +332,12 @@ class BatchRunner:
         if now - self._swept > SWEEP_SECONDS:
             self._swept = now
             await asyncio.to_thread(self._store.sweep)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ServerError):
+        return error.report.message
+    return str(error) if isinstance(error, OSError) else trace_of(error)
 
 
 def _begin(batch: Batch, status: Status) -> None:

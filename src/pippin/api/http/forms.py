@@ -1,6 +1,7 @@
 """Reads multipart forms, as SDKs send files, within limits of size and number."""
 
 import asyncio
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl
@@ -68,17 +69,17 @@ async def read_form(request: Request, limit_mb: float, idle_seconds: float) -> F
         raise malformed("its header names no boundary")
     limit = int(limit_mb * MIB)
     check_length(request.headers, limit)
-    reader = FormReader(boundary)
-    if coding_of(request.headers) is not None:
-        await asyncio.to_thread(reader.feed, await read_body(request, limit_mb, idle_seconds))
+    with closing(FormReader(boundary)) as reader:
+        if coding_of(request.headers) is not None:
+            await asyncio.to_thread(reader.feed, await read_body(request, limit_mb, idle_seconds))
+            return await reader.finish()
+        size = 0
+        async for piece in pieces_of(request, idle_seconds):
+            size += len(piece)
+            if size > limit:
+                raise too_large(limit)
+            reader.feed(piece)
         return await reader.finish()
-    size = 0
-    async for piece in pieces_of(request, idle_seconds):
-        size += len(piece)
-        if size > limit:
-            raise too_large(limit)
-        reader.feed(piece)
-    return await reader.finish()
 
 
 def malformed(why: str) -> ServerError:
@@ -127,6 +128,10 @@ class FormReader:
             upload = Upload(filename, await asyncio.to_thread(bytes, data))
             self._form.files.setdefault(name, []).append(upload)
         return self._form
+
+    def close(self) -> None:
+        # The parser and this object hold each other, and what was sent: the collector of cycles comes seldom.
+        self._parser.callbacks.clear()
 
     def _begin(self) -> None:
         self._parts += 1

@@ -23,17 +23,17 @@ from pippin.api.routes.health import (
 )
 from pippin.api.routing import Api, both, json_reply, number_of
 from pippin.config.errors import ConfigError
-from pippin.config.options.declaration import options
+from pippin.config.options.declaration import SECRET, options
 from pippin.core import logs
 from pippin.core.errors import ServerError
 
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
-SECRET = frozenset({"api_keys", "api_key_file", "web_search"})  # the address of a search holds its key
 PATHS = frozenset(
     {
         "adapter_path",
         "adapters",
         "aliases",
+        "api_key_file",
         "cache_dir",
         "chat_template_file",
         "draft_model_path",

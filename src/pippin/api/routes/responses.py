@@ -160,7 +160,7 @@ class Responses:
         if running is not None:
             await running.cancel()
             self._background.pop((owner, name), None)
-        await asyncio.to_thread(history_of(self._api, request).delete_response, name)
+        await asyncio.to_thread(history_of(self._api, request).delete, "response", name)
         return json_reply(answers.DeletedResponse(id=name))
 
     async def cancel(self, request: Request) -> Response:
@@ -263,7 +263,7 @@ class Conversations:
 
     def delete(self, request: Request, data: bytes) -> DeletedConversation:
         name = request.path_params["id"]
-        history_of(self._api, request).delete_conversation(name)
+        history_of(self._api, request).delete("conversation", name)
         return DeletedConversation(id=name)
 
     def items(self, request: Request, data: bytes) -> dict[str, Any]:

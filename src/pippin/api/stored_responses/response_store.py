@@ -264,10 +264,6 @@ class OwnedHistory:
         found: dict[str, Any] = from_json(entry.body)
         return found | {"output": [msgspec.Raw(body) for body in self._bodies(entry.key, OUTPUT, END)]}
 
-    def delete_response(self, id: str) -> None:
-        if not self._store.delete(self._owner, id, "response"):
-            raise not_found("response", id)
-
     def items(self, response_id: str) -> list[Item]:
         """Every item of the conversation up to and including that response, oldest first."""
         return self._decoded([body for key in self._chain(response_id) for body in self._bodies(key, 0, END)])
@@ -344,11 +340,11 @@ class OwnedHistory:
             raise not_found("item", item)
         return from_json(entry.body, StoredConversation)
 
-    def delete_conversation(self, id: str) -> None:
-        if not self._store.delete(self._owner, id, "conversation"):
-            raise not_found("conversation", id)
-
     # Both
+
+    def delete(self, kind: Kind, id: str) -> None:
+        if not self._store.delete(self._owner, id, kind):
+            raise not_found(kind, id)
 
     def item(self, item_id: str) -> Item:
         """The item of the entry that was used last among those that have an item of this id."""

@@ -9,10 +9,8 @@ import yaml
 
 from pippin.cli.arguments import Parser, actions, dispatch, option_parser
 from pippin.config.load import load
-from pippin.config.options.declaration import options
+from pippin.config.options.declaration import SECRET, options
 from pippin.config.settings import Settings, Sources
-
-SECRET = ("api_keys",)
 
 
 def new_parser() -> Parser:

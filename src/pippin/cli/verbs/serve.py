@@ -23,6 +23,7 @@ from pippin.config.load import load
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import GivenFlag, Settings, Sources
 from pippin.core.errors import ServerError
+from pippin.core.logs import without_secrets
 
 if TYPE_CHECKING:
     from pippin.catalog import Catalog
@@ -65,10 +66,11 @@ def _serve(settings: Settings, given: Sequence[GivenFlag], listeners: Sequence[s
         raise ConfigError(f"{settings.server.log_file}: cannot be written ({error.strerror}).") from None
     for note in settings.notes:
         log.log(logging.WARNING if note.severity == "warning" else logging.INFO, "%s", note.text)
-    if any(flag.text in settings.server.api_keys for flag in given):
+    texts = [flag.text for flag in given if flag.text]
+    if any(text in settings.server.api_keys or text != without_secrets(text) for text in texts):
         log.warning(
-            "Everyone on this machine can read the API key on the command line (`ps`): set PIPPIN_API_KEYS, or keep it "
-            "in a file that only you can read, --api-key-file."
+            "Everyone on this machine can read the API key, or an address with one, on the command line (`ps`): set "
+            "variables such as PIPPIN_API_KEYS, or keep keys in a file that only you can read, --api-key-file."
         )
     end_with_owner()
     return _run(settings, open_catalog(settings), listeners)

@@ -14,6 +14,7 @@ Scope = Literal["start", "server", "model"]
 Shape = Literal["switch", "value", "list", "mapping"]
 
 STRUCTS: dict[Scope, type[Struct]] = {"start": StartOptions, "server": ServerOptions, "model": ModelOptions}
+SECRET = frozenset(("api_keys", "web_search"))  # the address of a search may hold a key
 STRUCTURAL = ("models", "model_defaults", "fallbacks")  # filled in from other options and profiles
 
 SECTIONS: dict[str, str] = {

@@ -69,8 +69,9 @@ def test_choices_share_one_prefill(bench: Bench) -> None:
         bench.judge(PROMPT, answers["a", choice])
 
 
-def test_seeded_choices_differ_and_are_the_same_again_in_company(bench: Bench) -> None:
-    sampling = Sampling(temperature=1.0, seed=3)
+@pytest.mark.parametrize("more", [{}, {"xtc_probability": 0.5, "xtc_threshold": 0.05}], ids=["plain", "xtc"])
+def test_seeded_choices_differ_and_are_the_same_again_in_company(bench: Bench, more: dict[str, Any]) -> None:
+    sampling = Sampling(temperature=1.0, seed=3, **more)
     alone, _ = run_all(bench, {"a": (PROMPT, 12)}, n=2, sampling=sampling)
     assert alone["a", 0] != alone["a", 1]
     watched = watch(bench.engine)

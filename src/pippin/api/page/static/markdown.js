@@ -23,6 +23,14 @@ const ALLOWED = {
 /** Letters of the longest code that gets colours: more would keep the page from answering for too long. */
 const MOST_COLOURED = 12_000;
 
+/** Reading takes quadratic time: letters of the longest text without a new item, row or quoted line, and without an
+ * empty line, that is read as Markdown, and marks of emphasis in a paragraph. */
+const LONGEST = 10_000;
+const LONGEST_BLOCK = 60_000;
+const MOST_MARKS = 500;
+
+const FENCED = /^ {0,3}(`{3,}|~{3,})[^\n]*\n[\s\S]*?(?:^ {0,3}\1|$(?![\s\S]))/gm;
+
 /** Blocks at the end of a text that what follows may still change: an item may join a list, a line a table. */
 const UNSETTLED = 3;
 
@@ -33,10 +41,11 @@ const SAFE_LINK = /^(https?:|mailto:|#)/i;
 const marked = new Marked({ gfm: true, breaks: true });
 marked.use({
   extensions: [
-    mathematics("displayMath", "block", [/^\$\$([\s\S]+?)\$\$(?:\n|$)/, /^\\\[([\s\S]+?)\\\](?:\n|$)/], /\$\$|\\\[/),
+    mathematics("displayMath", "block", [/^\$\$([\s\S]{1,4000}?)\$\$(?:\n|$)/, /^\\\[([\s\S]{1,4000}?)\\\](?:\n|$)/], /\$\$|\\\[/),
     // A dollar is money unless the text hugs it on both sides and no digit follows: the rule of Pandoc.
-    mathematics("math", "inline", [/^\$\$([^$]+?)\$\$/, /^\\\[([\s\S]+?)\\\]/, /^\\\(([\s\S]+?)\\\)/, /^\$(?![\s$])((?:\\.|[^$\\\n])+?)(?<![\s\\])\$(?!\d)/], /\$|\\[([]/),
+    mathematics("math", "inline", [/^\$\$([^$]{1,4000}?)\$\$/, /^\\\[([\s\S]{1,4000}?)\\\]/, /^\\\(([\s\S]{1,4000}?)\\\)/, /^\$(?![\s$])((?:\\.|[^$\\\n]){1,4000}?)(?<![\s\\])\$(?!\d)/], /\$|\\[([]/),
   ],
+  tokenizer: { emStrong: (source, all) => (hasManyMarks(all) ? undefined : false) },
   renderer: {
     html: ({ text }) => escaped(text),
     // The page's own headings end at the third level, and no answer makes new chapters of it.
@@ -68,6 +77,26 @@ function mathematics(name, level, forms, start) {
   };
 }
 
+let counted = ["", false]; // the last paragraph, which is asked about at each of its marks
+
+function hasManyMarks(text) {
+  if (counted[0] !== text) counted = [text, (text.match(/[*_]+/g)?.length ?? 0) > MOST_MARKS];
+  return counted[1];
+}
+
+/** The tokens of a text. One that would take too long, or is nested too deeply to be read, is plain. */
+function lexed(text) {
+  const unfenced = text.length > LONGEST ? text.replace(FENCED, "\n\n") : "";
+  const fits = (longest, ends) => unfenced.split(ends).every(({ length }) => length <= longest);
+  try {
+    if (fits(LONGEST, /\n(?=\s*(?:$|[-*+|>#]|\d+[.)]))/m) && fits(LONGEST_BLOCK, /\n[ \t]*\n/)) return marked.lexer(text);
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error;
+  }
+  const plain = { type: "text", raw: text, text, escaped: false };
+  return Object.assign([{ ...plain, type: "paragraph", tokens: [plain] }], { links: {} });
+}
+
 function escaped(text) {
   return text.replace(/[&<>"']/g, (character) => `&#${character.codePointAt(0)};`);
 }
@@ -87,7 +116,7 @@ export class GrowingMarkdown {
     const read = this.blocks.slice(0, settled).reduce((sum, { raw }) => sum + raw.length, 0);
     if (this.blocks.length === 0) this.place.replaceChildren(); // what stood there before
     this.text = text;
-    const tokens = marked.lexer(text.slice(read));
+    const tokens = lexed(text.slice(read));
     const open = grows && tokens.at(-1)?.type === "code" ? tokens.at(-1) : null;
     let same = settled;
     while (same < this.blocks.length && this.holds(same, tokens[same - settled], open)) same += 1;

@@ -14,6 +14,7 @@ export class Run {
     this.progress = "Waiting …";
     this.begun = false;
     this.drawing = false;
+    this.rest = 0; // milliseconds before the next drawing
     this.done = false;
     const stopping = new AbortController();
     this.stop = () => stopping.abort();
@@ -34,7 +35,7 @@ export class Run {
     this.done = true;
   }
 
-  /** Draw at most once a frame. */
+  /** Draw at most once a frame, and for a fifth of the time: else a long answer would keep the page from answering. */
   changed(progress) {
     this.begun = true;
     this.progress = progress;
@@ -44,10 +45,13 @@ export class Run {
   draw() {
     if (this.drawing) return;
     this.drawing = true;
-    requestAnimationFrame(() => {
+    const drawn = () => {
       this.drawing = false;
+      const begun = performance.now();
       if (!this.done) this.view()?.draw({ running: true, progress: this.progress });
-    });
+      this.rest = 4 * (performance.now() - begun);
+    };
+    setTimeout(() => requestAnimationFrame(drawn), this.rest);
   }
 
   /** Until the first event comes, say how far the model is loaded. */
