@@ -48,9 +48,8 @@ def set_level(level: str) -> None:
     """Set the level of our own loggers. `level` is one of logging's names, in any case."""
     logging.getLogger(OURS).setLevel(level.upper())
     logging.getLogger().setLevel(max(logging.WARNING, logging.getLogger(OURS).level))
-    logging.getLogger("python_multipart").setLevel(
-        logging.ERROR
-    )  # it warns about every malformed form of a client
+    # It warns about every malformed form of a client.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}

@@ -91,9 +91,8 @@ class OutputReader:
         self._added: set[int] = set()  # positions at which the text of an added token begins
         self._in_line = False  # the current line, or part, has more than whitespace
         self._answering = False  # inside the answer that a grammar enforces
-        self._quoted_to = (
-            -1
-        )  # the end of an opener that is only spelled; -1 once anything but white space followed
+        # The end of an opener that is only spelled; -1 once anything but white space followed.
+        self._quoted_to = -1
         self._tools = tool_format if use.tools else None
         self._reasoning = reasoning_format
         self._source = Source()

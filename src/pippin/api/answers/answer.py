@@ -542,9 +542,8 @@ class RunningAnswers:
             if exchange.may_see(answer.exchange.owner)
             for each in answer.ids
         ]
-        return any(
-            id == each or id.startswith(f"{each}.") for each in own
-        )  # later rounds of tools have a suffix
+        # Later rounds of tools have a suffix.
+        return any(id == each or id.startswith(f"{each}.") for each in own)
 
     async def cancel(self, name: str, exchange: Exchange) -> bool:
         """Cancel an answer by its own id or that of its exchange; False if the caller has no such answer running."""

@@ -89,9 +89,8 @@ NOT_KEPT: Final = (
 )
 
 
-@functools.lru_cache(
-    1024
-)  # a client sends the same unknown fields with each request, and to compare names takes long
+# A client sends the same unknown fields with each request, and to compare names takes long.
+@functools.lru_cache(1024)
 def mistyped(unknown: tuple[str, ...], known: frozenset[str]) -> tuple[str, ...]:
     """A sentence for each unknown field whose name is nearly that of a known one at its place."""
     near = {name: meant(name, known) for name in unknown[:MOST_TOLD]}

@@ -43,9 +43,8 @@ class DecodeContext:
 
     headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
     query: Mapping[str, str] = field(default_factory=dict)
-    path: Mapping[str, str] = field(
-        default_factory=dict
-    )  # what the address says at the places of its pattern
+    # What the address says at the places of its pattern.
+    path: Mapping[str, str] = field(default_factory=dict)
     history: History | None = None
     searches: bool = False  # whether the operator names what searches the web
     stream_usage: bool = False  # whether streams end with usage unasked, as set by the operator

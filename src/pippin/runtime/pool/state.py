@@ -147,9 +147,8 @@ class Slot:
     failures: int = 0  # failed loads since the last success
     refuse_until: float = 0.0
     deaths: list[float] = field(default_factory=list)  # since it last answered
-    suspects: asyncio.Lock = field(
-        default_factory=asyncio.Lock
-    )  # held by a request that may be what ends workers
+    # Held by a request that may be what ends workers.
+    suspects: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def claims(self) -> int:

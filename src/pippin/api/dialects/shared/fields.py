@@ -67,9 +67,8 @@ class Contract(Generic[Body]):
     refused: Mapping[str, str] = field(default_factory=dict)
     switches: frozenset[str] = frozenset()  # fields of `refused` that an empty object would switch on
     left_open: frozenset[str] = frozenset({"messages"})
-    required: frozenset[str] = (
-        frozenset()
-    )  # fields of `body` that are required although the struct gives them a default
+    # Fields of `body` that are required although the struct gives them a default.
+    required: frozenset[str] = frozenset()
 
     @functools.cached_property
     def paths(self) -> frozenset[str]:

@@ -123,9 +123,8 @@ class GrammarCompiler:
         self._special = frozenset(grammar_tokens.special_tokens(tokenizer))
         self._cache: OrderedDict[tuple[str, bool], CompiledGrammar] = OrderedDict()
         self._size = 0
-        self._enforceable = lru_cache(MOST_TOOLS)(
-            self._made_enforceable
-        )  # agents offer the same in each request
+        # Agents offer the same in each request.
+        self._enforceable = lru_cache(MOST_TOOLS)(self._made_enforceable)
 
     def compile(
         self,

@@ -47,9 +47,8 @@ class _Trial:
 
     caches: frozenset[int]
     found: list[nn.Module] = field(default_factory=list)
-    _open: list[set[int]] = field(
-        default_factory=list
-    )  # caches that were given to calls within each open call
+    # Caches that were given to calls within each open call.
+    _open: list[set[int]] = field(default_factory=list)
 
     def run(self, call: Call) -> Any:
         given = {id(value) for value in _values(call) if id(value) in self.caches}

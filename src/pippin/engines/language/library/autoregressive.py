@@ -2,9 +2,8 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -12,6 +11,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from pippin.core.requests import Sampling
+from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.vision.media import WholePrompt, text_prompt
 from pippin.engines.language.vision.model import FAILURES, ModuleState, on_device, refusal
 
@@ -19,16 +19,6 @@ log = logging.getLogger(__name__)
 
 PROBED = 64
 """Tokens of the text with which the size of the KV cache is measured."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Writing:
-    """The inputs of one answer."""
-
-    prompt: WholePrompt
-    max_tokens: int
-    seed: int
-    sampling: Sampling
 
 
 class AutoregressiveModel:
@@ -40,28 +30,23 @@ class AutoregressiveModel:
         self._unused = unused
         self._sample = text_prompt(range(1, PROBED + 1))
 
-    def write(self, writing: Writing, tell: Callable[[int], bool], check: Callable[[], None]) -> None:
-        """Write an answer. `tell` takes each token and returns whether to go on; `check` may raise, and is called after
-        each pass through the model.
+    def tokens(self, job: LanguageJob, seed: int) -> Generator[int, None, None]:
+        """The tokens of an answer to the job's prompt, each after a pass through the model.
 
         Raises `ServerError` for media that the model does not take.
         """
-        mx.random.seed(writing.seed)
-        settings = {"seed": writing.seed, **_sampling(writing.sampling)}
-        with closing(self._steps(writing.prompt, max_tokens=writing.max_tokens, **settings)) as steps:
+        prompt: Any = job.media or text_prompt(job.prompt)
+        mx.random.seed(seed)
+        settings = {"max_tokens": job.max_tokens, "seed": seed, **_sampling(job.request.sampling)}
+        with closing(self._steps(prompt, **settings)) as steps:
             try:
                 first, _ = next(steps)
             except FAILURES as error:
-                if not writing.prompt.has_media:
+                if not prompt.has_media:
                     raise
                 raise refusal("medium", error) from error
-            check()
-            if not tell(first):
-                return
-            for token, _ in steps:
-                check()
-                if not tell(token):
-                    return
+            yield first
+            yield from (token for token, _ in steps)
 
     def _steps(self, prompt: WholePrompt, **settings: Any) -> Generator[tuple[int, mx.array], None, None]:
         """The tokens of an answer, each with its log-probabilities [vocabulary]."""

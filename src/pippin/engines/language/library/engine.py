@@ -6,6 +6,7 @@ returns their events. A request that is cancelled or fails leaves the loop befor
 
 import logging
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.device import DevicePlan, weights_too_large
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.library import fields
-from pippin.engines.language.library.autoregressive import AutoregressiveModel, Writing
+from pippin.engines.language.library.autoregressive import AutoregressiveModel
 from pippin.engines.language.model.weights import weight_bytes
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.sampling.sampler import choice_seed
@@ -31,7 +32,6 @@ from pippin.engines.language.step.sequences import Request
 from pippin.engines.language.step.sequences import Sequence as Choice
 from pippin.engines.language.step.statistics import request_status
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.language.vision.media import text_prompt
 
 log = logging.getLogger(__name__)
 
@@ -172,22 +172,15 @@ class LibraryEngine:
 
     def _write(self, choice: Choice, model: AutoregressiveModel, call: Call) -> None:
         request, decoder = choice.request, choice.decoder
-        job = request.job
-        writing = Writing(
-            prompt=job.media or text_prompt(job.prompt),  # type: ignore[arg-type]
-            max_tokens=job.max_tokens,
-            seed=choice_seed(job.seed, choice.choice),
-            sampling=job.request.sampling,
-        )
-
-        def tell(token: int) -> bool:
-            self._tell_prompt(request, call)
-            self._completion_tokens += 1
-            for event in merged(decoder.accept(token)):
-                call.emit(event)
-            return decoder.finished is None
-
-        model.write(writing, tell, call.check)
+        with closing(model.tokens(request.job, choice_seed(request.job.seed, choice.choice))) as tokens:
+            for token in tokens:
+                call.check()
+                self._tell_prompt(request, call)
+                self._completion_tokens += 1
+                for event in merged(decoder.accept(token)):
+                    call.emit(event)
+                if decoder.finished is not None:
+                    break
         if decoder.finished is None:
             decoder.cut()
         for event in decoder.close(decoder.finished or "length"):
