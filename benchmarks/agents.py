@@ -89,7 +89,7 @@ def replay(folder: Path, model: Path) -> None:
     print(f"{'cache':16} {'session':12} requests   tokens reusable  reused   share")
     for kind, (architecture, options) in KINDS.items():
         with tempfile.TemporaryDirectory() as name:
-            size = {"vocab_size": VOCABULARY, "max_position_embeddings": WINDOW}
+            size = {"vocab_size": VOCABULARY, "max_position_embeddings": WINDOW, "head_dim": 64}
             made = tiny_model(architecture, Path(name) / "model", **size)
             (made / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
             write_template(made, model)

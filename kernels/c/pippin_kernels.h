@@ -204,36 +204,6 @@ PK_API int pk_decoder_run(pk_decoder *decoder, const pk_step *step, const int32_
 /* Run states [tokens, hidden] through one layer, in place. `step->kv` is that layer's alone. */
 PK_API int pk_decoder_layer(pk_decoder *decoder, int layer, const pk_step *step, float *states);
 
-/* One layer of an encoder. Norms have their mean subtracted; they are float32 [hidden], and a norm's bias may be NULL.
- * As BERT's:                         h = norm(x + attention(x));  y = norm(h + mlp(h))
- * with `norms_first`, ModernBERT's:  h = x + attention(norm(x));  y = h + mlp(norm(h)), whose `attention_norm` may be NULL
- * mlp(x) is down(activation(up x)), or down(activation(gate x) * (up x)) where `gate` has rows. */
-typedef struct pk_encoder_layer {
-    pk_matrix query, key, value, output, gate, up, down;
-    const float *attention_norm, *attention_norm_bias, *mlp_norm, *mlp_norm_bias;
-    int32_t rope;   /* index into the encoder's ropes, or -1 */
-    int32_t window; /* positions that a query sees on each side of its own; 0 for all */
-} pk_encoder_layer;
-
-typedef struct pk_encoder_shape {
-    const pk_encoder_layer *layers;
-    const pk_rope *ropes;
-    int32_t layer_count, rope_count, hidden, intermediate, heads, head_dim, activation, norms_first;
-    float norm_eps, attention_scale;
-} pk_encoder_shape;
-
-typedef struct pk_encoder pk_encoder;
-
-/* The encoder keeps a copy of `shape` and its tables, not of the weights. */
-PK_API pk_encoder *pk_encoder_open(pk_context *context, const pk_encoder_shape *shape);
-PK_API void pk_encoder_close(pk_encoder *encoder);
-
-/* Run states [sum of lengths, hidden] of sequences that lie one behind the other through all layers, in place. */
-PK_API int pk_encoder_run(pk_encoder *encoder, float *states, int64_t sequences, const int64_t *lengths);
-
-/* The same through one layer. */
-PK_API int pk_encoder_layer_run(pk_encoder *encoder, int layer, float *states, int64_t sequences, const int64_t *lengths);
-
 #ifdef __cplusplus
 }
 #endif

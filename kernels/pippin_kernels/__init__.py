@@ -6,7 +6,6 @@ bfloat16, which numpy lacks, as its bits in uint16.
 
 from pippin_kernels.binding import Kernels, Step, instruction_sets, int8_sets, why_unavailable
 from pippin_kernels.decoder import PROJECTIONS, Addition, Decoder, Layer, Network, Projection, Rope, Shape
-from pippin_kernels.encoder import Encoder, EncoderLayer
 from pippin_kernels.errors import KernelError
 from pippin_kernels.kv import KV, AnyKV, PackedKV, Places
 from pippin_kernels.matrix import Experts, Matrix, Stack
@@ -17,8 +16,6 @@ __all__ = [
     "Addition",
     "AnyKV",
     "Decoder",
-    "Encoder",
-    "EncoderLayer",
     "Experts",
     "KernelError",
     "Kernels",

@@ -15,7 +15,6 @@ from pippin_kernels.matrix import Array, Experts, Matrix, address
 from pippin_kernels.structures import (
     ABI,
     CAddition,
-    CEncoderShape,
     CExperts,
     CMatrix,
     CRope,
@@ -54,10 +53,6 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # what each gives, then what it takes
     "pk_decoder_capture": (I32, P, P, I32),
     "pk_decoder_run": (I32, P, c.POINTER(CStep), P, P),
     "pk_decoder_layer": (I32, P, I32, c.POINTER(CStep), P),
-    "pk_encoder_open": (P, P, c.POINTER(CEncoderShape)),
-    "pk_encoder_close": (None, P),
-    "pk_encoder_run": (I32, P, P, I64, P),
-    "pk_encoder_layer_run": (I32, P, I32, P, I64, P),
 }
 
 

@@ -70,29 +70,6 @@ class CAddition(c.Structure):
     _fields_ = [("down", CMatrix), ("up", CMatrix)]
 
 
-class CEncoderLayer(c.Structure):
-    _fields_ = [
-        *((name, CMatrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
-        *(
-            (name, c.c_void_p)
-            for name in ("attention_norm", "attention_norm_bias", "mlp_norm", "mlp_norm_bias")
-        ),
-        ("rope", c.c_int32),
-        ("window", c.c_int32),
-    ]
-
-
-class CEncoderShape(c.Structure):
-    _fields_ = [
-        ("layers", c.POINTER(CEncoderLayer)),
-        ("ropes", c.POINTER(CRope)),
-        *((name, c.c_int32) for name in ("layer_count", "rope_count", "hidden", "intermediate")),
-        *((name, c.c_int32) for name in ("heads", "head_dim", "activation", "norms_first")),
-        ("norm_eps", c.c_float),
-        ("attention_scale", c.c_float),
-    ]
-
-
 class CStep(c.Structure):
     _fields_ = [
         *((name, c.c_void_p) for name in ("starts", "counts", "adapters", "kv")),

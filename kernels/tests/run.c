@@ -154,64 +154,6 @@ static void try_attention(int64_t start, int64_t count, int bits)
     free(first);
 }
 
-static void try_encoder(int norms_first)
-{
-    enum { HIDDEN = 48, INNER = 112, HEADS = 4, DIM = 12, SEQUENCES = 3, TOKENS = 75 };
-    const int64_t lengths[SEQUENCES] = {1, 70, 4}, none[SEQUENCES] = {1, 0, 4};
-    float *norm = filled(HIDDEN, PK_F32), *first = malloc(TOKENS * HIDDEN * 4), *given = filled(TOKENS * HIDDEN, PK_F32);
-    pk_encoder_layer layer = {.query = matrix_of(HEADS * DIM, HIDDEN, 32, 0, PK_F32),
-                              .key = matrix_of(HEADS * DIM, HIDDEN, 16, 0, PK_F16),
-                              .value = matrix_of(HEADS * DIM, HIDDEN, 16, 0, PK_BF16),
-                              .output = matrix_of(HIDDEN, HEADS * DIM, 32, 0, PK_F32),
-                              .up = matrix_of(INNER, HIDDEN, 32, 0, PK_F32),
-                              .down = matrix_of(HIDDEN, INNER, 32, 0, PK_F32),
-                              .gate = norms_first ? matrix_of(INNER, HIDDEN, 32, 0, PK_F32) : (pk_matrix){0},
-                              .attention_norm = norms_first ? NULL : norm,
-                              .mlp_norm = norm,
-                              .mlp_norm_bias = norm,
-                              .rope = norms_first - 1,
-                              .window = norms_first ? 9 : 0};
-    const float frequencies[DIM / 2] = {1.0f, 0.5f, 0.2f, 0.1f, 0.05f, 0.02f};
-    const pk_rope rope = {frequencies, DIM, 0, 1.0f, 1.0f};
-    pk_encoder_shape shape = {.layers = &layer,
-                              .ropes = &rope,
-                              .layer_count = 1,
-                              .rope_count = norms_first,
-                              .norms_first = norms_first,
-                              .hidden = HIDDEN,
-                              .intermediate = INNER,
-                              .heads = HEADS,
-                              .head_dim = DIM,
-                              .activation = PK_GELU,
-                              .norm_eps = 1e-6f,
-                              .attention_scale = 0.3f};
-    for (int set = 0; set < sets; set++) {
-        float *states = malloc(TOKENS * HIDDEN * 4);
-        memcpy(states, given, TOKENS * HIDDEN * 4);
-        pk_encoder *encoder = pk_encoder_open(contexts[set], &shape);
-        if (encoder == NULL || pk_encoder_run(encoder, states, SEQUENCES, none) != PK_REFUSED ||
-            pk_encoder_layer_run(encoder, 1, states, SEQUENCES, lengths) != PK_REFUSED ||
-            (set % 2 ? pk_encoder_layer_run(encoder, 0, states, SEQUENCES, lengths)
-                     : pk_encoder_run(encoder, states, SEQUENCES, lengths)) != PK_OK) {
-            fprintf(stderr, "an encoder: %s\n", pk_refusal());
-            failures++;
-        }
-        if (set == 0)
-            memcpy(first, states, TOKENS * HIDDEN * 4);
-        compare("an encoder", pk_used(contexts[set]), first, states, TOKENS * HIDDEN);
-        pk_encoder_close(encoder);
-        free(states);
-    }
-    shape.intermediate++;
-    failures += pk_encoder_open(contexts[0], &shape) != NULL;
-    pk_matrix *all[] = {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up, &layer.down};
-    for (int index = 0; index < 7; index++)
-        release(all[index]);
-    free(norm);
-    free(first);
-    free(given);
-}
-
 /* `count` matrices one behind the other: the sizes in bytes are those of all. */
 static pk_matrix stack_of(int64_t count, int64_t rows, int64_t columns, int bits, int group)
 {
@@ -462,8 +404,6 @@ int main(void)
     }
     try_mixture(1);
     try_mixture(40);
-    try_encoder(0);
-    try_encoder(1);
     try_decoder(3, 1, 12);
     try_decoder(3, 5, 4);
     try_decoder(2, 40, 2);

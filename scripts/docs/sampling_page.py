@@ -20,8 +20,7 @@ def _table() -> str:
     limits = (
         f"Of `stop`, {parameters.MOST_STOPS} texts of {parameters.LONGEST_STOP} characters; of `logit_bias`, "
         f"{parameters.MOST_BIASES} tokens with a bias from {-parameters.LARGEST_BIAS:g} to "
-        f"{parameters.LARGEST_BIAS:g}; of `dry_sequence_breakers`, {parameters.MOST_BREAKERS} texts of "
-        f"{parameters.LONGEST_BREAKER} characters are the most."
+        f"{parameters.LARGEST_BIAS:g} are the most."
     )
     return "\n".join([*rows, "", limits, ""])
 

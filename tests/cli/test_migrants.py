@@ -32,7 +32,7 @@ MLX_VLM = [
     "--decision-model d",
     "--model-dir /a --model-dir /b --vision-cache-size 50 --min-pixels 3136 --max-pixels 1003520",
     "--model m --api-key secret --log-level DEBUG --reload --top-logprobs-k 20 --max-num-seqs 16",
-    "--model m --expert-cache-gb 12 --log-progress-interval 50 --max-tokens 4096",
+    "--model m --log-progress-interval 50 --max-tokens 4096",
 ]
 
 MLX_OPENAI_SERVER = [

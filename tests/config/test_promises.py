@@ -47,13 +47,11 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             VISION + "test_any_family.py::test_pictures_are_answered_as_by_mlx_vlm",
         ),
         "`--expert-cache-gb`, `/v1/moe-offload/stats`": (
-            V + "test_experts_on_the_disk",
-            "engines/language/model/test_experts.py::test_a_batch_answers_as_all_experts_in_memory_do",
-            "engines/language/model/test_experts.py::test_what_cannot_run_so_is_refused_by_name",
+            V + "test_experts_are_in_memory",
+            "engines/language/model/test_weights.py::test_experts_that_were_repacked_for_the_disk_are_refused",
         ),
         "diffusion language models": (
-            "engines/language/diffusion/test_diffusion.py::test_a_greedy_answer_is_mlx_vlms",
-            "engines/language/diffusion/test_served.py::test_every_dialect_has_its_answer_whole_and_streamed",
+            VISION + "test_trial.py::test_a_diffusion_language_model_is_refused_with_the_way_out",
         ),
         "a request's `model` downloads it": (
             CATALOG + "test_requests_may_download_where_the_operator_allows_it",

@@ -181,8 +181,21 @@ LLAMA4 = {
     "rope_scaling": None,
     "use_qk_norm": True,
 }
-ODD_ONES: dict[str, dict[str, Any]] = {
+SOLO_ONES: dict[str, dict[str, Any]] = {
     "llama4": {"text_config": LLAMA4, "eos_token_id": EOS},
+    "gpt_bigcode": {
+        "n_embd": 64,
+        "n_layer": 2,
+        "n_inner": 96,
+        "n_head": 4,
+        "n_positions": 4096,
+        "layer_norm_epsilon": 1e-5,
+        "vocab_size": VOCABULARY,
+        "eos_token_id": EOS,
+    },
+}
+"""Architectures whose sequences run one at a time."""
+ODD_ONES: dict[str, dict[str, Any]] = {
     "mamba": {
         **COMMON,
         "hidden_size": 64,
@@ -206,16 +219,6 @@ ODD_ONES: dict[str, dict[str, Any]] = {
         "qk_rope_head_dim": 16,
         "qk_nope_head_dim": 16,
         "v_head_dim": 16,
-    },
-    "gpt_bigcode": {
-        "n_embd": 64,
-        "n_layer": 2,
-        "n_inner": 96,
-        "n_head": 4,
-        "n_positions": 4096,
-        "layer_norm_epsilon": 1e-5,
-        "vocab_size": VOCABULARY,
-        "eos_token_id": EOS,
     },
     "gemma2": {**HEADS, **COMMON, "num_hidden_layers": 2, "query_pre_attn_scalar": 16},
     "longcat_flash_ngram": {
@@ -251,7 +254,7 @@ def tiny_model(
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "model_type": architecture,
-        **{**ARCHITECTURES, **OF_ANOTHERS_CLASS, **ODD_ONES}[architecture],
+        **{**ARCHITECTURES, **OF_ANOTHERS_CLASS, **ODD_ONES, **SOLO_ONES}[architecture],
         **changes,
     }
     module = importlib.import_module(f"mlx_lm.models.{architecture}")

@@ -405,6 +405,12 @@ def test_a_stray_end_of_reasoning_at_the_start_is_dropped_and_later_is_text() ->
     assert parts("</think>\nHi </think> you") == (("text", "Hi </think> you"),)
 
 
+def test_an_end_of_reasoning_that_is_a_token_is_never_text() -> None:
+    reader = reader_of(None, "qwen3", markup=Markup(tokens=frozenset({"</think>"})))
+    reader.added_token(3)
+    assert fold(read(reader, ["Hi </think>you, `</think>`"])) == (("text", "Hi"), ("text", "you, `</think>`"))
+
+
 @pytest.mark.parametrize("reasoning", ["qwen3", "deepseek_r1", "glm4"])
 @pytest.mark.parametrize("between", ["", "\n", "</think>\n\n"])
 def test_an_end_of_reasoning_that_is_written_again_before_the_answer_is_markup(

@@ -115,7 +115,7 @@ def test_parameters_are_those_of_the_server_and_are_sent(address: str, opened: O
         "top_p",
         "min_p",
         "xtc_threshold",
-        "dry_multiplier",
+        "repetition_penalty",
         "seed",
         "stop",
         "logit_bias",

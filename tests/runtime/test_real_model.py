@@ -98,7 +98,7 @@ KINDS = {
     "several": asked(n=3, logprobs=2, sampling=SEEDED),
     "penalised": asked(
         logprobs=0,
-        sampling=Sampling(temperature=0.8, seed=3, top_p=0.9, repetition_penalty=1.2, dry_multiplier=0.5),
+        sampling=Sampling(temperature=0.8, seed=3, top_p=0.9, repetition_penalty=1.2),
     ),
 }
 

@@ -7,9 +7,8 @@ from typing import Final
 
 from pippin.catalog.folder_files import Json, whole
 from pippin.catalog.info import RECURRENT, is_full
-from pippin.config.accelerator import accelerator, device_memory, has_cpu_kernels
+from pippin.config.accelerator import accelerator, has_cpu_kernels
 from pippin.config.options.model import ModelOptions, cache_bits, machines_of
-from pippin.config.repacked import expert_files, expert_memory, is_repacked
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.published import find_json, table
 from pippin.core.safetensors import StoredArray, find_header
@@ -38,8 +37,7 @@ KERNEL_DECODERS: Final = frozenset(
 )
 """`model_type` of decoders that the kernels run as a whole: `engines/language/kernels/architectures.py` has the
 conditions."""
-KERNEL_ENCODERS: Final = frozenset({"bert", "camembert", "modernbert", "roberta", "xlm-roberta"})
-"""Encoders whose layers the kernels run. Their embeddings are float32 and are looked up by MLX."""
+ENCODERS: Final = frozenset({"bert", "camembert", "modernbert", "roberta", "xlm-roberta"})
 FOREIGN_EMBEDDERS: Final = frozenset({"gemma3_text"})
 """Decoders that become other models when they embed, unknown to the kernels: EmbeddingGemma attends both ways."""
 UNPACKED: Final = ("F8_E4M3", "I8", "U8")
@@ -52,25 +50,14 @@ def footprint(info: ModelInfo, options: ModelOptions) -> int:
     if info.path is None or info.kind == "scripted":
         return PROCESS_BYTES // 4
     folder = Path(info.path)
-    beside = drafter_bytes(options) + _expert_bytes(folder, options)
-    if is_repacked(folder):  # the kernels do not run repacked models
-        return PROCESS_BYTES + beside + (weight_bytes(folder, _value_bytes(options)) or info.size_bytes)
     config = find_json(folder / "config.json") or {}
     weights = _loaded_bytes(_all_arrays(folder), config, options, info.kind)
-    return process_bytes(config, info.kind) + beside + (weights or info.size_bytes)
-
-
-def _expert_bytes(folder: Path, options: ModelOptions) -> int:
-    """Bytes of a repacked checkpoint's experts, which are read from disk in their stored type."""
-    if not is_repacked(folder):
-        return 0
-    wanted = None if options.expert_cache_gb is None else int(options.expert_cache_gb * 1e9)
-    return expert_memory(expert_files(folder), wanted, options.memory_bytes or device_memory()).bytes
+    return process_bytes(config, info.kind) + drafter_bytes(options) + (weights or info.size_bytes)
 
 
 def process_bytes(config: Json, kind: ModelKind) -> int:
     """Bytes that a worker takes beside the weights of such a model."""
-    encodes = kind in ("embeddings", "reranking") and config.get("model_type") in KERNEL_ENCODERS
+    encodes = kind in ("embeddings", "reranking") and config.get("model_type") in ENCODERS
     return ENCODER_PROCESS_BYTES if encodes else PROCESS_BYTES
 
 
@@ -89,9 +76,7 @@ def runs_on_kernels(config: Json, options: ModelOptions, kind: ModelKind = "lang
     name = config.get("model_type")
     known = name in KERNEL_DECODERS and not table(config.get("vision_config"))
     if kind == "embeddings":
-        known = name in KERNEL_ENCODERS or (known and name not in FOREIGN_EMBEDDERS)
-    elif kind == "reranking":
-        known = known or name in KERNEL_ENCODERS
+        known = known and name not in FOREIGN_EMBEDDERS
     return wanted and known and accelerator() == "cpu" and has_cpu_kernels()
 
 
@@ -147,14 +132,7 @@ def _loaded_bytes(
     settings, widened = _quantization(config), _value_bytes(options)
     if not runs_on_kernels(config, options, kind):
         return sum(_array_bytes(name, array, settings, widened) for name, array in arrays)
-    encodes = config.get("model_type") in KERNEL_ENCODERS
-    held = looked_up = 0
-    for name, array in arrays:
-        if encodes and "embeddings." in name:
-            looked_up += _array_bytes(name, array, settings, widened)
-        else:
-            held += _array_bytes(name, array, settings, None)
-    return int(held * IN_KERNELS) + looked_up
+    return int(IN_KERNELS * sum(_array_bytes(name, array, settings, None) for name, array in arrays))
 
 
 def _quantization(config: Json) -> Json:
@@ -196,7 +174,7 @@ def _array_bytes(name: str, array: StoredArray, settings: Json, value_bytes: int
 
 def _all_arrays(folder: Path) -> Iterator[tuple[str, StoredArray]]:
     """The weight arrays that a load reads."""
-    for pattern in ("*.safetensors",) if is_repacked(folder) else ("*.safetensors", "*/*.safetensors"):
+    for pattern in ("*.safetensors", "*/*.safetensors"):
         for path in folder.glob(pattern):
             header = find_header(path)
             yield from header.arrays.items() if header is not None else ()

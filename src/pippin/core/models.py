@@ -163,30 +163,6 @@ class CacheStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(**_sums(cls, list(caches)))
 
 
-class ExpertStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Expert use of a model that keeps its experts on disk."""
-
-    budget_bytes: int = 0
-    resident_bytes: int = 0
-    resident_experts: int = 0
-    num_experts: int = 0  # in a layer
-    num_layers: int = 0  # layers that have experts
-    hits: int = 0
-    misses: int = 0
-    evictions: int = 0
-    metadata_reloads: int = 0  # times that a file's header was read again
-
-    @property
-    def hit_rate(self) -> float | None:
-        """Share of the requested experts that were in memory; None before the first request."""
-        return self.hits / (self.hits + self.misses) if self.hits + self.misses else None
-
-    @classmethod
-    def total(cls, stores: Iterable["ExpertStats"]) -> "ExpertStats":
-        """The sums of several stores."""
-        return cls(**_sums(cls, list(stores)))
-
-
 class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A snapshot of an engine, for status pages and metrics. Counters start at zero with each load."""
 
@@ -214,7 +190,6 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     generation_tps: float = 0.0
     prompt_tps: float = 0.0
     cache: CacheStats = field(default_factory=CacheStats)
-    experts: ExpertStats | None = None  # None unless the experts lie on disk
     requests: tuple[RequestStatus, ...] = ()
 
     @classmethod
@@ -228,9 +203,6 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(
             **sums,
             cache=CacheStats.total(each.cache for each in listed),
-            experts=ExpertStats.total(stores)
-            if (stores := [each.experts for each in listed if each.experts is not None])
-            else None,
             requests=tuple(request for each in listed for request in each.requests),
         )
 

@@ -212,26 +212,6 @@ FREQUENCY_PENALTY: Final = Parameter(
     help="Subtracted from logits for each time a token was seen.",
 )
 FREQUENCY_CONTEXT: Final = _context("frequency_context", "frequency_context_size", "the frequency penalty")
-DRY_MULTIPLIER: Final = Parameter(
-    name="dry_multiplier",
-    low=0,
-    high=1000,
-    neutral=0,
-    help="Strength of the DRY repetition penalty; 0 is off.",
-)
-DRY_BASE: Final = Parameter(
-    name="dry_base", low=1, high=100, neutral=None, default=1.75, help="Base of the growth of DRY's penalty."
-)
-DRY_ALLOWED_LENGTH: Final = Parameter(
-    name="dry_allowed_length",
-    type="int",
-    low=0,
-    high=100_000,
-    neutral=None,
-    default=2,
-    help="Tokens of a repetition that DRY leaves free.",
-)
-DRY_CONTEXT: Final = _context("dry_context", "dry_penalty_last_n", "DRY")
 SEED: Final = Parameter(
     name="seed",
     type="int",
@@ -257,10 +237,6 @@ PARAMETERS: Final = (
     PRESENCE_CONTEXT,
     FREQUENCY_PENALTY,
     FREQUENCY_CONTEXT,
-    DRY_MULTIPLIER,
-    DRY_BASE,
-    DRY_ALLOWED_LENGTH,
-    DRY_CONTEXT,
     SEED,
 )
 """All numeric parameters, in the order of `Sampling`."""
@@ -269,8 +245,6 @@ MOST_STOPS: Final = 32  # stop strings of a request
 LONGEST_STOP: Final = 1024  # characters of one
 MOST_BIASES: Final = 4096  # tokens that `logit_bias` names
 LARGEST_BIAS: Final = 100.0  # either way
-MOST_BREAKERS: Final = 64  # texts in `dry_sequence_breakers`
-LONGEST_BREAKER: Final = 64  # characters of one
 
 OF_CHECKPOINTS: Final = (
     *(TEMPERATURE, TOP_P, TOP_K, MIN_P, TYPICAL_P),
@@ -291,7 +265,7 @@ LEFT_OUT: Final = {
         *("encoder_repetition_penalty", "encoder_no_repeat_ngram_size"),
         *("forced_bos_token_id", "begin_suppress_tokens"),
     ),
-    "requests have `dry_multiplier`, `min_p` and `top_n_sigma` for it": (
+    "requests have `repetition_penalty`, `min_p` and `top_n_sigma` for it": (
         *("no_repeat_ngram_size", "epsilon_cutoff", "eta_cutoff", "top_h"),
     ),
     "a request tells how long its answer is": (

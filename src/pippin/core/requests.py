@@ -9,7 +9,6 @@ from pippin.core.errors import FieldName
 
 OverflowPolicy = Literal["error", "truncate", "summarize"]
 LoopGuard = Literal["off", "warn", "stop"]
-DiffusionSampler = Literal["entropy-bound", "confidence-threshold"]
 
 
 RESERVED_VARIABLES: Final = frozenset(
@@ -74,12 +73,7 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     presence_context: int | None = None
     frequency_penalty: float | None = None
     frequency_context: int | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_context: int | None = None
     seed: int | None = None
-    dry_sequence_breakers: tuple[str, ...] | None = None
     logit_bias: dict[int, float] | None = None
 
 
@@ -123,27 +117,6 @@ class Thinking(Struct, frozen=True, kw_only=True, omit_defaults=True):
     effort: str | None = None  # handed to the template as reasoning_effort
     start_marker: str | None = None
     end_marker: str | None = None
-
-
-class AskedDiffusion(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Settings of a diffusion language model, named as in mlx-vlm; `None` leaves a field to the checkpoint.
-
-    A block starts masked and each denoising step reveals some of its tokens. A canvas is a block that starts as noise.
-    """
-
-    max_denoising_steps: int | None = None  # for one block
-    block_length: int | None = None  # tokens
-    num_to_transfer: int | None = None  # tokens to reveal in a step
-    max_transfer_per_step: int | None = None  # most tokens that a step may reveal
-    threshold: float | None = None  # probability at which a token is revealed
-    min_threshold: float | None = None  # the floor to which the threshold falls, step by step
-    editing_threshold: float | None = None  # probability at which a revealed token is replaced
-    max_post_steps: int | None = None  # replacement steps after a block is revealed
-    stability_steps: int | None = None  # steps without a change after which a block is done
-    diffusion_full_canvas: bool | None = None
-    diffusion_min_canvas_length: int | None = None  # tokens
-    diffusion_max_canvas_length: int | None = None  # tokens
-    diffusion_sampler: DiffusionSampler | None = None
 
 
 class Decision(Struct, frozen=True, omit_defaults=True):
@@ -194,7 +167,6 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     continue_final: bool = False  # the last message goes on with the answer, or with each of the decisions
     overflow: OverflowPolicy | None = None
     context_limit: int | None = None  # tokens of prompt and answer, if less than the model's window
-    diffusion: AskedDiffusion = field(default_factory=AskedDiffusion)
     prediction: str | None = None  # expected text of the answer; affects speed only
     adapter: str | None = None
     cache_salt: str | None = None

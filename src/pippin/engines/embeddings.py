@@ -7,8 +7,7 @@ after the last norm are pooled. How states are pooled is read from the folder's 
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,9 @@ from pippin.engines.encoding import (
     EncodingTokenizer,
     Floats,
     Forward,
+    cast_weights,
     floats,
     gathered,
-    load_encoder,
     padded,
 )
 from pippin.engines.language.model.encoders import (
@@ -351,17 +350,11 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
 def _encoder(preparer: EmbeddingPreparer) -> Forward:
     """The forward pass of an encoder of mlx-vlm."""
-    if preparer.options.embedding_pooling is not None:
-        raise ServerError(
-            "load_failed",
-            f"{preparer.info.id} has a pooling of its own; leave embedding_pooling out.",
-            "embedding_pooling",
-        )
     usual = "cls" if preparer.tokenizer.config["model_type"] == "lfm2" else "mean"
     pooling = read_pooling(preparer.folder, {}, usual)
-    load = partial(encoder_of, preparer.folder, preparer.tokenizer.config)
     try:
-        model = load_encoder(load, preparer.options, preparer.threads)
+        model = encoder_of(preparer.folder, preparer.tokenizer.config)
+        cast_weights(model, preparer.options)
     except ImportError as error:
         raise ServerError(
             "load_failed",
@@ -433,17 +426,14 @@ def _conversation_states(preparer: EmbeddingPreparer, model: nn.Module) -> Conve
 
 
 def _pooling(preparer: EmbeddingPreparer, both: bool) -> Pooling:
-    """The pooling named by the option, else by the folder, else the last token, or the mean where `both` says that a
-    token attends to all others."""
+    """The pooling named by the folder, else the last token, or the mean where `both` says that a token attends to all
+    others."""
     folder, config = preparer.folder, preparer.tokenizer.config
     found = read_pooling(folder, arrays_aside(folder, config), "mean" if both else "lasttoken")
-    if (asked := preparer.options.embedding_pooling) is not None:
-        return replace(found, modes=("mean",) if asked == "mean" else ("lasttoken",))
     if "cls" in found.modes and not both:
         raise ServerError(
             "load_failed",
-            f"{preparer.info.id} asks for the pooling 'cls', and its first token attends to nothing but itself; "
-            "choose one with --embedding-pooling last or mean.",
-            "embedding_pooling",
+            f"{preparer.info.id} asks for the pooling 'cls', and its first token attends to nothing but itself: name "
+            "another one in its 1_Pooling/config.json.",
         )
     return found

@@ -16,15 +16,13 @@ import numpy.typing as npt
 from mlx.utils import tree_flatten
 from tokenizers import Tokenizer
 
-from pippin.config.options.model import CpuActivations, ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
 from pippin.core.published import find_json, name_of
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
-from pippin.engines.language.kernels import ways
-from pippin.engines.language.kernels.agreement import OtherAnswer
 from pippin.engines.language.text.tokenizer import TooLong, beginning
 from pippin.engines.language.upstream.library import dequantize_model
 from pippin.engines.language.vision.media import PromptMedia
@@ -290,37 +288,6 @@ class EncodingTokenizer:
                     param,
                 )
         return EncoderInput(tokens)
-
-
-def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: int) -> nn.Module:
-    """The model that `load` returns, with its weights in memory; the CPU kernels take over the layers that they know.
-
-    `load` may be called twice. Raises `ServerError("load_failed")` for weights that are damaged.
-    """
-    plan = decide(find_facts(), options)
-    model = load()
-    if plan.kernels:
-        try:
-            model = _on_kernels(model, threads, plan.activations)
-        except OtherAnswer as error:
-            log.warning("the model runs in float32, without the kernels for CPUs: %s", error)
-            model = load()  # the kernels have taken the weights of the first one
-        except ValueError as error:
-            raise ServerError("load_failed", f"The weights cannot be used: {error}.") from error
-    cast_weights(model, options)
-    return model
-
-
-def _on_kernels(model: nn.Module, threads: int, activations: CpuActivations) -> nn.Module:
-    """Raises `ValueError` and `OtherAnswer`."""
-    way = ways.way_of_encoder(model)
-    if way.means != "fused layers":
-        log.info("the model runs in float32, without the kernels for CPUs: %s", way.reason)
-        return model
-    found = ways.put_encoder_on(model, threads, activations=activations)
-    rounded = "" if activations == "float32" else f", its activations rounded to {activations}"
-    log.info("the model runs on the kernels for CPUs, by %s%s", way.means, rounded)
-    return found
 
 
 def cast_weights(model: nn.Module, options: ModelOptions) -> None:

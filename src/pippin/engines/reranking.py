@@ -32,9 +32,9 @@ from pippin.engines.encoding import (
     EncodingTokenizer,
     Floats,
     Forward,
+    cast_weights,
     floats,
     gathered,
-    load_encoder,
     padded,
 )
 from pippin.engines.language.model.encoders import (
@@ -275,8 +275,8 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 def _classifier(preparer: RerankingPreparer) -> Forward:
     refuse_unreadable(preparer.info, preparer.folder)
     try:
-        load = partial(encoder_of, preparer.folder, preparer.tokenizer.config, classifies=True)
-        model = load_encoder(load, preparer.options, preparer.threads)
+        model = encoder_of(preparer.folder, preparer.tokenizer.config, classifies=True)
+        cast_weights(model, preparer.options)
     except ImportError as error:
         raise ServerError(
             "load_failed", f"Rerankers need mlx-vlm: {install_command('embeddings')}"

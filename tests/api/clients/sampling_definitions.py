@@ -173,33 +173,3 @@ def frequency(by: float, context: int | None = None) -> Penalty:
         return lowered
 
     return apply
-
-
-def dry(
-    multiplier: float,
-    base: float = 1.75,
-    allowed: int = 2,
-    context: int | None = None,
-    breakers: Sequence[int] = (),
-) -> Penalty:
-    """A token that followed, somewhere before, the same `m` tokens that stand at the end now loses by `m`."""
-
-    def apply(logits: Logits, history: History) -> Logits:
-        tokens = history.latest(context)
-        lowered = logits.copy()
-        longest: dict[int, int] = {}
-        for place, token in enumerate(tokens):
-            same = 0
-            while (
-                same < place
-                and tokens[place - 1 - same] == tokens[len(tokens) - 1 - same]
-                and tokens[place - 1 - same] not in breakers
-            ):
-                same += 1
-            longest[token] = max(longest.get(token, 0), same)
-        for token, same in longest.items():
-            if same >= max(allowed, 1):
-                lowered[token] -= multiplier * base ** (same - allowed)
-        return lowered
-
-    return apply

@@ -151,23 +151,12 @@ PENALTIES: Final[dict[str, tuple[dict[str, Any], Penalty]]] = {
         {"frequency_penalty": 2, "frequency_context_size": 4},
         definitions.frequency(2, 4),
     ),
-    "dry": ({"dry_multiplier": 2, "dry_sequence_breakers": []}, definitions.dry(2)),
-    "dry of base 1.2 from 4 on": (
-        {"dry_multiplier": 6, "dry_base": 1.2, "dry_allowed_length": 4, "dry_sequence_breakers": []},
-        definitions.dry(6, 1.2, 4),
-    ),
-    # The third "three" would repeat seven tokens of the prompt, but only two of its last seven.
-    "dry of 7": (
-        {"dry_multiplier": 1, "dry_penalty_last_n": 7, "dry_sequence_breakers": []},
-        definitions.dry(1, context=7),
-    ),
 }
 CONTEXTS: Final = (
     "repetition_context_size",
     "repeat_last_n",
     "presence_context_size",
     "frequency_context_size",
-    "dry_penalty_last_n",
 )
 
 
@@ -196,15 +185,6 @@ def test_a_penalty_lowers_what_it_says_and_nothing_else(
     assert tokens_of(client, reference, prompt, **lesser) != answer, (
         "else a server that ignores it would pass"
     )
-
-
-def test_a_sequence_breaker_ends_a_repeat(client: OpenAI, reference: Reference) -> None:
-    prompt = reference.tokenizer.encode(REPEATING)
-    holding = [token for token in range(reference.tokenizer.size) if b"," in reference.tokenizer.raw(token)]
-    fields: dict[str, Any] = {"dry_multiplier": 2, "dry_allowed_length": 4}
-    broken = tokens_of(client, reference, prompt, **fields, dry_sequence_breakers=[","])
-    assert_followed(reference, prompt, broken, definitions.dry(2, allowed=4, breakers=holding))
-    assert broken != tokens_of(client, reference, prompt, **fields, dry_sequence_breakers=[])
 
 
 def chat(client: OpenAI, text: str, **fields: Any) -> Any:

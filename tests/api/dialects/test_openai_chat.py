@@ -186,7 +186,6 @@ def test_bookkeeping_fields_are_accepted(name: str) -> None:
         ("frequency_penalty", [-2, 2], [-2.1, 2.1]),
         ("repetition_penalty", [0, 1.1], [-1]),
         ("xtc_probability", [0, 1], [2]),
-        ("dry_multiplier", [0, 0.8], [-1]),
         ("seed", [0, -5, 2**63 - 1], [2**63, 1.5, "7"]),
         ("n", [1, 16], [0, 1025, -1, 10**9]),
         ("top_logprobs", [], [-1, 21]),
@@ -503,7 +502,6 @@ def test_what_the_other_fields_come_to() -> None:
         top_p=0,
         repeat_penalty=0,
         repeat_last_n=-1,
-        dry_sequence_breakers=["\n"],
         logit_bias={"7": -1.5},
     )
     assert (request.max_tokens, request.logprobs, request.priority) == (7, 3, -2)

@@ -129,13 +129,6 @@ FAMILIES: dict[str, Shown] = {
         several=True,
         extra={"upsample_prompt": False},
     ),
-    "bonsai": Shown(
-        tiny.tiny_bonsai,
-        "bonsai-image",
-        256,
-        tiny.small_bonsai,
-        guided={"guidance": 3.0},
-    ),
 }
 GENERATING: Final = [name for name, shown in FAMILIES.items() if shown.generates]
 EDITING: Final = [name for name, shown in FAMILIES.items() if shown.edits is not None]
@@ -143,16 +136,11 @@ EDITING: Final = [name for name, shown in FAMILIES.items() if shown.edits is not
 
 @pytest.fixture
 def shown(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Shown, Painter]]:
-    """A family with its painter, while mlx-vlm's code is made small. In that code, a Bonsai runs without a Mac."""
+    """A family with its painter, while mlx-vlm's code is made small."""
     found = FAMILIES[request.param]
     with pytest.MonkeyPatch.context() as patch:
         shrink(Family(instead=found.instead()), patch)
         folder = found.make(tmp_path / found.name)
-        if request.param == "bonsai":
-            patch.setattr(painting, "check_bonsai", lambda *_: None)
-            # mlx-vlm alone asks the hub for it.
-            fetched = str(painting.find_bonsai_decoder(folder))
-            patch.setattr("mlx_vlm.models.bonsai.weights.hf_hub_download", lambda **_: fetched)
         painter = Painter(folder)
         try:
             yield found, painter
@@ -250,7 +238,7 @@ def test_sides_that_a_pipeline_would_round_unasked_are_refused(monkeypatch: pyte
 
 
 def test_a_pipeline_keeps_few_prompts() -> None:
-    """Those of FLUX.2, Bonsai and Mage-Flow keep all that were ever asked."""
+    """Those of FLUX.2 and Mage-Flow keep all that were ever asked."""
     pipeline = object.__new__(painting.Pipeline)
     kept = {str(number): number for number in range(20)}
     pipeline._held = SimpleNamespace(pipeline=SimpleNamespace(prompt_cache=kept))
@@ -284,23 +272,6 @@ def test_no_language_model_is_fetched_to_rewrite_a_prompt() -> None:
 
     painting.painted(cast(painting.Pipeline, Flux3()), GenerateImages(prompt="fish"), [], 1)
     assert asked[0].extra == {"upsample_prompt": False}
-
-
-def test_a_bonsai_asks_no_hub_for_its_decoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fetch(**_: Any) -> str:
-        raise AssertionError("the hub was asked")
-
-    info = ModelInfo(id="bonsai", kind="images", path=str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
-    with pytest.raises(ServerError, match="hf download"):
-        painting.check_bonsai(info, "metal")
-    tiny.save_bonsai_decoder(tmp_path)
-    with pytest.raises(ServerError, match="needs a Mac"):
-        painting.check_bonsai(info, "cuda")
-    painting.check_bonsai(info, "metal")
-    monkeypatch.setattr("mlx_vlm.models.bonsai.weights.hf_hub_download", fetch)
-    shrink(Family(instead=tiny.small_bonsai()), monkeypatch)
-    assert painting.load_bonsai_decoder(tmp_path).decoder is not None
 
 
 def cancel(painter: Painter, **asked: Any) -> None:

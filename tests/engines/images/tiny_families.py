@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -226,22 +225,6 @@ FLUX3_TEXT: Json = {
     "rope_theta": 1e4,
     "max_position_embeddings": 1024,
     "rope_scaling": {"type": "default", "mrope_section": [3, 3, 2]},
-}
-BONSAI_SPEC: Json = {
-    "num_double_blocks": 1,
-    "num_single_blocks": 1,
-    "dim": 128,
-    "num_heads": 2,
-    "head_dim": 64,
-    "axes_dims_rope": (16, 16, 16, 16),
-    "context_dim": 3 * 64,
-}
-BONSAI_TEXT: Json = {
-    **FLUX2_PARTS["text_encoder_overrides"],
-    # Multiples of 64, in which it is quantised.
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_attention_heads": 4,
 }
 
 
@@ -555,124 +538,3 @@ def small_flux3_vae() -> Any:
                 setattr(part, sampling, levels)
 
     return SmallVAE
-
-
-def tiny_bonsai(folder: Path) -> Path:
-    from mlx_vlm.models.bonsai.klein_fast.blocks import double_block_weight_keys, single_block_weight_keys
-    from mlx_vlm.models.flux2.qwen.text_encoder import Qwen3TextEncoder
-    from mlx_vlm.models.flux2.transformer import Flux2Transformer
-
-    mx.random.seed(3)
-    plain = Flux2Transformer(
-        num_layers=1,
-        num_single_layers=1,
-        num_attention_heads=2,
-        attention_head_dim=64,
-        axes_dims_rope=(16, 16, 16, 16),
-        joint_attention_dim=BONSAI_SPEC["context_dim"],
-    )
-    weights = {
-        name.replace(".to_out.weight", ".to_out.0.weight")
-        if name.startswith("transformer_blocks.")
-        else name.replace("time_guidance_embed.", "time_guidance_embed.timestep_embedder."): array.astype(
-            mx.bfloat16
-        )
-        for name, array in tree_flatten(plain.parameters())
-    }
-    products = {*double_block_weight_keys(0).values(), *single_block_weight_keys(0).values()}
-    for name in sorted(name for name in products if ".norm_" not in name and "modulation" not in name):
-        packed, scales, biases = mx.quantize(weights[name], group_size=128, bits=2)
-        stem = name.removesuffix(".weight")
-        weights |= {name: packed, f"{stem}.scales": scales, f"{stem}.biases": biases}
-    packed_folder = folder / "transformer-packed-mflux"
-    packed_folder.mkdir(parents=True)
-    mx.save_safetensors(str(packed_folder / "diffusion_pytorch_model.safetensors"), weights)
-    write_json(packed_folder / "quantization_config.json", {"bits": 2, "group_size": 128})
-    encoder = Qwen3TextEncoder(**BONSAI_TEXT)
-    nn.quantize(encoder, bits=4, group_size=64)
-    named = {f"model.{name}": array for name, array in tree_flatten(encoder.parameters())}
-    save_weights(folder / "text_encoder-mlx-4bit", named)
-    write_tokenizer(folder / "tokenizer")
-    save_bonsai_decoder(folder)
-    files = (
-        "transformer-packed-mflux/diffusion_pytorch_model.safetensors",
-        "text_encoder-mlx-4bit/model.safetensors",
-    )
-    write_json(folder / "manifest.json", {"files": list(files)})
-    return folder
-
-
-def save_bonsai_decoder(folder: Path) -> None:
-    """As its own repository has it, in the model's folder."""
-    from mlx_vlm.models.flux2.vae import Flux2VAE
-
-    decoder = {
-        name: array.transpose(0, 3, 1, 2) if array.ndim == 4 else array
-        for name, array in tree_flatten(Flux2VAE(SMALL_CHANNELS).parameters())
-    }
-    (folder / "vae").mkdir()
-    mx.save_safetensors(str(folder / "vae" / "diffusion_pytorch_model.safetensors"), decoder)
-
-
-def small_bonsai() -> Json:
-    """In place of Bonsai's one size, and plain operations in place of the two kernels for Apple's GPU."""
-    from mlx_vlm.models.bonsai.klein_fast import Flux2KleinMegakernelSpec
-    from mlx_vlm.models.flux2.qwen.text_encoder import Qwen3TextEncoder
-
-    return {
-        "bonsai.weights.Flux2KleinMegakernelSpec": lambda: Flux2KleinMegakernelSpec(**BONSAI_SPEC),
-        "bonsai.weights.Qwen3TextEncoder": lambda **_: Qwen3TextEncoder(**BONSAI_TEXT),
-        "bonsai.weights.Flux2VAE": {"decoder_block_out_channels": SMALL_CHANNELS},
-        "bonsai.klein_fast.blocks.QuantizedLinearKernel.__call__": plain_product,
-        "bonsai.klein_fast.blocks._get_fused_single_norm_rope_kernel": lambda spec, _: plain_single(spec),
-        "bonsai.klein_fast.blocks._get_fused_double_norm_rope_kernel": lambda spec, *_: plain_double(spec),
-        "flux2.constants.ModelConfig.precision": mx.float32,
-    }
-
-
-def plain_product(self: Any, x: mx.array) -> mx.array:
-    """Of two-bit weights: MLX takes a CPU seconds for them."""
-    arrays = (each.astype(mx.float32) for each in (self.scales, self.biases))
-    weight = mx.dequantize(self.packed_weight, *arrays, group_size=self.group_size, bits=self.bits)
-    return (x.astype(mx.float32) @ weight.T).astype(mx.bfloat16)
-
-
-def turned(x: mx.array, norm: mx.array, heads: int, rotary: list[mx.array], eps: float) -> mx.array:
-    """Queries or keys [batch, length, width] normalised by head and turned, as [batch, heads, length, head]."""
-    from mlx_vlm.models.bonsai.klein_fast.blocks import _apply_rope_bshd
-
-    batch, length, width = x.shape
-    x = mx.fast.rms_norm(x.reshape(batch, length, heads, width // heads), norm, eps).transpose(0, 2, 1, 3)
-    found: mx.array = _apply_rope_bshd(x, *rotary)
-    return found
-
-
-def plain_single(spec: Any) -> Callable[..., tuple[mx.array, ...]]:
-    def kernel(*, inputs: list[mx.array], **_: Any) -> tuple[mx.array, ...]:
-        fused, norm_q, norm_k, *rotary = inputs
-        q, k, v = mx.split(fused[..., : 3 * spec.dim], 3, axis=-1)
-        heads, eps = spec.num_heads, spec.rms_norm_eps
-        values = v.reshape(*v.shape[:2], heads, -1).transpose(0, 2, 1, 3)
-        return turned(q, norm_q, heads, rotary, eps), turned(k, norm_k, heads, rotary, eps), values
-
-    return kernel
-
-
-def plain_double(spec: Any) -> Callable[..., tuple[mx.array, ...]]:
-    def kernel(*, inputs: list[mx.array], **_: Any) -> tuple[mx.array, ...]:
-        image, text, norm_q, norm_k, text_q, text_k, cos, sin = inputs
-        length, heads, eps = text.shape[1], spec.num_heads, spec.rms_norm_eps
-        parts = []
-        for fused, q_scale, k_scale, part in (
-            (text, text_q, text_k, slice(None, length)),
-            (image, norm_q, norm_k, slice(length, None)),
-        ):
-            q, k, v = mx.split(fused, 3, axis=-1)
-            rotary = [cos[part], sin[part]]
-            values = v.reshape(*v.shape[:2], heads, -1).transpose(0, 2, 1, 3)
-            parts.append(
-                (turned(q, q_scale, heads, rotary, eps), turned(k, k_scale, heads, rotary, eps), values)
-            )
-        return tuple(mx.concatenate(pair, axis=2) for pair in zip(*parts, strict=True))
-
-    return kernel

@@ -40,7 +40,7 @@ MANNERS: dict[str, Manner] = {
     "greedy": Manner(),
     "drawn": Manner(Sampling(temperature=1.0, top_p=0.9)),
     "narrow": Manner(Sampling(temperature=0.8, top_k=12, min_p=0.02)),
-    "penalised": Manner(Sampling(temperature=0.7, repetition_penalty=1.3, dry_multiplier=0.8, top_k=40)),
+    "penalised": Manner(Sampling(temperature=0.7, repetition_penalty=1.3, top_k=40)),
     "greedy penalised": Manner(Sampling(temperature=0, frequency_penalty=0.6, presence_penalty=0.2)),
     "biased": Manner(
         Sampling(temperature=1.2, logit_bias={65: 3.0, 66: -50.0}, xtc_probability=0.5, xtc_threshold=0.05)

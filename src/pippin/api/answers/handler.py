@@ -21,7 +21,6 @@ from pippin.api.answers.answer import Answer, Operation, RunningAnswers, run_inf
 from pippin.api.answers.kept import KeptAnswer, KeptAnswers
 from pippin.api.answers.media import MediaResolver
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, History, RunInfo, StreamEncoder
-from pippin.api.dialects.shared.fields import paths_of
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import LARGE, EventStream, NobodyWaits, Presence, read_json_body
 from pippin.api.http.forms import Form, read_form
@@ -244,7 +243,7 @@ class Handler:
             encoder = dialect.encoder(decoded, operation.run)
         else:
             encoder = await asyncio.to_thread(dialect.encoder, decoded, operation.run)
-        warnings = operation.warnings + mistyped(decoded.ignored, paths_of(dialect.contract.body))
+        warnings = operation.warnings + mistyped(decoded.ignored, dialect.contract.paths)
         return replace(operation, encoder=encoder, media=dialect.media, warnings=warnings)
 
     async def prepare_task(
@@ -318,7 +317,7 @@ class Handler:
             decoded = await asyncio.to_thread(dialect.decode, body, context)
         else:
             decoded = await self.large.do(len(body), dialect.decode, body, context)
-        self._unknown.note(dialect.name, decoded.ignored, paths_of(dialect.contract.body))
+        self._unknown.note(dialect.name, decoded.ignored, dialect.contract.paths)
         for warning in decoded.warnings:
             log.warning("%s id=%s", warning, exchange.id)
         return decoded

@@ -247,7 +247,7 @@ class Wanted(NamedTuple):
     decisions: list[Decision]  # of the requests in their order, before pictures were put into them
 
     def chances(self, scored: Iterable[Sequence[Sequence[float]]]) -> list[list[float]]:
-        """For each question what `Asked.chances` gives. `scored` are the log probabilities that answer each request."""
+        """What `Asked.chances` gives for each question. `scored`: the log probabilities that answer each request."""
         found = dict(zip(self.decisions, chain(*scored), strict=True))
         return [each.chances(found) for each in self.asked]
 

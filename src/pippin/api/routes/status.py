@@ -26,7 +26,7 @@ from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.accelerator import memory_budget
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
-from pippin.core.models import CacheStats, EngineStats, ExpertStats, ModelInfo, ModelState, RequestStatus
+from pippin.core.models import CacheStats, EngineStats, ModelInfo, ModelState, RequestStatus
 
 
 async def stats_of_loaded(api: Api, exchange: Exchange) -> dict[str, EngineStats]:
@@ -204,21 +204,8 @@ class StatusPages:
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def experts(self, request: Request) -> Response:
-        """How experts that lie on the disk are used, as mlx_vlm.server has it: the sums, and each model's own."""
-        stats = await stats_of_loaded(self.api, exchange_of(request.scope))
-        total = EngineStats.total(stats.values()).experts
-        if total is None:
-            return json_reply({"enabled": False})
-        own = {model: each.experts for model, each in stats.items() if each.experts is not None}
-        return json_reply(
-            {"enabled": True}
-            | experts_body(total)
-            | {"models": {model: experts_body(each) for model, each in own.items()}}
-        )
-
-
-def experts_body(experts: ExpertStats) -> dict[str, Any]:
-    return {**asdict(experts), "hit_rate": experts.hit_rate}
+        """Tell clients of mlx_vlm.server that all experts are in memory."""
+        return json_reply({"enabled": False})
 
 
 def engine_status(states: list[ModelState]) -> str:

@@ -52,13 +52,6 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "each 32 numbers of a vector to 8 bits, which is quicker and changes answers (docs/measurements/cpu.md)."
         ),
     ] = "float32"
-    expert_cache_gb: Annotated[
-        Annotated[float, Meta(ge=0.001)] | None,
-        Meta(
-            description="Of a checkpoint that mlx_vlm.moe_offload repacked, whose experts are read from the disk: GB "
-            "of experts that stay in memory; half of the memory if not set. Other models are refused with it."
-        ),
-    ] = None
     trust_remote_code: Annotated[
         bool, Meta(description="Run Python code that a model folder brings. Off unless you trust it.")
     ] = False
@@ -252,13 +245,6 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     embedding_overflow: Annotated[
         Literal["error", "truncate"], Meta(description="What to do with embedding inputs that are too long.")
     ] = "error"
-    embedding_pooling: Annotated[
-        Literal["last", "mean"] | None,
-        Meta(
-            description="What a language model embeds: the last token's state or the mean of all. "
-            "Not set is the folder's choice, or the last."
-        ),
-    ] = None
 
     # Life in the pool
     pinned: Annotated[bool, Meta(description="Never unload this model to make room.", extra=HOT)] = False

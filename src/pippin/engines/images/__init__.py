@@ -23,6 +23,12 @@ def open_preparer(spec: WorkerSpec) -> Preparer:
             "load_failed",
             f"mlx-vlm has no pipeline for the model {spec.info.id!r}; docs/images.md names the families that it has.",
         )
+    if classes.family == "bonsai":
+        raise ServerError(
+            "load_failed",
+            f"The model {spec.info.id!r} computes with kernels for Apple's GPU alone, and its decoder is in another "
+            "repository: take another family of docs/images.md, or paint with mlx-vlm itself.",
+        )
     return ImagePreparer(spec, classes)
 
 

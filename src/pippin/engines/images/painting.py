@@ -33,55 +33,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-BESIDE: Final = ("vae", "FLUX.2-small-decoder")
-"""The folders, in the model's own, where the decoder's file may lie."""
-
-
-def check_bonsai(info: ModelInfo, accelerator: str) -> None:
-    """Raises `ServerError("load_failed")` for a Bonsai that cannot paint here."""
-    from mlx_vlm.models.bonsai.weights import SMALL_DECODER_FILE, SMALL_DECODER_REPO
-
-    if accelerator != "metal":
-        message = f"The model {info.id!r} computes with kernels for Apple's GPU alone: it needs a Mac."
-        raise ServerError("load_failed", message)
-    if find_bonsai_decoder(Path(info.path or "")) is None:
-        raise ServerError(
-            "load_failed",
-            f"The model {info.id!r} decodes its pictures with {SMALL_DECODER_FILE} of {SMALL_DECODER_REPO}, which is "
-            f"not here: fetch it first (hf download {SMALL_DECODER_REPO} {SMALL_DECODER_FILE}), or put it into the "
-            f"folder {BESIDE[0]} of the model.",
-        )
-
-
-def find_bonsai_decoder(folder: Path) -> Path | None:
-    """The file of the decoder, which has a repository of its own, on this disk. mlx-vlm would fetch it when the first
-    picture is done, allowed or not."""
-    from huggingface_hub import try_to_load_from_cache
-    from mlx_vlm.models.bonsai.weights import SMALL_DECODER_FILE, SMALL_DECODER_REPO
-
-    for name in BESIDE:
-        path = folder / name / str(SMALL_DECODER_FILE)
-        if path.is_file():
-            return path
-    cached = try_to_load_from_cache(SMALL_DECODER_REPO, SMALL_DECODER_FILE)
-    return Path(cached) if isinstance(cached, str) else None
-
-
-def load_bonsai_decoder(folder: Path) -> Any:
-    """The decoder, read from what `find_bonsai_decoder` finds."""
-    from mlx_vlm.models.bonsai import weights
-
-    path = find_bonsai_decoder(folder)
-    assert path is not None
-    fetch = weights.hf_hub_download
-    # mlx-vlm's function takes no path: it calls this one to get it.
-    weights.hf_hub_download = lambda **_: str(path)
-    try:
-        return weights.load_vae()
-    finally:
-        weights.hf_hub_download = fetch
-
-
 HUB_PREFIX = "models--"
 
 
@@ -193,7 +144,7 @@ EDIT_STEP: Final = {"qwen_image": 32}
 """The step of the sides of an edited picture, where the pipeline would silently round others down."""
 
 MOST_PROMPTS: Final = 4
-"""How many encoded prompts a pipeline keeps from one request to the next. Those of FLUX.2, Bonsai and Mage-Flow would
+"""How many encoded prompts a pipeline keeps from one request to the next. Those of FLUX.2 and Mage-Flow would
 keep all of them."""
 
 
@@ -366,20 +317,14 @@ class Pipeline:
     def _read(self, wanted: Any) -> Any:
         kept = {"evict_text_encoder": False} if self._classes.family in READS_ENCODER_ONCE else {}
         name = self._classes.variant or str(self._folder)
-        made = wanted.from_model_id(name, model_path=self._folder, **kept)
-        if self._classes.family == "bonsai":
-            made.pipeline.vae = load_bonsai_decoder(self._folder)
-        return made
+        return wanted.from_model_id(name, model_path=self._folder, **kept)
 
 
 def open_engine(
     spec: WorkerSpec, preparer: ImagePreparer, progress: LoadProgress
 ) -> BlockingEngine[Pipeline]:
     def load() -> Pipeline:
-        facts = find_facts()
-        configure(decide(facts, preparer.options))
-        if preparer.classes.family == "bonsai":
-            check_bonsai(spec.info, facts.accelerator)
+        configure(decide(find_facts(), preparer.options))
         progress(0, spec.info.size_bytes, "weights")
         try:
             pipeline = Pipeline(Path(spec.info.path or ""), preparer.classes)

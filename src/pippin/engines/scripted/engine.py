@@ -119,7 +119,6 @@ class Row:
         self.job, self.arrival = job, arrival
         self.account, self.priority = job.request.account, job.request.priority
         self.gap = job.rule.gap if job.rule.gap is not None else preparer.script.gap
-        self.beat = preparer.script.beat
         self.choices = [PlayedChoice(job, choice, preparer) for choice in range(job.request.n)]
         self.open = list(self.choices)
         self.started: float | None = None  # until it has had a place
@@ -150,8 +149,6 @@ class Row:
         """Play the next token of every choice that is not over."""
         self.steps += 1
         self.due = now + self.gap
-        if self.beat:
-            self.due = math.ceil(self.due / self.beat) * self.beat
         events: list[Event] = []
         for choice in self.open:
             if not choice.over:
@@ -298,8 +295,6 @@ class ScriptedEngine:
                 os.abort()
             case "error":
                 raise RuntimeError("the script asked for an error in this step")
-            case "hang":
-                row.due = float("inf")
             case "stall":
                 time.sleep(3600.0)
             case "memory":

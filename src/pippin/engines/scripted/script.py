@@ -39,7 +39,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True):
     """`exit`, `abort`: the process ends so; `error`: the step raises; `hang`: this request falls silent;
     `stall`: the engine does not come back from its step; `memory`: it takes memory without end."""
 
-    kind: Literal["exit", "abort", "error", "hang", "stall", "memory"]
+    kind: Literal["exit", "abort", "error", "stall", "memory"]
     after: int = 0  # tokens of the answer that come before
 
 
@@ -72,8 +72,6 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True):
     capabilities: Capabilities = EVERYTHING
     dimensions: int = 16  # of embeddings
     gap: float = 0.0  # seconds between tokens, where a rule says nothing
-    # Seconds: tokens come at multiples of it, so that all rows take theirs at once, as in a batch.
-    beat: float = 0.0
     start_seconds: float = 0.0  # until the tokenizer is there
     load_seconds: float = 0.0  # from then until the weights are there
     load_error: str | None = None

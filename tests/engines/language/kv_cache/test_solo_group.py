@@ -25,6 +25,7 @@ SOLO = (
     "mamba2",
     "longcat_flash_ngram",
     "llama4",
+    "gpt_bigcode",
     "concatenating",
     "deepseek_v41",
 )

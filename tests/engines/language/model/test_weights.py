@@ -55,6 +55,11 @@ def test_a_folder_without_safetensors_says_what_to_do(folder: Path) -> None:
     assert "convert" in message
 
 
+def test_experts_that_were_repacked_for_the_disk_are_refused(folder: Path) -> None:
+    (folder / "offload_index.json").write_text("{}")
+    assert "use the checkpoint that it was made from" in refusal(folder)
+
+
 def test_missing_shards_are_named(folder: Path) -> None:
     names = {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}
     index_of(folder, names)

@@ -1,7 +1,7 @@
 """Sampling agrees with plain numpy, row by row, and no row sees its neighbours."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
@@ -23,30 +23,13 @@ class Words:
 
     eos: frozenset[int] = frozenset({2})
     line_ends: tuple[int, ...] = (3,)
-    breaking: dict[str, int] = field(default_factory=lambda: {"\n": 3})
 
     def raw(self, token: int) -> bytes:
         return str(token).encode()
 
-    def tokens_holding(self, texts: tuple[str, ...]) -> np.ndarray:
-        return np.isin(
-            np.arange(VOCABULARY), [self.breaking[text] for text in texts if text in self.breaking]
-        )
-
 
 def logits_of(seed: int, rows: int, width: int = VOCABULARY, scale: float = 2.0) -> np.ndarray:
     return (np.random.default_rng(seed).standard_normal((rows, width)) * scale).astype(np.float32)
-
-
-class Breakers(Words):
-    """The sequence breakers of DRY are these, of eight tokens."""
-
-    def __init__(self, tokens: list[int]) -> None:
-        super().__init__()
-        self.tokens = tokens
-
-    def tokens_holding(self, texts: tuple[str, ...]) -> np.ndarray:
-        return np.isin(np.arange(8), self.tokens)
 
 
 def edited(sampler: BatchSampler, logits: mx.array) -> mx.array:
@@ -263,7 +246,6 @@ SAMPLINGS = st.builds(
     presence_penalty=st.sampled_from([None, 0.8]),
     frequency_penalty=st.sampled_from([None, 0.5]),
     frequency_context=st.sampled_from([None, 3]),
-    dry_multiplier=st.sampled_from([None, 0.8]),
     logit_bias=st.sampled_from([None, {5: 3.0, 9: -100.0}]),
 )
 
@@ -324,22 +306,6 @@ def reference_penalties(
         row[token] -= sampling.frequency_penalty or 0.0
     for token in set(last(output, sampling.presence_context)):
         row[token] -= sampling.presence_penalty or 0.0
-    if sampling.dry_multiplier:
-        tokens = last(prompt + output, sampling.dry_context)
-        losses: dict[int, float] = {}
-        for place in range(1, len(tokens)):
-            length = 0
-            while (
-                length < place
-                and tokens[place - 1 - length] == tokens[-1 - length]
-                and tokens[-1 - length] != 3
-            ):
-                length += 1
-            if length >= (sampling.dry_allowed_length or 2):
-                loss = sampling.dry_multiplier * 1.75 ** (length - (sampling.dry_allowed_length or 2))
-                losses[tokens[place]] = max(losses.get(tokens[place], 0.0), loss)
-        for token, loss in losses.items():
-            row[token] -= loss
     return row
 
 
@@ -355,9 +321,6 @@ def reference_penalties(
             presence_context=st.sampled_from([None, 0, 2]),
             frequency_penalty=st.sampled_from([None, 0.5]),
             frequency_context=st.sampled_from([None, 3]),
-            dry_multiplier=st.sampled_from([None, 0.8]),
-            dry_allowed_length=st.sampled_from([None, 1, 3]),
-            dry_context=st.sampled_from([None, 10]),
         ),
         min_size=4,
         max_size=4,
@@ -365,7 +328,7 @@ def reference_penalties(
 )
 def test_penalties_are_those_of_the_definition(prompts, outputs, samplings):
     logits = logits_of(3, len(prompts), width=8)
-    sampler = BatchSampler(Breakers([3]))
+    sampler = BatchSampler(Words())
     for prompt, output, sampling in zip(prompts, outputs, samplings, strict=False):
         sampler.join(sampling, seed=0, prompt=prompt + output, logprobs=None, generated=len(output))
     found = np.array(edited(sampler, mx.array(logits)))
@@ -381,12 +344,11 @@ def test_tokens_without_a_logit_change_nothing_of_another_row():
         repetition_penalty=1.5,
         presence_penalty=1.0,
         frequency_penalty=1.0,
-        dry_multiplier=1.0,
         logit_bias={9: 50.0},
     )
 
     def edited_of(prompt):
-        sampler = BatchSampler(Breakers([]))
+        sampler = BatchSampler(Words())
         sampler.join(penalised, seed=0, prompt=prompt, logprobs=None, generated=1, vocabulary=8)
         sampler.join(Sampling(), seed=0, prompt=[1], logprobs=None, vocabulary=8)
         return np.array(edited(sampler, mx.array(logits)))

@@ -24,12 +24,6 @@ import pytest
 from mlx_lm.utils import load_adapters, load_model
 
 from tests.engines.language.bench import run_one_at_a_time
-from tests.engines.language.drafters.test_split_heads import (
-    with_glm_head,
-    with_next_head,
-    with_qwen_head,
-    with_v4_head,
-)
 from tests.engines.language.drafters.tiny_layers import checkpoint
 from tests.engines.language.reference import Reference
 from tests.engines.language.schedule_run import Subject, run_schedule
@@ -95,15 +89,6 @@ def _of_layer(architecture: str, root: Path, *, predictable: bool = False) -> Su
     return Subject(checkpoint(architecture, root / "model", predictable=predictable)[0])
 
 
-def _of_split(
-    made: Callable[..., tuple[Path, dict[str, Any]]], name: str, root: Path, **takes_all: int
-) -> Subject:
-    """With an index that leaves nothing out: of the entries of repeated tokens, rounding decides which it takes."""
-    folder, options = made(root / name, **takes_all)
-    head = options.get("draft_model_path")
-    return Subject(folder, head=None if head is None else Path(head))
-
-
 def _of_blocks(root: Path) -> Subject:
     sliding = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 20}
     return Subject(eagle3_model(root / "model"), head=dflash_head(root / "head", **sliding))
@@ -117,12 +102,6 @@ DRAFTERS: dict[str, Callable[[Path], Subject]] = {
     "assistant": _of_assistant,
     "blocks": _of_blocks,
     "qwen": lambda root: Subject(qwen_with_head(root / "model")),
-    "pooled keys": partial(_of_split, with_v4_head, "deepseek_v4", index_topk=400),
-    "pooled keys and recurrent layers": partial(_of_split, with_next_head, "glm5_next", index_topk=400),
-    "blocks of tokens and recurrent layers": partial(
-        _of_split, with_qwen_head, "qwen4_exp", indexer_budget=400
-    ),
-    "index beside latent vectors": partial(_of_split, with_glm_head, "glm_moe_dsa", index_topk=400),
     "nemotron": lambda root: Subject(nemotron_with_head(root / "model")),
 }
 """A model with each way to draft that those above do not have."""
@@ -293,7 +272,7 @@ def test_a_schedule_of_sequences_that_run_one_at_a_time_does_not_change_the_answ
 
 @pytest.mark.long
 @pytest.mark.timeout(max(7200, 20 * NIGHT))
-@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "llama4", "longcat_flash_ngram"])
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "longcat_flash_ngram"])
 def test_hundreds_of_schedules_of_sequences_that_run_one_at_a_time_do_not_change_the_answers(
     subjects: Callable[[str], Subject], architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ from pippin.core.tasks import CountTokens, Generate
 from pippin.engines.base import NeedsWeightsError
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
-from pippin.engines.language.library.loading import open_autoregressive_engine
+from pippin.engines.language.library.engine import open_autoregressive_engine
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.vision.checkpoint import load_model
 from pippin.engines.language.vision.model import ChunkInputs

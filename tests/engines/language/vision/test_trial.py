@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -15,11 +16,22 @@ from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.language.loading.engine import open_engine
 from pippin.engines.language.prompt.preparer import open_preparer
+from pippin.engines.language.vision import checkpoint
 from pippin.engines.language.vision.processing import MediaProcessor
 from pippin.engines.language.vision.trial import is_faithful, runs
 from tests.engines.language.bench import watch
 from tests.engines.language.vision.tiny_vision_models import FAMILIES, HEARING, picture, tiny_vision_model
 from tests.engines.language.vision.vision_bench import VisionBench
+
+
+def test_a_diffusion_language_model_is_refused_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = SimpleNamespace(generate=lambda: None)
+    read = SimpleNamespace(config=SimpleNamespace(mask_token_id=3), language_model=writer)
+    monkeypatch.setattr(checkpoint.reading, "load_model", lambda folder: read)
+    with pytest.raises(ServerError, match=r"or run it by `mlx_vlm\.generate`"):
+        checkpoint.load_model(tmp_path)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *HEARING])

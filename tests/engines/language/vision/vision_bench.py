@@ -20,11 +20,9 @@ from pippin.core.tasks import Generate
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
-from pippin.engines.language.library.engine import LibraryEngine
-from pippin.engines.language.library.loading import open_autoregressive_engine
+from pippin.engines.language.library.engine import LibraryEngine, open_autoregressive_engine
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.loading.weights import way_of
-from pippin.engines.language.model.experts import memory_for_experts
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.step.decoder import SequenceDecoder
@@ -72,12 +70,11 @@ class VisionBench:
         self.plan = plan
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
         self.preparer = open_preparer(WorkerSpec(info=info, options=msgspec.to_builtins(self.options)))
-        experts = memory_for_experts(info, self.options.expert_cache_gb, plan.memory_limit)
         loaded, _ = load_weights(
             info,
             plan,
             lambda *_: None,
-            Reading(trust_remote_code=self.options.trust_remote_code, experts=experts),
+            Reading(trust_remote_code=self.options.trust_remote_code),
         )
         if isinstance(loaded, VisionModel):
             self.unused = loaded.unused

@@ -1,9 +1,8 @@
 """The fields with which clients control a generation, and their meaning to the engine.
 
-Four structs, each extending the one before: `SamplingFields`, whose ranges and descriptions are in
-`core/parameters.py`; `StructureFields` for structured output, under OpenAI's, vLLM's and llama.cpp's names;
-`DiffusionFields`; and `EngineFields`, the other fields of the replaced servers. Names and values of other servers are
-translated here.
+Three structs, each extending the one before: `SamplingFields`, whose ranges and descriptions are in
+`core/parameters.py`; `StructureFields` for structured output, under OpenAI's, vLLM's and llama.cpp's names; and
+`EngineFields`, the other fields of the replaced servers. Names and values of other servers are translated here.
 """
 
 from collections.abc import Sequence
@@ -19,9 +18,7 @@ from pippin.core.conversation import Image, Message, Part, ToolResult, Video
 from pippin.core.decoding import from_json
 from pippin.core.requests import (
     RESERVED_VARIABLES,
-    AskedDiffusion,
     Choice,
-    DiffusionSampler,
     GenerationRequest,
     Grammar,
     JsonObject,
@@ -36,7 +33,6 @@ from pippin.core.requests import (
 )
 
 Bias = Annotated[float, Meta(ge=-p.LARGEST_BIAS, le=p.LARGEST_BIAS)]
-Breaker = Annotated[str, Meta(max_length=p.LONGEST_BREAKER)]
 
 
 class SamplingFields(Struct, kw_only=True, omit_defaults=True):
@@ -65,14 +61,6 @@ class SamplingFields(Struct, kw_only=True, omit_defaults=True):
     presence_context_size: Annotated[int, p.PRESENCE_CONTEXT.wire_meta] | None = None
     frequency_penalty: Annotated[float, p.FREQUENCY_PENALTY.wire_meta] | None = None
     frequency_context_size: Annotated[int, p.FREQUENCY_CONTEXT.wire_meta] | None = None
-    dry_multiplier: Annotated[float, p.DRY_MULTIPLIER.wire_meta] | None = None
-    dry_base: Annotated[float, p.DRY_BASE.wire_meta] | None = None
-    dry_allowed_length: Annotated[int, p.DRY_ALLOWED_LENGTH.wire_meta] | None = None
-    dry_penalty_last_n: Annotated[int, p.DRY_CONTEXT.wire_meta] | None = None
-    dry_sequence_breakers: Annotated[
-        Annotated[tuple[Breaker, ...], Meta(max_length=p.MOST_BREAKERS)] | None,
-        Meta(description="Texts that end a repetition."),
-    ] = None
     logit_bias: Annotated[
         Annotated[dict[str, Bias], Meta(max_length=p.MOST_BIASES)] | None,
         Meta(description="Token id to what is added to its logit."),
@@ -98,7 +86,6 @@ def sampling_of(fields: SamplingFields) -> Sampling:
             asked[each.name] = each.neutral
     return Sampling(
         **asked,
-        dry_sequence_breakers=fields.dry_sequence_breakers,
         logit_bias=_biases(fields.logit_bias),
     )
 
@@ -323,69 +310,10 @@ class Compaction(Struct, kw_only=True):
     compact_threshold: int | None = None
 
 
-BlockTokens = Annotated[int, Meta(ge=1, le=4096)]
-Steps = Annotated[int, Meta(ge=0, le=4096)]
-Confidence = Annotated[float, Meta(ge=0, le=1)]
-
-
-class DiffusionFields(StructureFields, kw_only=True, omit_defaults=True):
-    """mlx-vlm's fields for diffusion language models; other models refuse them by name. Read with `diffusion_of`."""
-
-    max_denoising_steps: Annotated[
-        BlockTokens | None, Meta(description="Of diffusion models: most denoising steps of a block.")
-    ] = None
-    block_length: Annotated[
-        BlockTokens | None,
-        Meta(description="Of diffusion models: tokens of a block, which are written together."),
-    ] = None
-    num_to_transfer: Annotated[
-        BlockTokens | None, Meta(description="Of diffusion models: tokens that a step is to reveal.")
-    ] = None
-    max_transfer_per_step: Annotated[
-        BlockTokens | None, Meta(description="Of diffusion models: most tokens that a step reveals.")
-    ] = None
-    threshold: Annotated[
-        Confidence | None,
-        Meta(description="Of diffusion models: the probability from which a token is revealed."),
-    ] = None
-    min_threshold: Annotated[
-        Confidence | None,
-        Meta(description="Of diffusion models: to what `threshold` falls in the last step."),
-    ] = None
-    editing_threshold: Annotated[
-        Confidence | None,
-        Meta(description="Of diffusion models: the probability from which a revealed token is replaced."),
-    ] = None
-    max_post_steps: Annotated[
-        Steps | None,
-        Meta(description="Of diffusion models: most steps of replacing, once a block is revealed."),
-    ] = None
-    stability_steps: Annotated[
-        Steps | None,
-        Meta(description="Of diffusion models: steps without a change after which a block is done."),
-    ] = None
-    diffusion_full_canvas: Annotated[
-        bool | None, Meta(description="Of diffusion models: blocks are as long as the checkpoint's canvas.")
-    ] = None
-    diffusion_min_canvas_length: Annotated[
-        BlockTokens | None, Meta(description="Of diffusion models: least tokens of a block.")
-    ] = None
-    diffusion_max_canvas_length: Annotated[
-        BlockTokens | None, Meta(description="Of diffusion models: most tokens of a block.")
-    ] = None
-    diffusion_sampler: Annotated[
-        DiffusionSampler | None, Meta(description="Of diffusion models: how a step chooses what it reveals.")
-    ] = None
-
-
-def diffusion_of(fields: DiffusionFields) -> AskedDiffusion:
-    return AskedDiffusion(**{name: getattr(fields, name) for name in AskedDiffusion.__struct_fields__})
-
-
 LOOP_GUARD = Meta(description="What to do with an answer that repeats itself: `off`, `warn` or `stop`.")
 
 
-class EngineFields(DiffusionFields, kw_only=True, omit_defaults=True):
+class EngineFields(StructureFields, kw_only=True, omit_defaults=True):
     """Base of the dialects' request structs."""
 
     enable_thinking: Annotated[bool | None, Meta(description="Think before answering.")] = None
@@ -580,7 +508,6 @@ def request_of(
         # The engine runs higher priorities first; vLLM's field means the opposite.
         priority=-(fields.priority or 0),
         timeout=fields.timeout,
-        diffusion=diffusion_of(fields),
         keep_alive=keep_alive_of(fields.keep_alive),
         names=called(response_format=wanted.schema_path or wanted.field) if wanted else (),
     )

@@ -51,7 +51,7 @@ MOST_NAMED: Final = 32  # unknown fields reported of one body
 _AT_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Contract(Generic[Body]):
     """The documented fields of a request body.
 
@@ -70,6 +70,16 @@ class Contract(Generic[Body]):
     required: frozenset[str] = (
         frozenset()
     )  # fields of `body` that are required although the struct gives them a default
+
+    @functools.cached_property
+    def paths(self) -> frozenset[str]:
+        """The paths on the wire of the body's fields and of those of the objects in it: `tools[].function.name`."""
+        inside = (
+            found for name, place in settings_of(self.body).items() for found in objects_of(place, name)
+        )
+        return names_of(self.body) | {
+            f"{path}.{item.encode_name}" for path, struct in inside for item in struct.fields
+        }
 
     def decode(self, data: bytes) -> tuple[Body, tuple[str, ...]]:
         """Returns the body, and the names of fields that this contract does not know."""
@@ -143,15 +153,6 @@ class Contract(Generic[Body]):
 def names_of(body: type[msgspec.Struct]) -> frozenset[str]:
     """The names of a struct's fields on the wire, cached because msgspec takes a millisecond to list them."""
     return frozenset(item.encode_name for item in msgspec.structs.fields(body))
-
-
-@functools.cache
-def paths_of(body: type[msgspec.Struct]) -> frozenset[str]:
-    """The paths on the wire of a body's fields and of those of the objects in it: `tools[].function.name`."""
-    inside = (found for name, place in settings_of(body).items() for found in objects_of(place, name))
-    return names_of(body) | {
-        f"{path}.{item.encode_name}" for path, struct in inside for item in struct.fields
-    }
 
 
 def accepted_beside(body: type[msgspec.Struct], accepted: Mapping[str, str]) -> Mapping[str, str]:

@@ -73,9 +73,10 @@ REFUSED: Final = {
     **dict.fromkeys(
         (
             *("mirostat", "mirostat_tau", "mirostat_eta", "dynatemp_range", "dynatemp_exponent"),
-            *("samplers", "tfs_z", "top_a"),
+            *("samplers", "tfs_z", "top_a", "dry_multiplier", "dry_base", "dry_allowed_length"),
+            *("dry_penalty_last_n", "dry_sequence_breakers"),
         ),
-        "leave it out, or use temperature, top_p, top_k, min_p, XTC or DRY.",
+        "leave it out, or use temperature, top_p, top_k, min_p, XTC or penalties.",
     ),
     "xtc_special_tokens": "XTC leaves special tokens alone.",
     "n_probs": "use `logprobs` and `top_logprobs`.",
@@ -89,6 +90,15 @@ REFUSED: Final = {
     **dict.fromkeys(
         ("specprefill", "specprefill_keep_pct", "specprefill_backbone_pct"),
         "every token of a prompt is computed; leave it out.",
+    ),
+    **dict.fromkeys(
+        (
+            *("max_denoising_steps", "block_length", "num_to_transfer", "max_transfer_per_step", "threshold"),
+            *("min_threshold", "editing_threshold", "max_post_steps", "stability_steps"),
+            *("diffusion_full_canvas", "diffusion_min_canvas_length", "diffusion_max_canvas_length"),
+            "diffusion_sampler",
+        ),
+        "models write token by token here; `mlx_vlm.generate` runs diffusion language models.",
     ),
 }
 

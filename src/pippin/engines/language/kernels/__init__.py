@@ -3,7 +3,6 @@
 - `ways.py`: by which way the kernels compute a model, and the model on the kernels.
 - `architectures.py`: the models of mlx-lm whose whole layers the kernels know; `description.py`: describes such a model
   to the kernels; `decoder.py`: runs it, called like mlx-lm's models.
-- `encoder.py`: the layers of encoders, called like mlx-vlm's.
 - `operations.py`: single layers by the kernels, in models of other architectures.
 - `matrices.py`: weights of MLX's layers in the layout of the kernels.
 - `places.py`: where in memory a cache keeps keys and values, for whoever writes there without MLX.

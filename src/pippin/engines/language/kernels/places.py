@@ -17,7 +17,7 @@ from pippin.engines.language.kv_cache.kinds.attention import (
     JoinedAttention,
 )
 from pippin.engines.language.kv_cache.kinds.base import TokenArray
-from pippin.engines.language.kv_cache.kinds.local import BatchedRing
+from pippin.engines.language.kv_cache.kinds.sliding import BatchedRing
 from pippin.engines.language.prefix_cache.tree import Stack, fill_joined
 
 

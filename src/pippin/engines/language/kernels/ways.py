@@ -53,25 +53,6 @@ def put_on(
     return found, found.instruction_set
 
 
-def way_of_encoder(model: nn.Module) -> Way:
-    """How an embedding model or a reranker of mlx-vlm will be computed. Looks at no weight."""
-    reason = why_missing()
-    if reason is None:
-        from pippin.engines.language.kernels import encoder
-
-        reason = encoder.why_not(model)
-    return Way("fused layers" if reason is None else "float32", reason)
-
-
-def put_encoder_on(model: nn.Module, threads: int, *, activations: CpuActivations = "float32") -> nn.Module:
-    """The model with its layers on the kernels, if `way_of_encoder` returned fused layers. Vectors are rounded to
-    `activations`. Removes weights from the original model. Raises `ValueError` for damaged weights, and
-    `OtherAnswer`."""
-    from pippin.engines.language.kernels import encoder
-
-    return encoder.put_on(model, threads, activations=activations)
-
-
 def decoder_in(model: nn.Module) -> "KernelDecoder | None":
     """The model, if it is one of mlx-lm's whose layers the kernels compute."""
     if not computes_all(model):

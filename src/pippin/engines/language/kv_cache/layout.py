@@ -183,17 +183,17 @@ class CacheLayout:
     def mark(self, caches: PromptCache) -> list[Snapshot]:
         """What `rewind` needs to return a prompt's cache to how it is now, beside its length."""
         return [
-            kind.snapshot(leaf) if kind.snapshots else ()
+            () if kind.token_arrays else kind.snapshot(leaf)
             for kind, leaf in zip(self.kinds, leaves(caches), strict=True)
         ]
 
     def rewind(self, caches: PromptCache, mark: Sequence[Snapshot], tokens: int) -> None:
         """Return a prompt's cache to its first `tokens`; after these it was marked, if a layer can't be cut."""
         for kind, leaf, snapshot in zip(self.kinds, leaves(caches), mark, strict=True):
-            if kind.snapshots:
-                kind.restore(leaf, snapshot, tokens)
-            elif kind.token_arrays:
+            if kind.token_arrays:
                 leaf.trim(leaf.offset - tokens)
+            else:
+                kind.restore(leaf, snapshot, tokens)
 
     def copy(self, caches: PromptCache, tokens: int, capacity: int) -> PromptCache:
         """A cache with the first `tokens` of another and room for more, where no layer has anything but keys and

@@ -2,8 +2,9 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -11,7 +12,6 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from pippin.core.requests import Sampling
-from pippin.engines.language.library.engine import Writing
 from pippin.engines.language.vision.media import WholePrompt, text_prompt
 from pippin.engines.language.vision.model import FAILURES, ModuleState, on_device, refusal
 
@@ -19,6 +19,16 @@ log = logging.getLogger(__name__)
 
 PROBED = 64
 """Tokens of the text with which the size of the KV cache is measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writing:
+    """The inputs of one answer."""
+
+    prompt: WholePrompt
+    max_tokens: int
+    seed: int
+    sampling: Sampling
 
 
 class AutoregressiveModel:
@@ -30,9 +40,7 @@ class AutoregressiveModel:
         self._unused = unused
         self._sample = text_prompt(range(1, PROBED + 1))
 
-    def write(
-        self, writing: Writing, tell: Callable[[Sequence[int]], bool], check: Callable[[], None]
-    ) -> None:
+    def write(self, writing: Writing, tell: Callable[[int], bool], check: Callable[[], None]) -> None:
         """Write an answer. `tell` takes each token and returns whether to go on; `check` may raise, and is called after
         each pass through the model.
 
@@ -48,11 +56,11 @@ class AutoregressiveModel:
                     raise
                 raise refusal("medium", error) from error
             check()
-            if not tell([first]):
+            if not tell(first):
                 return
             for token, _ in steps:
                 check()
-                if not tell([token]):
+                if not tell(token):
                     return
 
     def _steps(self, prompt: WholePrompt, **settings: Any) -> Generator[tuple[int, mx.array], None, None]:

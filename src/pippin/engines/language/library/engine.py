@@ -1,26 +1,29 @@
-"""The engine of models that mlx-vlm's loops run: a queue, and one request at a time.
+"""The engine of models that mlx-vlm's `generate` runs: a queue, and one request at a time.
 
 The loop runs on a thread of its own (`engines/blocking.py`), which also reads the tokens; the engine's next step
 returns their events. A request that is cancelled or fails leaves the loop before its next pass through the model.
 """
 
+import logging
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.core.events import Event, Failed, Progress, PromptEcho, merged
+from pippin.core.events import Failed, Progress, PromptEcho, merged
 from pippin.core.models import EngineStats
-from pippin.core.requests import AskedDiffusion, Sampling
 from pippin.engines.base import Emission
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
+from pippin.engines.device import DevicePlan, weights_too_large
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.prompt.loops import Loop
+from pippin.engines.language.library import fields
+from pippin.engines.language.library.autoregressive import AutoregressiveModel, Writing
+from pippin.engines.language.model.weights import weight_bytes
+from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.sampling.sampler import choice_seed
 from pippin.engines.language.step.changes import changed
 from pippin.engines.language.step.decoder import SequenceDecoder
@@ -28,30 +31,9 @@ from pippin.engines.language.step.sequences import Request
 from pippin.engines.language.step.sequences import Sequence as Choice
 from pippin.engines.language.step.statistics import request_status
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.language.vision.media import WholePrompt, text_prompt
+from pippin.engines.language.vision.media import text_prompt
 
-
-@dataclass(frozen=True, kw_only=True)
-class Writing:
-    """The inputs of one answer."""
-
-    prompt: WholePrompt
-    max_tokens: int
-    ends: frozenset[int]  # tokens that end the answer
-    seed: int
-    sampling: Sampling
-    settings: AskedDiffusion
-
-
-class Writer(Protocol):
-    """A loaded model, and the loop of mlx-vlm that writes with it."""
-
-    def write(
-        self, writing: Writing, tell: Callable[[Sequence[int]], bool], check: Callable[[], None]
-    ) -> None:
-        """Write an answer. `tell` takes tokens as they are written, and returns whether to go on; `check` may raise,
-        and is called at each pass through the model."""
-        ...
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +41,13 @@ class Sizes:
     """Bytes that bound the length of a request."""
 
     weights: int
-    token: int  # of the KV cache, with its copies
-    scores: int = 0  # besides, for each pair of prompt tokens
+    token: int  # of the KV cache
     memory: int  # that the weights leave
 
-    def most_tokens(self, prompt: int) -> int:
-        """The most tokens of prompt and answer together, for a prompt of `prompt` tokens."""
-        return max(self.memory - self.scores * prompt * prompt, 0) // max(self.token, 1)
+    @property
+    def most_tokens(self) -> int:
+        """The most tokens of prompt and answer together."""
+        return self.memory // max(self.token, 1)
 
 
 class LibraryEngine:
@@ -73,18 +55,19 @@ class LibraryEngine:
 
     def __init__(
         self,
-        calls: BlockingEngine[Writer],
+        calls: BlockingEngine[AutoregressiveModel],
         tokenizer: Tokenizer,
         options: ModelOptions,
         sizes: Sizes,
-        loop: Loop,
+        *,
+        needs_media: bool,
     ) -> None:
-        """`calls` has the model, and `loop` says what of a request its loop follows."""
+        """`calls` has the model. With `needs_media` it computes no prompt of text alone."""
         self._calls = calls
         self._tokenizer = tokenizer
         self._options = options
         self._sizes = sizes
-        self._loop = loop
+        self._needs_media = needs_media
         self._waiting: list[Request] = []  # in the order of their arrival
         self._served = ""  # the account of the last request
         self._running: Request | None = None
@@ -98,7 +81,10 @@ class LibraryEngine:
         if job.branches:
             message = "The loop of this model's library scores no labels, so it decides nothing: name another model."
             raise ServerError("unsupported", message, "model")
-        self._loop.check(job.request, self._options, has_media=job.media is not None)
+        if self._needs_media and job.media is None:
+            message = "This model reads pictures and takes no request without one: add one to a message of the user."
+            raise ServerError("unsupported", message, "messages" if job.request.prompt is None else "prompt")
+        fields.check(job.request, self._options)
         job = self._fitted(job)
         if len(self._waiting) >= self._options.queue_size:
             raise ServerError(
@@ -119,7 +105,7 @@ class LibraryEngine:
         if not job.prompt:
             raise ServerError("invalid_request", "The prompt is empty: send at least one token.", "messages")
         prompt = len(job.prompt)
-        room = self._sizes.most_tokens(prompt) - prompt
+        room = self._sizes.most_tokens - prompt
         if room < min(1, job.max_tokens):
             raise ServerError(
                 "context_length_exceeded",
@@ -176,7 +162,7 @@ class LibraryEngine:
 
     # On the model's thread
 
-    def _answer(self, request: Request, model: Writer, call: Call) -> None:
+    def _answer(self, request: Request, model: AutoregressiveModel, call: Call) -> None:
         """Write all choices of a request, one after the other."""
         for choice in list(request.sequences):
             if choice.decoder.finished is None:
@@ -184,27 +170,20 @@ class LibraryEngine:
             self._tell_prompt(request, call)  # if only the prompt was asked for
             call.emit(choice.finished(choice.decoder.finished or "length"))
 
-    def _write(self, choice: Choice, model: Writer, call: Call) -> None:
+    def _write(self, choice: Choice, model: AutoregressiveModel, call: Call) -> None:
         request, decoder = choice.request, choice.decoder
         job = request.job
         writing = Writing(
             prompt=job.media or text_prompt(job.prompt),  # type: ignore[arg-type]
             max_tokens=job.max_tokens,
-            ends=job.eos,
             seed=choice_seed(job.seed, choice.choice),
             sampling=job.request.sampling,
-            settings=job.request.diffusion,
         )
 
-        def tell(tokens: Sequence[int]) -> bool:
+        def tell(token: int) -> bool:
             self._tell_prompt(request, call)
-            events: list[Event] = []
-            for token in tokens:
-                if decoder.finished is not None:
-                    break
-                self._completion_tokens += 1
-                events += decoder.accept(token)
-            for event in merged(events):
+            self._completion_tokens += 1
+            for event in merged(decoder.accept(token)):
                 call.emit(event)
             return decoder.finished is None
 
@@ -241,7 +220,7 @@ class LibraryEngine:
             media_encoded=self._prompts_with_media,
             batch_size=0 if self._running is None else 1,
             kv_limit_bytes=self._sizes.memory,
-            longest_sequence=self._sizes.most_tokens(0),
+            longest_sequence=self._sizes.most_tokens,
             weight_bytes=self._sizes.weights,
             active_bytes=mx.get_active_memory(),
             peak_bytes=mx.get_peak_memory(),
@@ -263,3 +242,21 @@ class LibraryEngine:
     def close(self) -> None:
         self._waiting.clear()
         self._calls.close()
+
+
+def open_autoregressive_engine(
+    model: AutoregressiveModel, preparer: LanguagePreparer, options: ModelOptions, plan: DevicePlan
+) -> LibraryEngine:
+    """The engine of a model that was loaded on this thread. Raises `ServerError("load_failed")`."""
+    fields.refuse_options(options)
+    log.warning("the model answers one request at a time, by mlx-vlm's own generate, and caches no prompts")
+    needs_media = not model.computes_text()
+    weights = weight_bytes(model.inner)
+    if weights >= plan.memory_limit:
+        raise weights_too_large(weights, plan.memory_limit, preparer.info.id)
+    sizes = Sizes(weights=weights, token=model.token_bytes(), memory=plan.memory_limit - weights)
+    model.settle()
+    for name in fields.ignored(options):
+        log.warning("the default %s changes nothing, for the model's loop does not follow it", name)
+    calls = BlockingEngine(lambda: model)
+    return LibraryEngine(calls, preparer.tokenizer, options, sizes, needs_media=needs_media)

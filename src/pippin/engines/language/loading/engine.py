@@ -16,7 +16,6 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.models import WorkerSpec
 from pippin.engines.base import LoadProgress
-from pippin.engines.cpu.sharing import blas_watch
 from pippin.engines.device import (
     DevicePlan,
     MemoryShares,
@@ -26,12 +25,10 @@ from pippin.engines.device import (
     share_memory,
     wire_weights,
 )
-from pippin.engines.language.kernels import ways as kernels
 from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, new_prompt_cache
 from pippin.engines.language.kv_cache.probe import Batching
-from pippin.engines.language.library.engine import LibraryEngine
-from pippin.engines.language.library.loading import open_autoregressive_engine, open_diffusion_engine
+from pippin.engines.language.library.engine import LibraryEngine, open_autoregressive_engine
 from pippin.engines.language.loading.asked import Asked, AskedWeights
 from pippin.engines.language.loading.caching import (
     find_batching,
@@ -39,7 +36,7 @@ from pippin.engines.language.loading.caching import (
     open_prefixes,
     warn_of_slow_cache,
 )
-from pippin.engines.language.loading.drafting import drafter_of, open_speculation
+from pippin.engines.language.loading.drafting import open_speculation
 from pippin.engines.language.loading.weights import load_model
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
@@ -63,8 +60,6 @@ def open_engine(
     spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress
 ) -> LanguageEngine | LibraryEngine:
     """Raises `ServerError("load_failed")`."""
-    if preparer.diffusion is not None:
-        return open_diffusion_engine(spec, preparer, preparer.diffusion, progress)
     options = convert(spec.options, ModelOptions)
     facts = find_facts()
     plan = decide(facts, options, spec.memory_bytes)
@@ -88,9 +83,6 @@ def open_engine(
         progress=progress,
         kernel_threads=threads,
     )
-    drafts = drafter_of(options, folder) is not None
-    if drafts or not kernels.computes_all(way.model):  # else the BLAS has nothing to do
-        engine.upkeep.append(blas_watch(spec.threads))
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
     if plan.compiles:
         compile_draws(engine, preparer.tokenizer)

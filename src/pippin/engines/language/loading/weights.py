@@ -7,11 +7,9 @@ from functools import partial
 import mlx.nn as nn
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
 from pippin.engines.language.loading.asked import AskedWeights
-from pippin.engines.language.model.experts import memory_for_experts
 from pippin.engines.language.model.lora import is_low_rank
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prompt.preparer import LanguagePreparer
@@ -66,18 +64,12 @@ def _batches(model: VisionModel) -> bool:
 
 def load_model(asked: AskedWeights, preparer: LanguagePreparer) -> Way:
     """Read the weights and find out how the model runs. Raises `ServerError("load_failed")`."""
-    info, options, plan = asked.info, asked.options, asked.plan
-    experts = memory_for_experts(info, options.expert_cache_gb, plan.memory_limit)
+    options = asked.options
     changed = {SERVED: preparer.context_window}
-    reading = Reading(trust_remote_code=options.trust_remote_code, experts=experts, changed=changed)
+    reading = Reading(trust_remote_code=options.trust_remote_code, changed=changed)
     way = way_of(_read(asked, reading, _kernel_threads(asked)), preparer)
-    if experts is not None:
-        log.info("the model reads its experts from the disk; %.3g GB of them stay", experts.kept / 1e9)
     if way is not None:
         return way
-    if experts is not None:
-        message = f"The model {info.id!r} cannot be loaded: mlx-vlm's model of it does not run."
-        raise ServerError("load_failed", message)
     log.warning("the model is served for text only: mlx-vlm's model does not run")
     as_text = Reading(trust_remote_code=options.trust_remote_code, text_only=True)
     return Way(_read(asked, as_text), TEXT_ONLY)

@@ -109,7 +109,6 @@ def _set_activations(model: nn.Module, config: Config) -> None:
     name = config.get("hidden_activation") or config.get("hidden_act") or "gelu"
     if name not in ACTIVATIONS:
         raise ValueError(f"the activation {name!r} is not computed here")
-    model.activation = name
     for _, module in model.named_modules():
         if "intermediate_act_fn" in module:
             module.intermediate_act_fn = ACTIVATIONS[name]

@@ -13,7 +13,6 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from pippin.config.repacked import RESIDENT, ExpertMemory, is_repacked
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.published import find_json, mistaken
@@ -22,7 +21,6 @@ from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kernels.agreement import OtherAnswer
-from pippin.engines.language.model.experts import held_bytes, refuse_repacked
 from pippin.engines.language.model.gated_delta import compute_in_blocks
 from pippin.engines.language.upstream.library import dequantize_model, load_model
 from pippin.engines.language.upstream.mends import mend
@@ -32,6 +30,7 @@ from pippin.engines.language.vision.model import VisionModel
 
 log = logging.getLogger(__name__)
 
+OFFLOAD_INDEX = "offload_index.json"
 KERNELS_ALLOCATOR_CACHE = 64 * 2**20
 """Bytes of freed buffers that MLX keeps when the kernels compute a model; the kernels' own memory is not MLX's."""
 
@@ -42,8 +41,6 @@ class Reading:
 
     trust_remote_code: bool = False
     text_only: bool = False  # a model that takes media: by mlx-lm, without its encoders
-    diffusion: bool = False  # a diffusion language model: by mlx-vlm; otherwise such a model is refused
-    experts: ExpertMemory | None = None  # for a repacked checkpoint, which is refused without this
     changed: Mapping[str, Any] = field(default_factory=dict)  # values for mlx-lm that replace config.json's
     aside: tuple[str, ...] = ()  # how the names of arrays begin that mlx-lm's model does not get
 
@@ -64,8 +61,6 @@ def load_weights(
     """
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, reading.trust_remote_code)
-    if reading.experts is None:
-        refuse_repacked(info)
     refuse_unreadable(info, folder)
     model, config = _read(info, folder, reading)
     on_kernels = False
@@ -90,15 +85,11 @@ def load_weights(
 
 def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, dict[str, Any]]:
     """The model, no array of it evaluated yet, and its configuration. Raises `ServerError("load_failed")`."""
-    vision = reading.experts is not None or (not reading.text_only and checkpoint.is_vision(folder))
+    vision = not reading.text_only and checkpoint.is_vision(folder)
     load: Callable[..., Any] = partial(
         load_model, model_config=dict(reading.changed), get_model_classes=classes_in(folder, reading.aside)
     )
-    if reading.diffusion:
-        load = checkpoint.load_diffusion_model
-    elif reading.experts is not None:
-        load = partial(checkpoint.load_model, expert_cache_gb=reading.experts.kept / 1e9)
-    elif vision:
+    if vision:
         load = checkpoint.load_model
     # Code of the folder that is trusted may end the process; a class of the library may not.
     ended = () if reading.trust_remote_code else (SystemExit,)
@@ -116,7 +107,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
             raise ValueError("use_bidirectional_attention is read for embeddings alone")
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, *ended) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
-        if not vision or reading.diffusion or reading.experts is not None:
+        if not vision:
             raise refusal from error
         # mlx-lm converts such models without the weights of their encoders.
         try:
@@ -180,7 +171,13 @@ def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
 
 def refuse_unreadable(info: ModelInfo, folder: Path) -> None:
     """Raises `ServerError` for a folder whose weights are missing, incomplete or cut off."""
-    weights = sorted(folder.glob(RESIDENT if is_repacked(folder) else "model*.safetensors"))
+    if (folder / OFFLOAD_INDEX).is_file():
+        message = (
+            f"The model {info.id!r} was repacked by mlx_vlm.moe_offload, so that its experts would be read from the "
+            "disk at each step: use the checkpoint that it was made from."
+        )
+        raise ServerError("load_failed", message)
+    weights = sorted(folder.glob("model*.safetensors"))
     if not weights:
         others = sorted(
             {path.suffix for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".gguf", ".npz")}
@@ -283,8 +280,8 @@ def _evaluate(model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: 
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """The bytes of all parameters, plus the most memory that experts on the disk take."""
+    """The bytes of all parameters."""
     arrays: int = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
     # Some layers hold weights that are not MLX arrays, and report their bytes.
     aside = sum(int(getattr(module, "weight_bytes", 0)) for _, module in model.named_modules())
-    return arrays + aside + held_bytes(model)
+    return arrays + aside

@@ -348,7 +348,7 @@ class BlockLayout:
         self._fill = fill
         self.has_blocks = bool(self._stacks)
         self.has_state = any(kind.replays for kind in self._kinds)
-        self.has_snapshots = any(kind.snapshots for kind in self._kinds)
+        self.has_snapshots = not all(kind.token_arrays for kind in self._kinds)
 
     def held_bytes(self, arrays: Sequence[mx.array]) -> int:
         """What these arrays take on the device."""
@@ -374,7 +374,7 @@ class BlockLayout:
     def snapshot(self, cache: PromptCache) -> Snapshot:
         """A copy of the state of the layers that cannot be cut, which the device begins to compute."""
         layers = zip(self._kinds, leaves(cache), strict=True)
-        snapshot = tuple(kind.snapshot(leaf) for kind, leaf in layers if kind.snapshots)
+        snapshot = tuple(kind.snapshot(leaf) for kind, leaf in layers if not kind.token_arrays)
         mx.async_eval(*snapshot_arrays(snapshot))  # type: ignore[no-untyped-call]
         return snapshot
 
@@ -387,7 +387,7 @@ class BlockLayout:
         self._fill(self._stacks, layers, parts, tokens)
         states = iter(snapshot or ())
         for kind, leaf in zip(self._kinds, layers, strict=True):
-            if kind.snapshots:
+            if not kind.token_arrays:
                 kind.restore(leaf, next(states), tokens)
 
 

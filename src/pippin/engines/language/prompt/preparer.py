@@ -29,7 +29,6 @@ from pippin.engines.base import NeedsWeightsError
 from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prompt import infill
-from pippin.engines.language.prompt.loops import Loop, find_family, refuse_diffusion
 from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt, fit_prompt, too_long
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config, takes_media
@@ -63,17 +62,11 @@ MOST_COUNTED = 1_000_000  # tokens of a text that is only counted or tokenized
 class LanguagePreparer:
     """The preparer of one language model. Several threads may use it at once."""
 
-    def __init__(
-        self,
-        spec: WorkerSpec,
-        tokenizer: Tokenizer,
-        diffusion: Loop | None = None,
-    ) -> None:
+    def __init__(self, spec: WorkerSpec, tokenizer: Tokenizer) -> None:
         """Raises `ServerError("load_failed")` for a broken chat template, or a missing package of its media.
 
-        `tokenizer` has the chat templates to use, and `diffusion` tells what a diffusion language model can do.
+        `tokenizer` has the chat templates to use.
         """
-        self.diffusion = diffusion
         self.options = convert(spec.options, ModelOptions)
         sources = tokenizer.chat_templates
         source = sources.get("default", "")
@@ -203,10 +196,6 @@ class LanguagePreparer:
         return self._readable(request, partial(self._renderer.prompt, tools=offered, most=MOST_COUNTED))[0]
 
     def _decision_job(self, id: str, request: GenerationRequest) -> LanguageJob:
-        if self.diffusion is not None:
-            raise ServerError(
-                "unsupported", "A diffusion language model scores no labels: name another one.", "model"
-            )
         window = self.context_window
         try:
             prompt, warnings = self._readable(request, partial(self._renderer.decisions, most=window))
@@ -235,9 +224,7 @@ class LanguagePreparer:
 
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
         check_numbers(request, self.tokenizer)
-        if self.diffusion is None:
-            refuse_diffusion(request.diffusion)
-            request = as_published(request, self.tokenizer.generation)
+        request = as_published(request, self.tokenizer.generation)
         offered = self._offered(request)
         checking.prepare(request.output_format, offered)
         asked = request.max_tokens
@@ -416,7 +403,6 @@ class LanguagePreparer:
         )
         return msgspec.structs.replace(
             info,
-            sampling=info.sampling if self.diffusion is None else self.diffusion.defaults(info.sampling),
             capabilities=capabilities,
             context_window=None if self.context_window == UNKNOWN_CONTEXT_WINDOW else self.context_window,
             tool_format=self._tools.name if self._tools else None,
@@ -437,8 +423,7 @@ def open_preparer(spec: WorkerSpec) -> LanguagePreparer:
             }
         except (OSError, UnicodeDecodeError) as error:
             raise ServerError("load_failed", f"The chat template file can't be read: {error}.") from error
-    family = find_family(read_config(Path(spec.info.path)))
-    return LanguagePreparer(spec, tokenizer, family)
+    return LanguagePreparer(spec, tokenizer)
 
 
 def _cache_key(request: GenerationRequest) -> bytes:
@@ -504,8 +489,6 @@ def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:
                 "logit_bias",
                 f"gives token {token} a bias of {value:g}; it must be from {-largest:g} to {largest:g}",
             )
-    if len(sampling.dry_sequence_breakers or ()) > parameters.MOST_BREAKERS:
-        raise _refuse("dry_sequence_breakers", f"may hold {parameters.MOST_BREAKERS} texts at most")
 
 
 def _at_least(field: str, asked: int | None, least: int) -> None:

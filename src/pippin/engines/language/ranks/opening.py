@@ -30,9 +30,9 @@ from pippin.engines.language.vision.media import TEXT_ONLY
 log = logging.getLogger(__name__)
 
 REFUSED = (
-    "adapter_path adapters draft_model_path mtp prompt_lookup cache_dir warm_prompts "
-    "trust_remote_code expert_cache_gb"
-).split()
+    *("adapter_path", "adapters", "draft_model_path", "mtp", "prompt_lookup", "cache_dir"),
+    *("warm_prompts", "trust_remote_code"),
+)
 """Options that ranks do not support."""
 WANTED: Final[dict[RankBackend, str]] = {
     "ring": "It connects them by TCP, each to the next. Where a port was in use the next start takes another one.",

@@ -1,4 +1,4 @@
-"""Penalties on earlier tokens: repetition, presence, frequency and DRY, from histories on the device."""
+"""Penalties on earlier tokens: repetition, presence and frequency, from histories on the device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,9 @@ from pippin.core.requests import Sampling
 from pippin.engines.language.sampling.filters import values
 
 CAPACITY_STEP = 256
-DRY_LONGEST = 48  # tokens of the longest repeat that is measured; base ** 48 is beyond any logit
 
-PENALTIES: Final = (p.REPETITION_PENALTY, p.PRESENCE_PENALTY, p.FREQUENCY_PENALTY, p.DRY_MULTIPLIER)
+PENALTIES: Final = (p.REPETITION_PENALTY, p.PRESENCE_PENALTY, p.FREQUENCY_PENALTY)
 """The parameters that switch a penalty on. Rows that use one have a history."""
-
-OF_DRY: Final = (p.DRY_MULTIPLIER, p.DRY_BASE, p.DRY_ALLOWED_LENGTH, p.DRY_CONTEXT)
 
 
 @dataclass(frozen=True)
@@ -96,12 +93,11 @@ class Bias:
 class Penalties:
     """The penalties of some rows, one entry for each; neutral where a row does not use one."""
 
-    def __init__(self, rows: Sequence[Sampling], breakers: mx.array | None) -> None:
-        """`breakers` [R, V] are those of DRY, where any row uses it."""
-        self._breakers = breakers
+    def __init__(self, rows: Sequence[Sampling]) -> None:
         self._columns: dict[str, NDArray[Any]] = {
             each.name: np.array(values(each, rows), np.int32 if each.type == "int" else np.float32)
-            for each in (*OF_DRY, *(each for *pair, _ in APPLIED for each in pair))
+            for *pair, _ in APPLIED
+            for each in pair
         }
 
     def apply(self, logits: mx.array, history: History) -> mx.array:
@@ -110,30 +106,7 @@ class Penalties:
             by = self._columns[penalty.name]
             if np.any(by != penalty.neutral):
                 logits = lower(logits, history, by, self._columns[context.name])
-        return self._dry(logits, history) if np.any(self._columns[p.DRY_MULTIPLIER.name]) else logits
-
-    def _dry(self, logits: mx.array, history: History) -> mx.array:
-        """Don't Repeat Yourself: a token that would extend a repeat of `m` tokens loses multiplier * base ** (m -
-        allowed length). A sequence breaker ends a repeat. Repeats longer than `DRY_LONGEST` count as that long."""
-        assert self._breakers is not None
-        multipliers, bases, least, contexts = (self._columns[each.name] for each in OF_DRY)
-        starts = np.maximum(history.lengths - contexts, 0)
-        tokens, inside = _window(history, starts)
-        width = tokens.shape[1]
-        speaks = mx.logical_not(mx.take_along_axis(self._breakers, tokens, axis=1))
-        alive = inside
-        repeated = mx.zeros(tokens.shape, mx.int32)
-        for back in range(1, min(DRY_LONGEST, width - 1) + 1):
-            newest = slice(width - back, width - back + 1)
-            same = (tokens[:, : width - back] == tokens[:, newest]) & speaks[:, newest]
-            same = same & inside[:, : width - back]
-            alive = alive & mx.pad(same, [(0, 0), (back, 0)])
-            repeated = repeated + alive.astype(mx.int32)
-        allowed, base, multiplier = (mx.array(each[:, None]) for each in (least, bases, multipliers))
-        excess = mx.maximum(repeated - allowed, 0).astype(mx.float32)
-        loss = mx.where((repeated >= allowed) & (repeated > 0), multiplier * mx.power(base, excess), 0.0)
-        rows = mx.arange(tokens.shape[0])[:, None]
-        return logits - mx.zeros_like(logits).at[rows, tokens].maximum(loss)
+        return logits
 
 
 def _window(history: History, starts: NDArray[np.int32]) -> tuple[mx.array, mx.array]:

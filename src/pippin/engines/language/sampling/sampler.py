@@ -1,6 +1,6 @@
 """Chooses the next token of every row of a batch, in one pass on the device.
 
-The order for each row is: repetition, frequency and presence penalties, DRY, logit bias, mask, temperature,
+The order for each row is: repetition, frequency and presence penalties, logit bias, mask, temperature,
 top-n-sigma, top-k, p-less, typical-p, top-p, min-p, XTC, draw (temperature first and top-k before top-p, as in vLLM
 and transformers). A greedy row stops after the mask and takes the best token. The draw uses one uniform number, a hash
 of the row's seed and its count of sampled tokens, so it does not depend on other rows. Logprobs are those of the
@@ -106,8 +106,6 @@ def score(logits: mx.array, tokens: mx.array, scored: tuple[tuple[int, int], ...
 
 SHORT = 256
 """Rows with a top-k up to this are drawn from their best `SHORT` tokens alone."""
-
-DRY_BREAKERS = ("\n", ":", '"', "*")
 
 
 @dataclass(frozen=True)
@@ -351,21 +349,11 @@ class BatchSampler:
             wide=group("wide"),
             greedy="greedy" in kinds,
             tracked=tracked,
-            penalties=Penalties(samplings, self._breakers(samplings)) if tracked else None,
+            penalties=Penalties(samplings) if tracked else None,
             bias=Bias(bias) if bias else None,
             scored=tuple((place, row.logprobs) for place, row in enumerate(rows) if row.logprobs is not None),
             seeds=np.array([row.seed for row in rows], np.uint64),
         )
-
-    def _breakers(self, samplings: list[Sampling]) -> mx.array | None:
-        """The sequence breakers of each tracked row, a mask [R, V]; None if no row uses DRY."""
-        if not any(sampling.dry_multiplier for sampling in samplings):
-            return None
-        sets = []
-        for sampling in samplings:
-            found = sampling.dry_sequence_breakers
-            sets.append(self._tokenizer.tokens_holding(DRY_BREAKERS if found is None else found))
-        return mx.array(np.stack(sets))
 
 
 def _take_rows(x: mx.array, rows: list[int], total: int) -> mx.array:

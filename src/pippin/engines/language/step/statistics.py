@@ -7,7 +7,6 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.core.models import EngineStats, RequestStatus
-from pippin.engines.language.model.experts import expert_stats
 from pippin.engines.language.prefix_cache.cache import Prefixes
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.cost import Counters
@@ -52,7 +51,6 @@ def engine_stats(
         generation_tps=counters.generation_tps,
         prompt_tps=counters.prompt_tps,
         cache=prefixes.stats(),
-        experts=expert_stats(model),
         requests=tuple(request_status(request, now) for request in lifecycle.live),
     )
 

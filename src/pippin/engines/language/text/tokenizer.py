@@ -15,10 +15,8 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final
 
-import numpy as np
 import tokenizers
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
 from pippin.core.parameters import APPLIED, left_out
@@ -335,7 +333,6 @@ class Tokenizer:
         self.generation = generation
         self.literals = Literals(backend, "")
         self.pieces = Pieces(backend)
-        self.tokens_holding = lru_cache(maxsize=16)(self._tokens_holding)
         self._shown = lru_cache(maxsize=16)(self._find_shown)
 
     @classmethod
@@ -444,13 +441,6 @@ class Tokenizer:
         """The added tokens that occur in markers. A marker may be several tokens with text between them."""
         return frozenset(
             token for text, token in self._added_ids.items() if any(text in marker for marker in markers)
-        )
-
-    def _tokens_holding(self, texts: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Which tokens contain any of `texts`, a mask [vocabulary]."""
-        wanted = [text.encode() for text in texts]
-        return np.array(
-            [any(text in self.raw(token) for text in wanted) for token in range(self.size)], np.bool_
         )
 
 

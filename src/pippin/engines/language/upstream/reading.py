@@ -10,7 +10,6 @@ from typing import Any
 
 import mlx.nn as nn
 
-from pippin.config.repacked import is_repacked
 from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
 from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
@@ -65,9 +64,6 @@ def _reading_stored(folder: Path) -> Iterator[None]:
     Raises `ValueError` as that does."""
     import mlx_vlm.utils
 
-    if is_repacked(folder):
-        yield
-        return
     config = mlx_vlm.utils.load_config(folder)
     if "weight_map" in (index := object_in(folder / INDEX)) and index["weight_map"] is None:
         raise ValueError(f"its {INDEX} names no files: delete that file")

@@ -68,14 +68,6 @@ def family_of(config: dict[str, Any]) -> str | None:
     return family if hasattr(model, "get_input_embeddings") else None
 
 
-def configuration_of(family: str, config: dict[str, Any]) -> Any:
-    """The configuration of a checkpoint as mlx-vlm's package of this name reads it; None for one that it can't read."""
-    try:
-        return _package(family).ModelConfig.from_dict(newest.for_mlx_vlm(config))
-    except (TypeError, ValueError, KeyError, AttributeError):
-        return None
-
-
 def family_takes_media(family: str) -> bool:
     """Whether mlx-vlm's package of this name has an encoder of pictures or sound, or configures one."""
     package = _package(family)
@@ -128,21 +120,8 @@ def load_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]
     if is_diffusion_model(model):
         raise ServerError(
             "load_failed",
-            f"The model {name_of(folder)!r} is a diffusion language model, which writes many tokens at once: here one "
-            "that writes token by token is needed. Take another.",
+            f"The model {name_of(folder)!r} is a diffusion language model, which writes many tokens at once. Take one "
+            "that writes token by token, or run it by `mlx_vlm.generate`.",
         )
     mend(model)
     return VisionModel(model), read_config(folder)
-
-
-def load_diffusion_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]]:
-    """Like `load_model`, for a diffusion language model, which stays mlx-vlm's own."""
-    from mlx_vlm.generate.diffusion import is_diffusion_model
-
-    settings.pop("trust_remote_code", None)
-    model = reading.load_model(folder, **settings)
-    if not is_diffusion_model(model):
-        raise ServerError(
-            "load_failed", f"mlx-vlm does not run {name_of(folder)!r} as a diffusion language model."
-        )
-    return model, read_config(folder)

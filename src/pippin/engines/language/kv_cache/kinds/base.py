@@ -177,13 +177,9 @@ class CacheKind(ABC):
 
     @property
     def token_arrays(self) -> tuple[TokenArray, ...]:
-        """The shapes of what is cut into blocks; the prompt's own cache holds it unpacked."""
+        """The shapes of what is cut into blocks; the prompt's own cache holds it unpacked. Without any, sequences need
+        a snapshot to go on from."""
         return ()
-
-    @property
-    def snapshots(self) -> bool:
-        """Whether sequences need a snapshot to go on from."""
-        return not self.token_arrays
 
     @property
     def block_form(self) -> tuple[int, int] | None:

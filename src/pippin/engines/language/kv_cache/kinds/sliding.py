@@ -1,4 +1,4 @@
-"""Sliding attention: a token sees as many before it, wherever it stands."""
+"""Sliding attention: a token sees as many before it, wherever it stands, and only those are kept."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,18 @@ from typing import Any, Self
 import mlx.core as mx
 from mlx_lm.models.cache import RotatingKVCache
 
-from pippin.engines.language.kv_cache.kinds.base import TokenArray
-from pippin.engines.language.kv_cache.kinds.local import LocalKind
+from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention, Mask
+from pippin.engines.language.kv_cache.kinds.base import CacheKind, Snapshot, TokenArray
+from pippin.engines.language.kv_cache.slots import SlotTable
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlidingKind(LocalKind):
+class SlidingKind(CacheKind):
     serves = (RotatingKVCache,)
 
+    keys: TokenArray
+    values: TokenArray
+    span: int  # tokens that a token attends to at most, itself among them
     sinks: int  # first tokens of a sequence that are attended to for ever
 
     @classmethod
@@ -30,21 +34,90 @@ class SlidingKind(LocalKind):
     def batches(self) -> bool:
         return self.sinks == 0
 
-    def seen(self, keys: mx.array, queries: mx.array, span: int) -> mx.array:
-        return keys > queries - span
+    def slot_bytes(self, capacity: int, slack: int) -> int:
+        return (self.keys.token_bytes + self.values.token_bytes) * min(capacity, self.span + slack)
 
-    def first_seen(self, stop: int) -> int:
-        return max(stop - self.span, 0)
+    def prompt_bytes(self, capacity: int, chunk: int) -> int:
+        return self.slot_bytes(capacity, chunk)  # the newest chunk lies beside what it attends to
 
-    def new(self) -> RotatingKVCache:
-        return RotatingKVCache(max_size=self.span)
+    def batched(self, slots: SlotTable) -> "BatchedRing":
+        return BatchedRing(slots, self)
 
-    def ordered(self, cache: Any) -> Sequence[mx.array]:
-        return cache._temporal_order(cache.keys), cache._temporal_order(cache.values)
+    def snapshot(self, cache: Any) -> Snapshot:
+        if cache.keys is None:
+            return None, None
+        kept = min(cache.offset, self.span)
+        return tuple(mx.contiguous(array[:, :, array.shape[2] - kept :]) for array in in_order(cache))
 
-    def put(self, cache: Any, arrays: Sequence[mx.array | None], stop: int) -> None:
-        cache.keys, cache.values = arrays
-        cache.offset, cache._idx = stop, 0 if cache.keys is None else cache.keys.shape[2]
+    def restore(self, cache: Any, snapshot: Snapshot, tokens: int) -> None:
+        put(cache, [None if array is None else array[:] for array in snapshot], tokens)
 
 
 KIND = SlidingKind
+
+
+def in_order(cache: RotatingKVCache) -> tuple[mx.array, mx.array]:
+    """Keys and values in a sequence's own cache, the oldest token first: at least those that are kept."""
+    return cache._temporal_order(cache.keys), cache._temporal_order(cache.values)
+
+
+def put(cache: RotatingKVCache, arrays: Sequence[mx.array | None], stop: int) -> None:
+    """Give a new cache the keys and values of the last tokens before position `stop`, or None for none."""
+    cache.keys, cache.values = arrays
+    cache.offset, cache._idx = stop, 0 if cache.keys is None else cache.keys.shape[2]
+
+
+class BatchedRing(BatchedAttention):
+    """Keys and values as a ring: the token with index p lies at p modulo the ring's size.
+
+    The ring has the table's slack beside the span, so that as many tokens can be added at once, and forgotten again. A
+    sequence can be viewed as of that many tokens before its end.
+    """
+
+    def __init__(self, slots: SlotTable, kind: SlidingKind) -> None:
+        super().__init__(slots)
+        self.span = kind.span
+        self.ring = kind.span + slots.slack
+
+    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
+        span = self.span if window_size is None else min(window_size, self.span)
+        if self.slots.level and not return_array and self.slots.longest + self.slots.count <= span:
+            return None if N == 1 else "causal"
+        positions = self._positions(N)
+        last = positions[:, -1:]
+        # Of each place in the ring, how many tokens ago it was written.
+        ages = (last - mx.arange(self._reach())) % self.ring
+        keys = (last - ages)[:, None]
+        queries = positions[..., None]
+        mask = (keys >= 0) & (keys <= queries) & (keys > queries - span)
+        return mask[:, None]
+
+    def _reach(self) -> int:
+        return min(super()._reach(), self.ring)
+
+    def _size(self, capacity: int) -> int:
+        return min(capacity, self.ring)
+
+    def _at(self, index: Any) -> Any:
+        return index % self.ring
+
+    def _in_pieces(self) -> bool:
+        return self.slots.count == 1 and super()._in_pieces()
+
+    def store(self, slot: int, cache: Any) -> None:
+        if cache.keys is None:
+            return
+        keys, values = in_order(cache)
+        kept = min(keys.shape[2], self.ring)
+        keys, values = keys[:, :, keys.shape[2] - kept :], values[:, :, values.shape[2] - kept :]
+        start = (cache.offset - kept) % self.ring
+        head = min(kept, self.ring - start)
+        self.write(slot, keys[:, :, :head], values[:, :, :head], start)
+        if head < kept:
+            self.write(slot, keys[:, :, head:], values[:, :, head:], 0)
+
+    def view(self, slot: int, stop: int) -> Any:
+        places = mx.arange(max(stop - self.span, 0), stop) % self.ring
+        cache = RotatingKVCache(max_size=self.span)
+        put(cache, [buffer[slot : slot + 1][:, :, places] for buffer in self.buffers], stop)
+        return cache

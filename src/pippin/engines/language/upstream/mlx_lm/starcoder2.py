@@ -1,23 +1,8 @@
 """StarCoder 2's activation: mlx-lm 0.32 computes the exact GELU, the published model that by tanh."""
 
-import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.starcoder2 import MLP
 
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import by_tanh
 
-
-class ByTanh(MLP):  # type: ignore[misc] # mlx-lm has no types
-    def __call__(self, x: mx.array) -> mx.array:
-        found: mx.array = self.c_proj(nn.gelu_approx(self.c_fc(x)))
-        return found
-
-
-MENDS = (
-    Mend(
-        original=MLP,
-        kind="fault",
-        why="the activation is the exact GELU, and not that by tanh",
-        loaded=to(ByTanh),
-    ),
-)
+MENDS = (by_tanh(MLP, lambda own, x: own.c_proj(nn.gelu_approx(own.c_fc(x)))),)

@@ -18,7 +18,6 @@ from mlx_vlm.models.glm5_next.language import (
 )
 
 from pippin.engines.language.kv_cache.kinds.pooling import PoolingCache
-from pippin.engines.language.kv_cache.kinds.projected import ProjectedCache
 from pippin.engines.language.upstream.mends import Mend, to
 
 SCORED = 512  # queries at once, as in mlx-vlm: scores are [batch, queries, heads, entries]
@@ -54,15 +53,31 @@ class BatchedLanguageModel(LanguageModel):  # type: ignore[misc] # mlx-vlm has n
 
 
 def attention_cache(attention: Glm5NextAttention) -> CacheList:
-    """A new cache of one layer of attention, in the order in which it looks for its parts."""
-    weights = attention.q_a_layernorm.weight
-    size = attention.num_heads * (attention.qk_nope_head_dim + attention.v_head_dim)
-    projected = ProjectedCache(size * weights.dtype.size)
+    """A new cache of one layer of attention: latent vectors, and the keys of its index if it has one."""
     if attention.indexer is None:
-        return CacheList(KVCache(), projected)
-    # The second is for which tokens are padding, of which there is none here.
-    pooled = PoolingCache(attention.indexer.index_kpool, overlap=0)
-    return CacheList(KVCache(), ProjectedCache(), pooled, projected)
+        return CacheList(KVCache())
+    return CacheList(KVCache(), PoolingCache(attention.indexer.index_kpool, overlap=0))
+
+
+class Attention(Glm5NextAttention):  # type: ignore[misc]
+    """Keeps no projections of a prompt's latent vectors beside them: it projects them again for each chunk."""
+
+    def __call__(
+        self,
+        x: mx.array,
+        padding_mask: mx.array | None = None,
+        cache: Any | None = None,
+        prev_topk_indices: mx.array | None = None,
+        last_only: bool = False,
+    ) -> tuple[mx.array, mx.array]:
+        # In mlx-vlm's order: latent vectors, which tokens are padding (there is none here), pooled keys, projections.
+        parts = None
+        if cache is not None:
+            parts = [cache[0], None] if self.indexer is None else [cache[0], None, cache[1], None]
+        found: tuple[mx.array, mx.array] = super().__call__(
+            x, padding_mask, parts, prev_topk_indices, last_only
+        )
+        return found
 
 
 class Indexer(Glm5NextIndexer):  # type: ignore[misc]
@@ -133,6 +148,12 @@ MENDS = (
         kind="batching",
         why="its caches are for one length, and it projects the states of a prompt's tokens one by one",
         loaded=to(BatchedLanguageModel),
+    ),
+    Mend(
+        original=Glm5NextAttention,
+        kind="batching",
+        why="projections of latent vectors are kept for one sequence alone",
+        loaded=to(Attention),
     ),
     Mend(
         original=Glm5NextIndexer,

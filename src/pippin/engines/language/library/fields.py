@@ -1,0 +1,73 @@
+"""What of requests and options mlx-vlm's own `generate` follows."""
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.core.parameters import PARAMETERS
+from pippin.core.requests import GenerationRequest, Sampling
+
+SAMPLING = ("temperature", "seed", "top_p", "top_k", "min_p")
+"""Fields of `Sampling` that it follows."""
+WITHOUT = (
+    *("adapter_path", "adapters", "draft_model_path", "mtp", "prompt_lookup"),
+    *("kv_bits", "kv_key_bits", "kv_value_bits", "warm_prompts", "thinking_budget"),
+)
+"""Options that it does not follow."""
+MODEL = "a model that answers one request at a time"
+
+
+def ignored(options: ModelOptions) -> list[str]:
+    """The operator's sampling defaults that it does not follow."""
+    return [
+        each.public_name
+        for each in PARAMETERS
+        if each.name not in SAMPLING and each.acts(getattr(options, each.public_name, None))
+    ]
+
+
+def refuse_options(options: ModelOptions) -> None:
+    """Raises `ServerError("load_failed")` naming an option that it does not follow."""
+    for name in WITHOUT:
+        if getattr(options, name):
+            message = f"{name} cannot be used with {MODEL}, in mlx-vlm's own loop. Start without it."
+            raise ServerError("load_failed", message, name)
+
+
+def check(request: GenerationRequest, options: ModelOptions) -> None:
+    """Raises `ServerError` naming a field that it cannot honour.
+
+    Values equal to the operator's or the profile's defaults pass: no client asked for them, and they were logged
+    when the model was loaded.
+    """
+    for name, asked in _beyond(request):
+        if asked:
+            raise _refused(name, f"cannot be had of {MODEL}")
+    _check_sampling(request.sampling, options)
+
+
+def _check_sampling(sampling: Sampling, options: ModelOptions) -> None:
+    for each in PARAMETERS:
+        value = getattr(sampling, each.name)
+        default = value in (getattr(options, each.public_name, None), getattr(options.fallbacks, each.name))
+        if each.name not in SAMPLING and each.acts(value) and not default:
+            why = f"is not among what this model's loop follows ({', '.join(SAMPLING)})"
+            raise _refused(each.public_name, why)
+
+
+def _beyond(request: GenerationRequest) -> tuple[tuple[str, bool], ...]:
+    """Fields that need the engine's own choice of each token, and whether the request asks for them."""
+    choice = request.tool_choice
+    return (
+        ("response_format", request.output_format is not None),
+        ("tool_choice", choice.mode == "required"),
+        ("tools", choice.mode != "none" and any(tool.strict for tool in request.tools)),
+        ("logprobs", request.logprobs is not None),
+        ("prompt_logprobs", request.prompt_logprobs is not None),
+        ("logit_bias", bool(request.sampling.logit_bias)),
+        ("min_tokens", request.min_tokens > 0),
+        ("thinking_budget", request.thinking.budget is not None),
+        ("adapter_path", request.adapter is not None),
+    )
+
+
+def _refused(name: str, why: str) -> ServerError:
+    return ServerError("unsupported", f"'{name}' {why}: leave it out.", name)
