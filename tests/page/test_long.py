@@ -94,7 +94,7 @@ def test_a_fence_of_28000_tokens_blocks_nothing(address: str, browser: Any, open
 def test_markdown_that_takes_long_to_read_freezes_nothing(address: str, opened: Opener, text: str) -> None:
     page = opened(address)
     shown = """async (text) => {
-        const { GrowingMarkdown } = await import("/page/markdown.js");
+        const { GrowingMarkdown } = await import("/page/static/markdown.js");
         const place = document.createElement("div");
         const begun = performance.now();
         new GrowingMarkdown(place).show(text);

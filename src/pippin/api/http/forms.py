@@ -131,7 +131,7 @@ class FormReader:
 
     def close(self) -> None:
         # The parser and this object hold each other, and what was sent: the collector of cycles comes seldom.
-        self._parser.callbacks.clear()
+        del self._parser
 
     def _begin(self) -> None:
         self._parts += 1
