@@ -178,10 +178,14 @@ $(TO_TEST): $(UV) $(LOCK)
 	@$(SYNC) --group dev --extra vision --extra audio --extra mcp --extra cluster $(WITHOUT_NAMES)
 	@touch $@ $(TO_SERVE)
 
-# Where there is no C compiler, Pippin runs without them, and their tests are skipped.
-$(KERNELS): $(wildcard kernels/c/*) kernels/compile.py | $(UV)
+# With the machine's own Python, so that it need not wait for the environment.
+$(KERNEL_LIBRARY): $(wildcard kernels/c/*) kernels/compile.py
 	@echo "Compiling the kernels for CPUs (once) ..."
-	@$(BIN)/python kernels/compile.py $(KERNEL_LIBRARY) --here || echo "Going on without the kernels for CPUs; once there is a compiler: make -B kernels"
+	@rm -f $@; $(PYTHON) kernels/compile.py $@ --here 2>/dev/null || true
+
+# Where there is no C compiler, Pippin runs without them, and their tests are skipped.
+$(KERNELS): $(KERNEL_LIBRARY) | $(UV)
+	@[ -e $< ] || $(BIN)/python kernels/compile.py $< --here || echo "Going on without the kernels for CPUs; once there is a compiler: make -B kernels"
 	@echo "$(CURDIR)/kernels" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pippin_kernels.pth"
 	@touch $@
 
