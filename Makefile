@@ -45,7 +45,7 @@ SPACE := $(subst ,, )
 UV := .venv/.uv
 TO_SERVE := .venv/.to-serve-$(subst $(SPACE),-,$(strip $(DEVICE) $(EXTRAS)))
 TO_TEST := .venv/.to-test-$(DEVICE)
-PREPARED := .venv/.prepared
+IMPORTED := .venv/.imported
 KERNELS := .venv/.kernels
 KERNEL_LIBRARY := kernels/pippin_kernels/libpippin_kernels.so
 ORACLE := .venv-oracle/.ready
@@ -57,13 +57,18 @@ help: ## Show this
 # Serving
 
 .PHONY: serve
-serve: $(TO_SERVE) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(if $(MODEL),,demo) ## Serve the demo model, or MODEL=PATH, on PORT=8000
+serve: $(TO_SERVE) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(IMPORTED) $(if $(MODEL),,demo) ## Serve the demo model, or MODEL=PATH, on PORT=8000
 	@exec $(BIN)/pippin serve $(or $(MODEL),$(DEMO) $(DEMO_OPTIONS)) --host $(HOST) --port $(PORT) $(ARGS)
 
 .PHONY: demo
-demo: $(TO_SERVE) $(DEMO_FILE) ## Fetch the demo model, import it and prepare its first start
+demo: $(TO_SERVE) $(DEMO_FILE) ## Fetch the demo model and import it
 	@$(BIN)/pippin import $(DEMO_FILE) --name $(DEMO) --if-missing
-	@test -e $(PREPARED) || { $(BIN)/python scripts/prepare_demo.py $(DEMO) && touch $(PREPARED); }
+
+# Python keeps the bytecode of what is imported, beside what is compiled and fetched, so that the first start is as
+# short as later ones.
+$(IMPORTED): $(TO_SERVE)
+	@$(BIN)/python -c "import pippin.api.server, pippin.worker.main, pippin.engines.language.loading.engine, pippin.engines.language.prompt.preparer"
+	@touch $@
 
 # Checking
 
