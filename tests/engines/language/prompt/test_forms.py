@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pippin.core.conversation import Message, Text, Tool, ToolCall, ToolResult
+from pippin.core.conversation import Message, Part, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ServerError
 from pippin.engines.language.prompt.forms import Forms
 from pippin.engines.language.prompt.rendering import rendered
@@ -104,6 +104,21 @@ def family(file: str) -> Family:
 def test_no_word_of_a_conversation_is_lost_by_a_strict_template(file: str) -> None:
     template = Template(family(file))
     assert {name: found for name in HISTORIES if (found := lost(name, template.prompt(name)))} == {}
+
+
+BLANK = (Text(" "),), (Text("\n\n"),)
+CALLED = (ToolCall("c1", "alpha", '{"qkey": "ARG1"}'),)
+
+
+@pytest.mark.parametrize("file", STRICT)
+@pytest.mark.parametrize(
+    "parts", [(*blank, *CALLED) for blank in BLANK] + [(*CALLED, *blank) for blank in BLANK]
+)
+def test_white_space_beside_a_call_hides_it_from_no_template(file: str, parts: tuple[Part, ...]) -> None:
+    result = ToolResult("c1", (Text("RES1"),), "alpha")
+    messages = (Message("user", (Text("USR"),)), Message("assistant", parts), Message("tool", (result,)))
+    prompt = Template(family(file)).prompt("two turns with calls in a row", messages)
+    assert [word for word in ("USR", "ARG1", "RES1") if word not in prompt] == []
 
 
 @pytest.mark.long

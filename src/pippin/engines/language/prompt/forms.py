@@ -79,16 +79,22 @@ def results_as_called(messages: Conversation) -> Conversation:
     return tuple(changed)
 
 
+def calls_without_blanks(messages: Conversation) -> Conversation:
+    """Turns with calls without texts of white space alone, which some templates write instead of the calls."""
+    return tuple(
+        replace(each, parts=tuple(filter(_says_something, each.parts))) if _calls(each) else each
+        for each in messages
+    )
+
+
 def text_before_calls(messages: Conversation) -> Conversation:
     """The text of a turn with calls as a turn of its own; its thoughts stay with the calls."""
     split: list[Message] = []
     for message in messages:
         texts = tuple(part for part in message.parts if isinstance(part, Text))
-        if texts and any(isinstance(part, ToolCall) for part in message.parts):
-            split.append(replace(message, parts=texts))
-            split.append(replace(message, parts=tuple(part for part in message.parts if part not in texts)))
-        else:
-            split.append(message)
+        rest = tuple(part for part in message.parts if part not in texts)
+        apart = (texts, rest) if texts and _calls(message) else (message.parts,)
+        split += [replace(message, parts=parts) for parts in apart]
     return tuple(split)
 
 
@@ -98,14 +104,11 @@ def orphans_as_text(messages: Conversation) -> Conversation:
     changed: list[Message] = []
     for message in messages:
         called |= {part.id for part in message.parts if isinstance(part, ToolCall)}
-        orphans = [
-            part for part in message.parts if isinstance(part, ToolResult) and part.call_id not in called
-        ]
-        if orphans:
-            parts = tuple(_as_text(part) if part in orphans else part for part in message.parts)
-            changed += _by_role(message, parts)
-        else:
-            changed.append(message)
+        parts = tuple(
+            _as_text(part) if isinstance(part, ToolResult) and part.call_id not in called else part
+            for part in message.parts
+        )
+        changed += [message] if parts == message.parts else _by_role(message, parts)
     return tuple(changed)
 
 
@@ -219,6 +222,7 @@ def without_empty_turns(messages: Conversation) -> Conversation:
 
 
 FORMS: Final[tuple[Form, ...]] = (
+    calls_without_blanks,
     results_as_called,
     text_before_calls,
     one_call_a_turn,
@@ -353,7 +357,7 @@ class Skeleton:
         if lost := _first_lost(text, self._said):
             return lost
         results = [word for word, _ in self._results]
-        as_called = [word for word, _ in sorted(self._results, key=_number_of_call)]
+        as_called = [word for word, _ in sorted(self._results, key=lambda pair: int(pair[1][3:-1] or 0))]
         named = 1 + text.count(self._names[0])
         called = (call for _, call in self._results if call)
         told = all(text.count(_call_id(call)) > 1 or text.count(call) > named for call in called)
@@ -385,7 +389,7 @@ class Skeleton:
         match part:
             case Text(text):
                 if not text.strip():
-                    return Text("")
+                    return Text(text and " ")
                 word = self._word()
                 opens = message.role in SYSTEM and not self._turns
                 (self._opening if opens else self._said).append(word)
@@ -420,12 +424,6 @@ def _first_lost(text: str, words: list[str]) -> str | None:
         if place < 0:
             return word
     return None
-
-
-def _number_of_call(result: tuple[str, str]) -> int:
-    """The place of the call of a result, of which it has the word."""
-    _, call = result
-    return int(call[3:-1]) if call else 0
 
 
 def _call_id(name: str) -> str:
@@ -485,6 +483,10 @@ def _results_after(messages: Conversation, index: int) -> dict[str, ToolResult]:
             break
         found |= {part.call_id: part for part in messages[place].parts if isinstance(part, ToolResult)}
     return found
+
+
+def _calls(message: Message) -> bool:
+    return any(isinstance(part, ToolCall) for part in message.parts)
 
 
 def _has_result(message: Message) -> bool:
