@@ -46,11 +46,11 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             VISION + "test_families.py::test_a_picture_is_answered_as_mlx_vlm_does",
             VISION + "test_any_family.py::test_pictures_are_answered_as_by_mlx_vlm",
         ),
-        "`--expert-cache-gb`, `/v1/moe-offload/stats`": (
+        "`--expert-cache-gb`": (
             V + "test_experts_are_in_memory",
             "engines/language/model/test_weights.py::test_experts_that_were_repacked_for_the_disk_are_refused",
         ),
-        "diffusion language models": (
+        "diffusion language models, and their fields (`block_length`, `threshold`, ...)": (
             VISION + "test_trial.py::test_a_diffusion_language_model_is_refused_with_the_way_out",
         ),
         "a request's `model` downloads it": (
