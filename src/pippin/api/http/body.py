@@ -126,14 +126,8 @@ async def read_body(request: Request, limit_mb: float, idle_seconds: float) -> b
     limit = int(limit_mb * MIB)
     check_length(request.headers, limit)
     coding = coding_of(request.headers)
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in pieces_of(request, idle_seconds):
-        size += len(piece)
-        if size > limit:
-            raise too_large(limit)
-        pieces.append(piece)
-    body = await joined(pieces, size)
+    pieces = [piece async for piece in pieces_of(request, limit, idle_seconds)]
+    body = await joined(pieces, sum(map(len, pieces)))
     if coding is not None:
         plain = await asyncio.to_thread(decoded, body, coding, limit)
         if plain is None:
@@ -221,14 +215,15 @@ def check_length(headers: Headers, limit: int) -> None:
         raise too_large(limit)
 
 
-async def pieces_of(request: Request, idle_seconds: float) -> AsyncIterator[bytes]:
-    """Yield the body piece by piece. Raises `ServerError` for a client that stalls or sends too slowly.
+async def pieces_of(request: Request, limit: int, idle_seconds: float) -> AsyncIterator[bytes]:
+    """Yield the body piece by piece. Raises `ServerError` before more than `limit` bytes, and for a client that stalls
+    or sends too slowly.
 
     Each byte adds to the time allowed for the next, which never exceeds `idle_seconds`: earlier speed does not excuse
     a body that trickles now.
     """
     stream = request.stream()
-    patience = idle_seconds
+    patience, size = idle_seconds, 0
     while True:
         asked = time.monotonic()
         try:
@@ -245,6 +240,9 @@ async def pieces_of(request: Request, idle_seconds: float) -> AsyncIterator[byte
         patience = min(idle_seconds, patience - (time.monotonic() - asked) + len(piece) / SLOWEST)
         if patience < 0:
             raise ServerError("timeout", f"The request body came more slowly than {SLOWEST} bytes a second.")
+        size += len(piece)
+        if size > limit:
+            raise too_large(limit)
         yield piece
 
 

@@ -10,7 +10,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, MultipartState, parse_options_header
 from starlette.requests import Request
 
-from pippin.api.http.body import MIB, check_length, coding_of, pieces_of, read_body, too_large
+from pippin.api.http.body import MIB, check_length, coding_of, pieces_of, read_body
 from pippin.core.errors import ServerError
 
 MOST_PARTS: Final = 128
@@ -73,11 +73,7 @@ async def read_form(request: Request, limit_mb: float, idle_seconds: float) -> F
         if coding_of(request.headers) is not None:
             await asyncio.to_thread(reader.feed, await read_body(request, limit_mb, idle_seconds))
             return await reader.finish()
-        size = 0
-        async for piece in pieces_of(request, idle_seconds):
-            size += len(piece)
-            if size > limit:
-                raise too_large(limit)
+        async for piece in pieces_of(request, limit, idle_seconds):
             reader.feed(piece)
         return await reader.finish()
 

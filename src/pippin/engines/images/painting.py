@@ -23,6 +23,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Picture, PicturesDone, Usage
 from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.published import name_of
 from pippin.core.tasks import GenerateImages, Task
 from pippin.engines import pictures
 from pippin.engines.base import Job, LoadProgress
@@ -31,9 +32,6 @@ from pippin.engines.device import configure, decide, find_facts
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-
-HUB_PREFIX = "models--"
 
 
 def mage_flow_variant(folder: Path) -> str:
@@ -47,18 +45,10 @@ def mage_flow_variant(folder: Path) -> str:
         written = None
     if written:
         return str(written)
-    name = own_name(folder).lower()
+    name = name_of(folder).rpartition("/")[2].lower()
     edit = "-edit" if "edit" in name else ""
     steps = next((f"-{word}" for word in ("turbo", "base") if word in name), "")
     return f"mage-flow{edit}{steps}"
-
-
-def own_name(folder: Path) -> str:
-    """The last component of the path, or the repository's name in the cache of huggingface_hub."""
-    root = folder.parent.parent
-    if folder.parent.name == "snapshots" and root.name.startswith(HUB_PREFIX):
-        return root.name.rsplit("--", 1)[-1]
-    return folder.name
 
 
 SIDE_STEP = 16
