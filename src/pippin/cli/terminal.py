@@ -32,8 +32,10 @@ def say(text: str, stream: TextIO | None = None) -> None:
 def remark(text: str, stream: TextIO | None = None) -> None:
     """`say` sentences, wrapped between words where a terminal shows them."""
     stream = stream or sys.stdout
-    width = shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
-    say("\n".join(textwrap.fill(line, width, break_long_words=False) for line in text.split("\n")), stream)
+    if stream.isatty():
+        width = shutil.get_terminal_size().columns
+        text = "\n".join(textwrap.fill(line, width, break_long_words=False) for line in text.split("\n"))
+    say(text, stream)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

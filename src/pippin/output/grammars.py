@@ -77,7 +77,7 @@ class Grammar:
         after them, the grammar only admits a call."""
         self.tools, self.required, self.parallel = tools, required, parallel
         self._special = special
-        self._rules: dict[tuple[str, str], str] = {}  # names, each rule once
+        self._rules: dict[tuple[str, str], str] = {}  # names, by kind and definition: each rule once
         self._with_calls: dict[Tags, str] = {}  # texts that may hold calls, which are the same in all tools
         self._openers = [opener for opener in openers if not self.is_special(opener)]
         firsts = "".join(f"\\{first}" for first in leading)
@@ -92,7 +92,7 @@ class Grammar:
         return string(marker) if token is None else f"<[{token}]>"
 
     def rule(self, body: str, attributes: str = "") -> str:
-        return self._rules.setdefault((attributes, body), f"r{len(self._rules)}")
+        return self._named("r", f"{attributes}: {body}")
 
     def json(self, schema: Any) -> str:
         """Any JSON that a schema admits, on one line: models can get stuck in free whitespace. Where a call is forced,
@@ -102,7 +102,10 @@ class Grammar:
         return self.rule("%json " + json.dumps(written))
 
     def terminal(self, body: str) -> str:
-        return self._rules.setdefault(("T", body), f"T{len(self._rules)}")
+        return self._named("T", f": {body}")
+
+    def _named(self, kind: str, definition: str) -> str:
+        return self._rules.setdefault((kind, definition), f"{kind}{len(self._rules)}")
 
     def text(self) -> str:
         """Free text in which no call begins. Text can't spell a special token."""
@@ -163,10 +166,7 @@ class Grammar:
 
     def lines(self, start: str) -> str:
         """The rules with a given start."""
-        rules = (
-            f"{name}{attributes.removeprefix('T')}: {body}"
-            for (attributes, body), name in self._rules.items()
-        )
+        rules = (name + definition for (_, definition), name in self._rules.items())
         return "\n".join([f"start: {start}", *rules]) + "\n"
 
     def json_call(
@@ -270,7 +270,7 @@ class Grammar:
         )
         next_text = f"({further} {self.rule(self.terminal(f'/[^>]*/ {string(tags.head_end)}'))} | {on})"
         end = self.rule(self.terminal(f"{blank} ({' | '.join(map(string, tags.ends))})"))
-        call = f"r{len(self._rules) + 1}"
+        call = f"r{len(self._rules) + 1}"  # the rule after the next, which refers to it
         rest = self.rule(f"({next_text} ({none} | {call} {none}))* {end}")
         call = self.rule(f"{once} {rest} | {twice} {rest} {none} {rest}")
         behind = self.rule(self.terminal(f"{blank} {_leaving((tags.opens, tags.close))}"))

@@ -388,7 +388,7 @@ class Skeleton:
     def _part(self, part: Part, message: Message) -> Part:
         match part:
             case Text(text):
-                if not text.strip():
+                if not text.strip():  # a template asks whether there is a text, and may write a blank one
                     return Text(text and " ")
                 word = self._word()
                 opens = message.role in SYSTEM and not self._turns
