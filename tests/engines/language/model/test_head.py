@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import mlx.core as mx
+import mlx.nn as nn
 
 from pippin.config.options.model import ModelOptions
 from pippin.engines.language.model.head import Head
@@ -38,3 +39,30 @@ def test_a_head_takes_the_place_of_one_from_before(tmp_path: Path) -> None:
     for head in heads:
         with head.only([1, 1]):
             assert head.last(model(TOKENS), [1, 1]).shape == (2, vocabulary)
+
+
+class OneByOne(nn.Module):
+    """Projects each token by itself, as models of mlx-vlm do with up to 8 tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(16, 8)
+        self.lm_head = nn.Linear(8, 16, bias=False)
+        self.layers: list[nn.Module] = []
+
+    def __call__(self, tokens: mx.array, cache: object = None) -> mx.array:
+        hidden = self.embed_tokens(tokens)
+        return mx.concatenate(
+            [self.lm_head(each) for each in mx.split(hidden, tokens.shape[1], axis=1)], axis=1
+        )
+
+
+def test_a_head_that_projects_tokens_one_by_one_is_never_read_past_its_end() -> None:
+    model = OneByOne()
+    head = Head(model, 16)
+    assert not head.works
+    whole = model(TOKENS)
+    for places in ([3, 3], [0, 2], [0, 0]):
+        with head.only(places):
+            found = head.last(model(TOKENS), places)
+        assert mx.array_equal(found, mx.stack([whole[0, places[0]], whole[1, places[1]]]))

@@ -1,15 +1,16 @@
 """What ranks tell each other before the first step, and what keeps them apart."""
 
+import mlx.core as mx
 import msgspec
 import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.core.models import RankSpec
+from pippin.core.models import RankBackend, RankSpec
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.ranks.follower import Astray, Hearing
 from pippin.engines.language.ranks.messages import Budget, Close, Hello, Ready, Step, Tokens, encode, software
-from pippin.engines.language.ranks.opening import greet, reconciled, refuse_options
+from pippin.engines.language.ranks.opening import greet, join_group, reconciled, refuse_options
 
 READY = Ready(shares=MemoryShares(sequences=1000, prefixes=70), keeps_prefixes=True)
 
@@ -60,6 +61,14 @@ def test_ranks_that_are_alike_begin() -> None:
     greet(leader, RankSpec(rank=0, size=2), own)
     greet(other, RankSpec(rank=1, size=2), own)
     assert leader.told == other.told == [encode(own)]
+
+
+@pytest.mark.skipif(mx.metal.is_available() or mx.cuda.is_available(), reason="it may have what they need")
+@pytest.mark.parametrize(("backend", "words"), [("jaccl", "MLX_IBV_DEVICES"), ("nccl", "NVIDIA GPU")])
+def test_a_backend_that_is_not_here_is_refused_with_what_it_needs(backend: RankBackend, words: str) -> None:
+    with pytest.raises(ServerError, match=words) as raised:
+        join_group(RankSpec(rank=0, size=2, backend=backend))
+    assert (raised.value.report.kind, raised.value.report.param) == ("load_failed", "rank_backend")
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,12 @@ import pytest
 from mlx_lm.utils import load_adapters, load_model
 
 from tests.engines.language.bench import run_one_at_a_time
+from tests.engines.language.drafters.test_split_heads import (
+    with_glm_head,
+    with_next_head,
+    with_qwen_head,
+    with_v4_head,
+)
 from tests.engines.language.drafters.tiny_layers import checkpoint
 from tests.engines.language.reference import Reference
 from tests.engines.language.schedule_run import Subject, run_schedule
@@ -89,6 +95,15 @@ def _of_layer(architecture: str, root: Path, *, predictable: bool = False) -> Su
     return Subject(checkpoint(architecture, root / "model", predictable=predictable)[0])
 
 
+def _of_split(
+    made: Callable[..., tuple[Path, dict[str, Any]]], name: str, root: Path, **takes_all: int
+) -> Subject:
+    """With an index that leaves nothing out: of the entries of repeated tokens, rounding decides which it takes."""
+    folder, options = made(root / name, **takes_all)
+    head = options.get("draft_model_path")
+    return Subject(folder, head=None if head is None else Path(head))
+
+
 def _of_blocks(root: Path) -> Subject:
     sliding = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 20}
     return Subject(eagle3_model(root / "model"), head=dflash_head(root / "head", **sliding))
@@ -102,6 +117,12 @@ DRAFTERS: dict[str, Callable[[Path], Subject]] = {
     "assistant": _of_assistant,
     "blocks": _of_blocks,
     "qwen": lambda root: Subject(qwen_with_head(root / "model")),
+    "pooled keys": partial(_of_split, with_v4_head, "deepseek_v4", index_topk=400),
+    "pooled keys and recurrent layers": partial(_of_split, with_next_head, "glm5_next", index_topk=400),
+    "blocks of tokens and recurrent layers": partial(
+        _of_split, with_qwen_head, "qwen4_exp", indexer_budget=400
+    ),
+    "index beside latent vectors": partial(_of_split, with_glm_head, "glm_moe_dsa", index_topk=400),
     "nemotron": lambda root: Subject(nemotron_with_head(root / "model")),
 }
 """A model with each way to draft that those above do not have."""

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 
 from pippin.engines.language.classes import Method, become, replace_method, unmarked
 from pippin.engines.language.kv_cache.agreement import EMBEDDINGS, difference, in_float32, tolerance
@@ -30,6 +31,7 @@ class Head:
 
     def __init__(self, model: nn.Module, vocabulary: int) -> None:
         self._positions: mx.array | None = None
+        self._farthest = 0  # of these positions
         self._watched = False
         self._classes: list[
             tuple[nn.Module, type, type]
@@ -84,13 +86,17 @@ class Head:
             self.seen.append(x)
         if self._positions is None or x.ndim != 3 or x.shape[0] != self._positions.shape[0]:
             return x
+        # Some models of mlx-vlm project few tokens one by one. MLX reads past an array without an error.
+        if x.shape[1] <= self._farthest:
+            return x
         return x[mx.arange(x.shape[0])[:, None], self._positions]
 
     @contextmanager
     def only(self, positions: Sequence[int] | Sequence[Sequence[int]]) -> Iterator[None]:
         """Within this context, the model's logits are [batch, positions, vocabulary], of one position of each
         sequence, or of equally many."""
-        self._positions = mx.array(list(positions), dtype=mx.int32).reshape(len(positions), -1)
+        wanted = np.array(positions, np.int32).reshape(len(positions), -1)
+        self._positions, self._farthest = mx.array(wanted), int(wanted.max())
         self._narrows(True)
         try:
             yield
