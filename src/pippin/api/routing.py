@@ -23,7 +23,7 @@ from pippin.api.dialects.registry import UNVERSIONED as UNVERSIONED
 from pippin.api.dialects.registry import VERSION as VERSION
 from pippin.api.live_settings import LiveSettings
 from pippin.api.stored_responses.response_store import ResponseStore
-from pippin.api.telemetry import Observer
+from pippin.api.telemetry.ledger import Observer
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.service import Service

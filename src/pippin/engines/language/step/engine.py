@@ -17,8 +17,7 @@ from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import Prefixes
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.changes import changed
-from pippin.engines.language.step.cost import Counters
-from pippin.engines.language.step.decoding import Decodes, Turn
+from pippin.engines.language.step.decoding import Counters, Decodes, Turn
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.step.scheduler import Scheduler, StepLimits
