@@ -106,9 +106,10 @@ class Readable:
         return (f"A line in the prompt says in the place of each what was left out of it: {counts}.",)
 
     def change(self, change: Change) -> None:
-        messages = self.request.messages or ()
-        changed = tuple(_changed(message, index, change) for index, message in enumerate(messages))
-        self.request = replace(self.request, messages=changed)
+        if self.request.messages is not None:
+            messages = enumerate(self.request.messages)
+            changed = tuple(_changed(message, index, change) for index, message in messages)
+            self.request = replace(self.request, messages=changed)
 
     def leave_out(
         self, part: Attachment, index: int, reason: str, refusal: ServerError | None = None
