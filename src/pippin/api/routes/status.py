@@ -26,6 +26,8 @@ from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import CacheStats, EngineStats, ModelInfo, ModelKind, ModelState, RequestStatus
 
+GIB: Final = 1 << 30
+MIB: Final = 1 << 20
 SAY_OK: Final = ("mlx-server", "mlx-openai-server")
 """The profiles whose servers report the status `ok`; the others report `healthy`."""
 MLX_VLM_KINDS: Final[dict[ModelKind, str]] = {
@@ -39,6 +41,22 @@ MLX_VLM_KINDS: Final[dict[ModelKind, str]] = {
     "images": "image_generation",
 }
 """mlx_vlm.server's words for kinds of models, by which its pages list the models in memory."""
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    health, pages = Health(api), StatusPages(api)
+    return [
+        *both("/health", health.show),
+        Route("/healthz", health.show, methods=["GET"]),
+        Route("/readyz", health.ready, methods=["GET"]),
+        Route(VERSION, welcome, methods=["GET"]),
+        *both("/status", pages.status),
+        *both("/usage", pages.usage, answer=UsageReply),
+        *both("/queue/stats", pages.queue),
+        *both("/cache/stats", pages.cache),
+        *both("/moe-offload/stats", pages.experts),
+        *both("/metrics", pages.metrics, media=["text/plain"]),
+    ]
 
 
 async def welcome(request: Request) -> Response:
@@ -235,10 +253,6 @@ async def stats_of_loaded(api: Api, exchange: Exchange) -> dict[str, EngineStats
     return dict(zip(loaded, stats, strict=True))
 
 
-GIB = 1 << 30
-MIB = 1 << 20
-
-
 class UsageRow(Used, kw_only=True):
     key: Annotated[str | None, Meta(description="The name of the key; null for callers without one.")]
     model: str
@@ -247,22 +261,6 @@ class UsageRow(Used, kw_only=True):
 class UsageReply(Struct, kw_only=True):
     object: Literal["list"] = "list"
     data: list[UsageRow]
-
-
-def routes(api: Api) -> list[BaseRoute]:
-    health, pages = Health(api), StatusPages(api)
-    return [
-        *both("/health", health.show),
-        Route("/healthz", health.show, methods=["GET"]),
-        Route("/readyz", health.ready, methods=["GET"]),
-        Route(VERSION, welcome, methods=["GET"]),
-        *both("/status", pages.status),
-        *both("/usage", pages.usage, answer=UsageReply),
-        *both("/queue/stats", pages.queue),
-        *both("/cache/stats", pages.cache),
-        *both("/moe-offload/stats", pages.experts),
-        *both("/metrics", pages.metrics, media=["text/plain"]),
-    ]
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,11 @@ READY: Final = "Ray runtime started."
 """What `ray start` prints once the machine is a part of the cluster."""
 OF_RAY: Final = frozenset((8265, *range(10_001, 20_000), 52_365))
 """Ports that Ray uses on every machine, for the dashboard, its processes, and their agents."""
+WORKING: Final = (
+    "Run a model, or a part of one, for a server on another machine (`pippin serve --machines A,B`). "
+    "That server starts this by ssh, or through a cluster; nobody types it. A model that is not here is fetched."
+)
+TELL_EVERY: Final = 10.0  # seconds between lines about a download
 
 
 def _join_parser() -> Parser:
@@ -130,13 +135,6 @@ def _address() -> str:
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
-
-
-WORKING: Final = (
-    "Run a model, or a part of one, for a server on another machine (`pippin serve --machines A,B`). "
-    "That server starts this by ssh, or through a cluster; nobody types it. A model that is not here is fetched."
-)
-TELL_EVERY: Final = 10.0  # seconds between lines about a download
 
 
 def _worker_parser() -> Parser:

@@ -17,6 +17,9 @@ from pippin.cli.terminal import ago, say, size, table
 from pippin.config import environment
 from pippin.core.errors import ServerError
 
+LINES: Final = 100  # of a log
+LOOK_EVERY: Final = 0.3  # seconds between looks at a log that is followed
+
 
 def _ps_parser() -> Parser:
     parser = client_parser("pippin ps", "List the models in memory of the running server.")
@@ -161,10 +164,6 @@ def _wait(server: RunningServer, seconds: float) -> None:
             return
         time.sleep(0.1)
     raise ServerError("timeout", f"{server.address} still finishes requests after {seconds:.0f} seconds.")
-
-
-LINES: Final = 100
-LOOK_EVERY: Final = 0.3  # seconds
 
 
 def _logs_parser() -> Parser:
