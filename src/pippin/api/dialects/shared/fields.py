@@ -155,7 +155,7 @@ def names_of(body: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(item.encode_name for item in msgspec.structs.fields(body))
 
 
-def without_effect(module: str, name: str = "fields") -> tuple[Mapping[str, str], Mapping[str, str]]:
+def without_effect(module: str, name: str = "fields") -> tuple[dict[str, str], dict[str, str]]:
     """The `accepted` and the `refused` fields of a contract, each with its reason, from a file beside a module, which
     has a list of fields for each reason."""
     text = resources.files(module.rpartition(".")[0]).joinpath(f"{name}.json").read_bytes()
