@@ -67,8 +67,6 @@ ONE_WAY = (
 
 MOST_MODULES = 15  # in one folder, beside its `__init__`
 SHELVES = {
-    "api/routes",
-    "cli/verbs",
     "engines/language/upstream/mlx_lm",
     "output/tool_parsers",
 }
@@ -76,7 +74,7 @@ SHELVES = {
 
 LONGEST_FUNCTION = 60
 
-MOST_FILES_OF_A_REQUEST = 66
+MOST_FILES_OF_A_REQUEST = 59
 
 
 def room(path: Path) -> str:

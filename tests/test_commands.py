@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import importlib
 import re
 import shlex
 import tomllib
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pippin.cli.arguments import option_parser
-from pippin.cli.main import ALIASES, VERBS, main
+from pippin.cli.main import ALIASES, VERBS, main, verb_of
 from pippin.config.load import load
 from pippin.config.settings import Sources
 
@@ -90,7 +89,7 @@ def test_a_printed_command_is_understood(place: str, command: str, monkeypatch: 
         files = ("--config", "--models-config")
         load(Sources(flags=tuple(flag for flag in numbers if flag.name not in files)), {})
         return
-    parser = importlib.import_module(f"pippin.cli.verbs.{VERBS[verb][0]}").new_parser()
+    parser = verb_of(verb).new_parser()
     known = {name for action in parser._actions for name in action.option_strings}
     flags = {word.partition("=")[0] for word in given if word.startswith("-")}
     if verb not in ("service", "config"):  # whose actions take the flags of `serve`

@@ -1,11 +1,10 @@
 """docs/cli.md, written from the verbs' own parsers."""
 
 import contextlib
-import importlib
 import io
 from typing import Final
 
-from pippin.cli.main import VERBS
+from pippin.cli.main import VERBS, verb_of
 
 HEAD: Final = """<!-- Written by `make docs`; the words are in src/pippin/cli/. -->
 # The command line
@@ -26,7 +25,7 @@ def cli_page() -> str:
 
 def _told(name: str) -> str:
     """A command's arguments, what it does, and the names of its options."""
-    parser = importlib.import_module(f"pippin.cli.verbs.{VERBS[name][0]}").new_parser()
+    parser = verb_of(name).new_parser()
     arguments = ""
     options: list[str] = []
     for action in parser._actions:
@@ -41,8 +40,7 @@ def _told(name: str) -> str:
 
 def help_of(name: str) -> str:
     """What `pippin NAME --help` prints, at a fixed width."""
-    module = importlib.import_module(f"pippin.cli.verbs.{VERBS[name][0]}")
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-        module.run(["--help"])
+        verb_of(name).run(["--help"])
     return shown.getvalue()

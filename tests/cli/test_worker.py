@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pippin.cli.verbs import join
-from pippin.cli.verbs.worker import fetched
+from pippin.cli.verbs.machines import fetched, join
 from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
 from tests.catalog.fake_hub import FakeHub, serving
@@ -73,8 +72,12 @@ def test_join_says_when_the_machine_is_ready_or_what_ray_said(
     ray = tmp_path / "ray"
     ray.write_text(FAKE_RAY.format(said=said, seconds=0.2))
     ray.chmod(0o700)
-    program = (
-        f"from pippin.cli.verbs import join; join._program = lambda: {str(ray)!r}; join.run({list(words)!r})"
+    program = "\n".join(
+        (
+            "from pippin.cli.verbs import machines",
+            f"machines._program = lambda: {str(ray)!r}",
+            f"machines.join.run({list(words)!r})",
+        )
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

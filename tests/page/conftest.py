@@ -143,6 +143,14 @@ def opened(browser: Any) -> Iterator[Opener]:
         yield opener
 
 
+@pytest.fixture(scope="module")
+def opened_once(browser: Any) -> Iterator[Opener]:
+    """The same for pages that several tests of a file look at in turn: to open one takes a browser longer than most
+    looks."""
+    with opening(browser) as opener:
+        yield opener
+
+
 @pytest.fixture
 def axe() -> str:
     """The source of axe-core, which checks accessibility."""

@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.page.browser import PHONE, WIDE, Opener, needs_browser
 from tests.page.chatting import agree
@@ -14,9 +15,14 @@ pytestmark = needs_browser
 MODEL = "demo"
 
 
-def test_models_are_loaded_pinned_and_unloaded(address: str, opened: Opener) -> None:
-    page = opened(address, path="/#console")
-    row = page.locator("#console tr", has=page.locator(f".model-name:text-is('{MODEL}')"))
+@pytest.fixture(scope="module")
+def console(address: str, opened_once: Opener) -> Any:
+    """The console, which shows what is so now, whoever looked before."""
+    return opened_once(address, path="/#console", size=WIDE)
+
+
+def test_models_are_loaded_pinned_and_unloaded(console: Any) -> None:
+    row = console.locator("#console tr", has=console.locator(f".model-name:text-is('{MODEL}')"))
     row.locator("button:text-is('Pin')").click()
     row.locator(".state:text('pinned')").wait_for()
     row.locator("button:text-is('Unpin')").click()
@@ -26,8 +32,8 @@ def test_models_are_loaded_pinned_and_unloaded(address: str, opened: Opener) -> 
     row.locator(".state:text-is('loaded')").wait_for()
 
 
-def test_one_screen_shows_what_an_operator_asks(address: str, opened: Opener) -> None:
-    page = opened(address, path="/#console", size=WIDE)
+def test_one_screen_shows_what_an_operator_asks(console: Any) -> None:
+    page = console
     page.wait_for_selector(f"#console .model-name:text-is('{MODEL}')")
     for name in ("Models", "Requests", "Log", "Usage"):
         assert page.is_visible(f"#console section[aria-label='{name}']")
@@ -38,12 +44,13 @@ def test_one_screen_shows_what_an_operator_asks(address: str, opened: Opener) ->
     assert "of" in page.inner_text("[aria-label='Models in memory'] small")
     row.locator("button:text-is('not yet')").click()
     assert f"pippin verify {MODEL}" in page.inner_text("dialog code")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="hidden")
 
 
-def test_a_bench_says_how_fast_a_model_is(address: str, opened: Opener) -> None:
-    page = opened(address, path="/#console")
-    page.click(f"[aria-label='Bench {MODEL}']")
-    told = page.locator("#console td", has_text=re.compile("tokens/s alone, .* with 4; first after .* ms"))
+def test_a_bench_says_how_fast_a_model_is(console: Any) -> None:
+    console.click(f"[aria-label='Bench {MODEL}']")
+    told = console.locator("#console td", has_text=re.compile("tokens/s alone, .* with 4; first after .* ms"))
     told.wait_for()
 
 
@@ -81,9 +88,9 @@ def test_a_request_is_seen_as_it_runs_and_can_be_cancelled(address: str, opened:
 
 
 def test_the_log_grows_and_is_searched_and_the_pages_own_requests_are_not_in_it(
-    address: str, opened: Opener
+    address: str, console: Any
 ) -> None:
-    page = opened(address, path="/#console")
+    page = console
     page.wait_for_selector(".log li:has-text('Loaded demo')")
     httpx.get(f"{address}/v1/nowhere")
     page.wait_for_selector(".log li:has-text('/v1/nowhere')")
@@ -94,11 +101,10 @@ def test_the_log_grows_and_is_searched_and_the_pages_own_requests_are_not_in_it(
     assert "/page/" not in page.inner_text(".log")
 
 
-def test_usage_is_told_by_key_and_model(address: str, opened: Opener) -> None:
+def test_usage_is_told_by_key_and_model(address: str, console: Any) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "think"}]}
     httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60)
-    page = opened(address, path="/#console")
-    row = page.locator("[aria-label=Usage] tr", has_text=MODEL).first
+    row = console.locator("[aria-label=Usage] tr", has_text=MODEL).first
     row.wait_for()
     assert "without a key" in row.inner_text()
 

@@ -88,11 +88,15 @@ def test_a_fence_of_28000_tokens_blocks_nothing(address: str, browser: Any, open
     assert int(tokens.replace(",", "")) >= 28_000
 
 
+@pytest.fixture(scope="module")
+def reading(address: str, opened_once: Opener) -> Any:
+    return opened_once(address)
+
+
 @pytest.mark.parametrize(
     "text", ["_a__" * 5000, "[" * 60_000, "> " * 10_000 + "a", "$$a" * 20_000, "1. " * 8000]
 )
-def test_markdown_that_takes_long_to_read_freezes_nothing(address: str, opened: Opener, text: str) -> None:
-    page = opened(address)
+def test_markdown_that_takes_long_to_read_freezes_nothing(reading: Any, text: str) -> None:
     shown = """async (text) => {
         const { GrowingMarkdown } = await import("/page/static/markdown.js");
         const place = document.createElement("div");
@@ -100,6 +104,6 @@ def test_markdown_that_takes_long_to_read_freezes_nothing(address: str, opened: 
         new GrowingMarkdown(place).show(text);
         return [performance.now() - begun, place.textContent.length];
     }"""
-    took, length = page.evaluate(shown, text)
+    took, length = reading.evaluate(shown, text)
     assert took < 3000  # milliseconds, on a machine that is shared; it was many seconds
     assert length >= len(text) // 3

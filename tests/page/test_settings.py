@@ -1,6 +1,9 @@
 """The settings of the server, from its table of options, and what is tried, in a browser."""
 
+from typing import Any
+
 import httpx
+import pytest
 
 from pippin.config.options.declaration import options
 from tests.page.browser import Opener, needs_browser
@@ -9,8 +12,14 @@ from tests.page.chatting import agree
 pytestmark = needs_browser
 
 
-def test_settings_stand_in_groups_with_sentences_and_defaults(address: str, opened: Opener) -> None:
-    page = opened(address, path="/#settings")
+@pytest.fixture(scope="module")
+def settings(address: str, opened_once: Opener) -> Any:
+    """The settings as they are at first."""
+    return opened_once(address, path="/#settings")
+
+
+def test_settings_stand_in_groups_with_sentences_and_defaults(address: str, settings: Any) -> None:
+    page = settings
     page.wait_for_selector("#setting-max_choices")
     current = httpx.get(f"{address}/v1/settings").json()["current"]
     shown = page.eval_on_selector_all(".setting", "all => all.map(each => each.dataset.name)")
@@ -44,8 +53,8 @@ def test_settings_are_changed_and_refused_in_the_servers_words(address: str, ope
     page.wait_for_selector("[data-name=list_claude_names]:not(.changed)")
 
 
-def test_settings_are_found_by_their_words(address: str, opened: Opener) -> None:
-    page = opened(address, path="/#settings")
+def test_settings_are_found_by_their_words(settings: Any) -> None:
+    page = settings
     page.wait_for_selector("#setting-max_choices")
     page.fill("[aria-label='Search the settings']", "severe")
     assert page.locator(".setting:visible").count() == 1

@@ -24,8 +24,7 @@ from pippin.api.live_settings import LiveSettings
 from pippin.api.routing import Access, Api, both
 from pippin.api.schema import schema_routes
 from pippin.api.stored_responses.response_store import open_store
-from pippin.api.telemetry import Observer
-from pippin.api.telemetry.ledger import Ledger
+from pippin.api.telemetry.ledger import Ledger, Observer
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings
 from pippin.config.settings import Settings

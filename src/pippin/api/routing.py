@@ -23,7 +23,7 @@ from pippin.api.dialects.registry import UNVERSIONED as UNVERSIONED
 from pippin.api.dialects.registry import VERSION as VERSION
 from pippin.api.live_settings import LiveSettings
 from pippin.api.stored_responses.response_store import ResponseStore
-from pippin.api.telemetry import Observer
+from pippin.api.telemetry.ledger import Observer
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.service import Service
@@ -58,29 +58,23 @@ class Api:
         return self.settings.options
 
 
-class DocumentedRoute(Route):
-    """A route that knows the structs of its request and its reply, for the OpenAPI document."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What a route takes and gives, for the OpenAPI document."""
 
-    def __init__(
-        self,
-        path: str,
-        endpoint: Endpoint,
-        methods: list[str],
-        body: type[msgspec.Struct] | None,
-        answer: type[msgspec.Struct] | None,
-        *,
-        form: bool = False,
-        optional: bool = False,
-        media: Sequence[str] = (),
-    ) -> None:
-        """`form`: the body is a multipart form with files. `optional`: the body may be missing. `media`: the types of
-        replies that are not JSON; if `answer` is None as well, no reply is JSON."""
+    body: type[msgspec.Struct] | None = None
+    answer: type[msgspec.Struct] | None = None
+    form: bool = False  # the body is a multipart form with files
+    optional: bool = False  # the body may be missing
+    media: Sequence[str] = ()  # types of replies that are not JSON; without an `answer` no reply is JSON
+
+
+class DocumentedRoute(Route):
+    """A route that knows its contents."""
+
+    def __init__(self, path: str, endpoint: Endpoint, methods: list[str], contents: Contents) -> None:
         super().__init__(path, endpoint, methods=methods)
-        self.form = form
-        self.optional = optional
-        self.media = tuple(media)
-        self.body = body
-        self.answer = answer
+        self.contents = contents
         self.help = inspect.getdoc(endpoint) or ""
 
 
@@ -94,18 +88,16 @@ def both(
     optional: bool = False,
     media: Sequence[str] = (),
 ) -> list[Route]:
-    """Routes for an address with the version and without it; see `DocumentedRoute`.
+    """Routes for an address with the version and without it; see `Contents`.
 
     Addresses under `/api` have no version, as on the servers whose APIs these are.
     """
     names = list(methods) or ["GET"]
     prefixes = ("",) if path.startswith(UNVERSIONED) else (VERSION, "")
 
+    contents = Contents(body=body, answer=answer, form=form, optional=optional, media=media)
     told = routed(prefixes[0] + path, endpoint)
-    return [
-        DocumentedRoute(prefix + path, told, names, body, answer, form=form, optional=optional, media=media)
-        for prefix in prefixes
-    ]
+    return [DocumentedRoute(prefix + path, told, names, contents) for prefix in prefixes]
 
 
 def json_reply(content: Any, status: int = 200) -> Response:

@@ -71,7 +71,9 @@ def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> 
         if isinstance(route, DocumentedRoute) and route.path.startswith((VERSION, *UNVERSIONED))
     ]
     structs: list[Any] = [dialect.failure for dialect in dialects.values()]
-    structs += [struct for route in documented for struct in (route.body, route.answer) if struct is not None]
+    structs += [
+        struct for route in documented for struct in (route.contents.body, route.contents.answer) if struct
+    ]
     structs += [dialect.contract.body for dialect in dialects.values()]
     structs = list(dict.fromkeys(structs))
     found = msgspec.json.encode(msgspec.json.schema_components(structs, ref_template=REFERENCE)).decode()
@@ -128,12 +130,13 @@ def _operation(
     dialects: Mapping[str, AnyDialect],
 ) -> dict[str, Any]:
     dialect = dialects.get(unversioned(address)) if method == "POST" else None
-    body = dialect.contract.body if dialect is not None else route.body
+    contents = route.contents
+    body = dialect.contract.body if dialect is not None else contents.body
     words = [word for word in re.split(r"[^A-Za-z0-9]+", unversioned(address)) if word]
-    types = [media.partition(";")[0] for media in route.media]
+    types = [media.partition(";")[0] for media in contents.media]
     replies: dict[str, Any] = {media: {"schema": _said_in(media)} for media in types}
-    if route.answer is not None or not replies:
-        replies[JSON] = {"schema": reference_of.get(route.answer, {"type": "object"})}
+    if contents.answer is not None or not replies:
+        replies[JSON] = {"schema": reference_of.get(contents.answer, {"type": "object"})}
     if body is not None and "stream" in {field.encode_name for field in msgspec.structs.fields(body)}:
         streams = LINES if address.startswith("/api/") else EVENTS
         replies[streams] = {"schema": {"type": "string"}}
@@ -158,8 +161,8 @@ def _operation(
         schema = reference_of.get(body, {"type": "object"})
         if dialect is not None and dialect.contract.required:
             schema = schema | {"required": sorted(dialect.contract.required)}
-        content = {FORM: {"schema": schema}} if route.form else {JSON: {"schema": schema}}
-        operation["requestBody"] = {"required": not route.optional, "content": content}
+        content = {FORM: {"schema": schema}} if contents.form else {JSON: {"schema": schema}}
+        operation["requestBody"] = {"required": not contents.optional, "content": content}
     return operation
 
 

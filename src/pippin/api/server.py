@@ -16,9 +16,8 @@ import uvloop
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app
 from pippin.api.batches.batches import Batches
-from pippin.api.http.protocol import InTurn, Turns, accept_queue, connections
+from pippin.api.http.protocol import InTurn, Turns, UnreadAnswers, accept_queue, connections
 from pippin.api.http.serving import Uvicorn, allow_many, settle_down
-from pippin.api.http.unread import UnreadAnswers
 from pippin.api.live_settings import LiveSettings, Reloads
 from pippin.api.telemetry.ledger import FILE, Ledger
 from pippin.config import environment

@@ -1,75 +1,20 @@
 """Determines a model's kind from its configuration."""
 
 import re
+from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pippin.catalog.folder_files import Json, text
+from pippin.core.decoding import from_json
 from pippin.core.models import ModelKind
 from pippin.core.published import table
 
-ENCODERS: Final = frozenset(
-    {
-        "bert",
-        "camembert",
-        "distilbert",
-        "embedding_gemma2",
-        "gemma3_embedding",
-        "gte",
-        "lfm2_embedding",
-        "lfm2_encoder",
-        "llama_bidirec",
-        "ministral3_embedding",
-        "modernbert",
-        "mpnet",
-        "new",
-        "nomic_bert",
-        "qwen3_embedding",
-        "qwen3_vl_embedding",
-        "roberta",
-        "siglip",
-        "xlm-roberta",
-    }
+MODEL_TYPES: Final = from_json(
+    resources.files("pippin.catalog").joinpath("model_types.json").read_bytes(),
+    dict[Literal["embeddings", "decisions", "transcription", "speech"], frozenset[str]],
 )
-DECIDERS: Final = frozenset({"clef", "d1", "d1_omni", "decider2", "laya"})
-TRANSCRIBERS: Final = frozenset(
-    {
-        "canary",
-        "cohere_asr",
-        "glmasr",
-        "mms",
-        "moonshine",
-        "parakeet",
-        "qwen3_asr",
-        "sensevoice",
-        "voxtral",
-        "voxtral_realtime",
-        "wav2vec",
-        "wav2vec2",
-        "whisper",
-    }
-)
-SPEAKERS: Final = frozenset(
-    {
-        "bark",
-        "chatterbox",
-        "csm",
-        "dia",
-        "fish_speech",
-        "indextts",
-        "kitten_tts",
-        "kokoro",
-        "melotts",
-        "outetts",
-        "pocket_tts",
-        "qwen3_tts",
-        "sesame",
-        "soprano",
-        "spark",
-        "vibevoice",
-        "voxcpm",
-    }
-)
+"""The `model_type`s of each kind that no other sign tells."""
 LANGUAGE_MODEL: Final = re.compile(r"(?!.*(TTS|ASR|Speech|Audio|Voice)).*ForCausalLM")
 """Architectures of language models. Needed because `glm` and `mimo` are also speech models in mlx-audio's registry."""
 SPOKEN_NAMES: Final = ("kokoro", "orpheus", "outetts", "-tts", "_tts")
@@ -87,19 +32,23 @@ def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
     named = (
         [item for item in architectures if isinstance(item, str)] if isinstance(architectures, list) else []
     )
-    if model_type in DECIDERS or _decides(model_type, config):
+    if model_type in MODEL_TYPES["decisions"] or _decides(model_type, config):
         return "decisions"
     lower = name.rpartition("/")[2].lower()
     if any(item.endswith("ForSequenceClassification") for item in named) or "reranker" in lower:
         return "reranking"
-    if _sentence_transformer(folder) or model_type in ENCODERS or "embedding" in lower:
+    if _sentence_transformer(folder) or model_type in MODEL_TYPES["embeddings"] or "embedding" in lower:
         return "embeddings"
     if model_type == "vibevoice" and "asr" in lower:  # used by models of both kinds
         return "transcription"
-    if model_type in SPEAKERS or "istftnet" in config or any(part in lower for part in SPOKEN_NAMES):
+    if (
+        model_type in MODEL_TYPES["speech"]
+        or "istftnet" in config
+        or any(part in lower for part in SPOKEN_NAMES)
+    ):
         return "speech"
     if (
-        model_type in TRANSCRIBERS
+        model_type in MODEL_TYPES["transcription"]
         or "n_audio_ctx" in config
         or "nemo.collections.asr" in str(config.get("target"))
     ):

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from pippin.config.errors import ConfigError, nearest
@@ -47,6 +48,17 @@ class Parser(argparse.ArgumentParser):
             if action.dest in names:
                 for name, value in how.items():
                     setattr(action, name, value)
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb of a module that has several: its parser, and what it does with the arguments."""
+
+    new_parser: Callable[[], Parser]
+    act: Callable[[argparse.Namespace], int]
+
+    def run(self, arguments: Sequence[str]) -> int:
+        return self.act(self.new_parser().parse(arguments))
 
 
 def actions(program: str, description: str, parsers: Sequence[Parser]) -> Parser:

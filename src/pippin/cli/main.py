@@ -4,14 +4,19 @@ import gc
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from pippin.cli.arguments import Parser
 
 USAGE_ERROR: Final = 2
 INTERRUPTED: Final = 130
 
 
-class Verb(Protocol):
-    """A module that implements `pippin VERB ARGUMENTS...`."""
+class Command(Protocol):
+    """A module, or one of several verbs in a module, that implements `pippin VERB ARGUMENTS...`."""
+
+    def new_parser(self) -> "Parser": ...
 
     def run(self, arguments: Sequence[str]) -> int:
         """Returns the exit status: 0 done, 1 failed, 2 usage error."""
@@ -23,31 +28,31 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "run": ("run", "Chat with a model in the terminal"),
     "decide": ("decide", "Ask how likely answers about a text are"),
     "agent": ("agent", "Start a coding agent that uses a model of Pippin's"),
-    "fit": ("fit", "Tell whether a model fits this machine"),
+    "fit": ("fitting.fit", "Tell whether a model fits this machine"),
     "verify": ("verify", "Check that a model is served with its publisher's quality"),
     "bench": ("bench", "Measure how fast the running server is"),
-    "recommend": ("recommend", "Name models that suit this machine"),
-    "search": ("search", "Find models on the hub"),
-    "list": ("list_models", "List the models on this machine"),
+    "recommend": ("fitting.recommend", "Name models that suit this machine"),
+    "search": ("models.search", "Find models on the hub"),
+    "list": ("models.list_models", "List the models on this machine"),
     "show": ("show", "Show what is known of a model"),
-    "pull": ("pull", "Download a model"),
-    "rm": ("remove", "Delete a model"),
-    "import": ("import_model", "Turn a GGUF file into an MLX model"),
-    "ps": ("ps", "List the models in memory of the running server"),
-    "load": ("load", "Load a model into the running server"),
-    "unload": ("unload", "Unload a model from the running server"),
-    "stop": ("stop", "Stop the running server"),
-    "logs": ("logs", "Show the log of the running server"),
-    "open": ("open_page", "Open the running server's page in a browser"),
+    "pull": ("models.pull", "Download a model"),
+    "rm": ("models.rm", "Delete a model"),
+    "import": ("models.import_model", "Turn a GGUF file into an MLX model"),
+    "ps": ("running_server.ps", "List the models in memory of the running server"),
+    "load": ("running_server.load", "Load a model into the running server"),
+    "unload": ("running_server.unload", "Unload a model from the running server"),
+    "stop": ("running_server.stop", "Stop the running server"),
+    "logs": ("running_server.logs", "Show the log of the running server"),
+    "open": ("running_server.open_page", "Open the running server's page in a browser"),
     "config": ("config", "Show the configuration and where each value came from"),
-    "join": ("join", "Make this machine a part of a cluster that runs replicas"),
-    "worker": ("worker", "Run a model for a server on another machine, which starts this"),
-    "doctor": ("doctor", "Check that this machine can run models"),
+    "join": ("machines.join", "Make this machine a part of a cluster that runs replicas"),
+    "worker": ("machines.worker", "Run a model for a server on another machine, which starts this"),
+    "doctor": ("doctor.doctor", "Check that this machine can run models"),
     "service": ("service", "Install, look at or remove a service that runs at login"),
     "completion": ("completion", "Print what completes commands in a shell"),
-    "version": ("version", "Show the version"),
+    "version": ("doctor.version", "Show the version"),
 }
-"""The module and the help text of each verb."""
+"""Where each verb is (a module, or a name in one), and its help text."""
 
 ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "launch": ("serve", "--compat", "mlx-openai-server"),
@@ -72,8 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name, *implied = ALIASES.get(words[0], words[:1])
     if name not in VERBS:
         return _unknown(words[0])
-    verb: Verb = importlib.import_module(f"pippin.cli.verbs.{VERBS[name][0]}")
-    return _guarded(verb, name, [*implied, *words[1:]])
+    return _guarded(verb_of(name), name, [*implied, *words[1:]])
+
+
+def verb_of(name: str) -> Command:
+    module, _, one = VERBS[name][0].partition(".")
+    found = importlib.import_module(f"pippin.cli.verbs.{module}")
+    verb: Command = getattr(found, one) if one else found
+    return verb
 
 
 def overview() -> str:
@@ -96,7 +107,7 @@ def _unknown(word: str) -> int:
     return USAGE_ERROR
 
 
-def _guarded(verb: Verb, name: str, arguments: Sequence[str]) -> int:
+def _guarded(verb: Command, name: str, arguments: Sequence[str]) -> int:
     """Run a verb and return the exit status. An error that users can fix becomes one line on stderr."""
     from pippin.cli.next_command import with_next_command
     from pippin.cli.terminal import say

@@ -1,7 +1,7 @@
 """A conversation as values: messages, their parts, and the tools offered with them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -116,6 +116,28 @@ class Message(Struct, frozen=True, omit_defaults=True):
 
 _ANNOUNCES: Final = re.compile(r"\s*(?:[^\n]*\bfrom tool result\b[^\n]*:|</?[^<>\n]+>)?\s*", re.IGNORECASE)
 """What agents write beside pictures of a tool's result, such as `Attached image(s) from tool result:`."""
+
+
+def media_of(parts: Iterable[Part]) -> Iterator[Attachment]:
+    """The attachments among these parts, those of tool results too."""
+    for part in parts:
+        if isinstance(part, Attachment):
+            yield part
+        elif isinstance(part, ToolResult):
+            yield from media_of(part.parts)
+
+
+def attachments(messages: Iterable[Message]) -> Iterator[tuple[str, Attachment, int]]:
+    """Each attachment, those of tool results too, with its field and the index of its message."""
+    for index, message in enumerate(messages):
+        for number, part in enumerate(message.parts):
+            inner = f"messages[{index}].content[{number}]"
+            if isinstance(part, ToolResult):
+                for place, shown in enumerate(part.parts):
+                    if isinstance(shown, Attachment):
+                        yield shown.field or f"{inner}.content[{place}]", shown, index
+            elif isinstance(part, Attachment):
+                yield part.field or inner, part, index
 
 
 def newest_question(messages: Sequence[Message], *, continued: bool) -> int | None:

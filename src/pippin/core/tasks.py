@@ -15,6 +15,7 @@ from pippin.core.conversation import (
     ToolCall,
     ToolResult,
     Video,
+    media_of,
 )
 from pippin.core.models import ModelKind
 from pippin.core.requests import GenerationRequest
@@ -232,10 +233,7 @@ Task = (
 
 def _have_slow(parts: Iterable[Part]) -> bool:
     """Whether these parts have a video or a document, also in the results of tools."""
-    return any(
-        isinstance(part, Video | Document) or (isinstance(part, ToolResult) and _have_slow(part.parts))
-        for part in parts
-    )
+    return any(isinstance(part, Video | Document) for part in media_of(parts))
 
 
 def _length_of_messages(messages: Iterable[Message]) -> int:

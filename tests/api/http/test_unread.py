@@ -10,9 +10,8 @@ import pytest
 import uvicorn
 import uvloop
 
-from pippin.api.http import unread as room
-from pippin.api.http.protocol import InTurn, Turns, connections
-from pippin.api.http.unread import UnreadAnswers
+from pippin.api.http import protocol as room
+from pippin.api.http.protocol import InTurn, Turns, UnreadAnswers, connections
 
 MB = 1 << 20
 SIZE = 16 * MB  # of which the kernel takes two or three at once

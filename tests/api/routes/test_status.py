@@ -4,8 +4,15 @@ from typing import Any
 
 from msgspec import structs
 
-from pippin.api.routes.health import available, current_state, loaded_models, name_of_default
-from pippin.api.routes.status import embedding_body, engine_status, residency_body
+from pippin.api.routes.status import (
+    available,
+    current_state,
+    embedding_body,
+    engine_status,
+    loaded_models,
+    name_of_default,
+    residency_body,
+)
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.models import ModelInfo, ModelState

@@ -23,8 +23,7 @@ from pippin.api.access.guards import Limits
 from pippin.api.dialects.base import Encoder, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import EventStream, LargeWork, Presence, drawn_bytes, each_after, following
-from pippin.api.telemetry import Observer, RequestObserver
-from pippin.api.telemetry.ledger import Ledger, Used
+from pippin.api.telemetry.ledger import Ledger, Observer, RequestObserver, Used
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import collect
 from pippin.core.errors import ErrorReport, FieldName, ServerError, renamed

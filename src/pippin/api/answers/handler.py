@@ -24,8 +24,7 @@ from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, History
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import LARGE, EventStream, NobodyWaits, Presence, read_json_body
 from pippin.api.http.forms import Form, read_form
-from pippin.api.telemetry import Observer
-from pippin.api.telemetry.ledger import Ledger
+from pippin.api.telemetry.ledger import Ledger, Observer
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Reasoning, Text, ToolCall

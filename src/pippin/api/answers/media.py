@@ -33,6 +33,7 @@ from pippin.core.conversation import (
     ToolResult,
     Url,
     Video,
+    media_of,
     newest_question,
 )
 from pippin.core.errors import ServerError
@@ -410,7 +411,7 @@ class _Earlier:
         messages = request.messages or ()
         question = newest_question(messages, continued=request.continue_final)
         _check_count(messages[question].parts if question is not None else (), "messages")
-        everywhere = sum(1 for message in messages for _ in _media(message.parts))
+        everywhere = sum(1 for message in messages for _ in media_of(message.parts))
         # In steps, so that the prompt begins alike in several turns.
         surplus = -(-max(everywhere - MOST_ITEMS, 0) // LEFT_OUT_AT_ONCE) * LEFT_OUT_AT_ONCE
         return cls(question, surplus, until)
@@ -433,20 +434,12 @@ def _refusal(param: str, sentence: str) -> ServerError:
 
 def _check_count(parts: Iterable[Part], param: str) -> None:
     """Raises `ServerError` naming `param` where a request has too many media."""
-    if (count := sum(1 for _ in _media(parts))) > MOST_ITEMS:
+    if (count := sum(1 for _ in media_of(parts))) > MOST_ITEMS:
         raise _refusal(param, f"hold {count} media parts; send at most {MOST_ITEMS}.")
 
 
-def _media(parts: Iterable[Part]) -> Iterable[Attachment]:
-    for part in parts:
-        if isinstance(part, Attachment):
-            yield part
-        elif isinstance(part, ToolResult):
-            yield from _media(part.parts)
-
-
 def _has_media(parts: Iterable[Part]) -> bool:
-    return next(iter(_media(parts)), None) is not None
+    return next(iter(media_of(parts)), None) is not None
 
 
 def plain_host(host: str) -> str:

@@ -16,8 +16,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from pippin.api.http.body import ARRIVING, MIB
-from pippin.api.http.protocol import BoundedConnection, LingeringTransport, address_of
-from pippin.api.http.unread import UnreadAnswers
+from pippin.api.http.protocol import BoundedConnection, LingeringTransport, UnreadAnswers, address_of
 from pippin.config.options.server import ServerOptions
 
 log = logging.getLogger(__name__)

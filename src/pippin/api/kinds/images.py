@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
+from pippin.api.dialects.shared.fields import Contract, invalid, unsupported, without_effect
 from pippin.core.events import Event, Picture
 from pippin.core.tasks import GenerateImages
 
@@ -101,31 +101,7 @@ class ImageEditRequest(ImageFields, kw_only=True, omit_defaults=True):
     ] = None
 
 
-ACCEPTED: Final = {
-    "user": BOOKKEEPING,
-    "safety_identifier": BOOKKEEPING,
-    "moderation": "Nothing judges pictures here.",
-}
-NO_MASK: Final = "say in `prompt` what is to change."
-REFUSED: Final = {
-    "style": "describe the style in `prompt`.",
-    "complexity": "use `quality` or `steps`.",
-    "svg": "pictures are made of pixels.",
-    "frame_count": "moving pictures are not made.",
-    "frame_duration_ms": "moving pictures are not made.",
-    "mask": NO_MASK,
-    "markup": NO_MASK,
-    "stream": "pictures come in one answer; leave it out.",
-    "partial_images": "there are no previews.",
-    "output_path": "the server writes no files; take the picture from the answer.",
-    "output_dir": "the server writes no files; take the picture from the answer.",
-    "auto_json_caption": "write the whole `prompt`.",
-    "prompt_expansion_model": "no language model rewrites prompts here; write the whole `prompt`.",
-    "upsample_prompt": "no language model rewrites prompts here; write the whole `prompt`.",
-    "boxes": "describe places in `prompt`.",
-    "output_resolution": "use `size`.",
-    "use_kv_cache": "there is no such cache.",
-}
+ACCEPTED, REFUSED = without_effect(__name__, "images")
 GENERATIONS: Final = Contract(ImageRequest, ACCEPTED, REFUSED)
 EDITS: Final = Contract(ImageEditRequest, ACCEPTED, REFUSED)
 CONTRACTS: Final = {

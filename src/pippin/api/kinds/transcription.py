@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
+from pippin.api.dialects.shared.fields import Contract, invalid, unsupported, without_effect
 from pippin.api.dialects.shared.frames import typed_frame
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.forms import Upload
@@ -57,34 +57,7 @@ class TranscriptionRequest(Struct, kw_only=True, omit_defaults=True):
     ] = None
 
 
-ELSEWHERE: Final = (
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "frequency_penalty",
-    "repetition_penalty",
-    "presence_penalty",
-    "reasoning_effort",
-    "chunk_duration",
-    "frame_threshold",
-    "prefill_step_size",
-    "keywords",
-    "languages",
-    "hotwords",
-    "known_speaker_names",
-    "known_speaker_references",
-)
-REFUSED: Final = {
-    **dict.fromkeys(ELSEWHERE, "transcription has no such setting; leave it out."),
-    "text": "use `prompt`.",
-    "context": "use `prompt`.",
-}
-CONTRACT: Final = Contract(
-    TranscriptionRequest,
-    {"user": BOOKKEEPING, "verbose": "How talkative the log is, the operator sets."},
-    REFUSED,
-)
+CONTRACT: Final = Contract(TranscriptionRequest, *without_effect(__name__, "transcription"))
 CONTRACTS: Final = {"POST /v1/audio/transcriptions, /translations (form with `file`)": CONTRACT}
 
 

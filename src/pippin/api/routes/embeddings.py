@@ -6,7 +6,7 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.kinds import embeddings, reranking
-from pippin.api.routing import Api, DocumentedRoute, Endpoint, both, json_reply
+from pippin.api.routing import Api, Contents, DocumentedRoute, Endpoint, both, json_reply
 from pippin.core.events import Embedded, Ranked
 
 
@@ -57,5 +57,5 @@ def routes(api: Api) -> list[BaseRoute]:
     return [
         *both("/embeddings", embedding(api), "POST", body=asked, answer=answered),
         *both("/rerank", rerank, "POST", body=body, answer=answer),
-        DocumentedRoute("/v2/rerank", rerank, ["POST"], body, answer),
+        DocumentedRoute("/v2/rerank", rerank, ["POST"], Contents(body=body, answer=answer)),
     ]

@@ -50,7 +50,7 @@ class ImageRoutes:
             fields, unknown = images.EDITS.decode_form(form.fields)
             found = [upload.data for upload in form.files.get("image", [])]
             if "mask" in form.files:
-                raise unsupported("mask", images.NO_MASK)
+                raise unsupported("mask", images.REFUSED["mask"])
             if not found:
                 raise ServerError(
                     "invalid_request", "`image` is required: send it as a file of the form.", "image"

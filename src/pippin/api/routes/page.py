@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.staticfiles import StaticFiles
 
 from pippin.api.access.guards import PAGE
-from pippin.api.routes.health import welcome
+from pippin.api.routes.status import welcome
 from pippin.api.routing import Api
 
 POLICY: Final = (

@@ -1,4 +1,5 @@
-"""`/v1/responses`: creates, reads, follows, cancels, deletes and compacts responses, and counts their input.
+"""`/v1/responses`: creates, reads, follows, cancels, deletes and compacts responses, and counts their input. It alone
+speaks WebSocket too.
 
 `/v1/conversations`: items that responses go on with."""
 
@@ -12,7 +13,8 @@ from uuid import uuid4
 from msgspec import Meta, Raw, Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.answers.answer import Answer, Operation
@@ -25,13 +27,19 @@ from pippin.api.dialects.responses.encode import response_id
 from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.body import HELD, HeldBytes, NobodyWaits, no_room
-from pippin.api.routing import Api, Endpoint, both, json_reply, number_of
+from pippin.api.routing import VERSION, Api, Endpoint, both, json_reply, number_of
+from pippin.api.sockets.responses import ResponsesSocket
 from pippin.api.stored_responses.background import TERMINAL, BackgroundResponse
 from pippin.api.stored_responses.response_store import OwnedHistory, StoredConversation, page_of
 from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
 from pippin.core.decoding import convert
-from pippin.core.errors import ServerError
+from pippin.core.errors import ErrorReport, ServerError
 
+NO_SOCKET: Final = ErrorReport(
+    kind="method_not_allowed",
+    message="This address speaks no WebSocket; /v1/responses does. To talk with a model, use /v1/audio/transcriptions"
+    " and /v1/audio/speech.",
+)
 STOPPED: Final = {
     "code": "server_error",
     "message": "The server stopped before the response was complete.",
@@ -76,8 +84,16 @@ def routes(api: Api) -> list[BaseRoute]:
     def conversation(path: str, work: Work, *methods: str, **known: Any) -> list[Route]:
         return both(f"/conversations{path}", kept.endpoint(work), *methods, **known)
 
+    async def serve_socket(socket: WebSocket) -> None:
+        await ResponsesSocket(api, socket).serve()
+
+    async def refuse_socket(socket: WebSocket) -> None:
+        await socket.send_denial_response(api.access.errors.reply(NO_SOCKET, socket.scope))
+
     return [
         *both("/responses", responses.create, "POST"),
+        *(WebSocketRoute(f"{prefix}/responses", serve_socket) for prefix in (VERSION, "")),
+        WebSocketRoute("/{path:path}", refuse_socket),
         *both(
             "/responses/input_tokens", responses.count, "POST", body=ResponsesBody, answer=answers.InputTokens
         ),

@@ -1,10 +1,13 @@
-"""What each key has used of each model over the server's life, on disk: requests, tokens, seconds.
+"""What is told of requests while they run, and what each key has used of each model over the server's life, on disk:
+requests, tokens, seconds.
 
-Figures are gathered in memory and added to the file's every few seconds, so that several servers may share the file.
+Figures of use are gathered in memory and added to the file's every few seconds, so that several servers may share the
+file.
 """
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,12 +15,40 @@ import msgspec
 from msgspec import Struct
 
 from pippin.api.sqlite import Schema, SQLite, open_file
-from pippin.core.errors import ServerError
+from pippin.core.errors import ErrorKind, ServerError
+from pippin.core.events import Accepted, Event
 
 log = logging.getLogger(__name__)
 
 FILE: Final = "usage.sqlite3"
 WRITE_EVERY: Final = 10.0  # seconds
+
+
+class RequestObserver:
+    """Is told of one request's life, in order; `closed` is always the last call. This one counts nothing."""
+
+    def accepted(self, accepted: Sequence[Accepted]) -> None:
+        pass
+
+    def events(self, events: Sequence[Event]) -> None:
+        """Events have come: all those of one wake-up of the event loop."""
+
+    def failed(self, kind: ErrorKind) -> None:
+        pass
+
+    def closed(self) -> None:
+        pass
+
+
+class Observer:
+    """Is told of all requests; this one counts nothing."""
+
+    def request(self, operation: str, model: str, *, stream: bool) -> RequestObserver:
+        """A request begins; `operation` names the dialect or the endpoint: `chat_completions`, `rerank`."""
+        return RequestObserver()
+
+    def http(self, method: str, path: str, status: int, seconds: float) -> None:
+        """An HTTP exchange ended."""
 
 
 class Used(Struct, kw_only=True):

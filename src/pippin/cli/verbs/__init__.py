@@ -1,1 +1,4 @@
-"""The verbs: one module for each command, listed in `main.VERBS`. They are independent of each other."""
+"""The verbs, listed in `main.VERBS`: a module for each, or for several that are about the same.
+
+Modules are independent of each other. Begin with `models.py`.
+"""

@@ -1,6 +1,5 @@
 """`pippin completion`: completes commands, flags and models in a shell."""
 
-import importlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -27,11 +26,9 @@ def new_parser() -> Parser:
 
 def run(arguments: Sequence[str]) -> int:
     shell = new_parser().parse(arguments).shell
-    from pippin.cli.main import VERBS
+    from pippin.cli.main import VERBS, verb_of
 
-    verbs = [
-        importlib.import_module(f"pippin.cli.verbs.{module}").new_parser() for module, _ in VERBS.values()
-    ]
+    verbs = [verb_of(name).new_parser() for name in VERBS]
     for verb in verbs:
         verb.complete(("model", "models", "words"), complete=MODELS)
         if verb.prog == "pippin agent":

@@ -1,15 +1,16 @@
-"""`pippin doctor`: checks that this machine can run models, and gives advice if it can't."""
+"""What is installed here: `pippin doctor` checks that this machine can run models, and gives advice if it can't, and
+`version` names the version."""
 
 import json
-from collections.abc import Sequence
+from argparse import Namespace
 from functools import partial
 
-from pippin.cli.arguments import Parser
-from pippin.cli.doctor import CHECKS, check_security, report
+import pippin
+from pippin.cli.arguments import Parser, Verb
 from pippin.cli.running import client_parser
 
 
-def new_parser() -> Parser:
+def _doctor_parser() -> Parser:
     parser = client_parser("pippin doctor", "Check that this machine can run models.")
     parser.add_argument(
         "--security",
@@ -22,8 +23,9 @@ def new_parser() -> Parser:
     return parser
 
 
-def run(arguments: Sequence[str]) -> int:
-    parsed = new_parser().parse(arguments)
+def _doctor(parsed: Namespace) -> int:
+    from pippin.cli.doctor import CHECKS, check_security, report
+
     if parsed.report:
         print(json.dumps(report(parsed), indent=2))
         return 0
@@ -35,3 +37,16 @@ def run(arguments: Sequence[str]) -> int:
         for finding in found:
             print(f"{finding.state:<9}{finding.text}")
     return 1 if any(finding.state == "problem" for finding in found) else 0
+
+
+def _version_parser() -> Parser:
+    return Parser(prog="pippin version", description="Show the version.")
+
+
+def _version(_: Namespace) -> int:
+    print(f"pippin {pippin.__version__}")
+    return 0
+
+
+doctor = Verb(_doctor_parser, _doctor)
+version = Verb(_version_parser, _version)

@@ -17,7 +17,7 @@ from pippin.cli.local import open_catalog
 from pippin.cli.logs import configure_logging
 from pippin.cli.running import RunningServer, announced, end_with_owner, log_file
 from pippin.cli.supervising import supervise
-from pippin.cli.verbs import version
+from pippin.cli.verbs.doctor import version
 from pippin.config.errors import ConfigError, install_command
 from pippin.config.load import load
 from pippin.config.options.server import ModelEntry, ServerOptions

@@ -27,6 +27,7 @@ from pippin.core.conversation import (
     Text,
     ToolResult,
     Video,
+    attachments,
     newest_question,
 )
 from pippin.core.errors import ErrorReport, ServerError
@@ -105,9 +106,9 @@ class Readable:
         return (f"A line in the prompt says in the place of each what was left out of it: {counts}.",)
 
     def change(self, change: Change) -> None:
-        messages = self.request.messages or ()
-        if any(True for _ in attachments(messages)):
-            changed = tuple(_changed(message, index, change) for index, message in enumerate(messages))
+        if self.request.messages is not None:
+            messages = enumerate(self.request.messages)
+            changed = tuple(_changed(message, index, change) for index, message in messages)
             self.request = replace(self.request, messages=changed)
 
     def leave_out(
@@ -141,19 +142,6 @@ class Readable:
             lambda part, where, index: self.leave_out(part, index, reason) if where in going else (part,)
         )
         return bool(going)
-
-
-def attachments(messages: Iterable[Message]) -> Iterable[tuple[str, Attachment, int]]:
-    """Each attachment with its field and the index of its message."""
-    found: list[tuple[str, Attachment, int]] = []
-
-    def note(part: Attachment, where: str, index: int) -> tuple[Part, ...]:
-        found.append((where, part, index))
-        return (part,)
-
-    for index, message in enumerate(messages):
-        _changed(message, index, note)
-    return found
 
 
 def _changed(message: Message, index: int, change: Change) -> Message:

@@ -1,12 +1,11 @@
-"""What numpy does faster than MLX in the memory of MLX arrays: exp and erf, and copies of blocks of the prefix cache.
+"""What numpy does faster than MLX in the memory of MLX arrays: exp and erf.
 
 Where numpy has a vectorised exp (x86 with AVX2 or AVX-512), it computes many numbers at once, as MLX does not. The
-array has to be evaluated first, which costs a tenth of a millisecond, so this is for large arrays alone. A block is
-written straight to its place in half the time of MLX's two copies.
+array has to be evaluated first, which costs a tenth of a millisecond, so this is for large arrays alone.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import mlx.core as mx
 import numpy as np
@@ -153,24 +152,3 @@ def softmax(x: mx.array, axis: int) -> mx.array | None:
     np.exp(memory, out=memory)
     memory /= memory.sum(axis, keepdims=True)
     return found
-
-
-def copy_blocks(stacks: Sequence[Sequence[mx.array]], targets: Sequence[Sequence[mx.array]]) -> None:
-    """Write members of `stacks` into `targets`, arrays of this process that nobody else computes with meanwhile.
-
-    A stack is a list of arrays [members, heads, tokens, size], one after the other along their tokens; its targets are
-    one array [1, heads, capacity, size] for each member, written from the first token on.
-    """
-    mx.eval(targets)
-    mx.synchronize()  # the former contents of a target may still be read
-    for blocks, places in zip(stacks, targets, strict=True):
-        sources = [_memory(block) for block in blocks]
-        tokens = sum(source.shape[2] for source in sources)
-        for member, place in enumerate(places):
-            own = _memory(place)[0, :, :tokens]
-            np.concatenate([source[member] for source in sources], axis=1, out=own)
-
-
-def _memory(array: mx.array) -> NDArray[Any]:
-    """The memory of an array, seen as numbers of a type that numpy has."""
-    return np.asarray(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)

@@ -7,7 +7,7 @@ import pytest
 
 from pippin.core.conversation import Message, Text, ToolCall, ToolResult
 from pippin.core.requests import GenerationRequest
-from pippin.engines.language.prompt.proof import Proof
+from pippin.engines.language.prompt.forms import Proof
 from tests.engines.language.prompt.histories import ASKED, MORE, SAID, TOOLS, Conversation, call, result, says
 from tests.engines.language.prompt.test_forms import NO_CONVERSATIONS
 from tests.engines.language.prompt.test_preparer import chat, job_of, preparer, refusal, text_of

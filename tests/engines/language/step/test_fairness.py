@@ -7,7 +7,7 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
-from pippin.engines.language.step.cost import Step
+from pippin.engines.language.step.scheduler import Step
 from tests.engines.language.bench import Bench, watch
 from tests.engines.tiny_models import TinyModels
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pippin.engines.language.step.cost import Step, StepCost
+from pippin.engines.language.step.scheduler import Step, StepCost
 
 SECONDS = st.floats(0.001, 5)
 

@@ -11,7 +11,14 @@ from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, R
 from pippin.api.dialects.chat.tools import GivenChoice, GivenTool, tool_choice_of, tools_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import Contract, called, invalid, unsupported
+from pippin.api.dialects.shared.fields import (
+    Contract,
+    accepted_beside,
+    called,
+    invalid,
+    unsupported,
+    without_effect,
+)
 from pippin.api.dialects.shared.media import (
     FileContent,
     GivenDetail,
@@ -624,18 +631,9 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
 
 NO_SEARCH: Final = "nothing here searches the web; give the model a tool, or an MCP server."
 
-ACCEPTED = {name: why for name, why in shared.ACCEPTED.items() if name != "prediction"}
-REFUSED = shared.REFUSED | {
-    "audio": "answers are text; use /v1/audio/speech to speak them.",
-    "functions": "it is the old name of `tools`; use that.",
-    "function_call": "it is the old name of `tool_choice`; use that.",
-    "moderation": "Pippin runs no moderation model.",
-    "best_of": "use `n`, with `logprobs`, and keep the likeliest.",
-    "suffix": "use /v1/completions.",
-    "echo": "use /v1/completions.",
-    "prompt_logprobs": "use /v1/completions with `echo` and `logprobs`.",
-    "add_special_tokens": "the chat template adds them.",
-}
+_, _OWN = without_effect(__name__)
+ACCEPTED = accepted_beside(ChatRequest, shared.ACCEPTED)
+REFUSED = {**shared.REFUSED, **_OWN}
 
 
 class ChatDialect(OpenAIErrors, Dialect[ChatShape]):

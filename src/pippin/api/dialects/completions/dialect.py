@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import Contract, called, invalid, unsupported
+from pippin.api.dialects.shared.fields import Contract, called, invalid, unsupported, without_effect
 from pippin.api.dialects.shared.openai import (
     STOPPED,
     AnswerHead,
@@ -218,36 +218,7 @@ class CompletionRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     ] = None
 
 
-_OF_CONVERSATIONS = (
-    "add_generation_prompt",
-    "chat_template_kwargs",
-    "context_management",
-    "continue_final_message",
-    "documents",
-    "enable_thinking",
-    "max_pixels",
-    "min_pixels",
-    "parse_tool_calls",
-    "reasoning",
-    "reasoning_effort",
-    "reasoning_format",
-    "resize_shape",
-    "thinking_budget",
-    "thinking_end_token",
-    "thinking_start_token",
-    "thinking_token_budget",
-    "tool_parser",
-    "video_fps",
-    "video_max_frames",
-)
-REFUSED = shared.REFUSED | {
-    **dict.fromkeys(_OF_CONVERSATIONS, "raw prompts go to the model as they are; use /v1/chat/completions."),
-    "messages": "raw prompts have no messages; use /v1/chat/completions.",
-    "tools": "raw prompts have no tools; use /v1/chat/completions.",
-    "tool_choice": "raw prompts have no tools; use /v1/chat/completions.",
-    "prompt_logprobs": "use `echo` and `logprobs`.",
-    "add_special_tokens": "give token ids as the prompt to say exactly which tokens it has.",
-}
+_, _OWN = without_effect(__name__)
 
 
 class CompletionsDialect(OpenAIErrors, Dialect[CompletionsShape]):
@@ -255,7 +226,7 @@ class CompletionsDialect(OpenAIErrors, Dialect[CompletionsShape]):
     path = "/completions"
     id_prefix = ID_PREFIX
     answer = TextCompletion
-    contract = Contract(CompletionRequest, shared.ACCEPTED, REFUSED)
+    contract = Contract(CompletionRequest, shared.ACCEPTED, {**shared.REFUSED, **_OWN})
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[CompletionsShape]:
         fields, ignored = self.contract.decode(body)

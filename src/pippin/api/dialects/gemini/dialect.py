@@ -21,7 +21,6 @@ from pippin.api.dialects.gemini.tools import GivenTool, ToolConfig, chosen, json
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared.body_types import in_camel_case, type_of
 from pippin.api.dialects.shared.fields import (
-    BOOKKEEPING,
     Contract,
     Unused,
     called,
@@ -30,6 +29,7 @@ from pippin.api.dialects.shared.fields import (
     invalid,
     refused,
     unsupported,
+    without_effect,
 )
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.dialects.shared.openai import Choices, StopTexts, stops_of
@@ -129,18 +129,7 @@ class CountBody(GeminiBody, kw_only=True, omit_defaults=True, rename="camel"):
     ] = None
 
 
-ACCEPTED: Final = {
-    "safetySettings": "Nothing is filtered.",
-    "labels": BOOKKEEPING,
-    "serviceTier": "There is one tier.",
-    "store": "Nothing is kept for Google's logs.",
-}
-REFUSED: Final = {
-    "cachedContent": "the prefix cache keeps every prompt; send all of `contents`.",
-    "continuationToken": "answers end by `maxOutputTokens`; send the answer so far as a turn of the model.",
-    "modelArmorConfig": "nothing is filtered; leave it out.",
-    "generationOutputConfig": "answers are sent to the client alone; leave it out.",
-}
+ACCEPTED, REFUSED = without_effect(__name__)
 
 
 class GeminiDialect(Dialect[GeminiShape]):

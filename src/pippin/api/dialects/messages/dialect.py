@@ -29,11 +29,11 @@ from pippin.api.dialects.messages.tools import (
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.fields import (
-    BOOKKEEPING,
     Contract,
     Unused,
     accepted_beside,
     invalid,
+    without_effect,
 )
 from pippin.api.dialects.shared.tools import left_out
 from pippin.core.conversation import WEB_SEARCH, Message, Text, Tool
@@ -101,35 +101,9 @@ class MessagesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     ] = None
 
 
-ACCEPTED: Final = accepted_beside(
-    MessagesBody,
-    shared.ACCEPTED
-    | {
-        "container": "Of tools that run at Anthropic's, which are left out of the prompt.",
-        "inference_geo": "Answers are made where the server stands.",
-        "speed": "Every answer is as fast as it can be.",
-        "diagnostics": "Of Anthropic's caches; here usage tells what was cached.",
-        "user_profile_id": BOOKKEEPING,
-        "workspace_id": BOOKKEEPING,
-        "billing_policy": "Nothing is billed.",
-        "fallbacks": "Of refusals by Anthropic's policies, of which there are none here.",
-        "fallback_credit_token": "Nothing is billed.",
-        "anthropic_version": "Of clouds that have no header for it; there is one version.",
-    },
-)
-REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
-    "return_progress": shared.NO_PROGRESS,
-    "mcp_servers": "only MCP servers that the operator has set up are called; name one in a tool of type "
-    "`mcp_toolset`, or in the header `x-mcp-servers`.",
-    "thread": "this server holds no conversations for Messages; send all of `messages` without it.",
-    "stop": "use `stop_sequences`.",
-    "max_completion_tokens": "use `max_tokens`.",
-    "max_output_tokens": "use `max_tokens`.",
-    "video_fps": "messages hold no videos; use /v1/chat/completions.",
-    "video_max_frames": "messages hold no videos; use /v1/chat/completions.",
-    "logprobs": "messages have none; use /v1/chat/completions.",
-    "top_logprobs": "messages have none; use /v1/chat/completions.",
-}
+_ACCEPTED, _REFUSED = without_effect(__name__)
+ACCEPTED: Final = accepted_beside(MessagesBody, {**shared.ACCEPTED, **_ACCEPTED})
+REFUSED: Final[Mapping[str, str]] = {**shared.REFUSED, **_REFUSED}
 
 
 class MessagesDialect(Dialect[MessageShape]):

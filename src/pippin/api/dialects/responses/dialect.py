@@ -20,7 +20,14 @@ from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.responses.tools import GivenChoice, GivenTool, Toolbox, tool_choice_of, toolbox_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, accepted_beside, called, convert, invalid
+from pippin.api.dialects.shared.fields import (
+    Contract,
+    accepted_beside,
+    called,
+    convert,
+    invalid,
+    without_effect,
+)
 from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.api.dialects.shared.tools import left_out
 from pippin.core.conversation import Message, Text
@@ -114,27 +121,9 @@ class ResponsesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     user: Annotated[str | None, Meta(description="Given back with the response.")] = None
 
 
-ACCEPTED: Final = accepted_beside(
-    ResponsesBody,
-    shared.ACCEPTED
-    | {
-        "stream_options": "Only asks for padding against eavesdroppers of encrypted streams.",
-        "access_programs": "There are none.",
-        "background_options": "A response in the background begins as soon as it can.",
-        "image": "Pictures are sent to the model as they are.",
-        "client_metadata": BOOKKEEPING,
-        "personality": "A name of a style of OpenAI's models; put the style into `instructions`.",
-    },
-)
-REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
-    "return_progress": shared.NO_PROGRESS,
-    "prompt": "this server keeps no prompt templates; send `instructions` and `input`.",
-    "moderation": "no moderation model runs here.",
-    "messages": "use `input`, or /v1/chat/completions.",
-    "max_tokens": "use `max_output_tokens`.",
-    "max_completion_tokens": "use `max_output_tokens`.",
-    "logprobs": 'use `include: ["message.output_text.logprobs"]` and `top_logprobs`.',
-}
+_ACCEPTED, _REFUSED = without_effect(__name__)
+ACCEPTED: Final = accepted_beside(ResponsesBody, {**shared.ACCEPTED, **_ACCEPTED})
+REFUSED: Final[Mapping[str, str]] = {**shared.REFUSED, **_REFUSED}
 
 
 class NoHistory:

@@ -4,7 +4,8 @@ import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Generic, TypeVar, cast
+from importlib import resources
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, inspect
@@ -152,6 +153,18 @@ class Contract(Generic[Body]):
 def names_of(body: type[msgspec.Struct]) -> frozenset[str]:
     """The names of a struct's fields on the wire, cached because msgspec takes a millisecond to list them."""
     return frozenset(item.encode_name for item in msgspec.structs.fields(body))
+
+
+def without_effect(module: str, name: str = "fields") -> tuple[dict[str, str], dict[str, str]]:
+    """The `accepted` and the `refused` fields of a contract, each with its reason, from a file beside a module, which
+    has a list of fields for each reason."""
+    text = resources.files(module.rpartition(".")[0]).joinpath(f"{name}.json").read_bytes()
+    told = from_json(text, dict[Literal["accepted", "refused"], dict[str, tuple[str, ...]]])
+    accepted, refused = (
+        {field: reason for reason, fields in told.get(part, {}).items() for field in fields}
+        for part in ("accepted", "refused")
+    )
+    return accepted, refused
 
 
 def accepted_beside(body: type[msgspec.Struct], accepted: Mapping[str, str]) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pippin.api.dialects.shared.engine_fields import EngineFields, MostTokens, Name
-from pippin.api.dialects.shared.fields import BOOKKEEPING, invalid, unsupported
+from pippin.api.dialects.shared.fields import invalid, unsupported, without_effect
 from pippin.api.dialects.shared.frames import DONE
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import Accepted, Finished, FinishReason, Progress, Timings, Token, Usage
@@ -22,90 +22,8 @@ Choices = Annotated[int, Meta(ge=1, le=MAX_ANSWERS)]
 
 StopTexts = Annotated[tuple[str, ...], Meta(max_length=MOST_STOPS)]
 
-ACCEPTED: Final = {
-    "user": BOOKKEEPING,
-    "metadata": BOOKKEEPING,
-    "store": "Bookkeeping: there is no address that would list stored answers.",
-    "service_tier": "There is one tier.",
-    "safety_identifier": BOOKKEEPING,
-    **dict.fromkeys(
-        (
-            *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
-            *("cache_control", "cache_prompt", "id_slot"),
-        ),
-        "A hint; the prefix cache keeps every prompt.",
-    ),
-    "prediction": "A hint for speed, which Chat Completions follows.",
-    "include": "Nothing that it can name is there to be included.",
-    "betas": "Names of features; those that are here need no name.",
-    "citations": "Answers cite nothing.",
-    **dict.fromkeys(
-        ("provider", "plugins", "transforms", "route"),
-        "For services that pass requests on to others; there is nobody to pass it on to.",
-    ),
-    "extra_body": "What a client forgot to unfold; its fields belong beside the others.",
-    "extra_headers": "What a client forgot to unfold.",
-    "request_id": "Bookkeeping; the header `x-request-id` names a request.",
-    "spaces_between_special_tokens": "Markup tokens are never sent.",
-}
-"""Fields without effect on an answer, each with the reason."""
-
-REFUSED: Final = {
-    "chat_template": "a template can only be set by the operator (`--chat-template-file`).",
-    "role_mapping": "roles are rendered by the model's chat template.",
-    "prompt_embeds": "embeddings can't be given instead of a prompt.",
-    "logits_processors": "use `logit_bias`, `stop` or an output format instead.",
-    "mm_processor_kwargs": "use `min_pixels`, `max_pixels` and `resize_shape` instead.",
-    **dict.fromkeys(
-        ("use_beam_search", "length_penalty", "early_stopping"),
-        "beam search is not offered; use `n` to choose among answers.",
-    ),
-    "bad_words": "use `logit_bias` to ban tokens.",
-    "allowed_token_ids": "use `logit_bias` or `structured_outputs` instead.",
-    "truncate_prompt_tokens": "use `truncation` to let old messages go.",
-    **dict.fromkeys(
-        ("return_token_ids", "return_tokens_as_token_ids", "return_tokens"),
-        "use `logprobs` to learn of the tokens of an answer.",
-    ),
-    "kv_transfer_params": "caches are not moved between servers.",
-    "vllm_xargs": "this is an option of vLLM's own plugins.",
-    "thinking_forced_open": "use `enable_thinking` instead.",
-    **dict.fromkeys(
-        (
-            *("mirostat", "mirostat_tau", "mirostat_eta", "dynatemp_range", "dynatemp_exponent"),
-            *("samplers", "tfs_z", "top_a", "dry_multiplier", "dry_base", "dry_allowed_length"),
-            *("dry_penalty_last_n", "dry_sequence_breakers"),
-        ),
-        "leave it out, or use temperature, top_p, top_k, min_p, XTC or penalties.",
-    ),
-    "xtc_special_tokens": "XTC leaves special tokens alone.",
-    "n_probs": "use `logprobs` and `top_logprobs`.",
-    "post_sampling_probs": "use `logprobs`.",
-    "n_predict": "use `max_tokens`.",
-    "t_max_predict_ms": "use `timeout`.",
-    "lora": "use `adapter_path`.",
-    **dict.fromkeys(
-        ("draft_model", "num_draft_tokens", "mllm_draft"), "speculative decoding is set up by the operator."
-    ),
-    **dict.fromkeys(
-        ("specprefill", "specprefill_keep_pct", "specprefill_backbone_pct"),
-        "every token of a prompt is computed; leave it out.",
-    ),
-    **dict.fromkeys(
-        (
-            *("max_denoising_steps", "block_length", "num_to_transfer", "max_transfer_per_step", "threshold"),
-            *("min_threshold", "editing_threshold", "max_post_steps", "stability_steps"),
-            *("diffusion_full_canvas", "diffusion_min_canvas_length", "diffusion_max_canvas_length"),
-            "diffusion_sampler",
-        ),
-        "models write token by token here; `mlx_vlm.generate` runs diffusion language models.",
-    ),
-}
-
-NO_PROGRESS: Final = (
-    "streams of Chat Completions and Completions have it; GET /v1/status tells how far each prompt is."
-)
-"""The refusal of `return_progress` in dialects whose streams have no place for it."""
+ACCEPTED, REFUSED = without_effect(__name__, "openai")
+"""Fields of OpenAI's APIs without effect on an answer, and those that are refused, each with the reason."""
 
 
 class StreamOptions(Struct, kw_only=True):

@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 from msgspec import Struct
+from numpy.typing import NDArray
 
-from pippin.engines.cpu.in_place import copy_blocks
 from pippin.engines.language.kv_cache.kinds.attention import (
     AttentionInSlot,
     AttentionKind,
@@ -115,3 +116,25 @@ def fill_in_place(
     copy_blocks(parts, [[opened[layer][number] for layer, number in stack.members] for stack in stacks])
     for layer in kinds:
         layers[layer].offset = tokens
+
+
+def copy_blocks(stacks: Sequence[Sequence[mx.array]], targets: Sequence[Sequence[mx.array]]) -> None:
+    """Write members of `stacks` into `targets`, arrays of this process that nobody else computes with meanwhile, in
+    half the time of MLX's two copies.
+
+    A stack is a list of arrays [members, heads, tokens, size], one after the other along their tokens; its targets are
+    one array [1, heads, capacity, size] for each member, written from the first token on.
+    """
+    mx.eval(targets)
+    mx.synchronize()  # the former contents of a target may still be read
+    for blocks, places in zip(stacks, targets, strict=True):
+        sources = [_memory(block) for block in blocks]
+        tokens = sum(source.shape[2] for source in sources)
+        for member, place in enumerate(places):
+            own = _memory(place)[0, :, :tokens]
+            np.concatenate([source[member] for source in sources], axis=1, out=own)
+
+
+def _memory(array: mx.array) -> NDArray[Any]:
+    """The memory of an array, seen as numbers of a type that numpy has."""
+    return np.asarray(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)

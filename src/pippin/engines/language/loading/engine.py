@@ -151,7 +151,6 @@ def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Ste
     groups = CacheGroups(batching.layout, batching.new_group)
     sampler = steering.sampler(asked.tokenizer, plan.sorts_slowly)
     engine = LanguageEngine(
-        loaded,
         options=options,
         limits=limits,
         share=share,

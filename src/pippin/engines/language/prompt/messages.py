@@ -20,7 +20,7 @@ from pippin.core.conversation import (
 from pippin.core.errors import ServerError
 from pippin.engines.language.template.traits import Messages, Traits, thinking_parts
 from pippin.engines.language.text.tokenizer import Literals, broken
-from pippin.engines.language.vision.placeholders import MediaStyle, holds_media
+from pippin.engines.language.vision.media import MediaStyle, holds_media
 from pippin.output.tool_format import History, Write, write_json_tags
 
 Style = Literal["any", "nine", "function"]

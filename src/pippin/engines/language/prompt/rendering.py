@@ -27,9 +27,8 @@ from pippin.engines.language.job import Branch
 from pippin.engines.language.prefix_cache.tree import shared_length
 from pippin.engines.language.prompt import infill
 from pippin.engines.language.prompt.branches import Brancher
-from pippin.engines.language.prompt.forms import Forms, Render
+from pippin.engines.language.prompt.forms import Forms, Proof, Render
 from pippin.engines.language.prompt.messages import CONTINUED, QUESTION, Converter
-from pippin.engines.language.prompt.proof import Proof
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.traits import probe
 from pippin.engines.language.text.tokenizer import BREAK, ESCAPED, Tokenizer, TooLong, check_length, plain
@@ -40,8 +39,8 @@ from pippin.engines.language.vision.media import (
     PromptMedia,
     TextOnly,
     WholePrompt,
+    media_parts,
 )
-from pippin.engines.language.vision.placeholders import media_parts
 from pippin.output.tool_format import History
 
 

@@ -34,6 +34,7 @@ class Batch:
         """`followers` are told what states passes leave."""
         self.running: list[Running] = []  # in the sampler's order
         self.groups = groups
+        self.model = model
         self.built = False  # the next pass is built
         self._unqueued: list[mx.array] = []  # of that pass, if the device has not been given it yet
         self.followers = followers

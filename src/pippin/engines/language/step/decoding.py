@@ -13,7 +13,6 @@ from typing import Final
 
 from pippin.engines.language.sampling.sampler import SampledToken
 from pippin.engines.language.step.batch import Batch
-from pippin.engines.language.step.cost import Counters
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Running, Sequence
@@ -23,6 +22,34 @@ from pippin.engines.language.step.speculation.verification import Judged, Specul
 NOTHING_JUDGED: Final = Judged()
 TRIED: Final = 16  # steps, half of them each way
 SETTLED: Final = 256  # steps of which the last are to try both ways
+SMOOTHING: Final = 0.2  # of rates: the share of the newest step
+
+
+@dataclass
+class Counters:
+    """Counts since the load, and smoothed rates."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    draft_seconds: float = 0.0
+    weight_bytes: int = 0
+    agreement: str = ""
+    generation_tps: float = 0.0
+    prompt_tps: float = 0.0
+    _completed_before: int = 0
+
+    def step_done(self, seconds: float, prompt_tokens: int, completion_tokens: int, *, decoded: bool) -> None:
+        """Note a step. `completion_tokens` counts since the load."""
+        drawn = completion_tokens - self._completed_before
+        self._completed_before = completion_tokens
+        if seconds <= 0:
+            return
+        if decoded:
+            self.generation_tps += SMOOTHING * (drawn / seconds - self.generation_tps)
+        elif prompt_tokens:
+            self.prompt_tps += SMOOTHING * (prompt_tokens / seconds - self.prompt_tps)
 
 
 @dataclass(frozen=True)

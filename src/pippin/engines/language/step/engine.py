@@ -13,12 +13,10 @@ from pippin.core.models import EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import Prefixes
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.changes import changed
-from pippin.engines.language.step.cost import Counters
-from pippin.engines.language.step.decoding import Decodes, Turn
+from pippin.engines.language.step.decoding import Counters, Decodes, Turn
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.step.scheduler import Scheduler, StepLimits
@@ -37,7 +35,6 @@ class LanguageEngine:
 
     def __init__(
         self,
-        model: LoadedModel,
         *,
         options: ModelOptions,
         limits: StepLimits,
@@ -48,6 +45,7 @@ class LanguageEngine:
         steering: Steering = ALONE,
     ) -> None:
         """`share` divides the model's bytes between sequences and the prefix cache."""
+        model = batch.model
         self.model = model.module
         self.vision = model.vision
         self.counters = Counters()

@@ -9,7 +9,7 @@ import mlx.nn as nn
 from pippin.core.models import EngineStats, RequestStatus
 from pippin.engines.language.prefix_cache.cache import Prefixes
 from pippin.engines.language.step.batch import Batch
-from pippin.engines.language.step.cost import Counters
+from pippin.engines.language.step.decoding import Counters
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling, Request

@@ -10,7 +10,7 @@ from PIL import Image as PillowImage
 
 from pippin.core.conversation import Image, Inline, Message, Part, ToolResult, Video
 from pippin.core.errors import ServerError
-from pippin.engines.language.vision.placeholders import media_parts
+from pippin.engines.language.vision.media import media_parts
 from pippin.engines.language.vision.video import FrameRate, read_frames, sample
 
 MOST_FRAMES = 16

@@ -28,17 +28,15 @@ from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_c
 from pippin.engines.language.vision.frames import frame_rate
 from pippin.engines.language.vision.media import (
     MediaPart,
+    MediaStyle,
     Medium,
     Modality,
     Parts,
     PlacedPrompt,
     TextOnly,
+    expand_placeholders,
     modality_of,
     place,
-)
-from pippin.engines.language.vision.placeholders import (
-    MediaStyle,
-    expand_placeholders,
     require_text_after,
     style_of,
 )

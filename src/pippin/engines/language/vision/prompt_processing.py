@@ -34,8 +34,8 @@ from pippin.engines.language.vision.media import (
     TextOnly,
     WholePrompt,
     modality_of,
+    require_text_after,
 )
-from pippin.engines.language.vision.placeholders import require_text_after
 from pippin.engines.language.vision.preprocessor import in_older_files, refuse_unprepared, unprepared
 from pippin.engines.language.vision.processing import (
     FAILURES,

@@ -1,22 +1,28 @@
-"""`pippin join`: adds this machine to a Ray cluster, where it runs replicas and parts of models for a server."""
+"""Several machines: `pippin join` adds this one to a Ray cluster, `worker` runs a model for a server on another one."""
 
+import asyncio
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from pippin.cli.arguments import Parser
-from pippin.cli.terminal import say
+from pippin.cli.arguments import Parser, Verb
+from pippin.cli.local import open_catalog
+from pippin.cli.terminal import say, size
 from pippin.config.cluster import MACHINE, OBJECTS, TOKEN, memory_here, ray_environment, token_file
 from pippin.config.errors import ConfigError, install_command
+from pippin.config.load import load
+from pippin.config.settings import Sources
+from pippin.config.worker_environment import worker_environment
 
-DESCRIPTION: Final = (
+JOINING: Final = (
     "Make this machine a part of a cluster, until Ctrl-C: `pippin serve --cluster auto` places replicas, and "
     "parts of a model (`--ranks`), on its machines. "
     "Without an address a new cluster begins here. Ray does it (the extra `cluster`): the same versions of Pippin, "
@@ -26,10 +32,15 @@ READY: Final = "Ray runtime started."
 """What `ray start` prints once the machine is a part of the cluster."""
 OF_RAY: Final = frozenset((8265, *range(10_001, 20_000), 52_365))
 """Ports that Ray uses on every machine, for the dashboard, its processes, and their agents."""
+WORKING: Final = (
+    "Run a model, or a part of one, for a server on another machine (`pippin serve --machines A,B`). "
+    "That server starts this by ssh, or through a cluster; nobody types it. A model that is not here is fetched."
+)
+TELL_EVERY: Final = 10.0  # seconds between lines about a download
 
 
-def new_parser() -> Parser:
-    parser = Parser(prog="pippin join", description=DESCRIPTION)
+def _join_parser() -> Parser:
+    parser = Parser(prog="pippin join", description=JOINING)
     parser.add_argument("address", nargs="?", help="HOST:PORT of the cluster; a new one if not given")
     parser.add_argument("--port", type=int, default=6379, help="of a new cluster (default: 6379)")
     parser.add_argument("--host", help="this machine's address, at which the others reach it")
@@ -39,9 +50,8 @@ def new_parser() -> Parser:
     return parser
 
 
-def run(arguments: Sequence[str]) -> int:
+def _join(parsed: Namespace) -> int:
     """Does not return on success: the process is replaced by Ray's."""
-    parsed = new_parser().parse(arguments)
     if not 0 < parsed.port < 1 << 16 or parsed.port in OF_RAY:
         raise ConfigError(
             f"--port {parsed.port} cannot be the cluster's: Ray keeps 8265, 10001 to 19999 and 52365 for its "
@@ -125,3 +135,36 @@ def _address() -> str:
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
+
+
+def _worker_parser() -> Parser:
+    parser = Parser(prog="pippin worker", description=WORKING)
+    parser.add_argument("model", help="name of the model")
+    parser.add_argument("path", help="its folder on the server, which is looked for here first")
+    return parser
+
+
+def _worker(parsed: Namespace) -> int:
+    folder = Path(parsed.path)
+    if not folder.exists():
+        folder = fetched(parsed.model)
+    os.execve(sys.executable, [sys.executable, "-m", "pippin.worker", "-", str(folder)], worker_environment())
+
+
+def fetched(model: str) -> Path:
+    """The model's folder on this machine, downloaded first if it is not here. Raises `ServerError`."""
+    told = time.monotonic()
+
+    def tell(done: int, total: int, what: str) -> None:
+        """Print progress to standard error, which goes to the server's log."""
+        nonlocal told
+        if time.monotonic() - told > TELL_EVERY:
+            told = time.monotonic()
+            say(f"Fetching {what}: {size(done)} of {size(total)}.", sys.stderr)
+
+    found = asyncio.run(open_catalog(load(Sources())).ensure(model, tell, by_operator=True))
+    return Path(found.path or "")
+
+
+join = Verb(_join_parser, _join)
+worker = Verb(_worker_parser, _worker)

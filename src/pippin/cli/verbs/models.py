@@ -1,0 +1,215 @@
+"""The models on this machine and on the hub: `pippin list`, `search`, `pull`, `rm` and `import`."""
+
+import asyncio
+import json
+import re
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from pippin.cli.arguments import Parser, Verb, some_options
+from pippin.cli.local import OPTIONS, open_catalog, roots, settings_of
+from pippin.cli.terminal import ago, progress, say, size, table
+from pippin.config.settings import GivenFlag
+
+if TYPE_CHECKING:
+    from pippin.catalog import CatalogEntry
+    from pippin.catalog.catalog import Catalog, DownloadProgress
+    from pippin.core.models import ModelInfo
+
+MOST: Final = 20  # models of a search
+
+
+def _list_parser() -> Parser:
+    parser = Parser(prog="pippin list", description="List the models on this machine.")
+    parser.add_argument("name", nargs="?", default="", help="only models whose name contains this")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only the names")
+    some_options(parser, OPTIONS)
+    return parser
+
+
+def _list(parsed: Namespace) -> int:
+    catalog = open_catalog(settings_of(parsed))
+    entries = [entry for entry in catalog.entries() if parsed.name.lower() in entry.found.id.lower()]
+    if parsed.json:
+        print(json.dumps([_facts_of(entry) for entry in entries], indent=2))
+    elif parsed.quiet:
+        for entry in entries:
+            print(entry.found.id)
+    elif entries:
+        headings = ("NAME", "KIND", "SIZE", "WEIGHTS", "WINDOW", "CHANGED", "FROM")
+        print(table(headings, [_listed(entry) for entry in entries]))
+    elif parsed.name:
+        print(f"No model's name contains `{parsed.name}`. `pippin list` shows those that are here.")
+    else:
+        print("No models here. Fetch one with `pippin pull REPOSITORY`, or serve a folder: pippin serve PATH")
+    return 0
+
+
+def _listed(entry: "CatalogEntry") -> tuple[str, ...]:
+    info = entry.info
+    if info is None:
+        state = "incomplete" if entry.incomplete else "not usable"
+        state = f"of {entry.found.source}" if entry.found.is_gguf else state
+        return (entry.found.id, *5 * ("-",), f"{state}: {entry.error.message if entry.error else '-'}")
+    return (
+        info.id,
+        info.kind,
+        size(info.size_bytes),
+        info.quantization or info.dtype or "-",
+        str(info.context_window or "-"),
+        ago(time.time() - info.created) if info.created else "-",
+        entry.found.source,
+    )
+
+
+def _facts_of(entry: "CatalogEntry") -> dict[str, object]:
+    info, place = entry.info, {"id": entry.found.id, "source": entry.found.source}
+    if info is None:
+        error = entry.error.message if entry.error else None
+        return {**place, "error": error, "incomplete": entry.incomplete}
+    return {
+        **place,
+        "id": info.id,
+        "kind": info.kind,
+        "path": info.path,
+        "size_bytes": info.size_bytes,
+        "quantization": info.quantization,
+        "context_window": info.context_window,
+    }
+
+
+def _search_parser() -> Parser:
+    parser = Parser(
+        prog="pippin search", description="Find MLX models on the hub, the most downloaded first."
+    )
+    parser.add_argument("words", nargs="+", help="words of a model's name")
+    parser.add_argument(
+        "--limit", type=int, default=MOST, metavar="COUNT", help=f"how many (default: {MOST})"
+    )
+    parser.add_argument("--all", action="store_true", help="models without the tag mlx too")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    some_options(parser, OPTIONS)
+    return parser
+
+
+def _search(parsed: Namespace) -> int:
+    catalog = open_catalog(settings_of(parsed))
+    found = asyncio.run(
+        catalog.search(" ".join(parsed.words), limit=max(1, parsed.limit), mlx_only=not parsed.all)
+    )
+    if parsed.json:
+        say(json.dumps(msgspec.to_builtins(found), indent=2))
+    elif found:
+        rows = [(each.id, f"{each.downloads:,}", each.task or "-") for each in found]
+        say(table(("MODEL", "DOWNLOADS", "TASK"), rows))
+        say(f"Will it fit? pippin fit {found[0].id}    Fetch it: pippin pull {found[0].id}")
+    else:
+        more = "" if parsed.all else " --all looks among models without the tag mlx too."
+        say(f"The hub has no model with these words.{more} `pippin recommend` names models for this machine.")
+    return 0 if found else 1
+
+
+async def _fetch(catalog: "Catalog", name: str, on_progress: "DownloadProgress") -> "ModelInfo":
+    """Download a model, and the other files that it needs."""
+    info = await catalog.ensure(name, on_progress, by_operator=True)
+    await catalog.complete(info, on_progress, by_operator=True)
+    return info
+
+
+def _pull_parser() -> Parser:
+    parser = Parser(
+        prog="pippin pull", description="Download a model; what was fetched before is not fetched again."
+    )
+    parser.add_argument("model", help="a repository (org/name) or an alias")
+    parser.add_argument("--timeout", metavar="SECONDS", help="seconds without data before a new try")
+    parser.add_argument("--retries", metavar="COUNT", help="tries after a failed one")
+    parser.add_argument("--mllm", action="store_true", help="accepted and not needed")
+    some_options(parser, OPTIONS)
+    return parser
+
+
+def _pull(parsed: Namespace) -> int:
+    for flag, text in (("--download-timeout", parsed.timeout), ("--download-retries", parsed.retries)):
+        if text is not None:
+            parsed.given.append(GivenFlag(flag, text))
+    catalog = open_catalog(settings_of(parsed))
+    try:
+        with progress("Downloading", bytes_counted=True) as tell:
+            info = asyncio.run(_fetch(catalog, parsed.model, tell))
+    except KeyboardInterrupt:
+        say(f"Stopped. `pippin pull {parsed.model}` goes on from here.", sys.stderr)
+        raise
+    say(f"{info.id} is here ({size(info.size_bytes)}).")
+    chats = info.kind == "language" and info.capabilities.chat
+    talk = f"Talk to it: pippin run {info.id}    " if chats else ""
+    say(f"{talk}Serve it: pippin serve {info.id}")
+    return 0
+
+
+def _rm_parser() -> Parser:
+    parser = Parser(prog="pippin rm", description="Delete a model's files from this machine.")
+    parser.add_argument(
+        "model", nargs="+", help="a model's whole name; a folder of your own is never deleted"
+    )
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    some_options(parser, OPTIONS)
+    return parser
+
+
+def _rm(parsed: Namespace) -> int:
+    catalog = open_catalog(settings_of(parsed))
+    for name in parsed.model:
+        if not parsed.yes and not _agreed(name):
+            print(f"{name} stays.")
+            continue
+        print(f"{catalog.remove(name).found.id} is deleted.")
+    return 0
+
+
+def _agreed(name: str) -> bool:
+    if not sys.stdin.isatty():
+        return True  # scripts are not asked
+    return input(f"Delete {name}? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _import_parser() -> Parser:
+    parser = Parser(
+        prog="pippin import", description="Turn a GGUF file into an MLX model in Pippin's own folder."
+    )
+    parser.add_argument("file", help="the GGUF file, or its name among the models of LM Studio or Ollama")
+    parser.add_argument("--name", help="the model's name; the file's if not given")
+    parser.add_argument("--if-missing", action="store_true", help="do nothing if the name is taken")
+    return parser
+
+
+def _import(parsed: Namespace) -> int:
+    places = roots()
+    imports, file = places.imports, Path(parsed.file)
+    name = parsed.name or file.stem.lower()
+    if not file.exists():
+        from pippin.catalog.others import scan_others
+
+        found = next((each for each in scan_others(places.others) if each.id == parsed.file), None)
+        if found is not None and found.is_gguf:
+            file, name = found.folder, parsed.name or re.sub("[/:]", "-", found.id).lower()
+    if parsed.if_missing and (imports / name / "config.json").is_file():
+        return 0
+    from pippin.catalog.gguf import import_gguf
+
+    with progress(f"Importing {name}:", bytes_counted=True) as tell:
+        info = import_gguf(file, imports, name, tell)
+    print(f"{name} is imported ({size(info.size_bytes)}). Serve it: pippin serve {name}")
+    return 0
+
+
+list_models = Verb(_list_parser, _list)
+search = Verb(_search_parser, _search)
+pull = Verb(_pull_parser, _pull)
+rm = Verb(_rm_parser, _rm)
+import_model = Verb(_import_parser, _import)
