@@ -103,7 +103,7 @@ def told(objects: Iterable[str], count: int) -> Iterator[str]:
     """The same objects; every few seconds a line says how far they are."""
     print("Compiling the kernels for CPUs (once) ...", flush=True)
     last = time.monotonic()
-    for done, made in enumerate(objects):
+    for done, made in enumerate(objects, 1):
         if time.monotonic() > last + BETWEEN_LINES:
             last = time.monotonic()
             print(f"Compiling the kernels for CPUs: {done} of {count} files", flush=True)
