@@ -101,12 +101,12 @@ def spare_here() -> set[str]:
 
 def told(objects: Iterable[str], count: int) -> Iterator[str]:
     """The same objects; every few seconds a line says how far they are."""
-    print("Compiling the kernels for CPUs (once) ...", flush=True)
+    sys.stderr.write("Compiling the kernels for CPUs (once) ...\n")
     last = time.monotonic()
     for done, made in enumerate(objects, 1):
         if time.monotonic() > last + BETWEEN_LINES:
             last = time.monotonic()
-            print(f"Compiling the kernels for CPUs: {done} of {count} files", flush=True)
+            sys.stderr.write(f"Compiling the kernels for CPUs: {done} of {count} files\n")
         yield made
 
 

@@ -98,3 +98,11 @@ def test_remarks_are_wrapped_between_words_on_a_terminal_alone(
     monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
     remark("Kept: /a/path/that/is/long.json. Go on with it: /load one", stream)
     assert stream.getvalue() == shown
+
+
+def test_lines_of_two_columns_go_on_in_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    remark("/bye    leave; so does ctrl-D\n/new    begin", stream, behind=8)
+    assert stream.getvalue() == "/bye    leave; so\n        does ctrl-D\n/new    begin\n"

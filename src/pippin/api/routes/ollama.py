@@ -41,13 +41,18 @@ from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
 from pippin.core.events import Embedded
 from pippin.core.models import ModelInfo, ModelState
+from pippin.core.requests import Sampling
 from pippin.core.tasks import Embed
+from pippin.service.service import merge_sampling
 
 API_VERSION: Final = "0.40.12"
 """The version of Ollama whose API is implemented; clients query it to learn what they may send."""
 
 FOR_EVER: Final = datetime(2318, 1, 1, tzinfo=UTC)
 """The expiry time of models that never expire."""
+
+NAMES: Final = {"max_tokens": "num_predict", "repetition_penalty": "repeat_penalty"}
+"""What Ollama calls parameters that have other names here."""
 
 PULL_PAUSE: Final = 0.2  # seconds between two lines of a download
 
@@ -217,8 +222,14 @@ class OllamaModels:
             facts[f"{family}.context_length"] = info.context_window
         if info.dimensions is not None:
             facts[f"{family}.embedding_length"] = info.dimensions
-        sampling = msgspec.structs.asdict(info.sampling)
-        parameters = [f"{name} {value}" for name, value in sampling.items() if isinstance(value, int | float)]
+        options = self.api.service.catalog.options_for(info)
+        set_here = {"max_tokens": options.max_tokens}
+        set_here |= msgspec.structs.asdict(merge_sampling(Sampling(), options, info))
+        parameters = [
+            f"{NAMES.get(name, name)} {value}"
+            for name, value in set_here.items()
+            if isinstance(value, int | float)
+        ]
         return json_reply(
             {
                 "modelfile": f"FROM {info.id}",

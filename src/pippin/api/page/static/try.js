@@ -92,7 +92,8 @@ function drawForm({ title, fits, fields, run }) {
   const model = element("select", { name: "model", required: true });
   const output = element("div", { class: "output", "aria-live": "polite" });
   const go = element("button", { type: "submit", class: "main" }, "Run");
-  const none = element("p", { class: "quiet" });
+  const none = element("p", { class: "quiet" }, "No model of this kind is here yet. ", element("a", { href: "#console" }, "Get one in the console"), ".");
+  const filled = element("div", {}, labelled("Model", model), ...fields.flatMap(fieldView), go);
 
   async function submit(event) {
     event.preventDefault();
@@ -110,9 +111,7 @@ function drawForm({ title, fits, fields, run }) {
     "form",
     { class: "panel", "aria-label": title, on: { submit } },
     none,
-    labelled("Model", model),
-    ...fields.flatMap(fieldView),
-    go,
+    filled,
     output,
   );
   return {
@@ -123,9 +122,9 @@ function drawForm({ title, fits, fields, run }) {
       const found = models.filter(fits);
       const chosen = model.value || found[0]?.id;
       model.replaceChildren(...found.map(({ id }) => element("option", { value: id, selected: id === chosen }, id)));
-      none.textContent = found.length > 0 ? "" : "There is no model of this kind here yet. The console gets one.";
-      go.disabled = found.length === 0;
-      return found.length > 0;
+      none.hidden = found.length > 0;
+      filled.hidden = !none.hidden;
+      return none.hidden;
     },
   };
 }
