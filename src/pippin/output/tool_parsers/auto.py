@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from pippin.output.grammars import Grammar
+from pippin.output.notations.json_calls import read_arguments, read_array
+from pippin.output.notations.python_calls import NAME_END
 from pippin.output.stream import Calls, Malformed, Reading
 from pippin.output.tool_format import History, ToolFormat, write_json_tags
 from pippin.output.tool_parsers.deepseek import DEEPSEEK
@@ -29,6 +31,9 @@ PARTS: tuple[ToolFormat, ...] = (
 @dataclass(frozen=True, kw_only=True)
 class AnyCalls(ToolFormat):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
+        if opener == "[":
+            yield from read_bracket(calls)
+            return
         for part in PARTS:
             if opener in (*part.openers, *part.leading):
                 yield from part.read(calls, opener)
@@ -39,14 +44,30 @@ class AnyCalls(ToolFormat):
         return QWEN.lark(grammar)
 
 
+def read_bracket(calls: Calls) -> Reading[None]:
+    """Calls in brackets alone, without a marker: an array of objects, or `[f({...})]`."""
+    source = calls.source
+    yield from source.space()
+    if (yield from source.peek()) == "{":
+        yield from read_array(calls, bare=True)
+        return
+    name = yield from source.word(NAME_END)
+    yield from source.expect("(")
+    calls.start(name)
+    yield from read_arguments(calls)
+    yield from source.expect(")]")
+    calls.end()
+
+
 FORMATS = (
     AnyCalls(
-        about="Any of the common formats, told apart by their markers: for models whose template tells nothing.",
+        about="Any of the common formats, told apart by their markers, and `[f({...})]` or an array of objects alone: "
+        "for models whose template tells nothing.",
         name="auto",
         aliases=("generic",),
         history=History(write=write_json_tags),
         openers=tuple(dict.fromkeys(opener for part in PARTS for opener in part.openers)),
-        leading=LLAMA.leading,
+        leading=(*LLAMA.leading, "["),
         closers=tuple(dict.fromkeys(closer for part in PARTS for closer in part.closers)),
         further_markers=tuple(dict.fromkeys(marker for part in PARTS for marker in part.further_markers)),
     ),

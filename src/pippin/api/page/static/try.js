@@ -63,11 +63,17 @@ const FORMS = [
 /** Begin. What it gives lists the models anew. One form is shown at a time, the first that has a model. */
 export function startTry(place) {
   const forms = FORMS.map(drawForm);
-  const choices = forms.map(({ title }, index) => button(title, () => show(index), { "aria-pressed": "false" }));
+  const choices = forms.map(({ title }, index) => button(title, () => choose(index), { "aria-pressed": "false" }));
   const said = element("p", { class: "error" });
   const menu = element("div", { class: "choices", role: "group", "aria-label": "Kinds of models" }, ...choices);
   place.append(element("div", { class: "sheet" }, menu, said, ...forms.map(({ node }) => node)));
+  let chosen = false; // by the person
   show(0);
+
+  function choose(index) {
+    chosen = true;
+    show(index);
+  }
 
   function show(index) {
     for (const [at, each] of forms.entries()) {
@@ -81,7 +87,7 @@ export function startTry(place) {
       ({ data }) => {
         said.textContent = "";
         const able = forms.map((form) => form.list(data));
-        if (!able[forms.findIndex(({ node }) => !node.hidden)] && able.includes(true)) show(able.indexOf(true));
+        if (!chosen && able.includes(true)) show(able.indexOf(true));
       },
       (error) => (said.textContent = error.message),
     );
@@ -145,11 +151,11 @@ function line(name, label, value, required = true) {
 /** A file of sound, chosen or spoken. */
 function recording(name, label, accept) {
   const make = () => element("input", { type: "file", name, accept, required: true });
-  return { label, make, beside: (control) => element("div", { class: "field" }, recordButton((file) => choose(control, file))) };
+  return { label, make, beside: (control) => element("div", { class: "field" }, recordButton((file) => put(control, file))) };
 }
 
 /** Put a file into a control as if a person had chosen it. */
-function choose(control, file) {
+function put(control, file) {
   const carrier = new DataTransfer();
   carrier.items.add(file);
   control.files = carrier.files;
