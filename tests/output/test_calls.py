@@ -371,7 +371,6 @@ def test_calls_in_brackets_alone_are_read_where_the_template_tells_nothing() -> 
         "[1] is a source (of it)",
         "[nope({})]",
         "[ a list ]",
-        '[f({"a": 1})',
         "[x](https://example.org)",
     ):
         assert parts("auto", text) == (("text", text),)

@@ -74,26 +74,26 @@ class CopyBody(Struct, kw_only=True):
     destination: Name
 
 
-class EmbedBody(Struct, kw_only=True):
+class EmbeddingBody(Struct, kw_only=True):
+    """What both addresses of embeddings take."""
+
     model: Annotated[Name, Meta(description="Name of the model.")]
+    options: Annotated[OllamaOptions | None, Meta(description="Accepted: texts are not sampled.")] = None
+    keep_alive: Annotated[
+        str | float | None, Meta(description="Accepted: how long the model stays loaded is the operator's.")
+    ] = None
+
+
+class EmbedBody(EmbeddingBody, kw_only=True):
     input: Annotated[str | tuple[str, ...], Meta(description="Text or texts.")] = ()
     truncate: Annotated[bool | None, Meta(description="False refuses texts that are too long.")] = None
     dimensions: Annotated[
         Annotated[int, Meta(ge=1, le=2**20)] | None, Meta(description="Keep the first so many values.")
     ] = None
-    options: Annotated[OllamaOptions | None, Meta(description="Accepted: texts are not sampled.")] = None
-    keep_alive: Annotated[
-        str | float | None, Meta(description="Accepted: how long the model stays loaded is the operator's.")
-    ] = None
 
 
-class OldEmbedBody(Struct, kw_only=True):
-    model: Annotated[Name, Meta(description="Name of the model.")]
+class OldEmbedBody(EmbeddingBody, kw_only=True):
     prompt: Annotated[str, Meta(description="The text.")] = ""
-    options: Annotated[OllamaOptions | None, Meta(description="Accepted: texts are not sampled.")] = None
-    keep_alive: Annotated[
-        str | float | None, Meta(description="Accepted: how long the model stays loaded is the operator's.")
-    ] = None
 
 
 def routes(api: Api) -> list[BaseRoute]:
@@ -139,21 +139,21 @@ class Details(Struct, kw_only=True):
     quantization_level: str
 
 
-class TaggedModel(Struct, kw_only=True):
+class NamedFacts(Struct, kw_only=True):
+    """What the list of models and that of running ones say of each."""
+
     name: str
     model: str
+    size: int
+    digest: str
+    details: Details
+
+
+class TaggedModel(NamedFacts, kw_only=True):
     modified_at: str
-    size: int
-    digest: str
-    details: Details
 
 
-class RunningModel(Struct, kw_only=True):
-    name: str
-    model: str
-    size: int
-    digest: str
-    details: Details
+class RunningModel(NamedFacts, kw_only=True):
     expires_at: str
     size_vram: int
     context_length: int
@@ -179,6 +179,11 @@ def details_of(info: ModelInfo) -> Details:
     return Details(family=family, families=[family], quantization_level=level)
 
 
+def named_facts(info: ModelInfo, size: int) -> dict[str, Any]:
+    name = tagged(info.id)
+    return {"name": name, "model": name, "size": size, "digest": digest_of(info), "details": details_of(info)}
+
+
 def capabilities_of(info: ModelInfo) -> list[str]:
     can = info.capabilities
     if info.kind == "embeddings":
@@ -198,7 +203,12 @@ class OllamaModels:
         """The models that are here."""
         found = await asyncio.to_thread(self.api.service.models)
         opens = exchange_of(request.scope).opens
-        return json_reply({"models": [self._listed(info) for info in found if opens(info)]})
+        models = [
+            TaggedModel(**named_facts(info, info.size_bytes), modified_at=timestamp(info.created))
+            for info in found
+            if opens(info)
+        ]
+        return json_reply({"models": models})
 
     async def running(self, request: Request) -> Response:
         """The models that are in memory."""
@@ -286,27 +296,13 @@ class OllamaModels:
     async def _body(self, request: Request) -> bytes:
         return await self.api.handler.json_of(request, bytes, counted=False)
 
-    def _listed(self, info: ModelInfo) -> TaggedModel:
-        return TaggedModel(
-            name=tagged(info.id),
-            model=tagged(info.id),
-            modified_at=timestamp(info.created),
-            size=info.size_bytes,
-            digest=digest_of(info),
-            details=details_of(info),
-        )
-
     def _running(self, state: ModelState, info: ModelInfo) -> RunningModel:
         idle = self.api.options.model_defaults.idle_timeout
         expires = FOR_EVER.isoformat()
         if idle and not state.pinned:
             expires = timestamp((state.last_used or time.time()) + idle)
         return RunningModel(
-            name=tagged(info.id),
-            model=tagged(info.id),
-            size=state.footprint,
-            digest=digest_of(info),
-            details=details_of(info),
+            **named_facts(info, state.footprint),
             expires_at=expires,
             size_vram=state.footprint,
             context_length=info.context_window or 0,

@@ -9,7 +9,7 @@ from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.literals import Notation, read_literal, word_value
 from pippin.output.stream import Calls, Malformed, Reading
 
-NAME_END = re.compile(r"[^\w.\-]")
+_NAME_END = re.compile(r"[^\w.\-]")
 _LINE_END = re.compile(r"[\n`]")
 _WORD_START = re.compile(r"[A-Za-z_]")
 
@@ -40,7 +40,7 @@ def read_python_call(
     parentheses.
     """
     source = calls.source
-    name = yield from source.word(NAME_END)
+    name = yield from source.word(_NAME_END)
     schema = calls.schema(name)
     yield from source.span(" ")
     if (yield from source.literal("(")):
@@ -86,7 +86,7 @@ def _read_argument(
     source = calls.source
     key, value = None, ""
     if _WORD_START.fullmatch((yield from source.peek())):
-        word = yield from source.word(NAME_END)
+        word = yield from source.word(_NAME_END)
         yield from source.space()
         if (yield from source.literal("=")):
             key = word

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from pippin.output.grammars import Grammar
-from pippin.output.notations.json_calls import read_arguments, read_array
-from pippin.output.notations.python_calls import NAME_END
+from pippin.output.notations.json_calls import read_array
 from pippin.output.stream import Calls, Malformed, Reading
 from pippin.output.tool_format import History, ToolFormat, write_json_tags
 from pippin.output.tool_parsers.deepseek import DEEPSEEK
@@ -13,7 +12,7 @@ from pippin.output.tool_parsers.invoke import DEEPSEEK_V4, MINIMAX_M2
 from pippin.output.tool_parsers.kimi_k2 import KIMI_K2
 from pippin.output.tool_parsers.llama import LLAMA
 from pippin.output.tool_parsers.mistral import MISTRAL
-from pippin.output.tool_parsers.tagged import LONGCAT, QWEN
+from pippin.output.tool_parsers.tagged import BRACKET, LONGCAT, QWEN
 
 PARTS: tuple[ToolFormat, ...] = (
     QWEN,  # first, because grammars enforce this format
@@ -32,7 +31,10 @@ PARTS: tuple[ToolFormat, ...] = (
 class AnyCalls(ToolFormat):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         if opener == "[":
-            yield from read_bracket(calls)
+            # Without a marker: an array of objects, or `[f({...})]`.
+            yield from calls.source.space()
+            listed = (yield from calls.source.peek()) == "{"
+            yield from read_array(calls, bare=True) if listed else QWEN.read(calls, BRACKET)
             return
         for part in PARTS:
             if opener in (*part.openers, *part.leading):
@@ -42,21 +44,6 @@ class AnyCalls(ToolFormat):
 
     def lark(self, grammar: Grammar) -> str:
         return QWEN.lark(grammar)
-
-
-def read_bracket(calls: Calls) -> Reading[None]:
-    """Calls in brackets alone, without a marker: an array of objects, or `[f({...})]`."""
-    source = calls.source
-    yield from source.space()
-    if (yield from source.peek()) == "{":
-        yield from read_array(calls, bare=True)
-        return
-    name = yield from source.word(NAME_END)
-    yield from source.expect("(")
-    calls.start(name)
-    yield from read_arguments(calls)
-    yield from source.expect(")]")
-    calls.end()
 
 
 FORMATS = (
