@@ -19,7 +19,7 @@ if [ "$(.venv/bin/uv --version 2>/dev/null | cut -d' ' -f2)" != "${uv#*==}" ] &&
     ! { command -v uv && uv pip install --quiet --python .venv/bin/python "$uv"; } >/dev/null 2>&1; then
     own=$python
     if ! "$python" -c 'import pip' 2>/dev/null; then
-        .venv/bin/python -m ensurepip >/dev/null
+        .venv/bin/python -m ensurepip --default-pip >/dev/null
         own=.venv/bin/python
     fi
     # Into a folder, for which pip starts once: into the environment, it would start again inside of it.
