@@ -20,7 +20,6 @@ from starlette.routing import BaseRoute
 
 from pippin import __version__
 from pippin.api.access.exchange import exchange_of
-from pippin.api.answers.answer import check_model
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.ollama.dialect import (
     LATEST,
@@ -221,17 +220,15 @@ class OllamaModels:
     async def show(self, request: Request) -> Response:
         """What is known of one model."""
         name, _ = await self._named(request)
-        info = await self._found(request, name)
+        info = await self.api.model(request, name)
         family = info.architecture or info.kind
         facts: dict[str, Any] = {
             "general.architecture": family,
             "general.basename": info.id,
             "general.size_bytes": info.size_bytes,
+            f"{family}.context_length": info.context_window,
+            f"{family}.embedding_length": info.dimensions,
         }
-        if info.context_window is not None:
-            facts[f"{family}.context_length"] = info.context_window
-        if info.dimensions is not None:
-            facts[f"{family}.embedding_length"] = info.dimensions
         options = self.api.service.catalog.options_for(info)
         set_here = {"max_tokens": options.max_tokens}
         set_here |= msgspec.structs.asdict(merge_sampling(Sampling(), options, info))
@@ -246,7 +243,7 @@ class OllamaModels:
                 "parameters": "\n".join(parameters),
                 "template": "",
                 "details": details_of(info),
-                "model_info": facts,
+                "model_info": {name: fact for name, fact in facts.items() if fact is not None},
                 "capabilities": capabilities_of(info),
                 "modified_at": timestamp(info.created),
             }
@@ -264,7 +261,7 @@ class OllamaModels:
     async def delete(self, request: Request) -> Response:
         """Deletes a model's files."""
         name, _ = await self._named(request)
-        info = await self._found(request, name)
+        info = await self.api.model(request, name)
         await self.api.service.pool.unload(info.id)
         await asyncio.to_thread(self.api.service.catalog.remove, info.id)
         return Response(status_code=200)
@@ -272,7 +269,7 @@ class OllamaModels:
     async def copy(self, request: Request) -> Response:
         """Gives a model a second name, until the server ends."""
         body = decode_json(await self._body(request), CopyBody)
-        info = await self._found(request, model_of(body.source))
+        info = await self.api.model(request, model_of(body.source))
         aliases = {**self.api.options.aliases, model_of(body.destination): info.id}
         try:
             await self.api.settings.change({"aliases": aliases})
@@ -287,11 +284,6 @@ class OllamaModels:
         if not name:
             raise ServerError("invalid_request", "`model` is required: name the model.", "model")
         return model_of(name), body.stream is not False
-
-    async def _found(self, request: Request, name: str) -> ModelInfo:
-        info = await self.api.service.find(name)
-        check_model(exchange_of(request.scope), name, info)
-        return info
 
     async def _body(self, request: Request) -> bytes:
         return await self.api.handler.json_of(request, bytes, counted=False)
@@ -416,12 +408,10 @@ class OllamaAnswers:
 
     async def _load(self, request: Request, fields: OllamaFields, said: str) -> Response:
         """Load the model, or unload it if `keep_alive` is 0."""
-        name, exchange = model_of(fields.model), exchange_of(request.scope)
-        info = await self.api.service.find(name)
-        check_model(exchange, name, info)
+        info = await self.api.model(request, model_of(fields.model))
         reason = "load"
         if keep_alive_of(fields.keep_alive) == 0:
-            if not exchange.manages:
+            if not exchange_of(request.scope).manages:
                 raise ServerError("permission", "Only an administrator may unload a model.", "keep_alive")
             reason = "unload"
             await self.api.service.pool.unload(info.id)

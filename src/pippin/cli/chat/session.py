@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, assert_never, get_args
@@ -10,7 +11,7 @@ from typing import Any, Final, Literal, assert_never, get_args
 from pippin.cli.chat.attachments import missing_files, read_prompt
 from pippin.cli.chat.client import Ended, Piece
 from pippin.cli.chat.conversation import Conversation
-from pippin.cli.chat.display import opened_display
+from pippin.cli.chat.display import Display
 from pippin.cli.chat.entry import read_entry, unseen_keys
 from pippin.cli.chat.server import Reached, model_on
 from pippin.cli.terminal import remark, say
@@ -197,7 +198,7 @@ class Session:
         answer, stopped = "", False
         with (
             unseen_keys(),
-            opened_display(plain=self.wishes.plain, show_reasoning=self.wishes.show_reasoning) as display,
+            closing(Display(plain=self.wishes.plain, show_reasoning=self.wishes.show_reasoning)) as display,
         ):
             try:
                 for part in self._reached.client.answer(body):
