@@ -24,7 +24,7 @@ if [ "$(.venv/bin/uv --version 2>/dev/null | cut -d' ' -f2)" != "${uv#*==}" ] &&
     fi
     # Into a folder, for which pip starts once: into the environment, it would start again inside of it.
     folder=.venv/.fetched-uv
-    PIP_USER=0 PIP_ROOT_USER_ACTION=ignore "$own" -m pip install --quiet --disable-pip-version-check \
+    PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 PIP_ROOT_USER_ACTION=ignore "$own" -m pip install --quiet --disable-pip-version-check \
         --no-deps --no-compile --upgrade --target "$folder" "$uv"
     mv "$folder/bin/uv" .venv/bin/uv
     rm -r "$folder"
