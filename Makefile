@@ -183,10 +183,10 @@ $(TO_TEST): $(UV) $(LOCK)
 	@$(SYNC) --group dev --extra vision --extra audio --extra mcp --extra cluster $(WITHOUT_NAMES)
 	@touch $@ $(TO_SERVE)
 
-# With the machine's own Python where the environment is being made, so that it need not wait for it; the rest of a first
-# start goes before. Where there is no C compiler, Pippin runs without the kernels, and their tests are skipped.
+# With the machine's own Python where the environment is being made, so that it need not wait for it. Where there is no C
+# compiler, Pippin runs without the kernels, and their tests are skipped.
 $(KERNEL_LIBRARY): $(wildcard kernels/c/*) kernels/compile.py
-	@rm -f $@; nice $(if $(wildcard $(UV)),$(BIN)/python,$(PYTHON)) kernels/compile.py $@ --here || \
+	@rm -f $@; $(if $(wildcard $(UV)),$(BIN)/python,$(PYTHON)) kernels/compile.py $@ --here || \
 	  echo "Going on without the kernels for CPUs; once there is a compiler: make kernels"
 
 $(KERNELS): $(KERNEL_LIBRARY) | $(UV)
