@@ -65,9 +65,9 @@ demo: $(TO_SERVE) $(DEMO_FILE) ## Fetch the demo model and import it
 	@$(BIN)/pippin import $(DEMO_FILE) --name $(DEMO) --if-missing
 
 # Python keeps the bytecode of what is imported, beside what is compiled and fetched, so that the first start is as
-# short as later ones.
+# short as later ones. What cannot be imported is the server's to say.
 $(IMPORTED): $(TO_SERVE)
-	@$(BIN)/python -c "import pippin.api.server, pippin.worker.main, pippin.engines.language.loading.engine, pippin.engines.language.prompt.preparer"
+	@$(BIN)/python -c "import pippin.api.server, pippin.worker.main, pippin.engines.language.loading.engine, pippin.engines.language.prompt.preparer" 2>/dev/null || true
 	@touch $@
 
 # Checking
@@ -183,14 +183,13 @@ $(TO_TEST): $(UV) $(LOCK)
 	@$(SYNC) --group dev --extra vision --extra audio --extra mcp --extra cluster $(WITHOUT_NAMES)
 	@touch $@ $(TO_SERVE)
 
-# With the machine's own Python, so that it need not wait for the environment.
+# With the machine's own Python where the environment is being made, so that it need not wait for it. Where there is no C
+# compiler, Pippin runs without the kernels, and their tests are skipped.
 $(KERNEL_LIBRARY): $(wildcard kernels/c/*) kernels/compile.py
-	@echo "Compiling the kernels for CPUs (once) ..."
-	@rm -f $@; $(PYTHON) kernels/compile.py $@ --here 2>/dev/null || true
+	@rm -f $@; $(if $(wildcard $(UV)),$(BIN)/python,$(PYTHON)) kernels/compile.py $@ --here || \
+	  echo "Going on without the kernels for CPUs; once there is a compiler: make kernels"
 
-# Where there is no C compiler, Pippin runs without them, and their tests are skipped.
 $(KERNELS): $(KERNEL_LIBRARY) | $(UV)
-	@[ -e $< ] || $(BIN)/python kernels/compile.py $< --here || echo "Going on without the kernels for CPUs; once there is a compiler: make -B kernels"
 	@echo "$(CURDIR)/kernels" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pippin_kernels.pth"
 	@touch $@
 

@@ -10,7 +10,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +39,7 @@ X86 |= {
     "int8_avx2": X86["avx2"],
 }
 ARM = {"int8_neon_dotprod": ["-march=armv8.2-a+dotprod"], "int8_neon_i8mm": ["-march=armv8.2-a+dotprod+i8mm"]}
+BETWEEN_LINES = 3.0  # seconds
 SPECIAL = {"__x86_64__": X86, "__aarch64__": ARM}
 NEEDED = {
     "avx512": {"avx512f", "avx512dq", "avx512bw", "avx512vl"},
@@ -97,6 +99,17 @@ def spare_here() -> set[str]:
     return {"baseline", "int8_baseline"} if told.is_file() and "avx2" in told.read_text().split() else set()
 
 
+def told(objects: Iterable[str], count: int) -> Iterator[str]:
+    """The same objects; every few seconds a line says how far they are."""
+    sys.stderr.write("Compiling the kernels for CPUs (once) ...\n")
+    last = time.monotonic()
+    for done, made in enumerate(objects, 1):
+        if time.monotonic() > last + BETWEEN_LINES:
+            last = time.monotonic()
+            sys.stderr.write(f"Compiling the kernels for CPUs: {done} of {count} files\n")
+        yield made
+
+
 def compile_library(
     library: Path, flags: list[str], left_out: Collection[str] = (), spare: Collection[str] = ()
 ) -> None:
@@ -120,7 +133,7 @@ def compile_library(
 
         # The largest files first, so that no core is left with one of them alone.
         sources = sorted(SOURCES.glob("*.c"), key=lambda path: path.stem not in (*X86, *ARM, "baseline"))
-        objects = list(pool.map(compiled, sources))
+        objects = list(told(pool.map(compiled, sources), len(sources)))
         made = f"{library}.new"
         subprocess.run([*compiler, "-shared", "-pthread", *flags, "-o", made, *objects, "-lm"], check=True)
         Path(made).replace(library)

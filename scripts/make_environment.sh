@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv with pip and a pinned uv in it. Needs only $PYTHON (3.11 or newer) with pip.
+# Makes .venv with pip and a pinned uv in it. Needs only $PYTHON (3.11 or newer) with pip, or uv.
 set -euo pipefail
 
 python=${PYTHON:-python3}
@@ -14,14 +14,21 @@ if ! .venv/bin/python -c '' 2>/dev/null; then
     # Without the pip that comes with Python, which takes longer to unpack than all else; some systems have none.
     "$python" -m venv --without-pip .venv
 fi
-if [ "$(.venv/bin/uv --version 2>/dev/null | cut -d' ' -f2)" != "${uv#*==}" ]; then
-    own=("$python" -m pip --python .venv/bin/python)
-    if ! "${own[@]}" --version >/dev/null 2>&1; then # it is absent, or older than 22.3
-        .venv/bin/python -m ensurepip >/dev/null
-        own=(.venv/bin/python -m pip)
+if [ "$(.venv/bin/uv --version 2>/dev/null | cut -d' ' -f2)" != "${uv#*==}" ] &&
+    # Any uv fetches the pinned one in a tenth of pip's time.
+    ! { command -v uv && uv pip install --quiet --python .venv/bin/python "$uv"; } >/dev/null 2>&1; then
+    own=$python
+    if ! "$python" -c 'import pip' 2>/dev/null; then
+        .venv/bin/python -m ensurepip --default-pip >/dev/null
+        own=.venv/bin/python
     fi
-    "${own[@]}" install --quiet --disable-pip-version-check "$uv"
+    # Into a folder, for which pip starts once: into the environment, it would start again inside of it.
+    folder=.venv/.fetched-uv
+    PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 PIP_ROOT_USER_ACTION=ignore "$own" -m pip install --quiet --disable-pip-version-check \
+        --no-deps --no-compile --upgrade --target "$folder" "$uv"
+    mv "$folder/bin/uv" .venv/bin/uv
+    rm -r "$folder"
 fi
-if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
     .venv/bin/uv pip install --quiet --python .venv/bin/python pip
 fi

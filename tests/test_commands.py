@@ -96,6 +96,16 @@ def test_a_printed_command_is_understood(place: str, command: str, monkeypatch: 
         assert flags <= known, f"{place} prints {command}"
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/migrating/*.md")), ids=lambda page: page.stem)
+def test_what_a_migrant_types_instead_is_a_command(page: Path) -> None:
+    """`pippin run`, `pull`, ...: those behind the first stand without `pippin`."""
+    section = page.read_text().partition("## Other commands\n")[2].partition("\n## ")[0]
+    for line in section.strip().splitlines():
+        instead = re.findall("`([^`]+)`", line.partition("`: ")[2])
+        words = [each for each in instead if re.fullmatch("[a-z]+", each) and each != "pippin"]
+        assert {ALIASES.get(word, [word])[0] for word in words} <= set(VERBS), line
+
+
 @pytest.mark.parametrize("command", RUN)
 def test_a_command_that_needs_nothing_works(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -123,6 +123,14 @@ def test_a_broken_folder_is_damaged_and_not_to_be_downloaded(tmp_path: Path) -> 
     assert faults == ["damaged", "not downloaded yet"]
 
 
+def test_a_damaged_model_is_not_offered_to_try(capsys: pytest.CaptureFixture[str]) -> None:
+    damaged, sound = greeting.Served("m", "language", greeting.DAMAGED), greeting.Served("sound", "language")
+    greeting.greet(ServerOptions(), "http://127.0.0.1:1", [damaged], sound)
+    shown = capsys.readouterr().out
+    assert "Model: m (damaged)" in shown
+    assert '"model": "sound"' in shown
+
+
 def test_what_is_said_is_one_write_that_ends_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """With `PYTHONUNBUFFERED` a `print` is two, and another thread's log line may come between them."""
     output, errors = Writes(), Writes()

@@ -362,6 +362,20 @@ def test_an_array_alone_is_functionarys_calls() -> None:
     assert parts("functionary", "[1, 2] is a list") == (("text", "[1, 2] is a list"),)
 
 
+def test_calls_in_brackets_alone_are_read_where_the_template_tells_nothing() -> None:
+    """vllm-mlx's vllm_mlx/tool_parsers/auto_tool_parser.py, BARE_BRACKET_PATTERN and _parse_raw_json_tool_calls."""
+    assert calls("auto", '[f({"a": 1})]') == [("f", {"a": 1})]
+    assert calls("auto", '[Calling tool: f({"a": 1})]') == [("f", {"a": 1})]
+    assert calls("auto", '[{"name": "f", "arguments": {"a": 1}}]') == [("f", {"a": 1})]
+    for text in (
+        "[1] is a source (of it)",
+        "[nope({})]",
+        "[ a list ]",
+        "[x](https://example.org)",
+    ):
+        assert parts("auto", text) == (("text", text),)
+
+
 @pytest.mark.parametrize("rest", ['" b}}</tool_call>', '" ', '"}, "oops"}</tool_call> Bye.'])
 def test_a_long_call_that_breaks_off_is_text_and_counts_as_none(rest: str) -> None:
     text = f'<tool_call>{{"name": "f", "arguments": {{"a": "{"x" * 5000}{rest}'

@@ -15,7 +15,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 WIDE = {"width": 1280, "height": 800}
 MIDDLE = {"width": 1024, "height": 768}
 PHONE = {"width": 390, "height": 780}
-"""A window of this size is touched, not clicked."""
+SMALL_PHONE = {"width": 360, "height": 640}
+"""Windows of these sizes are touched, not clicked."""
 
 ELSEWHERE = "home.test"
 """A name of this machine that browsers do not take for it: a page from there is one from another machine."""
@@ -73,7 +74,9 @@ def opening(browser: Any) -> Iterator[Opener]:
         allowed: tuple[str, ...] = (),
     ) -> Any:
         colours = "dark" if dark else "light"
-        context = browser.new_context(viewport=size, color_scheme=colours, has_touch=size is PHONE)
+        context = browser.new_context(
+            viewport=size, color_scheme=colours, has_touch=size["width"] <= PHONE["width"]
+        )
         contexts.append(context)
         if ELSEWHERE not in address:  # whose pages can be granted nothing
             context.grant_permissions(["clipboard-read", "clipboard-write", *allowed], origin=address)

@@ -4,6 +4,8 @@ import base64
 import json
 from pathlib import Path
 
+import httpx
+
 from tests.page.browser import ELSEWHERE, PHONE, Opener, needs_browser, picture
 from tests.page.chatting import agree, asked, done, import_conversation, last, parameters, ready, say
 
@@ -133,6 +135,20 @@ def test_parameters_are_those_of_the_server_and_are_sent(address: str, opened: O
     assert (sent["temperature"], sent["max_tokens"]) == (0.5, 50)
     assert sent["response_format"]["json_schema"]["schema"] == {"type": "string"}
     assert sent["return_progress"] is True
+
+
+def test_sliders_stand_where_the_server_does(address: str, opened: Opener) -> None:
+    """What the operator set counts, under the names that Ollama's API has for it."""
+    for name, value in (("temperature", 0.25), ("repetition_penalty", 1.5), ("max_tokens", 512)):
+        httpx.patch(f"{address}/v1/settings", json={name: value}).raise_for_status()
+    page = opened(address)
+    parameters(page)
+    page.wait_for_selector("[name=temperature][placeholder='0.25']")
+    assert page.get_attribute("[name=repetition_penalty]", "placeholder") == "1.5"
+    assert page.get_attribute("[name=max_tokens]", "placeholder") == "512"
+    assert page.input_value("[aria-label='Repetition penalty, slider']") == "1.5"
+    for name in ("temperature", "repetition_penalty", "max_tokens"):
+        httpx.patch(f"{address}/v1/settings", json={name: None}).raise_for_status()
 
 
 def test_a_refused_parameter_is_shown_in_the_servers_words(address: str, opened: Opener) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.page.browser import MIDDLE, PHONE, WIDE, Opener, needs_browser
+from tests.page.browser import MIDDLE, PHONE, SMALL_PHONE, WIDE, Opener, needs_browser
 from tests.page.chatting import ready, say
 
 pytestmark = needs_browser
@@ -52,11 +52,14 @@ def check(page: Any, part: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), part
 
 
-def test_a_phone_keeps_its_height_for_the_conversation(address: str, opened: Opener) -> None:
-    page = opened(address, size=PHONE)
+@pytest.mark.parametrize("size", [PHONE, SMALL_PHONE], ids=["phone", "small phone"])
+def test_a_phone_keeps_its_height_for_the_conversation(
+    address: str, opened: Opener, size: dict[str, int]
+) -> None:
+    page = opened(address, size=size)
     say(page, "think")
-    heights = page.evaluate("['.top', '#chat-form'].map(each => document.querySelector(each).offsetHeight)")
-    assert sum(heights) <= 0.15 * PHONE["height"]
+    kept = page.evaluate("document.getElementById('chat-scroll').getBoundingClientRect().height")
+    assert kept >= 0.85 * size["height"]
 
 
 def test_targets_are_large_enough_for_a_finger(address: str, opened: Opener) -> None:
@@ -90,6 +93,20 @@ def test_drawers_close_in_three_ways_and_give_the_focus_back(address: str, opene
     page.click("#open-menu")
     page.click("#tab-settings")
     assert not page.is_visible("#menu")
+
+
+def test_a_title_has_the_room_of_buttons_that_are_not_shown(address: str, opened: Opener) -> None:
+    page = opened(address)
+    say(page, "think of a title that is long enough for any menu, and then of some more words")
+    page.mouse.move(640, 400)
+    title, menu = (page.locator(each).bounding_box()["width"] for each in ("#chat-list .title", "#chat-list"))
+    assert title >= menu - 4
+    page.hover("#chat-list .title")
+    assert page.locator("#chat-list .icon >> nth=0").bounding_box()["width"] == 28
+    page.keyboard.press("Control+k")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert "Rename" in page.evaluate("document.activeElement.ariaLabel")
 
 
 def test_the_colours_are_chosen_and_kept(address: str, opened: Opener) -> None:

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.page.browser import PHONE, Opener, needs_browser, picture
 from tests.page.chatting import done, parameters, ready, say
-from tests.running_server import ROOT, running_server
+from tests.running_server import running_server
 
 pytestmark = [needs_browser, pytest.mark.model, pytest.mark.long]
 
@@ -16,9 +17,8 @@ QUESTION = "Write a Python function that reverses a list, and say in one sentenc
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = next((ROOT / ".cache" / "models").glob("*/smollm2-135m-instruct"))
-    with running_server(tmp_path_factory.mktemp("real"), str(folder)) as address:
+def real(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterator[str]:
+    with running_server(tmp_path_factory.mktemp("real"), str(demo_model)) as address:
         yield address
 
 
@@ -66,6 +66,7 @@ def test_each_part_is_pictured(real: str, opened: Opener) -> None:
     page.set_default_timeout(120_000)
     parameters(page)
     steady(page, 160)
+    page.evaluate("document.getElementById('chat-side').scrollTop = 0")
     picture(page, "parameters")
     page.click("[data-opens=chat-side]")
     say(page, QUESTION)

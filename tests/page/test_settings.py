@@ -90,3 +90,13 @@ def test_embeddings_and_ranks_are_tried(address: str, opened: Opener) -> None:
     ranks = page.locator("form[aria-label=Rerank]")
     ranks.locator("button:text('Run')").click()
     ranks.locator("tbody tr >> nth=2").wait_for()
+
+
+def test_what_no_model_here_can_do_says_how_to_get_one(address: str, opened: Opener) -> None:
+    page = opened(address)
+    page.route("**/v1/models", lambda asked: asked.fulfill(json={"data": []}))
+    page.click("#tab-try")
+    page.click(".choices button:text('Images')")
+    form = page.locator("form[aria-label=Images]")
+    form.locator("a:text('Get one in the console')").wait_for()
+    assert not form.locator("button").is_visible()

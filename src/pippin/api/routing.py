@@ -13,9 +13,10 @@ from starlette.routing import Route
 
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import Endpoint as Endpoint
-from pippin.api.access.exchange import routed
+from pippin.api.access.exchange import exchange_of, routed
 from pippin.api.access.guards import Limits
 from pippin.api.access.keys import KeysInForce
+from pippin.api.answers.answer import check_model
 from pippin.api.answers.handler import Handler
 from pippin.api.batches.batches import Batches
 from pippin.api.dialects.base import AnyDialect
@@ -26,6 +27,7 @@ from pippin.api.stored_responses.response_store import ResponseStore
 from pippin.api.telemetry.ledger import Observer
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo
 from pippin.service import Service
 
 
@@ -51,6 +53,12 @@ class Api:
     store: ResponseStore
     batches: Batches
     started: float = field(default_factory=time.time)  # seconds since the epoch
+
+    async def model(self, request: Request, name: str) -> ModelInfo:
+        """The model of this name. Raises `ServerError` if there is none, or none that the caller may use."""
+        info = await self.service.find(name)
+        check_model(exchange_of(request.scope), name, info)
+        return info
 
     @property
     def options(self) -> ServerOptions:

@@ -32,6 +32,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "images": ("/images/generations", {"prompt": "A red fish", "size": "512x512"}),
 }
 """Path and fields of an example request for each kind of model."""
+DAMAGED: Final = "damaged"
 NO_MODEL: Final = "No model is named: requests load them. `pippin list` shows what is here."
 
 
@@ -72,7 +73,7 @@ def served_models(options: ServerOptions, catalog: "Catalog") -> list[Served]:
             info = catalog.resolve(entry.called)
             models.append(Served(info.id, info.kind))
         except ServerError as error:
-            fault = "damaged" if error.report.kind == "load_failed" else "not downloaded yet"
+            fault = DAMAGED if error.report.kind == "load_failed" else "not downloaded yet"
             models.append(Served(entry.called, entry.kind or "language", fault))
     return models
 
@@ -95,7 +96,7 @@ def greet(options: ServerOptions, address: str, models: Sequence[Served], exampl
         )
     page = f"The page: {reachable(address)}/    " if options.page else ""
     lines.append(f"{page}In a terminal: pippin run")
-    tried = models[0] if models else example
+    tried = next((each for each in models if each.fault != DAMAGED), example)
     if tried is None:
         lines.append(_advice(options))
     else:

@@ -29,12 +29,14 @@ def say(text: str, stream: TextIO | None = None) -> None:
     stream.flush()
 
 
-def remark(text: str, stream: TextIO | None = None) -> None:
-    """`say` sentences, wrapped between words where a terminal shows them."""
+def remark(text: str, stream: TextIO | None = None, *, behind: int = 0) -> None:
+    """`say` sentences, wrapped between words where a terminal shows them: all but the first line of each begin behind
+    so many columns."""
     stream = stream or sys.stdout
     if stream.isatty():
         width = shutil.get_terminal_size().columns
-        text = "\n".join(textwrap.fill(line, width, break_long_words=False) for line in text.split("\n"))
+        wrapper = textwrap.TextWrapper(width, subsequent_indent=" " * behind, break_long_words=False)
+        text = "\n".join(map(wrapper.fill, text.split("\n")))
     say(text, stream)
 
 

@@ -233,6 +233,7 @@ class TestModels:
         shown = client.show(f"{MODEL}:latest")
         assert {"completion", "tools", "thinking", "vision"} <= set(shown.capabilities or ())
         assert any(name.endswith(".context_length") for name in shown.modelinfo or {})
+        assert (shown.parameters or "").split("\n") == ["temperature 1.0"]
 
     def test_the_version_is_one_that_clients_compare(self, address: str) -> None:
         found = httpx.get(f"{address}/api/version").json()["version"]

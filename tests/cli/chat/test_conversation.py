@@ -67,7 +67,7 @@ def test_a_word_behind_a_slash_is_a_command_and_a_path_is_none() -> None:
     assert read_command("/?") == Command("help")
     assert read_command("/etc/hosts is odd, why?") is None
     assert read_command("hello /bye") is None
-    with pytest.raises(ConfigError, match="Did you mean `retry`"):
+    with pytest.raises(ConfigError, match="Did you mean `/retry`"):
         read_command("/rety")
 
 

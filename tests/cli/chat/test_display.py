@@ -1,11 +1,12 @@
 """How answers are drawn."""
 
 import io
+from contextlib import closing
 
 import pytest
 
 from pippin.cli.chat.client import Called, Ended, Piece, parts
-from pippin.cli.chat.display import Display, opened_display
+from pippin.cli.chat.display import Display
 from pippin.cli.terminal import clean, remark, say, table
 from pippin.core.errors import ServerError
 
@@ -16,7 +17,7 @@ ANSWER = "# Title\n\n```python\ndef f():\n    return 1\n```\n\n$$\\int_0^1 x^2\\
 def test_code_and_mathematics_stand_there_as_the_model_wrote_them(
     size: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with opened_display(plain=False, show_reasoning=True) as display:
+    with closing(Display(plain=False, show_reasoning=True)) as display:
         for at in range(0, len(ANSWER), size):
             display.show(Piece("text", ANSWER[at : at + size]))
     assert capsys.readouterr().out == ANSWER
@@ -26,14 +27,14 @@ def test_code_and_mathematics_stand_there_as_the_model_wrote_them(
 def test_reasoning_stands_dimmed_before_the_answer_or_is_left_out(
     show: bool, thought: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with opened_display(plain=False, show_reasoning=show) as display:
+    with closing(Display(plain=False, show_reasoning=show)) as display:
         for part in (Piece("reasoning", "I think.\n"), Piece("reasoning", "Then"), Piece("text", "yes")):
             display.show(part)
     assert capsys.readouterr().out == f"\x1b[2m{thought}\x1b[0m\n\nyes"
 
 
 def test_a_thought_that_is_stopped_leaves_no_dimmed_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(KeyboardInterrupt), opened_display(plain=False, show_reasoning=True) as display:
+    with pytest.raises(KeyboardInterrupt), closing(Display(plain=False, show_reasoning=True)) as display:
         display.show(Piece("reasoning", "hm"))
         raise KeyboardInterrupt
     assert capsys.readouterr().out.endswith("\x1b[0m\n\n")
@@ -73,7 +74,7 @@ def test_what_tools_models_and_other_machines_send_moves_no_cursor(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     evil = "a\x1b]0;owned\x07\x1b[2Jb\rc"
-    with opened_display(plain=False, show_reasoning=True) as display:
+    with closing(Display(plain=False, show_reasoning=True)) as display:
         display.show(Called(evil, "{}"))
     say(evil)
     say(table(("NAME",), [(evil,)]))
@@ -98,3 +99,11 @@ def test_remarks_are_wrapped_between_words_on_a_terminal_alone(
     monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
     remark("Kept: /a/path/that/is/long.json. Go on with it: /load one", stream)
     assert stream.getvalue() == shown
+
+
+def test_lines_of_two_columns_go_on_in_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    remark("/bye    leave; so does ctrl-D\n/new    begin", stream, behind=8)
+    assert stream.getvalue() == "/bye    leave; so\n        does ctrl-D\n/new    begin\n"

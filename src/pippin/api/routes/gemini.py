@@ -13,7 +13,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
-from pippin.api.answers.answer import check_model
 from pippin.api.dialects.gemini.content import Content, ContentsReader
 from pippin.api.dialects.gemini.dialect import PATH, CountBody, GeminiBody, GeminiDialect, model_of, spelled
 from pippin.api.dialects.shared.body_types import camel
@@ -168,9 +167,7 @@ class GeminiRoutes:
         return json_reply({"models": [described(info) for info in page]} | following)
 
     async def model(self, request: Request) -> Response:
-        name = model_of(request.path_params["model"])
-        info = await self.api.service.find(name)
-        check_model(exchange_of(request.scope), name, info)
+        info = await self.api.model(request, model_of(request.path_params["model"]))
         return json_reply(described(info))
 
 

@@ -17,7 +17,6 @@ from starlette.routing import BaseRoute
 
 from pippin import __version__
 from pippin.api.access.exchange import exchange_of
-from pippin.api.answers.answer import check_model
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared.frames import DONE
 from pippin.api.dialects.shared.openai import OpenAIErrors
@@ -209,9 +208,7 @@ class LMStudioModels:
 
     async def one(self, request: Request) -> Response:
         """What is known of one model"""
-        name = request.path_params["id"]
-        info = await self.api.service.find(name)
-        check_model(exchange_of(request.scope), name, info)
+        info = await self.api.model(request, request.path_params["id"])
         return json_reply(listed(info, self._states().get(info.id)))
 
     def _states(self) -> dict[str, ModelState]:

@@ -20,7 +20,6 @@ from starlette.routing import BaseRoute
 
 from pippin import __version__
 from pippin.api.access.exchange import exchange_of
-from pippin.api.answers.answer import check_model
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.ollama.dialect import (
     LATEST,
@@ -41,13 +40,18 @@ from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
 from pippin.core.events import Embedded
 from pippin.core.models import ModelInfo, ModelState
+from pippin.core.requests import Sampling
 from pippin.core.tasks import Embed
+from pippin.service.service import merge_sampling
 
 API_VERSION: Final = "0.40.12"
 """The version of Ollama whose API is implemented; clients query it to learn what they may send."""
 
 FOR_EVER: Final = datetime(2318, 1, 1, tzinfo=UTC)
 """The expiry time of models that never expire."""
+
+NAMES: Final = {"max_tokens": "num_predict", "repetition_penalty": "repeat_penalty"}
+"""What Ollama calls parameters that have other names here."""
 
 PULL_PAUSE: Final = 0.2  # seconds between two lines of a download
 
@@ -69,26 +73,26 @@ class CopyBody(Struct, kw_only=True):
     destination: Name
 
 
-class EmbedBody(Struct, kw_only=True):
+class EmbeddingBody(Struct, kw_only=True):
+    """What both addresses of embeddings take."""
+
     model: Annotated[Name, Meta(description="Name of the model.")]
+    options: Annotated[OllamaOptions | None, Meta(description="Accepted: texts are not sampled.")] = None
+    keep_alive: Annotated[
+        str | float | None, Meta(description="Accepted: how long the model stays loaded is the operator's.")
+    ] = None
+
+
+class EmbedBody(EmbeddingBody, kw_only=True):
     input: Annotated[str | tuple[str, ...], Meta(description="Text or texts.")] = ()
     truncate: Annotated[bool | None, Meta(description="False refuses texts that are too long.")] = None
     dimensions: Annotated[
         Annotated[int, Meta(ge=1, le=2**20)] | None, Meta(description="Keep the first so many values.")
     ] = None
-    options: Annotated[OllamaOptions | None, Meta(description="Accepted: texts are not sampled.")] = None
-    keep_alive: Annotated[
-        str | float | None, Meta(description="Accepted: how long the model stays loaded is the operator's.")
-    ] = None
 
 
-class OldEmbedBody(Struct, kw_only=True):
-    model: Annotated[Name, Meta(description="Name of the model.")]
+class OldEmbedBody(EmbeddingBody, kw_only=True):
     prompt: Annotated[str, Meta(description="The text.")] = ""
-    options: Annotated[OllamaOptions | None, Meta(description="Accepted: texts are not sampled.")] = None
-    keep_alive: Annotated[
-        str | float | None, Meta(description="Accepted: how long the model stays loaded is the operator's.")
-    ] = None
 
 
 def routes(api: Api) -> list[BaseRoute]:
@@ -134,21 +138,21 @@ class Details(Struct, kw_only=True):
     quantization_level: str
 
 
-class TaggedModel(Struct, kw_only=True):
+class NamedFacts(Struct, kw_only=True):
+    """What the list of models and that of running ones say of each."""
+
     name: str
     model: str
+    size: int
+    digest: str
+    details: Details
+
+
+class TaggedModel(NamedFacts, kw_only=True):
     modified_at: str
-    size: int
-    digest: str
-    details: Details
 
 
-class RunningModel(Struct, kw_only=True):
-    name: str
-    model: str
-    size: int
-    digest: str
-    details: Details
+class RunningModel(NamedFacts, kw_only=True):
     expires_at: str
     size_vram: int
     context_length: int
@@ -174,6 +178,11 @@ def details_of(info: ModelInfo) -> Details:
     return Details(family=family, families=[family], quantization_level=level)
 
 
+def named_facts(info: ModelInfo, size: int) -> dict[str, Any]:
+    name = tagged(info.id)
+    return {"name": name, "model": name, "size": size, "digest": digest_of(info), "details": details_of(info)}
+
+
 def capabilities_of(info: ModelInfo) -> list[str]:
     can = info.capabilities
     if info.kind == "embeddings":
@@ -193,7 +202,12 @@ class OllamaModels:
         """The models that are here."""
         found = await asyncio.to_thread(self.api.service.models)
         opens = exchange_of(request.scope).opens
-        return json_reply({"models": [self._listed(info) for info in found if opens(info)]})
+        models = [
+            TaggedModel(**named_facts(info, info.size_bytes), modified_at=timestamp(info.created))
+            for info in found
+            if opens(info)
+        ]
+        return json_reply({"models": models})
 
     async def running(self, request: Request) -> Response:
         """The models that are in memory."""
@@ -206,26 +220,30 @@ class OllamaModels:
     async def show(self, request: Request) -> Response:
         """What is known of one model."""
         name, _ = await self._named(request)
-        info = await self._found(request, name)
+        info = await self.api.model(request, name)
         family = info.architecture or info.kind
         facts: dict[str, Any] = {
             "general.architecture": family,
             "general.basename": info.id,
             "general.size_bytes": info.size_bytes,
+            f"{family}.context_length": info.context_window,
+            f"{family}.embedding_length": info.dimensions,
         }
-        if info.context_window is not None:
-            facts[f"{family}.context_length"] = info.context_window
-        if info.dimensions is not None:
-            facts[f"{family}.embedding_length"] = info.dimensions
-        sampling = msgspec.structs.asdict(info.sampling)
-        parameters = [f"{name} {value}" for name, value in sampling.items() if isinstance(value, int | float)]
+        options = self.api.service.catalog.options_for(info)
+        set_here = {"max_tokens": options.max_tokens}
+        set_here |= msgspec.structs.asdict(merge_sampling(Sampling(), options, info))
+        parameters = [
+            f"{NAMES.get(name, name)} {value}"
+            for name, value in set_here.items()
+            if isinstance(value, int | float)
+        ]
         return json_reply(
             {
                 "modelfile": f"FROM {info.id}",
                 "parameters": "\n".join(parameters),
                 "template": "",
                 "details": details_of(info),
-                "model_info": facts,
+                "model_info": {name: fact for name, fact in facts.items() if fact is not None},
                 "capabilities": capabilities_of(info),
                 "modified_at": timestamp(info.created),
             }
@@ -243,7 +261,7 @@ class OllamaModels:
     async def delete(self, request: Request) -> Response:
         """Deletes a model's files."""
         name, _ = await self._named(request)
-        info = await self._found(request, name)
+        info = await self.api.model(request, name)
         await self.api.service.pool.unload(info.id)
         await asyncio.to_thread(self.api.service.catalog.remove, info.id)
         return Response(status_code=200)
@@ -251,7 +269,7 @@ class OllamaModels:
     async def copy(self, request: Request) -> Response:
         """Gives a model a second name, until the server ends."""
         body = decode_json(await self._body(request), CopyBody)
-        info = await self._found(request, model_of(body.source))
+        info = await self.api.model(request, model_of(body.source))
         aliases = {**self.api.options.aliases, model_of(body.destination): info.id}
         try:
             await self.api.settings.change({"aliases": aliases})
@@ -267,23 +285,8 @@ class OllamaModels:
             raise ServerError("invalid_request", "`model` is required: name the model.", "model")
         return model_of(name), body.stream is not False
 
-    async def _found(self, request: Request, name: str) -> ModelInfo:
-        info = await self.api.service.find(name)
-        check_model(exchange_of(request.scope), name, info)
-        return info
-
     async def _body(self, request: Request) -> bytes:
         return await self.api.handler.json_of(request, bytes, counted=False)
-
-    def _listed(self, info: ModelInfo) -> TaggedModel:
-        return TaggedModel(
-            name=tagged(info.id),
-            model=tagged(info.id),
-            modified_at=timestamp(info.created),
-            size=info.size_bytes,
-            digest=digest_of(info),
-            details=details_of(info),
-        )
 
     def _running(self, state: ModelState, info: ModelInfo) -> RunningModel:
         idle = self.api.options.model_defaults.idle_timeout
@@ -291,11 +294,7 @@ class OllamaModels:
         if idle and not state.pinned:
             expires = timestamp((state.last_used or time.time()) + idle)
         return RunningModel(
-            name=tagged(info.id),
-            model=tagged(info.id),
-            size=state.footprint,
-            digest=digest_of(info),
-            details=details_of(info),
+            **named_facts(info, state.footprint),
             expires_at=expires,
             size_vram=state.footprint,
             context_length=info.context_window or 0,
@@ -409,12 +408,10 @@ class OllamaAnswers:
 
     async def _load(self, request: Request, fields: OllamaFields, said: str) -> Response:
         """Load the model, or unload it if `keep_alive` is 0."""
-        name, exchange = model_of(fields.model), exchange_of(request.scope)
-        info = await self.api.service.find(name)
-        check_model(exchange, name, info)
+        info = await self.api.model(request, model_of(fields.model))
         reason = "load"
         if keep_alive_of(fields.keep_alive) == 0:
-            if not exchange.manages:
+            if not exchange_of(request.scope).manages:
                 raise ServerError("permission", "Only an administrator may unload a model.", "keep_alive")
             reason = "unload"
             await self.api.service.pool.unload(info.id)

@@ -45,10 +45,9 @@ def attach(path: Path) -> Attached:
     if suffix in SOUNDS:
         sound = {"data": base64.b64encode(data).decode(), "format": SOUNDS[suffix]}
         return Attached(path, {"type": "input_audio", "input_audio": sound})
-    if suffix in PICTURES:
-        return Attached(path, {"type": "image_url", "image_url": {"url": _address(path, data)}})
-    if suffix in CLIPS:
-        return Attached(path, {"type": "video_url", "video_url": {"url": _address(path, data)}})
+    seen = "image_url" if suffix in PICTURES else "video_url" if suffix in CLIPS else None
+    if seen is not None:
+        return Attached(path, {"type": seen, seen: {"url": _address(path, data)}})
     if suffix == ".pdf":
         return Attached(
             path, {"type": "file", "file": {"filename": path.name, "file_data": _address(path, data)}}

@@ -3,9 +3,7 @@
 Nothing is drawn anew or moved, so that code and mathematics can be copied as the model wrote them.
 """
 
-import contextlib
 import sys
-from collections.abc import Iterator
 
 from pippin.cli.chat.client import Called, Part, Piece
 from pippin.cli.terminal import clean, say
@@ -28,13 +26,14 @@ class Display:
                 _write(shown if self._thinking else DIM + shown)
                 self._thinking = True
             case Piece("text", text):
-                self.end_thought()
+                self.close()
                 _write(text if self._plain else clean(text))
             case Called(str(name), _):
-                self.end_thought()
+                self.close()
                 say(f"\n[the model calls {name}]", sys.stderr)
 
-    def end_thought(self) -> None:
+    def close(self) -> None:
+        """End a thought that is open: what follows it is not dimmed."""
         if self._thinking:
             _write(f"{PLAIN}\n\n")
         self._thinking = False
@@ -43,13 +42,3 @@ class Display:
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-@contextlib.contextmanager
-def opened_display(*, plain: bool, show_reasoning: bool) -> Iterator[Display]:
-    """A display for one answer; a thought is ended however the context is left."""
-    display = Display(plain=plain, show_reasoning=show_reasoning)
-    try:
-        yield display
-    finally:
-        display.end_thought()

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, assert_never, get_args
@@ -10,7 +11,7 @@ from typing import Any, Final, Literal, assert_never, get_args
 from pippin.cli.chat.attachments import missing_files, read_prompt
 from pippin.cli.chat.client import Ended, Piece
 from pippin.cli.chat.conversation import Conversation
-from pippin.cli.chat.display import opened_display
+from pippin.cli.chat.display import Display
 from pippin.cli.chat.entry import read_entry, unseen_keys
 from pippin.cli.chat.server import Reached, model_on
 from pippin.cli.terminal import remark, say
@@ -54,6 +55,7 @@ HELP: Final[dict[Name, tuple[str, str]]] = {
     "stats": ("[on|off]", "what the last answer took; `on` says it after each"),
     "bye": ("", "leave; so does ctrl-D"),
 }
+HELP_AT: Final = 20  # the column where what a command does begins
 OTHER_NAMES: Final[dict[str, Name]] = {
     "?": "help",
     "exit": "bye",
@@ -83,14 +85,14 @@ def read_command(line: str) -> Command | None:
     for name in get_args(Name):
         if name == known:
             return Command(name, rest.strip())
-    raise ConfigError(f"There is no command /{word}.{nearest(word, [*HELP, *OTHER_NAMES])} /help shows them.")
+    close = nearest(f"/{word}", [f"/{each}" for each in (*HELP, *OTHER_NAMES)])
+    raise ConfigError(f"There is no command /{word}.{close} /help shows them.")
 
 
 def help_text() -> str:
     uses = {f"/{name} {form}".strip(): does for name, (form, does) in HELP.items()}
-    width = max(len(use) for use in uses if len(use) < 30) + 2
     lines = [
-        f"{use:<{width}}{does}" if len(use) < 30 else f"{use}\n{'':<{width}}{does}"
+        f"{use:<{HELP_AT}}{does}" if len(use) < HELP_AT else f"{use}\n{'':<{HELP_AT}}{does}"
         for use, does in uses.items()
     ]
     return "\n".join(
@@ -196,7 +198,7 @@ class Session:
         answer, stopped = "", False
         with (
             unseen_keys(),
-            opened_display(plain=self.wishes.plain, show_reasoning=self.wishes.show_reasoning) as display,
+            closing(Display(plain=self.wishes.plain, show_reasoning=self.wishes.show_reasoning)) as display,
         ):
             try:
                 for part in self._reached.client.answer(body):
@@ -228,7 +230,7 @@ class Session:
     def _command(self, command: Command) -> None:
         match command.name:
             case "help":
-                say(help_text())
+                remark(help_text(), behind=HELP_AT)
             case "model":
                 self._model(command.rest)
             case "system":

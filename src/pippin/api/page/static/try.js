@@ -63,11 +63,17 @@ const FORMS = [
 /** Begin. What it gives lists the models anew. One form is shown at a time, the first that has a model. */
 export function startTry(place) {
   const forms = FORMS.map(drawForm);
-  const choices = forms.map(({ title }, index) => button(title, () => show(index), { "aria-pressed": "false" }));
+  const choices = forms.map(({ title }, index) => button(title, () => choose(index), { "aria-pressed": "false" }));
   const said = element("p", { class: "error" });
   const menu = element("div", { class: "choices", role: "group", "aria-label": "Kinds of models" }, ...choices);
   place.append(element("div", { class: "sheet" }, menu, said, ...forms.map(({ node }) => node)));
+  let chosen = false; // by the person
   show(0);
+
+  function choose(index) {
+    chosen = true;
+    show(index);
+  }
 
   function show(index) {
     for (const [at, each] of forms.entries()) {
@@ -81,7 +87,7 @@ export function startTry(place) {
       ({ data }) => {
         said.textContent = "";
         const able = forms.map((form) => form.list(data));
-        if (!able[forms.findIndex(({ node }) => !node.hidden)] && able.includes(true)) show(able.indexOf(true));
+        if (!chosen && able.includes(true)) show(able.indexOf(true));
       },
       (error) => (said.textContent = error.message),
     );
@@ -92,7 +98,8 @@ function drawForm({ title, fits, fields, run }) {
   const model = element("select", { name: "model", required: true });
   const output = element("div", { class: "output", "aria-live": "polite" });
   const go = element("button", { type: "submit", class: "main" }, "Run");
-  const none = element("p", { class: "quiet" });
+  const none = element("p", { class: "quiet" }, "No model of this kind is here yet. ", element("a", { href: "#console" }, "Get one in the console"), ".");
+  const filled = element("div", {}, labelled("Model", model), ...fields.flatMap(fieldView), go);
 
   async function submit(event) {
     event.preventDefault();
@@ -110,9 +117,7 @@ function drawForm({ title, fits, fields, run }) {
     "form",
     { class: "panel", "aria-label": title, on: { submit } },
     none,
-    labelled("Model", model),
-    ...fields.flatMap(fieldView),
-    go,
+    filled,
     output,
   );
   return {
@@ -123,9 +128,9 @@ function drawForm({ title, fits, fields, run }) {
       const found = models.filter(fits);
       const chosen = model.value || found[0]?.id;
       model.replaceChildren(...found.map(({ id }) => element("option", { value: id, selected: id === chosen }, id)));
-      none.textContent = found.length > 0 ? "" : "There is no model of this kind here yet. The console gets one.";
-      go.disabled = found.length === 0;
-      return found.length > 0;
+      none.hidden = found.length > 0;
+      filled.hidden = !none.hidden;
+      return none.hidden;
     },
   };
 }
@@ -146,11 +151,11 @@ function line(name, label, value, required = true) {
 /** A file of sound, chosen or spoken. */
 function recording(name, label, accept) {
   const make = () => element("input", { type: "file", name, accept, required: true });
-  return { label, make, beside: (control) => element("div", { class: "field" }, recordButton((file) => choose(control, file))) };
+  return { label, make, beside: (control) => element("div", { class: "field" }, recordButton((file) => put(control, file))) };
 }
 
 /** Put a file into a control as if a person had chosen it. */
-function choose(control, file) {
+function put(control, file) {
   const carrier = new DataTransfer();
   carrier.items.add(file);
   control.files = carrier.files;

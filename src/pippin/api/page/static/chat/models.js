@@ -1,6 +1,7 @@
 /** The model that answers, and what the chat says where there is no message yet. */
 
 import { button, element } from "../dom.js";
+import { bytes } from "../format.js";
 import { askAgain, currentKey } from "../keys.js";
 import { Refusal, askJson } from "../server.js";
 import { suggestions } from "../suggestions.js";
@@ -39,7 +40,7 @@ export class Models {
     const wanted = localStorage.getItem(CHOSEN);
     const chosen = able.find(({ id }) => id === wanted) ?? able.find(({ loaded }) => loaded) ?? able[0];
     at("chat-model").replaceChildren(
-      ...able.map(({ id, loaded }) => element("option", { value: id, selected: id === chosen.id }, loaded ? id : `${id} (loads at first)`)),
+      ...able.map((each) => element("option", { value: each.id, selected: each.id === chosen.id }, each.loaded ? each.id : `${each.id} (not loaded${sizeOf(each)})`)),
     );
     at("chat-model").hidden = able.length === 0;
     if (chosen) this.empty(element("h2", {}, "What is on your mind?"), element("p", { class: "quiet" }, about(chosen)));
@@ -49,6 +50,10 @@ export class Models {
   empty(...nodes) {
     at("chat-empty").replaceChildren(...nodes);
   }
+}
+
+function sizeOf({ metadata }) {
+  return metadata?.size_bytes ? `, ${bytes(metadata.size_bytes)}` : "";
 }
 
 /** A model in a sentence: what it takes, and how long a conversation may be. */

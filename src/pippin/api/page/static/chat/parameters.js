@@ -69,7 +69,7 @@ export class Parameters {
   async showOwn(model) {
     const { parameters } = await askJson("/api/show", { method: "POST", json: { model } });
     const own = new Map(parameters.split("\n").map((line) => line.split(" ")));
-    for (const [name, slider] of this.sliders) slider.showOwn(own.get(name));
+    for (const slider of this.sliders.values()) slider.showOwn(own.get(slider.ollama));
   }
 
   /** One control. `kind` says which: number, boolean, choice, text or json. */

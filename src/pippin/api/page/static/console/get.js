@@ -14,7 +14,7 @@ export function getPanel() {
 
 async function choose(download, name) {
   const input = element("input", { name: "model", required: true, value: name, placeholder: "organisation/repository", class: "grow" });
-  const content = element("div", {}, labelled("Repository", input, "As in mlx-community/Qwen3-4B-4bit."), searchForm(input), await suggestions());
+  const content = element("div", {}, labelled("Repository", input, "As in mlx-community/Qwen3-4B-4bit."), searchForm(input), fitting());
   content.addEventListener("click", (event) => {
     const wanted = event.target.closest("a[href^='#console/']");
     if (!wanted) return;
@@ -22,6 +22,13 @@ async function choose(download, name) {
     input.value = decodeURIComponent(wanted.getAttribute("href").split("/").slice(1).join("/"));
   });
   if (await asked("Get a model", content, { agree: "Get it" })) await download.pull(input.value.trim());
+}
+
+/** What fits this machine: the server measures for a second, and nobody waits for that. */
+function fitting() {
+  const place = element("div", { class: "field" }, element("p", { class: "quiet" }, "Looking at what fits …"));
+  suggestions().then((found) => place.replaceChildren(found), (error) => place.replaceChildren(element("p", { class: "error" }, error.message)));
+  return place;
 }
 
 /** Finding a model on the hub; a click on one writes its name into `input`. */

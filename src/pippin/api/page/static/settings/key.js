@@ -7,7 +7,11 @@ import { currentKey, setKey } from "../keys.js";
 export function keyForm(changed) {
   const input = element("input", { type: "password", autocomplete: "off", name: "key", "aria-label": "API key", placeholder: "API key", class: "grow" });
   const told = element("p", { class: "quiet" });
-  const tell = () => (told.textContent = currentKey() ? "This tab shows the server a key." : "This tab shows the server no key.");
+  const forget = button("Forget it", () => use(null, "The key is forgotten."));
+  const tell = () => {
+    told.textContent = currentKey() ? "This tab has a key." : "This tab has no key.";
+    forget.hidden = !currentKey();
+  };
   const use = (key, said) => {
     setKey(key);
     input.value = "";
@@ -20,6 +24,5 @@ export function keyForm(changed) {
     use(input.value.trim(), "The key is kept in this tab until it is closed.");
   };
   tell();
-  const buttons = [element("button", { type: "submit" }, "Use this key"), button("Forget it", () => use(null, "The key is forgotten."))];
-  return element("form", { on: { submit } }, told, element("div", { class: "row" }, input, ...buttons));
+  return element("form", { on: { submit } }, told, element("div", { class: "row" }, input, element("button", { type: "submit" }, "Use this key"), forget));
 }
