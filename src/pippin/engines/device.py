@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 from msgspec import Struct, to_builtins
 
-from pippin.config.options.model import CpuActivations, ModelOptions, cache_bits
+from pippin.config.options.model import CpuActivations, ModelOptions, asked_type, cache_bits
+from pippin.config.worker_environment import multiply_exactly
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     kernels: bool = False  # Pippin's own kernels for CPUs compute the decoders that they know
     activations: CpuActivations = "float32"  # what the kernels round vectors to
     product_costs: Costs = WITH_VNNI  # of the kernels' products
+    exact: bool = False  # products are not rounded to fewer bits than their type has
     sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
 
     def longest_chunk(self, context: int) -> int:
@@ -163,9 +165,11 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
 
 def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None = None) -> DevicePlan:
     """Decide how an engine runs. `memory_bytes` is the share of memory that the pool gives this worker, if it does."""
-    on_cpu = facts.accelerator == "cpu"
+    on_cpu, asked = facts.accelerator == "cpu", asked_type(options)
+    if options.exact:
+        _require_exactness(options)
     run_type: RunType | None
-    match options.dtype:
+    match asked:
         case "auto":
             # Quantised and 16-bit products are 10 to 100 times slower than float32 ones on a CPU.
             run_type = "float32" if on_cpu else None
@@ -179,7 +183,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
     limit = min(limit, *(size for size in (memory_bytes, options.memory_bytes) if size is not None), limit)
     return DevicePlan(
         run_type=run_type,
-        dequantize=on_cpu and options.dtype in ("auto", "float32"),
+        dequantize=on_cpu and asked in ("auto", "float32"),
         prefill_chunk=min(options.prefill_step_size, CPU_CHUNK) if on_cpu else options.prefill_step_size,
         attention_pairs=WATCHDOG_PAIRS if facts.accelerator == "metal" else None,
         wired_limit=_wired_limit(facts, options, memory_bytes),
@@ -197,12 +201,27 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         # They compute in float32.
         kernels=on_cpu
         and options.cpu_kernels == "auto"
-        and options.dtype in ("auto", "float32")
+        and asked in ("auto", "float32")
         and kernels_read_cache(options),
         activations=options.cpu_activations if on_cpu else "float32",
+        exact=options.exact,
         product_costs=WITH_VNNI if facts.multiplies_int8_at_once else WITH_AVX2,
         sorts_slowly=on_cpu,
     )
+
+
+def _require_exactness(options: ModelOptions) -> None:
+    """Raise `ServerError("load_failed")` for options with which a text depends on what else is computed: on the rows
+    beside it, or on whether its beginning was in the prefix cache."""
+    rounding = {
+        "dtype": options.dtype not in ("auto", "float32"),
+        "cpu_activations": options.cpu_activations == "int8",
+        "kv_bits": cache_bits(options) != (None, None),
+    }
+    for name, rounds in rounding.items():
+        if rounds:
+            message = f"exact cannot be had with this {name}, which rounds: leave one of them out."
+            raise ServerError("load_failed", message, name)
 
 
 def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -> int | None:
@@ -322,6 +341,8 @@ def configure(plan: DevicePlan) -> None:
     """Configure MLX of this process. Every engine calls this before it computes anything."""
     import mlx.core as mx
 
+    if plan.exact:
+        multiply_exactly()
     if not plan.compiles:
         mx.disable_compile()
     if plan.slow_functions:
