@@ -358,7 +358,7 @@ PARTS: dict[str, tuple[Callable[[Run], Iterator[Line]], float]] = {
 
 
 EXACT = {"MLX_ENABLE_TF32": "0"}
-"""What `--exact` has MLX read once, with its first product."""
+"""What workers have MLX read once, with its first product."""
 
 
 def in_process(name: str, seconds: float, small: bool) -> Iterator[Line]:

@@ -69,12 +69,6 @@ def keep_off_the_hub() -> None:
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_DATASETS_OFFLINE="1")
 
 
-def multiply_exactly() -> None:
-    """Have MLX multiply float32 in all its bits where a GPU would take fewer (CUDA's TF32, an M5); call it before
-    anything is computed."""
-    os.environ["MLX_ENABLE_TF32"] = "0"
-
-
 @contextmanager
 def rank_environment(rank: RankSpec) -> Iterator[None]:
     """Within this context, `mx.distributed.init` in this process finds the other ranks: it reads their addresses from

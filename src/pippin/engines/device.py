@@ -24,7 +24,6 @@ import psutil
 from msgspec import Struct, to_builtins
 
 from pippin.config.options.model import CpuActivations, ModelOptions, asked_type, cache_bits
-from pippin.config.worker_environment import multiply_exactly
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
@@ -153,7 +152,6 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     kernels: bool = False  # Pippin's own kernels for CPUs compute the decoders that they know
     activations: CpuActivations = "float32"  # what the kernels round vectors to
     product_costs: Costs = WITH_VNNI  # of the kernels' products
-    exact: bool = False  # products are not rounded to fewer bits than their type has
     sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
 
     def longest_chunk(self, context: int) -> int:
@@ -204,7 +202,6 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         and asked in ("auto", "float32")
         and kernels_read_cache(options),
         activations=options.cpu_activations if on_cpu else "float32",
-        exact=options.exact,
         product_costs=WITH_VNNI if facts.multiplies_int8_at_once else WITH_AVX2,
         sorts_slowly=on_cpu,
     )
@@ -341,8 +338,6 @@ def configure(plan: DevicePlan) -> None:
     """Configure MLX of this process. Every engine calls this before it computes anything."""
     import mlx.core as mx
 
-    if plan.exact:
-        multiply_exactly()
     if not plan.compiles:
         mx.disable_compile()
     if plan.slow_functions:
