@@ -9,66 +9,18 @@ from pippin.core.models import ModelKind
 from pippin.core.published import table
 
 ENCODERS: Final = frozenset(
-    {
-        "bert",
-        "camembert",
-        "distilbert",
-        "embedding_gemma2",
-        "gemma3_embedding",
-        "gte",
-        "lfm2_embedding",
-        "lfm2_encoder",
-        "llama_bidirec",
-        "ministral3_embedding",
-        "modernbert",
-        "mpnet",
-        "new",
-        "nomic_bert",
-        "qwen3_embedding",
-        "qwen3_vl_embedding",
-        "roberta",
-        "siglip",
-        "xlm-roberta",
-    }
+    "bert camembert distilbert embedding_gemma2 gemma3_embedding gte lfm2_embedding lfm2_encoder "
+    "llama_bidirec ministral3_embedding modernbert mpnet new nomic_bert qwen3_embedding "
+    "qwen3_vl_embedding roberta siglip xlm-roberta".split()
 )
 DECIDERS: Final = frozenset({"clef", "d1", "d1_omni", "decider2", "laya"})
 TRANSCRIBERS: Final = frozenset(
-    {
-        "canary",
-        "cohere_asr",
-        "glmasr",
-        "mms",
-        "moonshine",
-        "parakeet",
-        "qwen3_asr",
-        "sensevoice",
-        "voxtral",
-        "voxtral_realtime",
-        "wav2vec",
-        "wav2vec2",
-        "whisper",
-    }
+    "canary cohere_asr glmasr mms moonshine parakeet qwen3_asr sensevoice voxtral voxtral_realtime "
+    "wav2vec wav2vec2 whisper".split()
 )
 SPEAKERS: Final = frozenset(
-    {
-        "bark",
-        "chatterbox",
-        "csm",
-        "dia",
-        "fish_speech",
-        "indextts",
-        "kitten_tts",
-        "kokoro",
-        "melotts",
-        "outetts",
-        "pocket_tts",
-        "qwen3_tts",
-        "sesame",
-        "soprano",
-        "spark",
-        "vibevoice",
-        "voxcpm",
-    }
+    "bark chatterbox csm dia fish_speech indextts kitten_tts kokoro melotts outetts pocket_tts qwen3_tts "
+    "sesame soprano spark vibevoice voxcpm".split()
 )
 LANGUAGE_MODEL: Final = re.compile(r"(?!.*(TTS|ASR|Speech|Audio|Voice)).*ForCausalLM")
 """Architectures of language models. Needed because `glm` and `mimo` are also speech models in mlx-audio's registry."""

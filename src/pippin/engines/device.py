@@ -61,49 +61,25 @@ WATCHDOG_PAIRS = 2048 * (2048 + 32_768)
 
 Costs = tuple[tuple[int, float], ...]
 """Numbers of vectors, ascending, and the time of a product with so many, as a multiple of that with one."""
-WITH_VNNI: Costs = (
-    (1, 1.0),
-    (2, 1.1),
-    (3, 1.22),
-    (4, 1.4),
-    (5, 1.92),
-    (6, 1.96),
-    (8, 2.36),
-    (9, 2.9),
-    (12, 3.3),
-    (16, 3.9),
-    (17, 5.4),
-    (24, 6.0),
-    (25, 7.1),
-    (32, 7.4),
-    (36, 8.5),
-    (48, 10.6),
-    (64, 13.6),
-    (1024, 214.0),  # in proportion
+VECTORS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 25, 32, 36, 48, 64, 1024)
+
+
+def _costs(*times: float) -> Costs:
+    """Of products with so many `VECTORS`; from 64 to 1,024 in proportion."""
+    return tuple(zip(VECTORS, times, strict=True))
+
+
+WITH_VNNI = _costs(
+    1.0, 1.1, 1.22, 1.4, 1.92, 1.96, 2.36, 2.9, 3.3, 3.9, 5.4, 6.0, 7.1, 7.4, 8.5, 10.6, 13.6, 214.0
 )
 """Of the kernels for CPUs that multiply int8 with one instruction. They take 1, 2, 3, 4, 6, 8, 12 or 16 vectors at a
 time, so that costs grow in steps: one more vector costs next to nothing, or much. Measured by
 `benchmarks.speculation_policy --measure`; on other machines the height differs, but hardly the shape."""
-WITH_AVX2: Costs = (
-    (1, 1.0),
-    (2, 1.7),
-    (3, 1.95),
-    (4, 2.4),
-    (6, 3.4),
-    (8, 4.2),
-    (9, 6.0),
-    (12, 6.7),
-    (16, 7.6),
-    (17, 9.1),
-    (24, 11.6),
-    (25, 13.6),
-    (32, 16.0),
-    (36, 17.5),
-    (48, 21.5),
-    (64, 30.2),
-    (1024, 480.0),  # in proportion
+WITH_AVX2 = _costs(
+    1.0, 1.7, 1.95, 2.4, 2.9, 3.4, 4.2, 6.0, 6.7, 7.6, 9.1, 11.6, 13.6, 16.0, 17.5, 21.5, 30.2, 480.0
 )
-"""The same on AVX2, where a product takes several instructions, so that one vector leaves the processor less idle."""
+"""The same on AVX2, where a product takes several instructions, so that one vector leaves the processor less idle. Five
+vectors are taken to cost what lies between four and six."""
 
 EVALUATED_BYTES = 256 * 2**20  # of weights evaluated at once: one command over 300 GB is killed, too
 
