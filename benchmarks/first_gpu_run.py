@@ -4,9 +4,9 @@
 
 Parts, each in a process of its own, which ends when its share of the time is over: *facts* of the machine and what
 follows from them, *operations* that raise or give no number, *trials* of small models with their margins, *greedy*
-answers alone and in a batch, *copies* of the KV cache when the host goes on, *speed* beside mlx-lm, what *exact* answers
-cost (`--exact`), and the engine's *tests*. It writes lines of JSON. `--small` is for a try without a GPU. Nothing is
-fetched: the models are random.
+answers alone and in a batch, *copies* of the KV cache when the host goes on, *speed* beside mlx-lm, what *exact*
+answers cost (`--exact`), and the engine's *tests*. It writes lines of JSON. `--small` is for a try without a GPU.
+Nothing is fetched: the models are random.
 
 What is good: operations without `bad`; trials with `batch` true and differences far below their tolerance; in `copies`
 a `peak_over_active` that is alike with and without `overlaps`, and less `ms_per_step` with; speed of mlx-lm at least.
