@@ -58,23 +58,10 @@ class TranscriptionRequest(Struct, kw_only=True, omit_defaults=True):
 
 
 ELSEWHERE: Final = (
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "frequency_penalty",
-    "repetition_penalty",
-    "presence_penalty",
-    "reasoning_effort",
-    "chunk_duration",
-    "frame_threshold",
-    "prefill_step_size",
-    "keywords",
-    "languages",
-    "hotwords",
-    "known_speaker_names",
-    "known_speaker_references",
-)
+    "top_p top_k min_p seed frequency_penalty repetition_penalty presence_penalty reasoning_effort "
+    "chunk_duration frame_threshold prefill_step_size keywords languages hotwords known_speaker_names "
+    "known_speaker_references"
+).split()
 REFUSED: Final = {
     **dict.fromkeys(ELSEWHERE, "transcription has no such setting; leave it out."),
     "text": "use `prompt`.",

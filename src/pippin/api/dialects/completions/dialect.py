@@ -219,27 +219,11 @@ class CompletionRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
 
 
 _OF_CONVERSATIONS = (
-    "add_generation_prompt",
-    "chat_template_kwargs",
-    "context_management",
-    "continue_final_message",
-    "documents",
-    "enable_thinking",
-    "max_pixels",
-    "min_pixels",
-    "parse_tool_calls",
-    "reasoning",
-    "reasoning_effort",
-    "reasoning_format",
-    "resize_shape",
-    "thinking_budget",
-    "thinking_end_token",
-    "thinking_start_token",
-    "thinking_token_budget",
-    "tool_parser",
-    "video_fps",
-    "video_max_frames",
-)
+    "add_generation_prompt chat_template_kwargs context_management continue_final_message documents "
+    "enable_thinking max_pixels min_pixels parse_tool_calls reasoning reasoning_effort reasoning_format "
+    "resize_shape thinking_budget thinking_end_token thinking_start_token thinking_token_budget "
+    "tool_parser video_fps video_max_frames"
+).split()
 REFUSED = shared.REFUSED | {
     **dict.fromkeys(_OF_CONVERSATIONS, "raw prompts go to the model as they are; use /v1/chat/completions."),
     "messages": "raw prompts have no messages; use /v1/chat/completions.",

@@ -79,14 +79,14 @@ def weights(x: mx.array, descends: bool = False) -> mx.array:
     return mx.exp(x - (x[:, :1] if descends else mx.max(x, axis=-1, keepdims=True)))
 
 
-def top_p(w: mx.array, rest: mx.array, descends: bool = False) -> mx.array:
+def top_p(w: mx.array, rest: mx.array, ordered: mx.array | None = None) -> mx.array:
     """Keep the fewest best tokens that leave no more than this share of the mass, `rest_of` p. Neutral: 0. (Holtzman et
     al. 2019)
 
-    `descends`: the best come first already.
+    `ordered`: the same weights in ascending order, where they are known.
     """
     # Ascending: the small masses are summed first, which is more exact.
-    ordered = w[:, ::-1] if descends else mx.sort(w, axis=-1)
+    ordered = mx.sort(w, axis=-1) if ordered is None else ordered
     mass = mx.cumsum(ordered, axis=-1)
     # The best token is never outside: its mass is all.
     outside = mx.sum(mass <= rest * mass[:, -1:], axis=-1, keepdims=True)
@@ -99,10 +99,11 @@ def rest_of(p: Column) -> Column:
 
 
 def top_p_of_best(w: mx.array, rest: mx.array) -> mx.array:
-    """Like `top_p`, but sorts only the `BEST` tokens of rows whose nucleus lies within them. Waits for the device."""
+    """Like `top_p`, but sorts only the `BEST` tokens of rows whose nucleus lies within them. Waits for the device: numpy
+    sorts many numbers at once, where MLX on a CPU takes ten times as long."""
     if w.shape[-1] <= 2 * BEST:
         return top_p(w, rest)
-    ordered = best(w, BEST)[1][:, ::-1]
+    ordered = mx.array(np.sort(np.partition(np.asarray(w), -BEST, axis=-1)[:, -BEST:], axis=-1))
     total = mx.sum(w, axis=-1, keepdims=True)
     mass = total - mx.sum(ordered, axis=-1, keepdims=True) + mx.cumsum(ordered, axis=-1)
     outside = mx.sum(mass <= rest * total, axis=-1, keepdims=True)
@@ -111,7 +112,7 @@ def top_p_of_best(w: mx.array, rest: mx.array) -> mx.array:
     wide = np.flatnonzero(np.array((outside == 0) & (rest > 0))[:, 0])
     if wide.size:  # the nucleus extends beyond the best: sort these rows whole
         rows = mx.array(wide)
-        kept[rows] = top_p(w[rows], rest[rows])
+        kept[rows] = top_p(w[rows], rest[rows], mx.array(np.sort(np.asarray(w[rows]), axis=-1)))
     return kept
 
 
@@ -169,7 +170,7 @@ class Drawing:
 
 def _top_p(w: mx.array, rest: mx.array, drawing: Drawing) -> mx.array:
     slowly = drawing.sorts_slowly and not drawing.descends
-    return top_p_of_best(w, rest) if slowly else top_p(w, rest, drawing.descends)
+    return top_p_of_best(w, rest) if slowly else top_p(w, rest, w[:, ::-1] if drawing.descends else None)
 
 
 def _xtc(w: mx.array, probability: mx.array, threshold: mx.array, drawing: Drawing) -> mx.array:
