@@ -99,8 +99,8 @@ def rest_of(p: Column) -> Column:
 
 
 def top_p_of_best(w: mx.array, rest: mx.array) -> mx.array:
-    """Like `top_p`, but sorts only the `BEST` tokens of rows whose nucleus lies within them. Waits for the device: numpy
-    sorts many numbers at once, where MLX on a CPU takes ten times as long."""
+    """Like `top_p`, but sorts only the `BEST` tokens of rows whose nucleus lies within them. Waits for the device: on a
+    CPU, MLX takes ten times as long as numpy, which sorts many numbers at once."""
     if w.shape[-1] <= 2 * BEST:
         return top_p(w, rest)
     ordered = mx.array(np.sort(np.partition(np.asarray(w), -BEST, axis=-1)[:, -BEST:], axis=-1))
