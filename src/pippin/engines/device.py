@@ -65,7 +65,7 @@ VECTORS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 25, 32, 36, 48, 64, 1024)
 
 
 def _costs(*times: float) -> Costs:
-    """Of products with so many `VECTORS`; from 64 to 1,024 in proportion."""
+    """These are the times of products with so many `VECTORS`; from 64 to 1,024 in proportion."""
     return tuple(zip(VECTORS, times, strict=True))
 
 
