@@ -1,12 +1,12 @@
 """The first quarter of an hour on a GPU: what only it can tell, in one file that a person can send.
 
-    make first-gpu-run        or    python -m benchmarks.first_gpu_run [--report FILE] [--seconds 470] [--small]
+    make first-gpu-run        or    python -m benchmarks.first_gpu_run [--report FILE] [--seconds 460] [--small]
 
-Parts, each of which ends when its share of the time is over: *facts* of the machine and what follows from them,
-*operations* that raise or give no number, *trials* of small models with their margins, *greedy* answers alone and in a
-batch, *copies* of the KV cache when the host goes on, *speed* beside mlx-lm, what *exact* answers cost (`--dtype
-float32`), and the engine's *tests*. It writes lines of JSON. `--small` is for a try without a GPU. Nothing is fetched:
-the models are random.
+Parts, each in a process of its own, which ends when its share of the time is over: *facts* of the machine and what
+follows from them, *operations* that raise or give no number, *trials* of small models with their margins, *greedy*
+answers alone and in a batch, *copies* of the KV cache when the host goes on, *speed* beside mlx-lm, what *exact*
+answers cost (`--exact`), and the engine's *tests*. It writes lines of JSON. `--small` is for a try without a GPU.
+Nothing is fetched: the models are random.
 
 What is good: operations without `bad`; trials with `batch` true and differences far below their tolerance; in `copies`
 a `peak_over_active` that is alike with and without `overlaps`, and less `ms_per_step` with; speed of mlx-lm at least.
@@ -19,9 +19,11 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,7 @@ TESTS = (
     "tests/engines/language/kv_cache/test_slot_group.py",
 )
 TYPES = (mx.float32, mx.float16, mx.bfloat16)
+GRACE = 15.0  # seconds after which a part that has not ended in time is ended
 WIDTHS = (2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
 
@@ -75,7 +78,8 @@ class Run:
 
 
 def facts(run: Run) -> Iterator[Line]:
-    told = {"mlx": mx.__version__, "python": platform.python_version(), "system": platform.platform()}
+    told: Line = {name: version(name) for name in ("pippin", "mlx", "mlx-lm", "mlx-vlm")}
+    told |= {"python": platform.python_version(), "system": platform.platform()}
     yield told | {"device": str(mx.default_device()), "info": mx.device_info()}
     yield {"facts": msgspec.to_builtins(find_facts()), "plan": msgspec.to_builtins(run.plan)}
 
@@ -282,7 +286,7 @@ def speed(run: Run) -> Iterator[Line]:
 
 
 def exact(run: Run) -> Iterator[Line]:
-    """What `--dtype float32` costs."""
+    """What `--exact` costs."""
     model, length, tokens = large_model(run), 50 if run.small else 512, 16 if run.small else 64
     for dtype in (mx.float32 if run.small else mx.bfloat16, mx.float32):
         model.set_dtype(dtype)
@@ -326,7 +330,7 @@ def _beside(model: nn.Module, prompts: Sequence[Prompt], tokens: int) -> float |
 
 def tests(run: Run) -> Iterator[Line]:
     # Else float32 products are rounded to 10 bits, and tests that compare in float32 fail.
-    variables = os.environ | {"MLX_ENABLE_TF32": "0"}
+    variables = os.environ | EXACT
     command = [sys.executable, "-m", "pytest", "-q", "--maxfail=15", "-p", "no:cacheprovider", *TESTS]
     left = max(run.ends - time.monotonic(), 1)
     try:
@@ -341,8 +345,8 @@ def tests(run: Run) -> Iterator[Line]:
 
 
 PARTS: dict[str, tuple[Callable[[Run], Iterator[Line]], float]] = {
-    "facts": (facts, 0.03),
-    "operations": (operations, 0.2),
+    "facts": (facts, 0.05),
+    "operations": (operations, 0.22),
     "trials": (trials, 0.35),
     "greedy": (greedy, 0.45),
     "copies": (copies, 0.55),
@@ -353,37 +357,71 @@ PARTS: dict[str, tuple[Callable[[Run], Iterator[Line]], float]] = {
 """Each part, and by which share of the whole time it ends."""
 
 
+EXACT = {"MLX_ENABLE_TF32": "0"}
+"""What workers have MLX read once, with its first product."""
+
+
+def in_process(name: str, seconds: float, small: bool) -> Iterator[Line]:
+    """A part of so many seconds, in a process of its own: one that dies or hangs leaves the others."""
+    command = [sys.executable, "-m", "benchmarks.first_gpu_run", "--here", "--parts", name]
+    command += ["--seconds", str(seconds), *(["--small"] if small else [])]
+    variables = os.environ | (EXACT if name == "exact" else {})
+    with (
+        tempfile.TemporaryFile("w+") as words,
+        subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=words, text=True) as child,
+    ):
+        late = threading.Timer(seconds + GRACE, child.kill)
+        late.start()
+        for line in child.stdout or ():
+            yield json.loads(line)
+        code = child.wait()
+        ended_late = late.finished.is_set()
+        late.cancel()
+        if code:
+            words.seek(0)
+            yield {"part": name, "ended": "time" if ended_late else code, "last_words": words.read()[-500:]}
+
+
+def run_here(asked: argparse.Namespace) -> None:
+    """Run the parts in this process, and print their lines."""
+    plan = decide(find_facts(), ModelOptions())
+    configure(plan)
+    with tempfile.TemporaryDirectory() as scratch:
+        run = Run(plan, Path(scratch), asked.small, time.monotonic() + asked.seconds)
+        for name in asked.parts:
+            try:
+                for line in PARTS[name][0](run):
+                    print(json.dumps({"part": name, **line}, default=str), flush=True)
+            except Exception as error:
+                told = {"part": name, "error": f"{type(error).__name__}: {error}"[:300]}
+                print(json.dumps(told), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--report", type=Path, default=Path("first-gpu-run.jsonl"))
-    parser.add_argument("--seconds", type=float, default=470)
+    parser.add_argument("--seconds", type=float, default=460)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.here:
+        run_here(asked)
+        return
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as scratch, asked.report.open("w") as report:
-
-        def say(line: Line) -> None:
-            text = json.dumps(line | {"s": round(time.monotonic() - begun, 1)}, default=str)
-            print(text, flush=True)
-            report.write(text + "\n")
-            report.flush()
-
-        plan = decide(find_facts(), ModelOptions())
-        configure(plan)
-        run = Run(plan, Path(scratch), asked.small, begun)
+    with asked.report.open("w") as report:
         for name in asked.parts:
-            part, share = PARTS[name]
-            run.ends = begun + share * asked.seconds
-            try:
-                for line in part(run):
-                    say({"part": name, **line})
-            except Exception as error:  # what one part can't do leaves the others
-                say({"part": name, "error": f"{type(error).__name__}: {error}"[:300]})
-            mx.clear_cache()
-    print(f"Written to {asked.report}")
+            left = begun + PARTS[name][1] * asked.seconds - time.monotonic()
+            for line in in_process(name, max(left, 1), asked.small):
+                text = json.dumps(line | {"s": round(time.monotonic() - begun, 1)})
+                print(text, flush=True)
+                report.write(text + "\n")
+                report.flush()
+    print(
+        f"Written to {asked.report}, which has no names or paths of yours but those in errors: please send it."
+    )
 
 
 if __name__ == "__main__":

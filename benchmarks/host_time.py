@@ -2,11 +2,16 @@
 
     python -m benchmarks.host_time [--layers 28] [--sequences 1 8 32] [--device 5 10 20] [--steps 60]
 
-A model of so many narrow layers, for which Python builds the same graph as for a wide one. Time is the CPU time of the
-engine's thread, so that neither waiting counts nor what other threads compute. The device is made up: it begins a pass
-when it is queued and the pass before it is done, and takes the given milliseconds for each. *waits* is how long it had
-nothing to do in each step. Not counted: what `mx.async_eval` takes, since a GPU encodes there and a CPU computes, and
-the worker's messages to the server. *bare* is the same for mlx-lm's model alone: its own caches, and argmax.
+A model of so many narrow layers, for which Python builds the same graph as for a wide one, and sequences of different
+lengths. Time is the CPU time of the engine's thread, so that neither waiting counts nor what other threads compute.
+Norms, rotations and attention are stand-ins of one operation each, as a GPU has them: for a CPU, MLX builds ten or more
+for each. The device is made up: it begins a pass when it is queued and the pass before it is done, and takes the given
+milliseconds for each. *waits* is the median of how long it had nothing to do in a step, *waiting* the part of the steps
+in which it had. Not counted: what `mx.async_eval` takes, since a GPU encodes there and a CPU computes, and the worker's
+messages to the server. *bare* is the same for mlx-lm's model alone: its own caches, and argmax.
+
+Steps of all sequences are measured in turns, so that what else runs on the machine disturbs all alike. *quiet* is the
+tenth of the steps that took least: other programs take a core's caches, and so CPU time.
 """
 
 import argparse
@@ -36,28 +41,19 @@ class Device:
 
     seconds: float
     host: float = 0.0  # the host's time, with waits for this device
-    counted: float = 0.0  # the thread's CPU time up to which `host` counts
     done: float = 0.0  # when the last queued pass ends
     drawn: float = 0.0  # when the pass of the last draw ends
     idle: float = 0.0
     built: bool = False  # a pass is built that is not queued yet
-    encoding: float = 0.0  # CPU time in `mx.async_eval`, which does not count
 
-    def now(self) -> float:
-        return time.thread_time() - self.encoding
-
-    def encoded(self, encode: Callable[..., None]) -> Callable[..., None]:
-        def encoded(*arrays: Any) -> None:
-            begun = time.thread_time()
-            encode(*arrays)
-            self.encoding += time.thread_time() - begun
-
-        return encoded
+    def resume(self, now: Callable[[], float]) -> None:
+        """The host goes on, by this clock."""
+        self._now, self._counted = now, now()
 
     def tick(self) -> None:
-        now = self.now()
-        self.host += now - self.counted
-        self.counted = now
+        now = self._now()
+        self.host += now - self._counted
+        self._counted = now
 
     def queue_pass(self) -> None:
         if not self.built:
@@ -75,70 +71,103 @@ class Device:
         self.host = max(self.host, self.drawn)
 
 
-def watched(batch: Any, device: Device) -> None:
-    """Have the device told of what the batch queues and waits for."""
+def watched(batch: Any, devices: list[Device]) -> None:
+    """Have the devices told of what the batch queues and waits for."""
 
-    def around(name: str, before: Callable[[], None], after: Callable[[], None]) -> None:
+    def around(name: str, before: Callable[[Device], None], after: Callable[[Device], None]) -> None:
         own = getattr(batch, name)
 
         def called(**given: Any) -> Any:
-            before()
+            for device in devices:
+                before(device)
             found = own(**given)
-            # A pass may be built alone, and queued behind the read.
-            device.built = device.built or name == "forward"
-            if given.get("queues", True):
-                after()
+            for device in devices:
+                # A pass may be built alone, and queued behind the read.
+                device.built = device.built or name == "forward"
+                if given.get("queues", True):
+                    after(device)
             return found
 
         setattr(batch, name, called)
 
-    def nothing() -> None:
+    def nothing(_: Device) -> None:
         pass
 
-    around("forward", nothing, device.queue_pass)
-    around("queue", nothing, device.queue_pass)
-    around("sample", nothing, device.queue_draw)
-    around("read", device.wait, nothing)
+    around("forward", nothing, Device.queue_pass)
+    around("queue", nothing, Device.queue_pass)
+    around("sample", nothing, Device.queue_draw)
+    around("read", Device.wait, nothing)
 
 
-def measure(
-    bench: Any, sequences: int, sampling: Sampling, seconds: float, steps: int
-) -> tuple[float, float]:
-    """The host's median seconds for each step, and the mean that the device waits."""
-    import mlx.core as mx
+class Measured:
+    """An engine with so many sequences that decode, beside devices of different speed."""
 
-    engine = bench.new_engine(bench.plan)
-    for row in range(sequences):
-        prompt = tuple((row * 31 + place * 7) % 250 + 1 for place in range(PROMPT))
-        engine.submit(bench.job(f"r{row}", prompt, steps * 4, sampling=sampling, ignore_eos=True))
-    while len(engine.batch.running) < sequences:
-        engine.step()
-    device = Device(seconds)
-    watched(engine.batch, device)
-    with patch.object(mx, "async_eval", device.encoded(mx.async_eval)):
-        for _ in range(5):
-            engine.step()
-        device.idle, spent = 0.0, []
-        for _ in range(steps):
-            begun = device.now()
-            engine.step()
-            spent.append(device.now() - begun)
-    engine.close()
-    return median(spent), device.idle / steps
+    def __init__(
+        self, bench: Any, sequences: int, sampling: Sampling, seconds: list[float], steps: int
+    ) -> None:
+        self.engine = bench.new_engine(bench.plan)
+        for row in range(sequences):
+            prompt = tuple((row * 31 + place * 7) % 250 + 1 for place in range(PROMPT + row))
+            job = bench.job(f"r{row}", prompt, steps * 2 + 64, sampling=sampling, ignore_eos=True)
+            self.engine.submit(job)
+        while len(self.engine.batch.running) < sequences:
+            self.engine.step()
+        self.devices = [Device(each) for each in seconds]
+        self.spent: list[float] = []
+        self.waits: list[list[float]] = [[] for _ in seconds]
+        watched(self.engine.batch, self.devices)
 
+    def step(self, *, counts: bool) -> None:
+        import mlx.core as mx
 
-def bare(model: Any, steps: int) -> float:
-    """The median CPU seconds in which the graph of one token's pass is built, without an engine."""
-    import mlx.core as mx
-    from mlx_lm.models.cache import make_prompt_cache
+        before = [device.idle for device in self.devices]
+        own, encoding = mx.async_eval, 0.0
 
-    cache, token, spent = make_prompt_cache(model), mx.array([[1]]), []
-    for _ in range(steps):
+        def encode(*arrays: Any) -> None:
+            nonlocal encoding
+            begun = time.thread_time()
+            own(*arrays)
+            encoding += time.thread_time() - begun
+
         begun = time.thread_time()
-        token = mx.argmax(model(token, cache=cache), axis=-1)
-        spent.append(time.thread_time() - begun)
-        mx.eval(token)
-    return median(spent)
+        for device in self.devices:
+            device.resume(lambda: time.thread_time() - encoding)
+        with patch.object(mx, "async_eval", encode):
+            self.engine.step()
+        spent = time.thread_time() - begun - encoding
+        for device, waits, idle in zip(self.devices, self.waits, before, strict=True):
+            device.tick()
+            if counts:
+                waits.append(device.idle - idle)
+        if counts:
+            self.spent.append(spent)
+
+
+def bare(model: Any, cache: Any, token: Any) -> tuple[Any, float]:
+    """The next token, and the CPU seconds in which the graph of its pass is built, without an engine."""
+    import mlx.core as mx
+
+    begun = time.thread_time()
+    token = mx.argmax(model(token, cache=cache), axis=-1)
+    spent = time.thread_time() - begun
+    mx.eval(token)
+    return token, spent
+
+
+def quiet(seconds: list[float]) -> float:
+    """What the tenth of the steps that took least took."""
+    return sorted(seconds)[len(seconds) // 10]
+
+
+def stand_in() -> None:
+    """Have MLX build one operation, which computes something else, for each that a GPU has a kernel for."""
+    import mlx.core as mx
+
+    def of_first(x: Any, *_: Any, **__: Any) -> Any:
+        return mx.abs(x)
+
+    for name in ("rms_norm", "layer_norm", "rope", "scaled_dot_product_attention"):
+        setattr(mx.fast, name, of_first)
 
 
 def main() -> None:
@@ -152,21 +181,41 @@ def main() -> None:
     asked = parser.parse_args()
     accelerate_blas(ModelOptions(), 1)
     import mlx.core as mx
+    from mlx_lm.models.cache import make_prompt_cache
     from tests.engines.language.bench import Bench
     from tests.engines.tiny_models import tiny_model
 
+    from pippin.engines.language.model.weights import keep_at_hand
+
     mx.disable_compile()
-    print("| sequences | draw | device, ms | host, ms | bare, ms | waits, ms |\n|---|---|---|---|---|---|")
+    seconds = [milliseconds / 1e3 for milliseconds in asked.device]
     with tempfile.TemporaryDirectory() as scratch:
         folder = tiny_model("qwen3", Path(scratch) / "qwen3", num_hidden_layers=asked.layers)
         bench = Bench(folder, ModelOptions(prefix_cache=False, max_num_seqs=max(asked.sequences)))
-        for sequences in asked.sequences:
-            for name, sampling in DRAWS.items():
-                for milliseconds in asked.device:
-                    host, waits = measure(bench, sequences, sampling, milliseconds / 1e3, asked.steps)
-                    figures = milliseconds, host * 1e3, bare(bench.model, asked.steps) * 1e3, waits * 1e3
-                    told = " | ".join(f"{figure:.2f}" for figure in figures)
-                    print(f"| {sequences} | {name} | {told} |", flush=True)
+        cases = {
+            (sequences, name): Measured(bench, sequences, sampling, seconds, asked.steps)
+            for sequences in asked.sequences
+            for name, sampling in DRAWS.items()
+        }
+        keep_at_hand(bench.model)
+        stand_in()  # once the trials of the loads are over
+        cache, token, alone = make_prompt_cache(bench.model), mx.array([[1]]), []
+        for step in range(asked.steps + 5):
+            for each in cases.values():
+                each.step(counts=step >= 5)
+            token, spent = bare(bench.model, cache, token)
+            alone.append(spent)
+    print(f"bare: {median(alone) * 1e3:.2f} ms, quiet {quiet(alone) * 1e3:.2f} ms\n")
+    print("| sequences | draw | host, ms | quiet, ms | device, ms | waits, ms | waiting |")
+    print("|---|---|---|---|---|---|---|")
+    for (sequences, name), each in cases.items():
+        for milliseconds, waits in zip(asked.device, each.waits, strict=True):
+            waiting = sum(wait > 0 for wait in waits) / len(waits)
+            host, least, idle = (
+                took * 1e3 for took in (median(each.spent), quiet(each.spent), median(waits))
+            )
+            took = f"{host:.2f} | {least:.2f} | {milliseconds:g} | {idle:.2f} | {waiting:.0%}"
+            print(f"| {sequences} | {name} | {took} |")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Final
 from pippin.catalog.folder_files import Json, whole
 from pippin.catalog.info import RECURRENT, is_full
 from pippin.config.accelerator import accelerator, has_cpu_kernels
-from pippin.config.options.model import ModelOptions, cache_bits, machines_of
+from pippin.config.options.model import ModelOptions, asked_type, cache_bits, machines_of
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.published import find_json, table
 from pippin.core.safetensors import StoredArray, find_header
@@ -72,7 +72,7 @@ def drafter_bytes(options: ModelOptions) -> int:
 def runs_on_kernels(config: Json, options: ModelOptions, kind: ModelKind = "language") -> bool:
     """Whether the CPU kernels will hold this model's weights as stored. The kernels do not run ranks."""
     whole = len(machines_of(options)) == 1
-    wanted = whole and options.cpu_kernels == "auto" and options.dtype in ("auto", "float32")
+    wanted = whole and options.cpu_kernels == "auto" and asked_type(options) in ("auto", "float32")
     name = config.get("model_type")
     known = name in KERNEL_DECODERS and not table(config.get("vision_config"))
     if kind == "embeddings":
@@ -140,7 +140,7 @@ def _quantization(config: Json) -> Json:
 
 
 def _value_bytes(options: ModelOptions) -> int | None:
-    match options.dtype:
+    match asked_type(options):
         case "float32":
             return 4
         case "auto":

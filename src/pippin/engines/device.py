@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 from msgspec import Struct, to_builtins
 
-from pippin.config.options.model import CpuActivations, ModelOptions, cache_bits
+from pippin.config.options.model import CpuActivations, ModelOptions, asked_type, cache_bits
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
@@ -61,49 +61,25 @@ WATCHDOG_PAIRS = 2048 * (2048 + 32_768)
 
 Costs = tuple[tuple[int, float], ...]
 """Numbers of vectors, ascending, and the time of a product with so many, as a multiple of that with one."""
-WITH_VNNI: Costs = (
-    (1, 1.0),
-    (2, 1.1),
-    (3, 1.22),
-    (4, 1.4),
-    (5, 1.92),
-    (6, 1.96),
-    (8, 2.36),
-    (9, 2.9),
-    (12, 3.3),
-    (16, 3.9),
-    (17, 5.4),
-    (24, 6.0),
-    (25, 7.1),
-    (32, 7.4),
-    (36, 8.5),
-    (48, 10.6),
-    (64, 13.6),
-    (1024, 214.0),  # in proportion
+VECTORS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 25, 32, 36, 48, 64, 1024)
+
+
+def _costs(*times: float) -> Costs:
+    """These are the times of products with so many `VECTORS`; from 64 to 1,024 in proportion."""
+    return tuple(zip(VECTORS, times, strict=True))
+
+
+WITH_VNNI = _costs(
+    1.0, 1.1, 1.22, 1.4, 1.92, 1.96, 2.36, 2.9, 3.3, 3.9, 5.4, 6.0, 7.1, 7.4, 8.5, 10.6, 13.6, 214.0
 )
 """Of the kernels for CPUs that multiply int8 with one instruction. They take 1, 2, 3, 4, 6, 8, 12 or 16 vectors at a
 time, so that costs grow in steps: one more vector costs next to nothing, or much. Measured by
 `benchmarks.speculation_policy --measure`; on other machines the height differs, but hardly the shape."""
-WITH_AVX2: Costs = (
-    (1, 1.0),
-    (2, 1.7),
-    (3, 1.95),
-    (4, 2.4),
-    (6, 3.4),
-    (8, 4.2),
-    (9, 6.0),
-    (12, 6.7),
-    (16, 7.6),
-    (17, 9.1),
-    (24, 11.6),
-    (25, 13.6),
-    (32, 16.0),
-    (36, 17.5),
-    (48, 21.5),
-    (64, 30.2),
-    (1024, 480.0),  # in proportion
+WITH_AVX2 = _costs(
+    1.0, 1.7, 1.95, 2.4, 2.9, 3.4, 4.2, 6.0, 6.7, 7.6, 9.1, 11.6, 13.6, 16.0, 17.5, 21.5, 30.2, 480.0
 )
-"""The same on AVX2, where a product takes several instructions, so that one vector leaves the processor less idle."""
+"""The same on AVX2, where a product takes several instructions, so that one vector leaves the processor less idle. Five
+vectors are taken to cost what lies between four and six."""
 
 EVALUATED_BYTES = 256 * 2**20  # of weights evaluated at once: one command over 300 GB is killed, too
 
@@ -163,9 +139,11 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
 
 def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None = None) -> DevicePlan:
     """Decide how an engine runs. `memory_bytes` is the share of memory that the pool gives this worker, if it does."""
-    on_cpu = facts.accelerator == "cpu"
+    on_cpu, asked = facts.accelerator == "cpu", asked_type(options)
+    if options.exact:
+        _require_exactness(options)
     run_type: RunType | None
-    match options.dtype:
+    match asked:
         case "auto":
             # Quantised and 16-bit products are 10 to 100 times slower than float32 ones on a CPU.
             run_type = "float32" if on_cpu else None
@@ -179,7 +157,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
     limit = min(limit, *(size for size in (memory_bytes, options.memory_bytes) if size is not None), limit)
     return DevicePlan(
         run_type=run_type,
-        dequantize=on_cpu and options.dtype in ("auto", "float32"),
+        dequantize=on_cpu and asked in ("auto", "float32"),
         prefill_chunk=min(options.prefill_step_size, CPU_CHUNK) if on_cpu else options.prefill_step_size,
         attention_pairs=WATCHDOG_PAIRS if facts.accelerator == "metal" else None,
         wired_limit=_wired_limit(facts, options, memory_bytes),
@@ -197,12 +175,26 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         # They compute in float32.
         kernels=on_cpu
         and options.cpu_kernels == "auto"
-        and options.dtype in ("auto", "float32")
+        and asked in ("auto", "float32")
         and kernels_read_cache(options),
         activations=options.cpu_activations if on_cpu else "float32",
         product_costs=WITH_VNNI if facts.multiplies_int8_at_once else WITH_AVX2,
         sorts_slowly=on_cpu,
     )
+
+
+def _require_exactness(options: ModelOptions) -> None:
+    """Raise `ServerError("load_failed")` for options with which a text depends on what else is computed: on the rows
+    beside it, or on whether its beginning was in the prefix cache."""
+    rounding = {
+        "dtype": options.dtype not in ("auto", "float32"),
+        "cpu_activations": options.cpu_activations == "int8",
+        "kv_bits": cache_bits(options) != (None, None),
+    }
+    for name, rounds in rounding.items():
+        if rounds:
+            message = f"exact cannot be had with this {name}, which rounds: leave one of them out."
+            raise ServerError("load_failed", message, name)
 
 
 def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -> int | None:

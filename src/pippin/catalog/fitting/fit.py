@@ -17,7 +17,7 @@ from pippin.catalog.info import context_window, quantization
 from pippin.catalog.kinds import kind_of
 from pippin.catalog.names import is_repository
 from pippin.config.accelerator import accelerator
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import ModelOptions, asked_type
 from pippin.core.errors import ServerError
 from pippin.core.published import object_in
 from pippin.core.safetensors import StoredArray
@@ -194,8 +194,9 @@ def sequence_memory(free: int, options: ModelOptions) -> int:
 
 def value_bytes(options: ModelOptions, config: dict[str, Any]) -> int:
     """Bytes of a number of a key or value."""
-    if options.dtype == "auto" and accelerator() == "cpu":
+    asked = asked_type(options)
+    if asked == "auto" and accelerator() == "cpu":
         return 4
-    stored = options.dtype in ("auto", "stored")
-    named = (config.get("dtype") or config.get("torch_dtype")) if stored else options.dtype
+    stored = asked in ("auto", "stored")
+    named = (config.get("dtype") or config.get("torch_dtype")) if stored else asked
     return 4 if str(named).endswith("float32") else 2

@@ -77,7 +77,7 @@ def new_parser() -> Parser:
     parser.add_argument(
         "--temperature", type=float, metavar="T", help="0 takes the likeliest token each time"
     )
-    parser.add_argument("--seed", type=int, help="the same seed gives the same answer")
+    parser.add_argument("--seed", type=int, help="for the same answer again")
     parser.add_argument("--plain", action="store_true", help="the answer alone, as into a pipe")
     parser.add_argument("--stats", action="store_true", help="say what each answer took")
     some_options(parser, OPTIONS)

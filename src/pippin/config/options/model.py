@@ -16,6 +16,7 @@ Natural = Annotated[int, Meta(ge=0)]
 
 
 KvBits = Literal[2, 3, 4, 5, 6, 8]
+WeightsType = Literal["auto", "float32", "float16", "bfloat16", "stored"]
 CpuActivations = Literal["float32", "int8"]
 UnreadableMedia = Literal["auto", "describe", "refuse"]
 
@@ -29,9 +30,16 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     # How weights run
     dtype: Annotated[
-        Literal["auto", "float32", "float16", "bfloat16", "stored"],
+        WeightsType,
         Meta(description="Type that weights run in; `auto` lets the device decide."),
     ] = "auto"
+    exact: Annotated[
+        bool,
+        Meta(
+            description="The same text alone and in any batch, on GPUs too: computes in float32, and refuses what "
+            "rounds (docs/sampling.md has what it costs)."
+        ),
+    ] = False
     accelerated_blas: Annotated[
         bool,
         Meta(
@@ -327,6 +335,11 @@ def ranks_here(options: ModelOptions) -> int:
 def replicas_here(options: ModelOptions) -> int:
     """The replicas on this machine. Those in a cluster take no memory that is planned here."""
     return 0 if options.cluster is not None else options.replicas
+
+
+def asked_type(options: ModelOptions) -> WeightsType:
+    """The type that weights are to run in."""
+    return "float32" if options.exact else options.dtype
 
 
 def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:

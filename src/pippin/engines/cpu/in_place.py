@@ -116,6 +116,11 @@ def in_blocks(
     return array
 
 
+def exp(x: mx.array) -> mx.array | None:
+    """exp(x), or None where a new array can't be written into."""
+    return in_blocks(x + 0, np.exp)
+
+
 def sigmoid(x: mx.array) -> mx.array | None:
     """1 / (1 + exp(-x)), or None where a new array can't be written into."""
     return in_blocks(-x, _logistic)

@@ -90,10 +90,19 @@ def reference_p_less(row: np.ndarray, on: int) -> set[int]:
     return set(np.flatnonzero(probabilities >= (probabilities**2).sum()).tolist())
 
 
+def reckoned(reckon, column):
+    """What a filter is given of a parameter [R, 1]."""
+    return mx.array(reckon(np.array(column)))
+
+
 REFERENCES = {
-    "top_k": (filters.top_k, reference_top_k, [1, 3, 40, 699]),
+    "top_k": (
+        lambda x, k: filters.top_k(x, reckoned(filters.last_of, k)),
+        reference_top_k,
+        [1, 3, 40, 699],
+    ),
     "top_p": (
-        lambda x, p: mx.log(filters.top_p(filters.weights(x), p)),
+        lambda x, p: mx.log(filters.top_p(filters.weights(x), reckoned(filters.rest_of, p))),
         reference_top_p,
         [0.05, 0.5, 0.9, 0.99],
     ),
@@ -118,7 +127,7 @@ def test_a_nucleus_looked_for_among_the_best_is_the_nucleus(seed: int, shares: l
         [[0.1], [3], [8]]
     )
     w = filters.weights(mx.array(drawn.astype(np.float32)))
-    narrowed = np.array(filters.top_p_of_best(w, mx.array(shares)[:, None])) > 0
+    narrowed = np.array(filters.top_p_of_best(w, reckoned(filters.rest_of, mx.array(shares)[:, None]))) > 0
     probabilities = np.array(w).astype(np.float64)
     probabilities /= probabilities.sum(axis=-1, keepdims=True)
     for row, inside, share in zip(probabilities, narrowed, shares, strict=True):

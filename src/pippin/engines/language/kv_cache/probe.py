@@ -11,7 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from pippin.config.options.model import ModelOptions, cache_bits
+from pippin.config.options.model import ModelOptions, asked_type, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
 from pippin.engines.language.kv_cache import slots as sizes
@@ -70,9 +70,12 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
     started = time.monotonic()
     quantizes = cache_bits(options) != (None, None)
     vocabulary, layout, is_wide = _run_once(model)
-    if options.dtype == "float32" and not is_wide:
-        message = "dtype float32 cannot be had: this model computes in 16 bits whatever its weights are. Leave it out."
-        raise ServerError("load_failed", message, "dtype")
+    if asked_type(options) == "float32" and not is_wide:
+        name = "exact" if options.exact else "dtype float32"
+        message = (
+            f"{name} cannot be had: this model computes in 16 bits whatever its weights are. Leave it out."
+        )
+        raise ServerError("load_failed", message, name.split()[0])
     slack = options.cache_block_tokens + options.num_draft_tokens
     with in_float32(model):
         trials = Trials(model, vocabulary)

@@ -41,7 +41,7 @@ from pippin.engines.language.loading.weights import load_model
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.model.lora import install
-from pippin.engines.language.model.weights import drop_unused_arrays, weight_bytes
+from pippin.engines.language.model.weights import drop_unused_arrays, keep_at_hand, weight_bytes
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.sampling.usual_draws import usual_draws
 from pippin.engines.language.step.batch import Batch
@@ -84,6 +84,7 @@ def open_engine(
         kernel_threads=threads,
     )
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
+    keep_at_hand(way.model)
     if plan.compiles:
         compile_draws(engine, preparer.tokenizer)
     if options.warm_prompts is not None:

@@ -155,6 +155,16 @@ def drop_unused_arrays() -> None:
     mx.clear_cache()
 
 
+def keep_at_hand(model: nn.Module) -> None:
+    """Have Python find the modules of a loaded model at its first look. MLX keeps them as items of a dictionary, where
+    an attribute is looked for last, after an error has been made and dropped: 2 µs each in Python 3.11 (measured),
+    hundreds of times a step. None of them may be replaced afterwards."""
+    for module in model.modules():
+        for name, held in module.items():
+            if any(isinstance(each, nn.Module) for each in (held if isinstance(held, list) else [held])):
+                vars(module)[name] = held
+
+
 def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
     """Raises `ServerError` for a folder without a usable config.json, or with model code that is not trusted."""
     config = find_json(folder / "config.json") or {}

@@ -9,7 +9,7 @@ are kept too.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import mlx.core as mx
 import numpy as np
@@ -19,8 +19,13 @@ from pippin.core import parameters as p
 from pippin.core.parameters import Parameter
 from pippin.core.requests import Sampling
 
+Column = NDArray[Any]
+"""A parameter of each row [R], on the host."""
+
 OUT = -math.inf
 BEST = 1024  # tokens searched first for a nucleus
+BLOCK = 16  # tokens of which only the best is looked at first; most vocabularies are a multiple of it
+MOST = 1 << 24  # tokens: no vocabulary has more, and float32 holds the number
 
 
 def top_n_sigma(x: mx.array, n: mx.array) -> mx.array:
@@ -34,12 +39,16 @@ def top_n_sigma(x: mx.array, n: mx.array) -> mx.array:
     return mx.where((x >= floor) | (n <= 0), x, OUT)
 
 
-def top_k(x: mx.array, k: mx.array, descends: bool = False) -> mx.array:
-    """Keep the `k` best. Neutral: 0, and N or more. `descends`: the best come first already."""
-    width = x.shape[-1]
-    ordered = x[:, ::-1] if descends else mx.sort(x, axis=-1)
-    place = mx.clip(mx.where(k > 0, width - k, 0), 0, width - 1).astype(mx.int32)
+def top_k(x: mx.array, last: mx.array, descends: bool = False) -> mx.array:
+    """Keep the best up to this place, `last_of` k. Neutral: N - 1 and more. `descends`: the best come first already."""
+    ordered = x if descends else mx.sort(x, axis=-1)[:, ::-1]
+    place = mx.minimum(last, x.shape[-1] - 1)
     return mx.where(x >= mx.take_along_axis(ordered, place, axis=-1), x, OUT)
+
+
+def last_of(k: Column) -> Column:
+    """The place of the last token that top-k keeps; 0 keeps all."""
+    return (np.minimum(np.where(k > 0, k, MOST), MOST) - 1).astype(np.int32)
 
 
 def typical_p(x: mx.array, p: mx.array) -> mx.array:
@@ -64,39 +73,46 @@ def p_less(x: mx.array, on: mx.array) -> mx.array:
     return mx.where((probabilities >= collision) | (on <= 0), x, OUT)
 
 
-def weights(x: mx.array) -> mx.array:
-    """Unnormalised probabilities: 1 for the best token, 0 for those that are out. The filters below narrow these."""
-    return mx.exp(x - mx.max(x, axis=-1, keepdims=True))
+def weights(x: mx.array, descends: bool = False) -> mx.array:
+    """Unnormalised probabilities: 1 for the best token, 0 for those that are out. The filters below narrow these.
+    `descends`: the best come first already."""
+    return mx.exp(x - (x[:, :1] if descends else mx.max(x, axis=-1, keepdims=True)))
 
 
-def top_p(w: mx.array, p: mx.array, descends: bool = False) -> mx.array:
-    """Keep the fewest best tokens whose mass reaches `p`. Neutral: 1. (Holtzman et al. 2019)
+def top_p(w: mx.array, rest: mx.array, ordered: mx.array | None = None) -> mx.array:
+    """Keep the fewest best tokens that leave no more than this share of the mass, `rest_of` p. Neutral: 0. (Holtzman et
+    al. 2019)
 
-    `descends`: the best come first already.
+    `ordered`: the same weights in ascending order, where they are known.
     """
     # Ascending: the small masses are summed first, which is more exact.
-    ordered = w[:, ::-1] if descends else mx.sort(w, axis=-1)
+    ordered = mx.sort(w, axis=-1) if ordered is None else ordered
     mass = mx.cumsum(ordered, axis=-1)
-    outside = mx.sum(mass <= (1 - mx.maximum(p, 1e-6)) * mass[:, -1:], axis=-1, keepdims=True)
-    floor = mx.take_along_axis(ordered, mx.minimum(outside, w.shape[-1] - 1), axis=-1)
-    return w * ((w >= floor) | (p >= 1))
+    # The best token is never outside: its mass is all.
+    outside = mx.sum(mass <= rest * mass[:, -1:], axis=-1, keepdims=True)
+    return w * (w >= mx.take_along_axis(ordered, outside, axis=-1))
 
 
-def top_p_of_best(w: mx.array, p: mx.array) -> mx.array:
-    """Like `top_p`, but sorts only the `BEST` tokens of rows whose nucleus lies within them. Waits for the device."""
+def rest_of(p: Column) -> Column:
+    """The share of the mass that top-p may leave out; some token is always kept."""
+    return np.float32(1) - np.maximum(p, np.float32(1e-6))
+
+
+def top_p_of_best(w: mx.array, rest: mx.array) -> mx.array:
+    """Like `top_p`, but sorts only the `BEST` tokens of rows whose nucleus lies within them. Waits for the device: on a
+    CPU, MLX takes ten times as long as numpy, which sorts many numbers at once."""
     if w.shape[-1] <= 2 * BEST:
-        return top_p(w, p)
-    ordered = mx.sort(mx.topk(w, BEST, axis=-1), axis=-1)
+        return top_p(w, rest)
+    ordered = mx.array(np.sort(np.partition(np.asarray(w), -BEST, axis=-1)[:, -BEST:], axis=-1))
     total = mx.sum(w, axis=-1, keepdims=True)
-    allowed = (1 - mx.maximum(p, 1e-6)) * total  # mass that may be left out
     mass = total - mx.sum(ordered, axis=-1, keepdims=True) + mx.cumsum(ordered, axis=-1)
-    outside = mx.sum(mass <= allowed, axis=-1, keepdims=True)
+    outside = mx.sum(mass <= rest * total, axis=-1, keepdims=True)
     floor = mx.take_along_axis(ordered, mx.minimum(outside, BEST - 1), axis=-1)
-    kept = w * ((w >= floor) | (p >= 1))
-    wide = np.flatnonzero(np.array((outside == 0) & (p < 1))[:, 0])
+    kept = w * ((w >= floor) | (rest <= 0))
+    wide = np.flatnonzero(np.array((outside == 0) & (rest > 0))[:, 0])
     if wide.size:  # the nucleus extends beyond the best: sort these rows whole
         rows = mx.array(wide)
-        kept[rows] = top_p(w[rows], p[rows])
+        kept[rows] = top_p(w[rows], rest[rows], mx.array(np.sort(np.asarray(w[rows]), axis=-1)))
     return kept
 
 
@@ -142,8 +158,8 @@ def draw(w: mx.array, uniform: mx.array) -> mx.array:
 class Drawing:
     """What a filter may know of the rows besides their parameters."""
 
-    chance: NDArray[np.float32]
-    """A number in [0, 1) for each row [R], for filters that act by chance."""
+    chance: Callable[[], NDArray[np.float32]]
+    """Makes a number in [0, 1) for each row [R], for filters that act by chance."""
     protected: Callable[[], mx.array]
     """Makes the mask [R, N] of the tokens that XTC never drops: line ends and ends of text."""
     sorts_slowly: bool
@@ -152,16 +168,13 @@ class Drawing:
     """Whether the best tokens come first, with none that is out before one that is not."""
 
 
-def _top_p(w: mx.array, p: mx.array, drawing: Drawing) -> mx.array:
-    return (
-        top_p_of_best(w, p)
-        if drawing.sorts_slowly and not drawing.descends
-        else top_p(w, p, drawing.descends)
-    )
+def _top_p(w: mx.array, rest: mx.array, drawing: Drawing) -> mx.array:
+    slowly = drawing.sorts_slowly and not drawing.descends
+    return top_p_of_best(w, rest) if slowly else top_p(w, rest, w[:, ::-1] if drawing.descends else None)
 
 
 def _xtc(w: mx.array, probability: mx.array, threshold: mx.array, drawing: Drawing) -> mx.array:
-    return xtc(w, threshold, mx.array(drawing.chance)[:, None] < probability, drawing.protected())
+    return xtc(w, threshold, mx.array(drawing.chance())[:, None] < probability, drawing.protected())
 
 
 @dataclass(frozen=True)
@@ -173,16 +186,18 @@ class Filter:
     """The first one switches the filter on if it is not neutral."""
     apply: Callable[..., mx.array]
     """Takes `x` or `w`, a column [R, 1] for each parameter, and the `Drawing`."""
+    reckon: Callable[[Column], Column] = lambda column: column
+    """Makes a column of a parameter's values when a row joins, so that a step need not."""
     keeps_best: bool = True
     """Whether no token that it keeps is less likely than one that it does not, until weights are narrowed."""
 
 
 FILTERS: Final = (
     Filter("logits", (p.TOP_N_SIGMA,), lambda x, n, _: top_n_sigma(x, n)),
-    Filter("logits", (p.TOP_K,), lambda x, k, drawing: top_k(x, k, drawing.descends)),
+    Filter("logits", (p.TOP_K,), lambda x, last, drawing: top_k(x, last, drawing.descends), last_of),
     Filter("logits", (p.P_LESS,), lambda x, on, _: p_less(x, on)),
     Filter("logits", (p.TYPICAL_P,), lambda x, mass, _: typical_p(x, mass), keeps_best=False),
-    Filter("weights", (p.TOP_P,), _top_p),
+    Filter("weights", (p.TOP_P,), _top_p, rest_of),
     Filter("weights", (p.MIN_P,), lambda w, share, _: min_p(w, share)),
     Filter("weights", (p.XTC_PROBABILITY, p.XTC_THRESHOLD), _xtc),
 )
@@ -203,7 +218,8 @@ class Filters:
         for each in FILTERS:
             columns = [values(parameter, samplings) for parameter in each.parameters]
             if any(value != each.parameters[0].neutral for value in columns[0]):
-                used.append((each, tuple(mx.array(column)[:, None] for column in columns)))
+                reckoned = (each.reckon(np.array(column, np.float32)) for column in columns)
+                used.append((each, tuple(mx.array(column)[:, None] for column in reckoned)))
         # Rows with a temperature of 0 are greedy and never reach a filter.
         return cls(rows, mx.array(values(p.TEMPERATURE, samplings))[:, None], tuple(used))
 
@@ -213,7 +229,7 @@ class Filters:
             if each.narrows == "logits":
                 x = each.apply(x, *columns, drawing)
                 drawing = drawing if each.keeps_best else replace(drawing, descends=False)
-        w = weights(x)
+        w = weights(x, drawing.descends)
         for each, columns in self.used:
             if each.narrows == "weights":
                 w = each.apply(w, *columns, drawing)
@@ -229,9 +245,23 @@ def values(parameter: Parameter, samplings: Sequence[Sampling]) -> list[float]:
 def best(x: mx.array, count: int, sorts_slowly: bool = True) -> tuple[mx.array, mx.array]:
     """The ids and values [R, count] of the best of `x` [R, N], best first. `sorts_slowly`: finding the best before they
     are sorted is faster than sorting all."""
-    width = x.shape[-1]
+    rows, width = x.shape
     if not count:
-        return mx.zeros((x.shape[0], 0), mx.uint32), x[:, :0]
+        return mx.zeros((rows, 0), mx.uint32), x[:, :0]
+    if width % BLOCK or width < 2 * BLOCK * count:
+        return _best(x, count, sorts_slowly)
+    # They lie in the blocks with the best maxima: so many blocks hold at least as many tokens that are as good. In the
+    # order of the vocabulary, so that tokens that tie come as if all had been sorted.
+    blocks = x.reshape(rows, -1, BLOCK)
+    chosen = mx.sort(_best(mx.max(blocks, axis=-1), count, sorts_slowly)[0], axis=-1)[..., None]
+    ids = (chosen * BLOCK + mx.arange(BLOCK, dtype=mx.uint32)).reshape(rows, -1)
+    inside = mx.take_along_axis(blocks, chosen, axis=1).reshape(rows, -1)
+    found, values = _best(inside, count, sorts_slowly)
+    return mx.take_along_axis(ids, found, axis=-1), values
+
+
+def _best(x: mx.array, count: int, sorts_slowly: bool) -> tuple[mx.array, mx.array]:
+    width = x.shape[-1]
     # A GPU has no partition: MLX sorts all for it.
     if sorts_slowly and count < width:
         found = mx.argpartition(x, width - count, axis=-1)[:, width - count :]

@@ -9,6 +9,7 @@ model's own distribution, before any of this.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import mlx.core as mx
@@ -298,16 +299,17 @@ class BatchSampler:
     ) -> mx.array:
         """The tokens [R] of one group of rows."""
         seeds, places = plan.seeds[group.rows], positions[group.rows]
-        x = _take_rows(logits, group.rows, len(self._rows)).astype(mx.float32)
-        ids = None
+        x, ids = _take_rows(logits, group.rows, len(self._rows)), None
         if group is plan.short:
             ids, x = best(x, min(SHORT, x.shape[-1]), self._sorts_slowly)
+        x = x.astype(mx.float32)
 
         def protected() -> mx.array:
             mask = self._protected_tokens(logits.shape[-1])
             return mask[None] if ids is None else mask[ids]
 
-        drawing = Drawing(uniform(seeds, places, 1), protected, self._sorts_slowly, descends=ids is not None)
+        chance = partial(uniform, seeds, places, 1)
+        drawing = Drawing(chance, protected, self._sorts_slowly, descends=ids is not None)
         left = group.narrow(x / group.temperature, drawing)
         column = draw(left, mx.array(uniform(seeds, places, 0))[:, None])
         if ids is not None:
