@@ -28,8 +28,8 @@ class InPlace(Struct, frozen=True, kw_only=True, gc=False):
 
     `arrays` are keys and values [slots, heads, capacity, size], or six of them where they are quantised (`form`: bits
     and group size): packed words, scales and biases of keys, and those of values. The sequences lie in the slots from
-    `low` on, and have `starts` tokens. The token with index p lies at (p + shift) modulo the capacity, but for the first
-    `shared_tokens`, which all begin with and which lie in `shared`: keys and values [1, heads, capacity, size].
+    `low` on, and have `starts` tokens. The token with index p lies at (p + shift) modulo the capacity. The first
+    `shared_tokens`, which all begin with, lie in `shared` instead: keys and values [1, heads, capacity, size].
     """
 
     arrays: list[mx.array]

@@ -2,8 +2,8 @@
 
 A branch is a question and the answers to it, its labels. A label's tokens are scored by the logits before each of them,
 so a path of tokens needs computing only as far as other tokens follow it: labels of one token need the question alone.
-Branches are computed in rows, several in a pass. All rows read the prompt where it lies; each is taken back for its next
-branch to what this shares with the last one, so alike ones share a row.
+Branches are computed in rows, several in a pass. All rows read the prompt where it lies. Each is taken back for its
+next branch to what this shares with the last one, so alike ones share a row.
 """
 
 import math
