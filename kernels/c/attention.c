@@ -79,9 +79,11 @@ static int check_kv(const pk_kv *kv, int64_t head_dim, int64_t start, int64_t co
             kv->value_biases == NULL)
             return pk_refuse("Packed keys and values lack scales, or their heads are no whole groups.");
     }
+    if (kv->shared < 0 || (kv->shared > 0 && (kv->shared_keys == NULL || kv->shared_values == NULL || kv->bits != 0)))
+        return pk_refuse("Keys and values that sequences share are float32, as their own are.");
     /* What the first query sees is still there when the last one is written. */
-    if (start < 0 || count < 1 ||
-        (start + count > kv->capacity && (window < 1 || window + count - 1 > kv->capacity)))
+    if (start < kv->shared || count < 1 ||
+        (start + count - kv->shared > kv->capacity && (window < 1 || window + count - 1 > kv->capacity)))
         return pk_refuse("A sequence is longer than its keys and values.");
     return PK_OK;
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(sizeof(pk_kv) == 12 * 8, "the binding writes its fields as numbers of 64 bits");
+_Static_assert(sizeof(pk_kv) == 17 * 8, "the binding writes its fields as numbers of 64 bits");
 
 enum { TOKENS_A_CHUNK = 8 }; /* of work that is done token by token */
 

@@ -811,10 +811,16 @@ static void unpack_positions(const pk_kv *kv, const uint32_t *words, const float
 }
 
 /* Keys and values [count, dim] from a place on: in `memory` [2, PK_KEYS, dim] if they are packed. */
-INLINE void find_positions(const pk_attend *a, int64_t at, int count, float *memory, const float **keys,
+INLINE void find_positions(const pk_attend *a, int64_t position, int count, float *memory, const float **keys,
                            const float **values)
 {
     const pk_kv *kv = a->kv;
+    const int64_t at = (position + kv->shift) % kv->capacity;
+    if (position < kv->shared) {
+        *keys = kv->shared_keys + a->head * kv->shared_key_head_stride + position * a->dim;
+        *values = kv->shared_values + a->head * kv->shared_value_head_stride + position * a->dim;
+        return;
+    }
     if (kv->bits == 0) {
         *keys = (const float *)kv->keys + a->head * kv->key_head_stride + at * a->dim;
         *values = (const float *)kv->values + a->head * kv->value_head_stride + at * a->dim;
@@ -891,8 +897,7 @@ static void attend_piece(const pk_attend *a, int64_t position, int count, progre
 {
     const float *keys, *values;
     float *scores = scratch, *transposed = scratch + HEADS * PK_KEYS;
-    find_positions(a, (position + a->kv->shift) % a->kv->capacity, count, transposed + PK_KEYS * a->dim, &keys,
-                   &values);
+    find_positions(a, position, count, transposed + PK_KEYS * a->dim, &keys, &values);
     const int many = (a->last - a->first) * a->group >= 12;
     query waiting[HEADS];
     int held = 0;
@@ -933,8 +938,10 @@ static void attend(const pk_attend *a, float *scratch)
         }
     const int64_t end = sees_to(a, a->last - 1);
     for (int64_t position = sees_from(a, a->first); position < end;) {
-        int64_t count = end - position, before_wrap = a->kv->capacity - (position + a->kv->shift) % a->kv->capacity;
-        count = count < PK_KEYS ? count : PK_KEYS;
+        const pk_kv *kv = a->kv;
+        const int64_t before_wrap =
+            position < kv->shared ? kv->shared - position : kv->capacity - (position + kv->shift) % kv->capacity;
+        int64_t count = end - position < PK_KEYS ? end - position : PK_KEYS;
         count = count < before_wrap ? count : before_wrap;
         attend_piece(a, position, (int)count, states, scratch);
         position += count;

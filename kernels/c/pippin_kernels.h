@@ -107,11 +107,16 @@ typedef struct pk_decoder pk_decoder;
  * Position p lies at (p + shift) modulo `capacity`: a sequence longer than that must have a window.
  *
  * bits 0: float32 [head_dim] for each position. bits 4 and 8: MLX's packed words, uint32 [head_dim * bits / 32], and
- * float32 scales and biases [head_dim / group], the heads of which lie without gaps, too. */
+ * float32 scales and biases [head_dim / group], the heads of which lie without gaps, too.
+ *
+ * The first `shared` positions lie in memory that several sequences begin with and none writes to, position p at p; they
+ * are float32, as the rest is then. */
 typedef struct pk_kv {
     void *keys, *values;
     float *key_scales, *key_biases, *value_scales, *value_biases;
     int64_t key_head_stride, value_head_stride, capacity, shift, bits, group;
+    const float *shared_keys, *shared_values;
+    int64_t shared_key_head_stride, shared_value_head_stride, shared;
 } pk_kv;
 
 /* One step: sequence i adds `counts[i]` tokens to the `starts[i]` that it has. Tokens lie one after the other, those of

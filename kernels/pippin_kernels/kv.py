@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pippin_kernels.errors import KernelError
-from pippin_kernels.structures import KV_FIELDS
+from pippin_kernels.structures import KV_FIELDS, SHARED_FIELDS
 
 Floats = NDArray[np.float32]
 Array = NDArray[Any]
@@ -20,11 +20,15 @@ KV_GROUPS = (32, 64, 128)
 @dataclass(frozen=True)
 class KV:
     """Keys and values of some sequences in one layer, float32 [sequences, heads, capacity, head_dim] each, to be
-    written in place. Position p lies at (p + shift) modulo the capacity."""
+    written in place. Position p lies at (p + shift) modulo the capacity.
+
+    All may begin with the same positions, which `shared` has: keys and values float32 [1, heads, positions, head_dim],
+    which are only read."""
 
     keys: Floats
     values: Floats
     shift: int = 0
+    shared: tuple[Floats, Floats] | None = None
 
     @property
     def sequences(self) -> int:
@@ -37,18 +41,18 @@ class KV:
 
     def layout(self) -> "Layout":
         """Raises `KernelError` for memory that is not laid out so, or may not be written."""
-        for array in (self.keys, self.values):
-            right = array.ndim == 4 and array.dtype == np.float32 and array.flags.writeable
-            if not right or array.shape != self.keys.shape or array.strides[2:] != (array.shape[3] * 4, 4):
-                raise KernelError(
-                    "Keys and values are float32 [slots, heads, capacity, head_dim] without gaps."
-                )
-            if array.strides[1] <= 0 or (array.strides[0] <= 0 and array.shape[0] > 1):
-                raise KernelError("Heads of keys and values lie one behind the other.")
-        heads = self.keys.strides[1] // 4, self.values.strides[1] // 4
+        heads = _strides((self.keys, self.values))
+        if not self.keys.flags.writeable or not self.values.flags.writeable:
+            raise KernelError("Keys and values are written in place.")
         capacity = self.keys.shape[2]
         rest = (*heads, capacity, self.shift % max(capacity, 1), 0, 0)
-        return _layout((self.keys, self.values), rest)
+        if self.shared is None:
+            return _layout((self.keys, self.values), rest)
+        own, theirs = self.keys.shape, self.shared[0].shape
+        if (theirs[0], theirs[1], theirs[3]) != (1, own[1], own[3]):
+            raise KernelError("What sequences share has as many heads as they have, of the same size.")
+        strides = _strides(self.shared)
+        return _layout((self.keys, self.values), rest, (*map(_address, self.shared), *strides, theirs[2]))
 
 
 @dataclass(frozen=True)
@@ -98,10 +102,28 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 """What the library is told of the first sequence, and by how much that grows from one to the next."""
 
 
-def _layout(arrays: Sequence[Array], rest: tuple[int, ...]) -> Layout:
-    missing = (0,) * (KV_FIELDS - len(rest) - len(arrays))
-    first = tuple(array.__array_interface__["data"][0] for array in arrays)
-    return (*first, *missing, *rest), (*(array.strides[0] for array in arrays), *missing, *(0,) * len(rest))
+def _layout(
+    arrays: Sequence[Array], rest: tuple[int, ...], shared: tuple[int, ...] = (0,) * SHARED_FIELDS
+) -> Layout:
+    missing = (0,) * (KV_FIELDS - SHARED_FIELDS - len(rest) - len(arrays))
+    growth = (*(array.strides[0] for array in arrays), *missing)
+    return (*map(_address, arrays), *missing, *rest, *shared), (*growth, *(0,) * (KV_FIELDS - len(growth)))
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _strides(pair: tuple[Floats, Floats]) -> tuple[int, ...]:
+    """By how many numbers the heads of keys and of values lie apart."""
+    for array in pair:
+        right = array.ndim == 4 and array.dtype == np.float32 and array.shape == pair[0].shape
+        if not right or array.strides[2:] != (array.shape[3] * 4, 4):
+            raise KernelError("Keys and values are float32 [slots, heads, capacity, head_dim] without gaps.")
+        if array.strides[1] <= 0 or (array.strides[0] <= 0 and array.shape[0] > 1):
+            raise KernelError("Heads of keys and values lie one behind the other.")
+    return tuple(array.strides[1] // 4 for array in pair)
 
 
 class Places:

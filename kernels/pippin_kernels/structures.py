@@ -77,5 +77,7 @@ class CStep(c.Structure):
     ]
 
 
-KV_FIELDS = 12
-"""Numbers of 64 bits in a `pk_kv`: six addresses, two strides, capacity, shift, bits, group."""
+KV_FIELDS = 17
+"""Numbers of 64 bits in a `pk_kv`: six addresses, two strides, capacity, shift, bits, group; and of what is shared two
+addresses, two strides, and the number of positions."""
+SHARED_FIELDS = 5

@@ -406,6 +406,39 @@ def test_attention_is_what_its_definition_says(
 
 @instruction_sets
 @given(
+    starts=st.lists(st.integers(0, 150), min_size=1, max_size=4),
+    count=st.sampled_from([1, 2, 5, 40]),
+    group=st.sampled_from([1, 3, 8]),
+    dim=st.sampled_from([8, 64, 80]),
+    shared=st.sampled_from([1, 64, 100]),
+)
+def test_sequences_that_share_their_first_positions_read_them_where_they_lie(
+    name: str, starts: list[int], count: int, group: int, dim: int, shared: int
+) -> None:
+    kv_heads, slots = 2, len(starts)
+    queries = normal(slots, count, kv_heads * group, dim)
+    keys, values = normal(slots, kv_heads, 300, dim, seed=1), normal(slots, kv_heads, 300, dim, seed=2)
+    keys[:, :, :shared], values[:, :, :shared] = keys[:1, :, :shared], values[:1, :, :shared]
+    own = keys[:, :, shared:].copy(), values[:, :, shared:].copy()
+    # Behind what is shared lies what the prompt's own cache has there.
+    both = keys[:1, :, :shared], values[:1, :, :shared]
+    found = kernels(name).attention(
+        queries, pk.KV(*own, -shared, both), np.array([shared + start for start in starts]), scale=dim**-0.5
+    )
+    for slot, start in enumerate(starts):
+        expected = attended(queries[slot], keys[slot], values[slot], shared + start, 0, None)
+        assert_near(found[slot], expected)
+
+
+def test_what_sequences_share_has_their_shape() -> None:
+    keys = normal(2, 2, 8, 16)
+    for wrong in (normal(1, 3, 4, 16), normal(2, 2, 4, 16), normal(1, 2, 4, 8)):
+        with pytest.raises(pk.KernelError, match="share"):
+            pk.KV(keys, keys.copy(), 0, (wrong, wrong)).layout()
+
+
+@instruction_sets
+@given(
     starts=st.lists(st.integers(0, 200), min_size=1, max_size=3),
     count=st.sampled_from([1, 3, 40]),
     group=st.sampled_from([1, 3]),

@@ -185,7 +185,8 @@ class KeptPlaces:
 
 def _identity(part: InPlace) -> tuple[Any, ...]:
     """What `_view` depends on."""
-    return [_memory(array) for array in part.arrays], part.low, len(part.starts), part.shift, part.form
+    arrays = [_memory(array) for array in (*part.arrays, *(part.shared or ()))]
+    return arrays, part.low, len(part.starts), part.shift, part.form, part.shared_tokens
 
 
 def _memory(array: Any) -> tuple[int, tuple[int, ...]]:
@@ -215,7 +216,10 @@ def _view(part: InPlace) -> AnyKV:
     arrays = [np.asarray(array)[slots] for array in part.arrays]
     if part.form is None:
         keys, values = arrays
-        return KV(keys, values, part.shift)
+        if part.shared is None:
+            return KV(keys, values, part.shift)
+        shared = [np.asarray(array)[:, :, : part.shared_tokens] for array in part.shared]
+        return KV(keys, values, part.shift, (shared[0], shared[1]))
     return PackedKV(tuple(arrays), *part.form)
 
 

@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache.kinds.attention import (
@@ -15,6 +16,7 @@ from pippin.engines.language.kv_cache.kinds.attention import (
     AttentionKind,
     BatchedAttention,
     BatchedQuantized,
+    ForkedAttention,
     JoinedAttention,
 )
 from pippin.engines.language.kv_cache.kinds.base import TokenArray
@@ -27,7 +29,8 @@ class InPlace(Struct, frozen=True, kw_only=True, gc=False):
 
     `arrays` are keys and values [slots, heads, capacity, size], or six of them where they are quantised (`form`: bits
     and group size): packed words, scales and biases of keys, and those of values. The sequences lie in the slots from
-    `low` on, and have `starts` tokens. The token with index p lies at (p + shift) modulo the capacity.
+    `low` on, and have `starts` tokens. The token with index p lies at (p + shift) modulo the capacity. The first
+    `shared_tokens`, which all begin with, lie in `shared` instead: keys and values [1, heads, capacity, size].
     """
 
     arrays: list[mx.array]
@@ -36,6 +39,8 @@ class InPlace(Struct, frozen=True, kw_only=True, gc=False):
     low: int = 0
     shift: int = 0
     form: tuple[int, int] | None = None
+    shared: list[mx.array] | None = None
+    shared_tokens: int = 0
 
 
 def open_in_place(cache: Any, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
@@ -75,6 +80,14 @@ def _in_slot(cache: Any, token: TokenArray, rows: int, count: int) -> list[InPla
     return [InPlace(arrays=arrays, starts=[start], count=count, low=cache.slot.index)]
 
 
+def _forked(cache: ForkedAttention, token: TokenArray, rows: int, count: int) -> list[InPlace]:
+    (own,) = _own(cache.own, token, rows, count)
+    known = cache.tokens
+    shared = [cache.trunk.keys, cache.trunk.values]
+    starts = [known + start for start in own.starts]
+    return [replace(own, starts=starts, shift=-known, shared=shared, shared_tokens=known)]
+
+
 def _joined(cache: Any, token: TokenArray, rows: int, count: int) -> list[InPlace]:
     """Each prompt takes its own tokens, without the padding."""
     own = zip(cache.caches, cache.counts, strict=True)
@@ -95,6 +108,7 @@ OPENED: dict[type, Callable[[Any, TokenArray, int, int], list[InPlace]]] = {
     BatchedQuantized: _slots,
     BatchedRing: _slots,
     AttentionInSlot: _in_slot,
+    ForkedAttention: _forked,
     JoinedAttention: _joined,
 }
 

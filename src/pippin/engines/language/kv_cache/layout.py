@@ -15,7 +15,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache import kinds as shelf
-from pippin.engines.language.kv_cache.kinds.attention import IndexCache
+from pippin.engines.language.kv_cache.kinds.attention import ForkedAttention, IndexCache
 from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, Snapshot
 from pippin.engines.language.kv_cache.replay import tell_calls
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotTable
@@ -195,15 +195,10 @@ class CacheLayout:
             else:
                 kind.restore(leaf, snapshot, tokens)
 
-    def copy(self, caches: PromptCache, tokens: int, capacity: int) -> PromptCache:
-        """A cache with the first `tokens` of another and room for more, where no layer has anything but keys and
-        values."""
-        copied = self.new_prompt_cache(capacity)
-        for kind, leaf, own in zip(self.kinds, leaves(copied), leaves(caches), strict=True):
-            kind.fill(leaf, [array[:, :, :tokens] for array in kind.cut(own)])
-        # At once: a pending copy would make the next write to the original copy all of it.
-        mx.eval(arrays_of(copied))
-        return copied
+    def fork(self, caches: PromptCache, tokens: int) -> PromptCache:
+        """A cache that begins with the first `tokens` of another, which nobody may write to meanwhile. All layers have
+        keys and values (`joins`)."""
+        return regrouped(caches, (ForkedAttention(leaf, tokens) for leaf in leaves(caches)))
 
     def tell_calls(self) -> None:
         """Have the model tell the caches that replay what they are called with, which they need to rewind."""

@@ -2,8 +2,8 @@
 
 A branch is a question and the answers to it, its labels. A label's tokens are scored by the logits before each of them,
 so a path of tokens needs computing only as far as other tokens follow it: labels of one token need the question alone.
-Branches are computed in rows, several in a pass. A row begins as a copy of the prompt's cache and is taken back for
-each branch to what this shares with the last one, so there are few copies for many branches; alike ones share a row.
+Branches are computed in rows, several in a pass. All rows read the prompt where it lies. Each is taken back for its
+next branch to what this shares with the last one, so alike ones share a row.
 """
 
 import math
@@ -20,10 +20,9 @@ from pippin.engines.language.prefix_cache.tree import shared_length
 
 MOST_ROWS = 8
 BRANCHES_OF_A_ROW = 4
-"""A copy of the prompt's cache pays for so many branches."""
+"""Alike questions that follow each other in a row are computed once as far as they are the same."""
 TOKENS_OF_ROWS = 1 << 15
 """Tokens of prompts in all rows together, unless there is one row only."""
-COPIED_TOKENS = 16  # are copied in the time of computing one, at least
 SCORED_AT_ONCE = 8  # places of a row whose logits over the vocabulary are held at once
 
 
@@ -95,7 +94,7 @@ def rows_of(job: LanguageJob) -> int:
 class Row:
     queue: deque[Piece]
     left: int  # tokens to compute
-    cache: PromptCache | None = None  # None until its first piece
+    cache: PromptCache
     done: int = 0  # tokens of the first piece that it has
 
 
@@ -111,12 +110,14 @@ class Scoring:
     """The branches of one prompt under way."""
 
     def __init__(self, job: LanguageJob, cache: PromptCache, layout: CacheLayout, rows: int) -> None:
-        """`cache` holds the whole prompt, and becomes the first row."""
+        """`cache` holds the whole prompt. A single row is computed behind it, in the same memory."""
         self._prompt, self._layout, self._mark = len(job.prompt), layout, layout.mark(cache)
-        self._capacity = self._prompt + max(branch.longest for branch in job.branches)
         queues = dealt(pieces_of(job.branches, cuts=layout.joins), rows)
-        self._rows = [Row(queue, sum(each.left for each in queue)) for queue in queues]
-        self._rows[0].cache = cache
+        caches = [layout.fork(cache, self._prompt) for _ in queues] if rows > 1 else [cache]
+        self._rows = [
+            Row(queue, sum(each.left for each in queue), own)
+            for queue, own in zip(queues, caches, strict=True)
+        ]
         self._sums = [[0.0] * len(branch.labels) for branch in job.branches]
 
     @property
@@ -135,20 +136,15 @@ class Scoring:
         for row in sorted(self._rows, key=lambda each: -each.left):
             if not row.queue or (taken and most < len(row.queue[0].tokens) - row.done):
                 break
-            copied = 0
-            if row.cache is None:
-                first = self._rows[0].cache or []
-                row.cache = self._layout.copy(first, self._prompt, self._capacity)
-                copied = self._prompt // COPIED_TOKENS
-            taken.append(self._chunk(row, row.cache, most))
-            most -= len(taken[-1].tokens) + copied
+            taken.append(self._chunk(row, most))
+            most -= len(taken[-1].tokens)
         return taken
 
-    def _chunk(self, row: Row, cache: PromptCache, most: int) -> Chunk:
+    def _chunk(self, row: Row, most: int) -> Chunk:
         piece, done = row.queue[0], row.done
         tokens = piece.tokens
         if done == piece.known:
-            self._layout.rewind(cache, self._mark, self._prompt + done)
+            self._layout.rewind(row.cache, self._mark, self._prompt + done)
         end = min(done + most, len(tokens))
         places = sorted({score.place for score in piece.scores if score.place >= done})
         if len(places) > SCORED_AT_ONCE:
@@ -160,7 +156,7 @@ class Scoring:
         scores = [
             score._replace(place=score.place - done) for score in piece.scores if done <= score.place < end
         ]
-        return Chunk(cache, tokens[done:end], scores)
+        return Chunk(row.cache, tokens[done:end], scores)
 
     def add(self, scores: Sequence[Score], logprobs: Sequence[float]) -> None:
         for score, logprob in zip(scores, logprobs, strict=True):

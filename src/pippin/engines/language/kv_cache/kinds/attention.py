@@ -257,6 +257,40 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
         return (found[0], found[0]) if values is keys else found
 
 
+class ForkedAttention(KVCache):  # type: ignore[misc]
+    """The cache of a branch: it begins with the first tokens of a prompt's cache, reads them where they lie, and keeps
+    its own tokens apart."""
+
+    def __init__(self, trunk: Any, tokens: int) -> None:
+        self.trunk = trunk
+        self.tokens = tokens
+        self.own = KVCache() if trunk.values.size else IndexCache()
+
+    @property
+    def offset(self) -> int:
+        return self.tokens + int(self.own.offset)
+
+    @property
+    def state(self) -> Any:
+        return self.own.state
+
+    keys = property(lambda self: self.own.keys)
+    values = property(lambda self: self.own.values)
+
+    def trim(self, n: int) -> int:
+        return int(self.own.trim(n))
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
+        self.own.update_and_fetch(keys, values)
+        found = self.keys_and_values()
+        return (found[0], found[0]) if values is keys else found
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        pairs = zip((self.trunk.keys, self.trunk.values), self.own.keys_and_values(), strict=True)
+        keys, values = (mx.concatenate([theirs[:, :, : self.tokens], own], axis=2) for theirs, own in pairs)
+        return keys, values
+
+
 class JoinedAttention:
     """The caches of several prompts as a model sees one, for a pass over chunks of all, padded on the right."""
 
