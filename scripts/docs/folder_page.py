@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from pippin.catalog.info import WINDOW_KEYS
-from pippin.core.parameters import APPLIED, LEFT_OUT, OF_CHECKPOINTS
+from pippin.core.parameters import LEFT_OUT, OF_CHECKPOINTS, OfEveryAnswer
 from pippin.engines.embeddings import ACTIVATIONS, MODES
 from pippin.engines.language.model.lora import MORE_THAN_PAIRS, OF_PAIRS
 from pippin.engines.language.upstream.fields import COMPUTING
@@ -19,7 +19,8 @@ def folder_page() -> str:
 
 
 def _table() -> str:
-    generation = (*(each.name for each in OF_CHECKPOINTS), "do_sample", "eos_token_id", *APPLIED)
+    drawn = (*(each.name for each in OF_CHECKPOINTS), "do_sample", "eos_token_id")
+    generation = drawn + OfEveryAnswer.__struct_fields__
     rows = [
         ("File", "What is read", "What is not"),
         ("---",) * 3,

@@ -61,6 +61,45 @@ def test_what_a_checkpoint_asks_of_every_answer_is_asked(folder: Path) -> None:
     assert job.request.min_tokens == 3
 
 
+def test_a_checkpoint_biases_no_token_that_the_model_does_not_have(folder: Path) -> None:
+    # Written beyond the row of logits it would change another row, or memory that is no logit.
+    settings = {
+        "suppress_tokens": [7, 10**6, -1],
+        "bad_words_ids": [[10**6]],
+        "sequence_bias": [[[8], float("nan")], [[9], float("-inf")]],
+        "stop_strings": ["", "END"],
+    }
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    prepared = open_preparer(
+        WorkerSpec(info=ModelInfo(id="m", kind="language", path=str(folder), architecture="llama"))
+    )
+    job = prepared.prepare("one", Generate(GenerationRequest(model="m", prompt="text")))
+    assert isinstance(job, LanguageJob)
+    assert job.request.sampling.logit_bias == {7: -100.0, 9: -100.0}
+    assert job.stops == ("END",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [
+        ({"suppress_tokens": [None]}, "suppress_tokens"),
+        ({"suppress_tokens": 5}, "suppress_tokens"),
+        ({"bad_words_ids": [5]}, "bad_words_ids"),
+        ({"sequence_bias": {"[5]": 1.0}}, "sequence_bias"),
+        ({"sequence_bias": [[[5], "x"]]}, "sequence_bias"),
+        ({"stop_strings": [1]}, "stop_strings"),
+        ({"min_new_tokens": "5"}, "min_new_tokens"),
+        ({"min_new_tokens": -1}, "min_new_tokens"),
+    ],
+)
+def test_settings_of_no_use_are_refused_by_name_when_the_model_is_loaded(
+    folder: Path, settings: dict[str, object], where: str
+) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ServerError, match=rf"generation_config.json .*{where}"):
+        Tokenizer.load(folder)
+
+
 def test_the_ends_of_all_files_end_an_answer(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": [250, 251]}))
