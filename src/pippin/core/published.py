@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pippin.core.errors import ServerError
 
-LARGEST: Final = 32 * 1024 * 1024  # bytes of a file that is read whole
+LARGEST: Final = 64 * 1024 * 1024  # bytes of a file that is read whole
 FLOAT: Final = "__float__"
 FLOATS: Final = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
 """Numbers that JSON does not have. Python writes them bare, transformers as `{"__float__": "Infinity"}`."""
@@ -34,12 +34,11 @@ def _number(found: dict[str, Any]) -> Any:
 
 
 def object_in(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty where the file is missing or holds none."""
+    """The JSON object in a file; empty where the file is missing or `find_json` refuses it."""
     try:
-        found = from_published(path.read_bytes())
-    except (OSError, ValueError):
+        return find_json(path) or {}
+    except ServerError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def find_json(path: Path) -> dict[str, Any] | None:
