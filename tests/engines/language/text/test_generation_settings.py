@@ -3,9 +3,11 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
@@ -105,6 +107,50 @@ def test_the_ends_of_all_files_end_an_answer(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": [250, 251]}))
     (folder / "generation_config.json").write_text('{"eos_token_id": 252, "temperature": Infinity}')
     assert Tokenizer.load(folder).eos == {250, 251, 252, 256}
+
+
+OWN, OF_PROCESSOR, OF_TOKENIZER = "{{ 'own' }}", "{{ 'processor' }}", "{{ 'tokenizer' }}"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"chat_template.json": {"chat_template": OF_PROCESSOR}}, {"default": OF_PROCESSOR}),
+        ({"processor_config.json": {"chat_template": OF_PROCESSOR}}, {"default": OF_PROCESSOR}),
+        (
+            {
+                "tokenizer_config.json": {"chat_template": OF_TOKENIZER},
+                "chat_template.json": {"chat_template": OF_PROCESSOR},
+            },
+            {"default": OF_PROCESSOR},
+        ),
+        (
+            {"chat_template.jinja": "\ufeff" + OWN, "chat_template.json": {"chat_template": OF_PROCESSOR}},
+            {"default": OWN},
+        ),
+        (
+            {"chat_template.jinja": OWN, "additional_chat_templates/tool_use.jinja": OF_TOKENIZER},
+            {"default": OWN, "tool_use": OF_TOKENIZER},
+        ),
+        ({"tokenizer_config.json": {"chat_template": {"default": OF_TOKENIZER}}}, {"default": OF_TOKENIZER}),
+        ({"chat_template.jinja": ""}, {}),
+    ],
+)
+def test_a_chat_template_is_found_wherever_publishers_put_it(
+    folder: Path, files: dict[str, Any], found: dict[str, str]
+) -> None:
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings.pop("chat_template", None)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    (folder / "additional_chat_templates").mkdir()
+    for name, content in {"tokenizer_config.json": {}, **files}.items():
+        written = content if isinstance(content, str) else json.dumps(content)
+        if name == "tokenizer_config.json":
+            written = json.dumps({**settings, **content})
+        (folder / name).write_text(written, "utf-8")
+    assert Tokenizer.load(folder).chat_templates == found
+    # The catalog says of the folder what its worker finds.
+    assert read_info(folder).capabilities.chat == bool(found)
 
 
 @pytest.mark.parametrize(

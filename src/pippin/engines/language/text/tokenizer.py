@@ -20,7 +20,7 @@ from msgspec import Struct, ValidationError
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.parameters import OfEveryAnswer, left_out
-from pippin.core.published import find_json, mistaken, name_of
+from pippin.core.published import chat_templates, find_json, mistaken, name_of
 from pippin.engines.language.kept import files_of, kept
 from pippin.engines.language.text.fast_forms import open_fast_form
 
@@ -470,7 +470,7 @@ def _read_whole(folder: Path, *, trust_remote_code: bool) -> Read:
         found.eos_token_id,
         found.bos_token_id,
         {name: text for name, text in found.special_tokens_map.items() if isinstance(text, str)},
-        _named_templates(found.chat_template),
+        chat_templates(folder, found.chat_template),
     )
 
 
@@ -504,19 +504,8 @@ def _unread(folder: Path, error: Exception) -> str:
 def ids_in(*found: Any) -> frozenset[int]:
     """The ids in fields that hold an id, a list of ids or nothing."""
     flat = [number for entry in found for number in (entry if isinstance(entry, list) else [entry])]
-    return frozenset(number for number in flat if isinstance(number, int))
+    return frozenset(number for number in flat if type(number) is int)
 
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "")[:300]
-
-
-def _named_templates(found: str | dict[str, str] | None) -> dict[str, str]:
-    """The chat templates of a folder by name; a single one is called `default`."""
-    match found:
-        case str():
-            return {"default": found}
-        case dict():
-            return dict(found)
-        case None:
-            return {}
