@@ -37,8 +37,18 @@ def write(folder: Path) -> None:
         text["rope_parameters"] = SECTIONS
     if kind == "qwen3_vl_moe":
         text |= {"tie_word_embeddings": False, "moe_intermediate_size": 48}
-    if kind == "gemma3":
+    if kind in ("gemma3", "paligemma"):
         vision["vision_use_head"] = False  # as all checkpoints say
+    if kind == "internvl":
+        text["model_type"] = "qwen3"
+    if kind == "paligemma":
+        vision["projection_dim"] = described["projection_dim"] = text["hidden_size"]
+        # PaliGemma 2's: transformers 5.23 fails with the mask that it makes for the first Gemma.
+        text |= {"model_type": "gemma2", "query_pre_attn_scalar": 20, "sliding_window": 4096}
+    if kind == "mllama":
+        text["pad_token_id"] = 0
+    if kind == "lfm2_vl":
+        vision["model_type"] = "siglip2_vision_model"
     if kind == "llama4":
         vision["projector_dropout"] = 0.0
         text["moe_layers"] = None  # told by `interleave_moe_layer_step`
@@ -68,8 +78,12 @@ def write(folder: Path) -> None:
     taken = inspect.signature(model.forward).parameters
     arrays = {name: array for name, array in np.load(folder / "inputs.npz").items() if name in taken}
     given = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    if described["model_type"] == "paddleocr_vl":
+    if described["model_type"] in ("internvl", "paddleocr_vl"):
         given["pixel_values"] = given["pixel_values"][0]
+    if described["model_type"] == "paligemma":  # with labels a prompt is one to learn from
+        del given["labels"]
+    if described["model_type"] == "hunyuan_vl":
+        given["position_ids"] = given["position_ids"].swapaxes(0, 1)
     given["attention_mask"] = torch.ones_like(given["input_ids"])
     with torch.no_grad():
         logits = model(**given).logits[0].numpy()

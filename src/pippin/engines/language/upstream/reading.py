@@ -106,6 +106,7 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
     with reading_spelled_out(), _reading_stored(folder):
         model = mlx_vlm.utils.load_model(folder, **settings)
     own = in_its_family(mlx_vlm.utils.load_config(folder))
+    model.config.published = own  # classes of configurations leave out what some mends read
     config = spelled_out(own)
     named = next((name for name in TEXT_PARTS if rotary_tables(config.get(name) or {})), None)
 
