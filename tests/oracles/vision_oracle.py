@@ -12,6 +12,7 @@ import inspect
 import json
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,16 @@ SECTIONS = {
 TEXT = [1, 5, 9, 14, 33, 2, 70]
 PARTS = ("text_config", "vision_config")
 LARGEST = 20_000_000  # parameters: a size that the family's own classes do not name has transformers' default
+
+
+def in_pairs(rotary: torch.nn.Module, angles: torch.Tensor) -> torch.Tensor:
+    """HunYuanVL's sines or cosines [axes, rows, tokens, half a head]: both numbers of a pair turn by the same axis, as in
+    Tencent's code and vLLM. transformers 5.23 cuts twice as long sections of the doubled angles, which turns the two by
+    different axes, and is no rotation."""
+    sections = list(rotary.mrope_section)
+    parts = angles.split(sections, dim=-1)
+    half = torch.cat([part[axis] for axis, part in enumerate(parts)], dim=-1)
+    return torch.cat((half, half), dim=-1)
 
 
 def write(folder: Path) -> None:
@@ -75,6 +86,9 @@ def write(folder: Path) -> None:
     model.save_pretrained(folder)
     # What the folder says is compared, not what was in memory.
     model = type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    for module in model.modules():
+        if type(module).__name__.startswith("HunYuanVL") and hasattr(module, "recomposition_frequencies"):
+            module.recomposition_frequencies = partial(in_pairs, module)
     taken = inspect.signature(model.forward).parameters
     arrays = {name: array for name, array in np.load(folder / "inputs.npz").items() if name in taken}
     given = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -83,7 +97,8 @@ def write(folder: Path) -> None:
     if described["model_type"] == "paligemma":  # with labels a prompt is one to learn from
         del given["labels"]
     if described["model_type"] == "hunyuan_vl":
-        given["position_ids"] = given["position_ids"].swapaxes(0, 1)
+        del given["position_ids"]
+        given["mm_token_type_ids"] = (given["input_ids"] == config.image_token_id).long()
     given["attention_mask"] = torch.ones_like(given["input_ids"])
     with torch.no_grad():
         logits = model(**given).logits[0].numpy()

@@ -67,6 +67,9 @@ def _of_part(config: Config, fields: Mapping[str, Parameter], family: str) -> Co
     found = with_pattern(config)
     if "rope_parameters" not in fields and "rope_theta" in fields:
         found.pop("rope_parameters", None)
+    scaling = found.get("rope_scaling") or {}
+    if family == "hunyuan_vl" and "mrope_section" in scaling:
+        found["rope_scaling"] = {**scaling, "type": "xdrope", "xdrope_section": scaling["mrope_section"]}
     # transformers 5 gives an encoder a type of its own, where families know their own name alone.
     known = "model_type" in fields and fields["model_type"].default == family
     if known and found.get("model_type") == f"{family}_vision":

@@ -1,5 +1,6 @@
 """What mlx-vlm's encoders of pictures have in common, and mends of several of them need."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -50,9 +51,23 @@ def in_cubic_positions(kind: type) -> type:
 def cubic(table: mx.array, height: int, width: int) -> mx.array:
     """A square table [size, size, hidden] at `height` times `width` places [height, width, hidden], as torch's bicubic
     interpolation gives it: beyond the edge lies the edge."""
-    size = table.shape[0]
-    rows, columns = (_cubic_weights(size, length) for length in (height, width))
+    return _between(table, _cubic_weights, height, width)
+
+
+def linear(table: mx.array, height: int, width: int) -> mx.array:
+    """The same by torch's bilinear interpolation."""
+    return _between(table, _linear_weights, height, width)
+
+
+def _between(table: mx.array, weigh: Callable[[int, int], mx.array], height: int, width: int) -> mx.array:
+    rows, columns = (weigh(table.shape[0], length) for length in (height, width))
     return mx.einsum("hi,wj,ijd->hwd", rows, columns, table.astype(mx.float32))
+
+
+def _linear_weights(size: int, length: int) -> mx.array:
+    """The weights [length, size] of points at places between two of them."""
+    at = ((np.arange(length) + 0.5) / length * size - 0.5).clip(0, size - 1)
+    return mx.array(np.maximum(1 - np.abs(at[:, None] - np.arange(size)), 0).astype(np.float32))
 
 
 def _cubic_weights(size: int, length: int) -> mx.array:
