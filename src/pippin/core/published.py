@@ -89,7 +89,8 @@ def chat_templates(folder: Path, of_tokenizer: object) -> dict[str, str]:
         case _:
             named = {"default": written}
     named |= {path.stem: find_text(path) for path in sorted(folder.glob(f"{MORE_TEMPLATES}/*.jinja"))}
-    return {name: text for name, text in named.items() if isinstance(text, str) and text}
+    # Some processors have the name of a template there.
+    return {name: text for name, text in named.items() if isinstance(text, str) and "{" in text}
 
 
 def broken(path: Path, what: str) -> ServerError:

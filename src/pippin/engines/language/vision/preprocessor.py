@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from PIL.Image import Image, Resampling
 
 from pippin.core.errors import ServerError
 from pippin.core.published import object_in
@@ -26,7 +27,7 @@ is not known."""
 
 FILTERS = {
     **dict.fromkeys(("Gemma4", "Glm46V", "KimiK25", "Phi3V", "Qwen3VL"), 3),
-    "HunYuanVL": 1,  # as published files say, and no implementation does
+    "HunYuanVL": 1,  # as published files say; see `resize_alike`
     "TileProcessor": 2,
 }
 """Pillow's numbers of the filters that `...ImageProcessor` have in their code, whatever `resample` says."""
@@ -52,6 +53,23 @@ def in_older_files(folder: Path) -> Iterator[Path]:
                 (Path(made) / path.name).symlink_to(path.resolve())
         (Path(made) / FILE).write_text(json.dumps(said), "utf-8")
         yield Path(made)
+
+
+def resize_alike(processor: Any) -> None:
+    """Have HunYuanVL's processor resize by the bicubic filter, as its publisher's and transformers do whatever the
+    published files say; mlx-vlm's takes the bilinear one."""
+    own = getattr(processor, "image_processor", None)
+    if type(own).__name__ != "HunYuanVLImageProcessor" or not own.do_resize:
+        return
+    from mlx_vlm.models.hunyuan_vl.processing_hunyuan_vl import smart_resize
+
+    prepare, factor = own._preprocess_single, own.patch_size * own.merge_size
+
+    def resized(picture: Image) -> Any:
+        height, width = smart_resize(picture.height, picture.width, factor, own.min_pixels, own.max_pixels)
+        return prepare(picture.convert("RGB").resize((width, height), Resampling.BICUBIC))
+
+    own._preprocess_single = resized
 
 
 def unprepared(folder: Path, processor: Any) -> list[str]:

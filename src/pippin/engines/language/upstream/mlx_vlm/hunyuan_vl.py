@@ -1,5 +1,5 @@
-"""HunYuanVL's pictures, whose positions are read from a table between its places as transformers reads them, and each of
-which sees itself alone.
+"""HunYuanVL's pictures: the positions of their patches are read from a table between its places as transformers reads
+them, and each sees itself alone.
 
 mlx-vlm 0.7.10 counts a tenth of a patch more than a picture has, goes beyond the table at its upper and left edge, and
 has all pictures of a prompt see each other.
