@@ -27,11 +27,13 @@ SECTIONS = {
 }
 TEXT = [1, 5, 9, 14, 33, 2, 70]
 PARTS = ("text_config", "vision_config")
+TEXTS = {"aya_vision": "cohere2", "internvl": "qwen3", "step3p7": "step3p5"}
+"""What published models of a family have, where transformers takes another."""
 LARGEST = 20_000_000  # parameters: a size that the family's own classes do not name has transformers' default
 
 
 def in_pairs(rotary: torch.nn.Module, angles: torch.Tensor) -> torch.Tensor:
-    """HunYuanVL's sines or cosines [axes, rows, tokens, half a head]: both numbers of a pair turn by the same axis, as in
+    """HunYuanVL's sines or cosines [axes, rows, tokens, half a head]: both numbers of a pair turn by one axis, as in
     Tencent's code and vLLM. transformers 5.23 cuts twice as long sections of the doubled angles, which turns the two by
     different axes, and is no rotation."""
     sections = list(rotary.mrope_section)
@@ -48,10 +50,10 @@ def write(folder: Path) -> None:
         text["rope_parameters"] = SECTIONS
     if kind == "qwen3_vl_moe":
         text |= {"tie_word_embeddings": False, "moe_intermediate_size": 48}
-    if kind in ("gemma3", "paligemma"):
+    if kind in ("aya_vision", "gemma3", "lfm2_vl", "paligemma"):
         vision["vision_use_head"] = False  # as all checkpoints say
-    if kind == "internvl":
-        text["model_type"] = "qwen3"
+    if kind in TEXTS:
+        text["model_type"] = TEXTS[kind]
     if kind == "paligemma":
         vision["projection_dim"] = described["projection_dim"] = text["hidden_size"]
         # PaliGemma 2's: transformers 5.23 fails with the mask that it makes for the first Gemma.
@@ -68,6 +70,8 @@ def write(folder: Path) -> None:
     # Published configurations have no other fields beside their parts.
     known = AutoConfig.for_model(described["model_type"]).to_dict().keys()
     given = {name: value for name, value in described.items() if name in known}
+    if kind == "aya_vision":  # the class reads it and does not list it
+        given["alignment_intermediate_size"] = 96
     if text is None and "text_config" in known:  # the fields of the text model lie beside its parts
         given["text_config"] = {
             name: described[name] for name in described if name != "model_type" and name not in PARTS
@@ -105,6 +109,8 @@ def write(folder: Path) -> None:
         blind = {name: array for name, array in given.items() if name in ("input_ids", "attention_mask")}
         assert np.abs(logits - model(**blind).logits[0].numpy()).max() > 1e-2, "no picture is seen"
         text = model(input_ids=torch.tensor([TEXT])).logits[0].numpy()
+    if kind == "aya_vision":  # as its text model does alone, and vLLM: here the class leaves it out
+        logits, text = (each * config.text_config.logit_scale for each in (logits, text))
     np.save(folder / "logits.npy", logits)
     np.save(folder / "text.npy", text)
 

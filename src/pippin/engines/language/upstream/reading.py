@@ -3,7 +3,7 @@
 import copy
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,9 @@ PARTS = ("text", "vision", "perceiver", "projector", "audio")
 
 OF_LAYER = re.compile(r"vis.*\.(?:layers|blocks|resblocks)\.\d+\.")
 """Where a model has the parts of its encoder's layers."""
+
+OF_PROJECTOR = re.compile(r"project|connector")
+"""Where it has what makes features of the encoder's numbers."""
 
 FORMS = {
     "gelu": "none",
@@ -114,23 +117,23 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
         return _language(_made(taken(changed if named is None else {**config, named: changed}, own)))
 
     complete(_language(model), config if named is None else config[named], make)
-    _complete_encoder(model, _activation(mlx_vlm.utils.load_config(folder)))
+    _complete_encoder(model, {OF_LAYER: _activation(own), OF_PROJECTOR: own.get("projector_hidden_act")})
     return model
 
 
-def _complete_encoder(model: nn.Module, activation: str | None) -> None:
-    """Give an encoder of pictures its activation, which many classes have in one form, and its last norm the epsilon
-    that they read elsewhere. Raises `ValueError` for an activation that is no GELU where the class has one."""
+def _complete_encoder(model: nn.Module, activations: Mapping[re.Pattern[str], str | None]) -> None:
+    """Give an encoder of pictures and what follows it their activations, which many classes have in one form, and the
+    encoder's last norm the epsilon that they read elsewhere. Raises `ValueError` for an activation that is no GELU
+    where the class has one."""
     epsilon = getattr(getattr(model.config, "vision_config", None), "layer_norm_eps", None)
     for name, module in model.named_modules():
         if epsilon is not None and name.rpartition(".")[2] == "post_layernorm":
             module.eps = epsilon
-        if activation is not None and type(module) is nn.GELU and OF_LAYER.search(name):
-            if activation not in FORMS:
-                raise ValueError(
-                    f"hidden_act {activation!r} of vision_config is not read by the class of this family"
-                )
-            module._approx = FORMS[activation]
+        said = next((said for places, said in activations.items() if said and places.search(name)), None)
+        if said is not None and type(module) is nn.GELU:
+            if said not in FORMS:
+                raise ValueError(f"the activation {said!r} of {name} is not read by the class of this family")
+            module._approx = FORMS[said]
 
 
 def _activation(config: Config) -> str | None:
