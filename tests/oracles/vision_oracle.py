@@ -65,6 +65,11 @@ def write(folder: Path) -> None:
     if kind == "llama4":
         vision["projector_dropout"] = 0.0
         text["moe_layers"] = None  # told by `interleave_moe_layer_step`
+    if kind == "granite_vision":  # published under this name, and told by its text model
+        described |= {"model_type": "llava_next", "vision_feature_select_strategy": "full"}
+        text["model_type"] = "granite"
+        text |= {"attention_multiplier": 0.31, "embedding_multiplier": 3.0, "logits_scaling": 1.3}
+        vision["model_type"] = "siglip_vision_model"
     if described["model_type"] == "pixtral":  # transformers gives this name to its tower alone
         described["model_type"] = "llava"
     # Published configurations have no other fields beside their parts.
@@ -109,8 +114,10 @@ def write(folder: Path) -> None:
         blind = {name: array for name, array in given.items() if name in ("input_ids", "attention_mask")}
         assert np.abs(logits - model(**blind).logits[0].numpy()).max() > 1e-2, "no picture is seen"
         text = model(input_ids=torch.tensor([TEXT])).logits[0].numpy()
-    if kind == "aya_vision":  # as its text model does alone, and vLLM: here the class leaves it out
-        logits, text = (each * config.text_config.logit_scale for each in (logits, text))
+    scales = {"aya_vision": "logit_scale", "granite_vision": "logits_scaling"}
+    if kind in scales:  # as their text models do alone, and vLLM: here their classes leave it out
+        by = getattr(config.text_config, scales[kind])
+        logits, text = (each * by if kind == "aya_vision" else each / by for each in (logits, text))
     np.save(folder / "logits.npy", logits)
     np.save(folder / "text.npy", text)
 

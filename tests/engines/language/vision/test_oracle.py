@@ -32,7 +32,17 @@ USUAL = (
     *("qwen3_vl", "smolvlm"),
 )
 OTHERS = (
-    *("aya_vision", "glm4v", "glm4v_moe", "glm_ocr", "hunyuan_vl", "idefics2", "internvl", "lfm2_vl"),
+    *(
+        "aya_vision",
+        "glm4v",
+        "glm4v_moe",
+        "glm_ocr",
+        "granite_vision",
+        "hunyuan_vl",
+        "idefics2",
+        "internvl",
+        "lfm2_vl",
+    ),
     *("llama4", "llava_next", "llava_onevision", "mllama", "muse_glimmer", "paddleocr_vl", "paligemma"),
     *("qwen3_5_moe", "qwen3_vl_moe"),
 )
