@@ -7,6 +7,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from pippin.engines.language.upstream.newest import in_its_family
 from pippin.engines.language.upstream.reading import load_model
 from pippin.engines.language.upstream.rotary import fingerprint
 from tests.engines.language.vision.any_family import write
@@ -110,3 +111,39 @@ def test_fp8_numbers_are_read_as_numbers(tmp_path: Path) -> None:
     settings = {"quant_method": "compressed-tensors", "format": "float-quantized"}
     (folder / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
     assert mx.allclose(logits(folder), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "told"),
+    [
+        ("llava_next", {"projector_hidden_act": "relu"}, "activation 'relu' of multi_modal_projector"),
+        ("llava_next", {"text_config": {"hidden_act": "gelu"}}, "hidden_act 'gelu'"),
+        ("aya_vision", {"text_config": {"model_type": "cohere2", "hidden_act": "gelu"}}, "hidden_act 'gelu'"),
+    ],
+)
+def test_a_field_that_a_class_of_mlx_vlm_leaves_out_is_refused(
+    family: str, fields: Json, told: str, tmp_path: Path
+) -> None:
+    folder = write(family, FAMILIES[family], tmp_path / family)
+    path = folder / "config.json"
+    config: Json = json.loads(path.read_text())
+    text = {**config["text_config"], **fields.pop("text_config", {})}
+    path.write_text(json.dumps({**config, **fields, "text_config": text}))
+    with pytest.raises(ValueError, match=told):
+        load_model(folder, lazy=True)
+
+
+def test_a_projector_has_the_activation_that_its_configuration_names(tmp_path: Path) -> None:
+    folder = write("internvl", FAMILIES["internvl"], tmp_path / "internvl")
+    path = folder / "config.json"
+    config: Json = json.loads(path.read_text())
+    for name, form in (("gelu", "none"), ("gelu_pytorch_tanh", "precise")):
+        path.write_text(json.dumps({**config, "projector_hidden_act": name}))
+        assert load_model(folder, lazy=True).multi_modal_projector.activation._approx == form
+
+
+def test_granite_vision_is_told_by_its_text_model() -> None:
+    config: Json = {"model_type": "llava_next", "text_config": {"model_type": "granite"}}
+    assert in_its_family(config)["model_type"] == "granite_vision"
+    assert in_its_family({**config, "text_config": {"model_type": "llama"}})["model_type"] == "llava_next"
+    assert in_its_family({**config, "text_config": None})["model_type"] == "llava_next"

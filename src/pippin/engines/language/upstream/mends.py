@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ import mlx.nn as nn
 from pippin.engines.language.classes import become
 from pippin.engines.language.configuration import Config, rotary_tables, spelled_out, with_required
 from pippin.engines.language.upstream import windows
-from pippin.engines.language.upstream.fields import filled, refuse_unread
+from pippin.engines.language.upstream.fields import filled, refuse_left_out, refuse_unread
 from pippin.engines.language.upstream.library import get_classes
 from pippin.engines.language.upstream.rotary import complete
 
@@ -163,9 +163,19 @@ def classes_of(config: Config) -> tuple[Any, Any]:
         _make(shared, model, config)
         windows.complete(model, whole, taken)
         refuse_unread(whole, taken)
+        refuse_left_out(text, _taken_of(text))
         return model
 
     return make, arguments
+
+
+def _taken_of(text: Config) -> Collection[str]:
+    """The fields that mlx-lm takes of a text model; all of one whose type is no architecture of its own."""
+    try:
+        found: Collection[str] = get_classes(text)[1].__dataclass_fields__
+    except (ValueError, KeyError):
+        return text
+    return found
 
 
 @dataclass(frozen=True)

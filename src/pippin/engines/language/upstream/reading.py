@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import mlx.nn as nn
 from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
 from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
+from pippin.engines.language.upstream.fields import refuse_left_out
 from pippin.engines.language.upstream.newest import (
     UNREADABLE,
     for_mlx_vlm,
@@ -117,8 +119,17 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
         return _language(_made(taken(changed if named is None else {**config, named: changed}, own)))
 
     complete(_language(model), config if named is None else config[named], make)
+    _refuse_left_out(model.config, config)
     _complete_encoder(model, {OF_LAYER: _activation(own), OF_PROJECTOR: own.get("projector_hidden_act")})
     return model
+
+
+def _refuse_left_out(read: Any, config: Config) -> None:
+    """Raises `ValueError` for a field of the text model that changes what it computes and that its class lacks."""
+    for name in TEXT_PARTS:
+        text, held = config.get(name), getattr(read, name, None)
+        if isinstance(text, dict) and is_dataclass(held):
+            refuse_left_out(text, {each.name for each in fields(held)})
 
 
 def _complete_encoder(model: nn.Module, activations: Mapping[re.Pattern[str], str | None]) -> None:
