@@ -105,7 +105,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
             and text.get("use_bidirectional_attention") in (True, "all")
         ):
             raise ValueError("use_bidirectional_attention is read for embeddings alone")
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, *ended) as error:
+    except (*UNREADABLE, *ended) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
         if not vision:
             raise refusal from error
@@ -213,6 +213,18 @@ LACKING = re.compile(r"__init__\(\) missing \d+ required positional arguments?: 
 """The error of a class of a configuration."""
 
 NAMED = 4  # of such tensors
+
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    OSError,
+    RuntimeError,
+)
+"""What classes raise for configurations and arrays of which they can make no model."""
 
 
 def _explain(info: ModelInfo, error: BaseException, library: str) -> str:

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 from mlx_vlm.models.base import InputEmbeddingsFeatures
 from transformers.image_processing_utils import select_best_resolution
@@ -33,21 +34,13 @@ GRIDS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 """The sizes of tiled pictures in a configuration of LLaVA-NeXT that names none."""
 
 
-class InRows:
+class InRows(nn.Module):  # type: ignore[misc] # MLX has no types
     """For LLaVA-NeXT's classes of models: the features of a picture lie in rows behind those of the whole picture, as
     transformers packs them.
 
     mlx-vlm 0.7.10 puts all features of a tile in the place of one token, of the many that its processor makes for them;
     the other tokens stay words. It leaves the padding in, and a whole tile of line ends at the end.
     """
-
-    config: Any
-    language_model: Any
-    multi_modal_projector: Any
-    vision_tower: Any
-    vision_feature_layer: int | list[int]
-    vision_feature_select_strategy: str
-    image_newline: mx.array
 
     def get_input_embeddings(
         self,
@@ -58,7 +51,7 @@ class InRows:
     ) -> Any:
         """`pixel_values` [pictures, tiles, 3, height, width]; `image_sizes` [pictures, 2] of heights and widths."""
         if pixel_values is None or image_sizes is None:
-            return super().get_input_embeddings(input_ids, pixel_values, **given)  # type: ignore[misc]
+            return super().get_input_embeddings(input_ids, pixel_values, **given)
         packed = []
         for tiles, size in zip(pixel_values, np.array(image_sizes).tolist(), strict=True):
             rows, columns = self._grid(size)

@@ -124,11 +124,11 @@ def _whole(arrays: Arrays, config: Config) -> Arrays:
 
 
 def refuse_bytes(model: nn.Module) -> None:
-    """Raises `ValueError` for a weight whose numbers are integers without scales."""
+    """Raises `ValueError` for a weight whose numbers are integers, or true and false, without scales."""
     for path, module in model.named_modules():
         weight = module.get("weight")
         scaled = any(name.startswith(("scales", "weight_scale")) for name in module)
-        if isinstance(weight, mx.array) and not scaled and mx.issubdtype(weight.dtype, mx.integer):
+        if isinstance(weight, mx.array) and not scaled and not mx.issubdtype(weight.dtype, mx.floating):
             kind = str(weight.dtype).rpartition(".")[2]
             raise ValueError(
                 f"{path}.weight holds integers ({kind}) and has no scales, so its numbers are unknown"
