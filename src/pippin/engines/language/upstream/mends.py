@@ -40,7 +40,7 @@ class Mend:
     """What is mended in the modules of one class of a library. The weights of a loaded model stay where they are."""
 
     original: type
-    kind: Literal["fault", "batching"]
+    kind: Literal["fault", "batching"] = "fault"
     """A fault: wrong numbers or a crash in the library itself. Batching: right there, but for one sequence alone, or
     without taking tokens back."""
     why: str
@@ -74,7 +74,7 @@ def by_tanh(original: type, answer: Callable[[Any, mx.array], mx.array]) -> Mend
     """The record of an MLP that has to compute GELU by tanh, as `answer` does."""
     why = "the activation is the exact GELU, and not that by tanh"
     kind = type("ByTanh", (original,), {"__call__": answer})
-    return Mend(original=original, kind="fault", why=why, loaded=to(kind))
+    return Mend(original=original, why=why, loaded=to(kind))
 
 
 def storing(change: Callable[[Any, Arrays], Arrays]) -> Callable[[Any, Mapping[str, Any]], None]:

@@ -8,7 +8,6 @@ from pippin.engines.language.upstream.pictures import InRows
 MENDS = (
     Mend(
         original=Model,
-        kind="fault",
         why="all features of a tile stand in the place of one token of the many that are made for them",
         loaded=to(type("InRows", (InRows, Model), {})),
     ),

@@ -33,14 +33,8 @@ class EachAlone(VisionModel):  # type: ignore[misc]
 MENDS = (
     Mend(
         original=PatchEmbed,
-        kind="fault",
         why="positions are read a tenth of a patch beside their places, and beyond the edge of the table",
         loaded=to(InPlaces),
     ),
-    Mend(
-        original=VisionModel,
-        kind="fault",
-        why="the pictures of a prompt see each other",
-        loaded=to(EachAlone),
-    ),
+    Mend(original=VisionModel, why="the pictures of a prompt see each other", loaded=to(EachAlone)),
 )

@@ -22,7 +22,6 @@ class InItsPlace(Model):  # type: ignore[misc] # mlx-vlm has no types
 MENDS = (
     Mend(
         original=Model,
-        kind="fault",
         why="the features of a picture are taken by the places of its tokens in the prompt",
         loaded=to(InItsPlace),
     ),
