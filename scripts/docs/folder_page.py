@@ -8,7 +8,7 @@ from pippin.engines.embeddings import ACTIVATIONS, MODES
 from pippin.engines.language.model.lora import MORE_THAN_PAIRS, OF_PAIRS
 from pippin.engines.language.upstream.fields import COMPUTING
 from pippin.engines.language.upstream.quantised import LEFT_FORMATS, LEFT_TO_LIBRARIES, METHODS
-from pippin.engines.language.vision.preprocessor import PIXELS
+from pippin.engines.language.vision.preprocessor import PIXELS, SIZES
 from pippin.engines.transcription import UNREAD
 from scripts.docs.marked import marked
 
@@ -71,7 +71,7 @@ def _table() -> str:
         (
             "`preprocessor_config.json`, or `image_processor` in `processor_config.json`",
             "by the family's processor in transformers or mlx-vlm",
-            f"pictures are refused where that processor leaves it out: {_listed(PIXELS)}; refused for Whisper where it "
+            f"pictures are refused where that processor leaves it out: {_listed((*PIXELS, *SIZES))}; refused for Whisper where it "
             f"is another: {_listed(UNREAD)}",
         ),
     ]

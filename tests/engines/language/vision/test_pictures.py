@@ -363,6 +363,12 @@ def test_a_filter_that_a_processor_has_in_its_code_is_held_against_the_folder_s(
     assert other_pixels({"resample": 2}, read) == other_pixels({"resample": 2}, SimpleNamespace()) == []
 
 
+def test_sizes_that_a_processor_has_otherwise_are_told() -> None:
+    own = SimpleNamespace(max_pixels=4096, patch_size=14, min_pixels=None)
+    assert other_pixels({"max_pixels": 4096, "patch_size": 14, "min_pixels": 256, "merge_size": 2}, own) == []
+    assert other_pixels({"max_pixels": 2048, "patch_size": 16}, own) == ["max_pixels", "patch_size"]
+
+
 def test_hunyuan_vl_resizes_as_transformers_does() -> None:
     from mlx_vlm.models.hunyuan_vl.processing_hunyuan_vl import HunYuanVLImageProcessor
     from transformers.models.hunyuan_vl.image_processing_pil_hunyuan_vl import HunYuanVLImageProcessorPil

@@ -25,6 +25,9 @@ PIXELS: dict[str, Any] = {
 """Fields that decide the pixels of pictures, and what a processor does without a field of that name; None where that
 is not known."""
 
+SIZES = ("min_pixels", "max_pixels", "patch_size", "merge_size", "temporal_patch_size")
+"""Whole numbers that decide how large pictures are and how they are cut; a processor has those that it knows."""
+
 FILTERS = {
     **dict.fromkeys(("Gemma4", "Glm46V", "KimiK25", "Phi3V", "Qwen3VL"), 3),
     "HunYuanVL": 1,  # as published files say; see `resize_alike`
@@ -98,6 +101,10 @@ def other_pixels(said: Mapping[str, Any], own: Any) -> list[str]:
     held["resample"] = coded[0] if coded else held.get("resample")
     if held["resample"] is None:  # a filter that is not known
         asked.pop("resample", None)
-    return [
+    both = ((name, said.get(name), inspect.getattr_static(own, name, None)) for name in SIZES)
+    sizes = [
+        name for name, one, other in both if isinstance(one, int) and isinstance(other, int) and one != other
+    ]
+    return sizes + [
         name for name in asked if held[name] is None or not np.allclose(asked[name], held[name], atol=1e-6)
     ]
