@@ -71,8 +71,8 @@ def _table() -> str:
         (
             "`preprocessor_config.json`, or `image_processor` in `processor_config.json`",
             "by the family's processor in transformers or mlx-vlm",
-            f"pictures are refused where that processor leaves it out: {_listed((*PIXELS, *SIZES))}; refused for Whisper where it "
-            f"is another: {_listed(UNREAD)}",
+            f"pictures are refused where that processor leaves it out: {_listed((*PIXELS, *SIZES))}; refused for "
+            f"Whisper where it is another: {_listed(UNREAD)}",
         ),
     ]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
