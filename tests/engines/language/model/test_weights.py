@@ -204,6 +204,8 @@ def test_a_configuration_of_which_no_model_can_be_made_is_refused(
 ) -> None:
     config(folder, **fields)
     assert "cannot be loaded" in refusal(folder)
+    config(folder, model_type=5)
+    assert "names no model_type" in refusal(folder)
 
 
 def test_a_weight_of_true_and_false_is_refused(folder: Path) -> None:

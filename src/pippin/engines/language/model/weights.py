@@ -158,7 +158,7 @@ def drop_unused_arrays() -> None:
 def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
     """Raises `ServerError` for a folder without a usable config.json, or with model code that is not trusted."""
     config = find_json(folder / "config.json") or {}
-    if "model_type" not in config:
+    if not isinstance(config.get("model_type"), str):
         raise ServerError("load_failed", f"The config.json of {info.id!r} is missing or names no model_type.")
     # An `auto_map` alone is harmless: it is code for another library, which is never run here.
     if config.get("model_file") is not None and not trusted:
