@@ -12,6 +12,7 @@ from pippin.engines.language.upstream.reading import load_model
 from pippin.engines.language.upstream.rotary import fingerprint
 from tests.engines.language.vision.any_family import write
 from tests.engines.language.vision.family_settings import FAMILIES
+from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 
 Json = dict[str, Any]
 
@@ -147,3 +148,20 @@ def test_granite_vision_is_told_by_its_text_model() -> None:
     assert in_its_family(config)["model_type"] == "granite_vision"
     assert in_its_family({**config, "text_config": {"model_type": "llama"}})["model_type"] == "llava_next"
     assert in_its_family({**config, "text_config": None})["model_type"] == "llava_next"
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "pixtral", "mistral3"])
+def test_an_encoder_s_activation_that_its_class_does_not_read_is_refused(family: str, tmp_path: Path) -> None:
+    folder = tiny_vision_model(family, tmp_path / "m")
+    path = folder / "config.json"
+    config: Json = json.loads(path.read_text())
+
+    def load(name: str | None) -> None:
+        part = {**config["vision_config"], "hidden_act": name}
+        path.write_text(json.dumps({**config, "vision_config": part}))
+        load_model(folder, lazy=True)
+
+    load("silu")
+    load(None)
+    with pytest.raises(ValueError, match="hidden_act 'gelu' of vision_config"):
+        load("gelu")

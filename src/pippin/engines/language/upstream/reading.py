@@ -49,6 +49,13 @@ FORMS = {
 """MLX's forms of GELU by transformers' names."""
 
 
+CODED = {
+    **dict.fromkeys(("glm4v", "glm4v_moe", "glm_ocr", "mistral3", "pixtral", "qwen2_5_vl"), "silu"),
+    "hunyuan_vl": "gelu",
+}
+"""The activations of encoders that are no module of their family's class."""
+
+
 @contextmanager
 def reading_spelled_out() -> Iterator[None]:
     """Within this context mlx-vlm's loaders read configurations in all spellings."""
@@ -120,7 +127,12 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
 
     complete(_language(model), config if named is None else config[named], make)
     _refuse_left_out(model.config, config)
-    _complete_encoder(model, {OF_LAYER: _activation(own), OF_PROJECTOR: own.get("projector_hidden_act")})
+    activation = _activation(own)
+    if activation is not None and activation != CODED.get(str(own.get("model_type")), activation):
+        raise ValueError(
+            f"hidden_act {activation!r} of vision_config is not read by the class of this family"
+        )
+    _complete_encoder(model, {OF_LAYER: activation, OF_PROJECTOR: own.get("projector_hidden_act")})
     return model
 
 
@@ -150,7 +162,7 @@ def _complete_encoder(model: nn.Module, activations: Mapping[re.Pattern[str], st
 def _activation(config: Config) -> str | None:
     """The activation of the encoder of pictures: that of its configuration, or its usual one in transformers."""
     part = config.get("vision_config")
-    if not isinstance(part, dict) or "hidden_act" in part:
+    if not isinstance(part, dict) or "hidden_act" in part or config.get("model_type") in CODED:
         return part.get("hidden_act") if isinstance(part, dict) else None
     from huggingface_hub.errors import StrictDataclassError
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
