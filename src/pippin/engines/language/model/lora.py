@@ -305,7 +305,7 @@ def _read(name: str, folder: Path) -> dict[str, _Addition]:
 def _of_mlx(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
     if "rank" in config and "lora_parameters" not in config:
         return _of_mlx_vlm(name, config, weights)
-    scale = table(config.get("lora_parameters")).get("scale")
+    scale: Any = table(config.get("lora_parameters")).get("scale")
     if not _is_number(scale):
         raise _refused(name, "its adapter_config.json gives no lora_parameters.scale")
     return _paired(name, weights, ".lora_a", ".lora_b", lambda _, down, up: _Addition(down, up * scale))

@@ -58,9 +58,11 @@ def _settle_ties(arrays: Arrays, config: Config) -> None:
     )
     parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
     said = {part.get(TIED) for part in parts}
-    disagree = head is None and {True, False} <= said
-    other = head is not None and embedding is not None and False not in said
-    if disagree or (other and not mx.array_equal(head, embedding)):
+    if head is None:
+        changed = {True, False} <= said
+    else:
+        changed = embedding is not None and False not in said and not mx.array_equal(head, embedding)
+    if changed:
         for part in parts:
             part[TIED] = head is None
 

@@ -61,7 +61,7 @@ def in_older_files(folder: Path) -> Iterator[Path]:
 def resize_alike(processor: Any) -> None:
     """Have HunYuanVL's processor resize by the bicubic filter, as its publisher's and transformers do whatever the
     published files say; mlx-vlm's takes the bilinear one."""
-    own = getattr(processor, "image_processor", None)
+    own: Any = getattr(processor, "image_processor", None)
     if type(own).__name__ != "HunYuanVLImageProcessor" or not own.do_resize:
         return
     from mlx_vlm.models.hunyuan_vl.processing_hunyuan_vl import smart_resize
