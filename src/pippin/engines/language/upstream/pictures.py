@@ -35,7 +35,7 @@ GRIDS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 
 
 class InRows(nn.Module):  # type: ignore[misc] # MLX has no types
-    """What LLaVA-NeXT's classes of models lack: the features of a picture's tiles lie in rows, as transformers packs them.
+    """What LLaVA-NeXT's classes of models lack: features of a picture's tiles lie in rows, as transformers packs them.
 
     mlx-vlm 0.7.10 puts all features of a tile in the place of one token, of the many that its processor makes for them;
     the other tokens stay words. It leaves the padding in, and a whole tile of line ends at the end.
