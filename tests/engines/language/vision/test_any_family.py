@@ -85,6 +85,7 @@ JOINT = {
 """Families that run in batches, with all media of a prompt as one medium."""
 
 ALIKE = {
+    "granite_vision",
     "granite4_vision",
     "fastvlm",
 }  # tiny random models that say the same of both pictures in mlx-vlm, too
