@@ -156,7 +156,10 @@ OMITTED: dict[str, Omitted] = {
 
 
 def _other_turns(config: Config) -> str:
-    return "" if all(config.get("no_rope_layers") or []) else "no_rope_layers"
+    """Llama 4's text class turns in every layer, and each layer sees all tokens."""
+    chunk, window = (config.get(name) or 0 for name in ("attention_chunk_size", "max_position_embeddings"))
+    cut = chunk and chunk < window and "attention_chunk_size"
+    return "no_rope_layers" if not all(config.get("no_rope_layers") or []) else cut or ""
 
 
 def _other_experts(config: Config) -> str:
@@ -175,6 +178,9 @@ SPECIAL: dict[str, Callable[[Config], str]] = {
         "" if list(config.get("time_step_limit") or NO_LIMITS) == NO_LIMITS else "time_step_limit"
     ),
     "gpt_bigcode": lambda config: "" if config.get("multi_query", True) else "multi_query",
+    "laguna": lambda config: (
+        "moe_apply_router_weight_on_input" if config.get("moe_apply_router_weight_on_input") else ""
+    ),
     "llama4_text": _other_turns,
     "nemotron_h": lambda config: "" if config.get("time_step_min") in (None, 0.001) else "time_step_min",
     "qwen2_moe": lambda config: "norm_topk_prob" if config.get("norm_topk_prob") else "",
