@@ -79,7 +79,8 @@ def chat_templates(folder: Path, of_tokenizer: object) -> dict[str, str]:
     """
     written: object = find_text(folder / "chat_template.jinja")
     for file in ("chat_template.json", "processor_config.json"):
-        written = object_in(folder / file).get("chat_template") if written is None else written
+        found = object_in(folder / file).get("chat_template") if written is None else None
+        written = found if "{" in str(found) else written  # some processors have the name of a template there
     written = of_tokenizer if written is None else written
     match written:
         case list():
@@ -89,8 +90,7 @@ def chat_templates(folder: Path, of_tokenizer: object) -> dict[str, str]:
         case _:
             named = {"default": written}
     named |= {path.stem: find_text(path) for path in sorted(folder.glob(f"{MORE_TEMPLATES}/*.jinja"))}
-    # Some processors have the name of a template there.
-    return {name: text for name, text in named.items() if isinstance(text, str) and "{" in text}
+    return {name: text for name, text in named.items() if isinstance(text, str) and text}
 
 
 def broken(path: Path, what: str) -> ServerError:
