@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 
 from pippin.catalog.info import WINDOW_KEYS
-from pippin.core.parameters import APPLIED, LEFT_OUT, OF_CHECKPOINTS
+from pippin.core.parameters import LEFT_OUT, OF_CHECKPOINTS, OfEveryAnswer
 from pippin.engines.embeddings import ACTIVATIONS, MODES
 from pippin.engines.language.model.lora import MORE_THAN_PAIRS, OF_PAIRS
 from pippin.engines.language.upstream.fields import COMPUTING
 from pippin.engines.language.upstream.quantised import LEFT_FORMATS, LEFT_TO_LIBRARIES, METHODS
-from pippin.engines.language.vision.preprocessor import PIXELS
+from pippin.engines.language.vision.preprocessor import PIXELS, SIZES
 from pippin.engines.transcription import UNREAD
 from scripts.docs.marked import marked
 
@@ -19,7 +19,8 @@ def folder_page() -> str:
 
 
 def _table() -> str:
-    generation = (*(each.name for each in OF_CHECKPOINTS), "do_sample", "eos_token_id", *APPLIED)
+    drawn = (*(each.name for each in OF_CHECKPOINTS), "do_sample", "eos_token_id")
+    generation = drawn + OfEveryAnswer.__struct_fields__
     rows = [
         ("File", "What is read", "What is not"),
         ("---",) * 3,
@@ -70,8 +71,8 @@ def _table() -> str:
         (
             "`preprocessor_config.json`, or `image_processor` in `processor_config.json`",
             "by the family's processor in transformers or mlx-vlm",
-            f"pictures are refused where that processor leaves it out: {_listed(PIXELS)}; refused for Whisper where it "
-            f"is another: {_listed(UNREAD)}",
+            f"pictures are refused where that processor leaves it out: {_listed((*PIXELS, *SIZES))}; refused for "
+            f"Whisper where it is another: {_listed(UNREAD)}",
         ),
     ]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

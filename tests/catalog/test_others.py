@@ -1,6 +1,7 @@
 """Models of other programs: read where they lie, listed as theirs, and never written."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,32 @@ def test_a_file_is_imported_by_its_name(
         "org/tiny-GGUF/tiny-Q4_0": "LM Studio",
         "org/tiny:4b": "Ollama",
     }
+
+
+def test_hostile_folders_hold_up_nothing_and_are_left_out(home: Path, roots: CatalogRoots) -> None:
+    folder = home / ".lmstudio" / "models" / "org"
+    for name in ("one", "two\nlines", "\x1b[31mred", os.fsdecode(b"no\xfftext")):
+        write_model(folder / name)
+    for name in ("pipe", "endless", "of.gguf"):
+        (folder / name).mkdir()
+    os.mkfifo(folder / "pipe" / "config.json")
+    os.mkfifo(folder / "pipe" / "file.gguf")
+    (folder / "endless" / "config.json").symlink_to("/dev/zero")
+    (folder / "one" / "inner.gguf").mkdir()
+    (folder / "around").symlink_to(folder.parent)
+    manifests = home / ".ollama" / "models" / "manifests" / "registry.ollama.ai" / "library"
+    for name in ("pipe", "endless", "deep", "above", "others"):
+        (manifests / name).mkdir(parents=True)
+    os.mkfifo(manifests / "pipe" / "latest")
+    (manifests / "endless" / "latest").symlink_to("/dev/zero")
+    (manifests / "deep" / "latest").write_text("[" * 100_000)
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": ".."}
+    (manifests / "above" / "latest").write_text(json.dumps({"layers": [layer]}))
+    (manifests / "others" / "latest").write_text(json.dumps({"layers": [5, {"mediaType": [], "digest": {}}]}))
+    assert set(sources(roots)) == {"org/one", "org/pipe", "org/endless"}
+    for name in ("org/pipe", "org/endless"):
+        with pytest.raises(ServerError, match=r"config\.json .* is no ordinary file"):
+            Catalog(ServerOptions(), roots).resolve(name)
 
 
 def test_a_model_of_another_program_is_not_removed(home: Path, roots: CatalogRoots) -> None:

@@ -312,7 +312,8 @@ class Catalog:
 
     def _look(self) -> "_View":
         """Read the disk: the operator's models first, under their served names."""
-        scanned = list(self._scan())
+        # No answer, log or terminal can write other names as they are, such as bytes that are no UTF-8.
+        scanned = [found for found in self._scan() if found.id.isprintable()]
         view = _View(time.monotonic(), {}, {}, {})
         served: dict[Path, str] = {}
         for model in self._options.models:

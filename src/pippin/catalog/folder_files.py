@@ -1,20 +1,8 @@
 """Values in the small files of a model folder, whose contents are untrusted."""
 
-from pathlib import Path
 from typing import Any
 
-from pippin.core.published import LARGEST
-
 Json = dict[str, Any]
-
-
-def find_text(path: Path) -> str | None:
-    """The text of a file; None if it is missing or cannot be read."""
-    try:
-        small = path.is_file() and path.stat().st_size <= LARGEST
-        return path.read_text(encoding="utf-8") if small else None
-    except (OSError, UnicodeDecodeError):
-        return None
 
 
 def whole(value: object) -> int | None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from pippin.catalog.companions import companions_of
-from pippin.catalog.folder_files import Json, find_text, real, text, whole
+from pippin.catalog.folder_files import Json, real, text, whole
 from pippin.catalog.kinds import hears, kind_of, other_sound, sees, watches
 from pippin.catalog.names import is_repository
 from pippin.core import parameters as p
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelInfo, ModelKind
-from pippin.core.published import broken, find_json, mistaken, table
+from pippin.core.published import broken, chat_templates, find_json, find_text, mistaken, table
 from pippin.core.requests import Sampling
 from pippin.core.safetensors import index_of, missing_shards
 
@@ -92,7 +92,7 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
     ):
         raise _incomplete(name, "its tokenizer is missing")
     tokenizer = find_json(folder / "tokenizer_config.json") or {}
-    templates = chat_templates(folder, tokenizer) if found == "language" else {}
+    templates = chat_templates(folder, tokenizer.get("chat_template")) if found == "language" else {}
     return ModelInfo(
         id=name,
         kind=found,
@@ -153,19 +153,6 @@ def _has_main(folder: Path) -> bool:
     complete, so unfinished files may then belong to a newer one."""
     main = (find_text(folder.parent.parent / "refs" / "main") or "").strip()
     return bool(main) and (folder.parent / Path(main).name).is_dir()
-
-
-def chat_templates(folder: Path, tokenizer: Json) -> dict[str, str]:
-    """The chat templates by name, from files of their own or tokenizer_config.json; the usual one is `default`."""
-    own = find_text(folder / "chat_template.jinja")
-    if own is not None:
-        return {"default": own}
-    written = tokenizer.get("chat_template")
-    if written is None and (folder / "chat_template.json").is_file():
-        written = (find_json(folder / "chat_template.json") or {}).get("chat_template")
-    named = map(table, written) if isinstance(written, list) else [{"name": "default", "template": written}]
-    found = {text(each.get("name")) or "": text(each.get("template")) for each in named}
-    return {name: template for name, template in found.items() if template}
 
 
 def context_window(folder: Path, kind: ModelKind, config: Json, tokenizer: Json) -> int | None:

@@ -63,7 +63,7 @@ def _files(folder: Path, source: Source) -> Iterator[Found]:
     """GGUF files in folders PUBLISHER/NAME; of one in several parts the first."""
     for path in sorted(folder.glob("*/*/*.gguf")):
         first = "-of-" not in path.stem or "-00001-of-" in path.stem
-        if first and not path.name.startswith("mmproj"):
+        if first and path.is_file() and not path.name.startswith("mmproj"):
             yield Found("/".join((*path.relative_to(folder).parts[:-1], path.stem)), path, source, path)
 
 

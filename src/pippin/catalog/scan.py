@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from pippin.catalog.folder_files import find_text
-from pippin.core.published import HUB_PREFIX
+from pippin.core.published import HUB_PREFIX, find_text
 
 Source = Literal["hub", "folder", "import", "operator", "LM Studio", "oMLX", "Ollama"]
 MARKS: Final = ("config.json", "model_index.json", "modules.json")

@@ -5,8 +5,9 @@ in `docs/sampling.md` all take their numbers from here. Values that other server
 0 for "off") belong to the wire: `api/dialects/shared/engine_fields.py` translates them.
 """
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
@@ -252,9 +253,38 @@ OF_CHECKPOINTS: Final = (
 )
 """The parameters that are read from a checkpoint's generation_config.json, and hold where a request does not say."""
 
-APPLIED: Final = ("suppress_tokens", "bad_words_ids", "sequence_bias", "stop_strings", "min_new_tokens")
-"""Fields of generation_config.json beside the sampling's that hold for every request. Of words and sequences those of
-one token."""
+
+class OfEveryAnswer(Struct, frozen=True):
+    """What a generation_config.json asks of every answer, beside the sampling. Of words and sequences those of one
+    token hold."""
+
+    suppress_tokens: tuple[int, ...] | None = None
+    bad_words_ids: tuple[tuple[int, ...], ...] | None = None
+    sequence_bias: tuple[tuple[tuple[int, ...], float], ...] | None = None
+    stop_strings: str | tuple[str, ...] | None = None
+    min_new_tokens: Annotated[int, Meta(ge=0)] | None = None
+
+    @property
+    def sequences(self) -> Iterator[tuple[str, tuple[int, ...], float]]:
+        """The fields that bias sequences of tokens, these, and the biases."""
+        for ids in self.bad_words_ids or ():
+            yield "bad_words_ids", ids, -LARGEST_BIAS
+        for ids, bias in self.sequence_bias or ():
+            yield "sequence_bias", ids, min(max(bias, -LARGEST_BIAS), LARGEST_BIAS)
+
+    def biases(self, rows: int) -> dict[int, float]:
+        """The bias of each single token, as little as a request's can be for one that is never drawn. The model has so
+        many `rows`: it draws no token beyond them."""
+        never = dict.fromkeys(self.suppress_tokens or (), -LARGEST_BIAS)
+        found = never | {ids[0]: bias for _, ids, bias in self.sequences if len(ids) == 1}
+        return {token: bias for token, bias in found.items() if 0 <= token < rows and not math.isnan(bias)}
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts that end an answer."""
+        ends = self.stop_strings or ()
+        return tuple(filter(None, (ends,) if isinstance(ends, str) else ends))
+
 
 LEFT_OUT: Final = {
     "an answer is drawn token by token, and searched in no other way": (
@@ -278,23 +308,9 @@ LEFT_OUT: Final = {
 load names them."""
 
 
-def left_out(generation: dict[str, Any]) -> list[str]:
+def left_out(generation: Mapping[str, Any], asked: OfEveryAnswer) -> list[str]:
     """The fields of `LEFT_OUT` that a generation_config.json sets to something, and sequences of several tokens."""
     fields = (name for names in LEFT_OUT.values() for name in names)
     found = [name for name in fields if generation.get(name) not in (None, False, 0, 1, "", [], {})]
-    several = {name: None for name, ids, _ in _sequences(generation) if len(ids) > 1}
+    several = {name: None for name, ids, _ in asked.sequences if len(ids) > 1}
     return [*found, *(f"{name} of several tokens" for name in several)]
-
-
-def biases(generation: Mapping[str, Any]) -> dict[int, float]:
-    """How much a generation_config.json biases single tokens; as little as a request can for tokens never drawn."""
-    never = dict.fromkeys(generation.get("suppress_tokens") or (), -LARGEST_BIAS)
-    return never | {ids[0]: bias for _, ids, bias in _sequences(generation) if len(ids) == 1}
-
-
-def _sequences(generation: Mapping[str, Any]) -> Iterator[tuple[str, list[int], float]]:
-    """The fields that bias sequences of tokens, these, and the biases."""
-    for ids in generation.get("bad_words_ids") or ():
-        yield "bad_words_ids", ids, -LARGEST_BIAS
-    for ids, bias in generation.get("sequence_bias") or ():
-        yield "sequence_bias", ids, min(max(bias, -LARGEST_BIAS), LARGEST_BIAS)

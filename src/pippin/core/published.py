@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pippin.core.errors import ServerError
 
-LARGEST: Final = 32 * 1024 * 1024  # bytes of a file that is read whole
+LARGEST: Final = 64 * 1024 * 1024  # bytes of a file that is read whole
 FLOAT: Final = "__float__"
 FLOATS: Final = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
 """Numbers that JSON does not have. Python writes them bare, transformers as `{"__float__": "Infinity"}`."""
@@ -18,6 +18,7 @@ LFS: Final = b"version https://git-lfs"
 # Not a `<` alone: safetensors begin with their header's length, whose first byte may be one.
 WEB_PAGE: Final = re.compile(rb"\s*<(!doctype|html|head|body|\?xml)", re.IGNORECASE)
 HUB_PREFIX: Final = "models--"
+MORE_TEMPLATES: Final = "additional_chat_templates"
 
 
 def from_published(data: bytes | str) -> Any:
@@ -34,12 +35,11 @@ def _number(found: dict[str, Any]) -> Any:
 
 
 def object_in(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty where the file is missing or holds none."""
+    """The JSON object in a file; empty where the file is missing or `find_json` refuses it."""
     try:
-        found = from_published(path.read_bytes())
-    except (OSError, ValueError):
+        return find_json(path) or {}
+    except ServerError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def find_json(path: Path) -> dict[str, Any] | None:
@@ -60,6 +60,37 @@ def find_json(path: Path) -> dict[str, Any] | None:
     if not isinstance(document, dict):
         raise broken(path, "does not hold a JSON object")
     return document
+
+
+def find_text(path: Path) -> str | None:
+    """The text of a file; None if it is missing or cannot be read."""
+    try:
+        small = path.is_file() and path.stat().st_size <= LARGEST
+        return path.read_text("utf-8-sig") if small else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def chat_templates(folder: Path, of_tokenizer: object) -> dict[str, str]:
+    """The chat templates of a folder by name; the usual one is `default`.
+
+    `of_tokenizer` is what tokenizer_config.json has. Before it come, as in transformers, a file of its own, and what
+    older files have for the processor of a model that takes media.
+    """
+    written: object = find_text(folder / "chat_template.jinja")
+    for file in ("chat_template.json", "processor_config.json"):
+        found = object_in(folder / file).get("chat_template") if written is None else None
+        written = found if "{" in str(found) else written  # some processors have the name of a template there
+    written = of_tokenizer if written is None else written
+    match written:
+        case list():
+            named = {str(table(each).get("name")): table(each).get("template") for each in written}
+        case dict():
+            named = dict(written)
+        case _:
+            named = {"default": written}
+    named |= {path.stem: find_text(path) for path in sorted(folder.glob(f"{MORE_TEMPLATES}/*.jinja"))}
+    return {name: text for name, text in named.items() if isinstance(text, str) and text}
 
 
 def broken(path: Path, what: str) -> ServerError:

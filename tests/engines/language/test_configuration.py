@@ -8,6 +8,7 @@ import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from pippin.engines.language.configuration import spelled_out
+from pippin.engines.language.upstream.fields import refuse_unread
 from pippin.engines.language.upstream.mends import classes_of
 from pippin.engines.language.upstream.rotary import fingerprint
 from tests.engines.language.architectures.any_architecture import architectures, configuration
@@ -200,3 +201,28 @@ def test_exaone_4_has_its_layers_of_sliding_attention() -> None:
     config = {**CONFIG_MAPPING["exaone4"](num_hidden_layers=8).to_dict(), "model_type": "exaone4"}
     _, arguments = classes_of(config)
     assert arguments.from_dict(config).sliding_window_pattern == "LLLG"
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (
+            {"model_type": "laguna", "moe_apply_router_weight_on_input": True},
+            "moe_apply_router_weight_on_input",
+        ),
+        (
+            {"model_type": "llama4_text", "attention_chunk_size": 64, "max_position_embeddings": 512},
+            "attention_chunk_size",
+        ),
+        ({"model_type": "llama4_text", "no_rope_layers": [1, 0]}, "no_rope_layers"),
+        ({"model_type": "dbrx", "ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, "ffn_config"),
+        ({"model_type": "dbrx", "ffn_config": {"moe_normalize_expert_weights": 2}}, "ffn_config"),
+    ],
+)
+def test_what_a_class_takes_for_granted_is_refused_if_it_is_another(
+    config: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} .* is not read"):
+        refuse_unread(config, {})
+    usual = {"attention_chunk_size": 512, "ffn_config": {"ffn_act_fn": {"name": "silu"}}}
+    refuse_unread({"model_type": config["model_type"], "max_position_embeddings": 512, **usual}, {})

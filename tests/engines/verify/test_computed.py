@@ -1,5 +1,6 @@
 """What a model computes: the same in every way, and beside the library; tool calls and questions are counted."""
 
+import json
 import math
 import re
 import shutil
@@ -111,6 +112,10 @@ def test_calls_are_judged_by_what_the_template_offers_and_by_the_other_model() -
 
 def test_bundled_prompts_and_questions_are_sound() -> None:
     assert len(tools.prompts()) == 40
+    # `on` alone is no name in YAML, but true.
+    offered = [each.parameters or {} for prompt in tools.prompts() for each in prompt.tools]
+    assert all(json.loads(json.dumps(schema)) == schema for schema in offered)
+    assert all(set(schema.get("required", ())) <= schema["properties"].keys() for schema in offered)
     assert all(prompt.calls in {None, *(tool.name for tool in prompt.tools)} for prompt in tools.prompts())
     assert len(questions.questions()) == len({each.asked for each in questions.questions()}) == 300
     assert all(len(set(each.choices)) == questions.CHOICES for each in questions.questions())

@@ -84,16 +84,15 @@ def _formats(catalog: "Catalog", info: "ModelInfo") -> dict[str, str]:
     """A model's formats of tool calls and reasoning: set by the operator, else detected from its chat template."""
     if info.kind != "language" or not info.path:
         return {}
-    from pippin.catalog.folder_files import find_text
-    from pippin.catalog.info import chat_templates
-    from pippin.core.published import find_json
+    from pippin.core.published import chat_templates, find_text, object_in
     from pippin.output import formats
 
     folder, options = Path(info.path), catalog.options_for(info)
     if options.chat_template_file is not None:
         template = find_text(Path(options.chat_template_file).expanduser())
     else:
-        template = chat_templates(folder, find_json(folder / "tokenizer_config.json") or {}).get("default")
+        written = object_in(folder / "tokenizer_config.json").get("chat_template")
+        template = chat_templates(folder, written).get("default")
     found = formats.detect(template or "", info.architecture)
     tool, reasoning = found.tool, found.reasoning
     if options.tool_call_parser is not None:

@@ -129,10 +129,13 @@ def _ask(kind: str) -> Fields:
 
 
 def _of_full_layers(config: Mapping[str, Any]) -> Config:
-    """Gemma 4's sizes of layers that see all tokens; transformers writes them for each layer."""
-    sizes: Config = next(iter((config.get("per_layer_config") or {}).values()), {})
+    """Gemma 4's sizes of layers that see all tokens; transformers writes those that differ for each layer."""
+    listed = config.get("per_layer_config")
+    if listed is None:
+        return {}
+    sizes = {**config, **next(iter(listed.values()), {})}
     names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
-    return {names[name]: value for name, value in sizes.items() if name in names}
+    return {other: sizes[name] for name, other in names.items() if name in sizes}
 
 
 def rotary_tables(config: Mapping[str, Any]) -> dict[str, Config]:

@@ -18,10 +18,12 @@ from tests.engines.language.architectures.test_published import CLOSE, ORACLES, 
 
 __all__ = ["written"]
 NAMES = (
-    *("cohere2", "deepseek_v2", "deepseek_v3", "ernie4_5", "exaone4", "falcon_h1", "gemma2", "gemma3_text"),
-    *("gemma4_text", "glm4_moe", "gpt2", "gpt_neox", "gpt_oss", "granite", "granitemoehybrid", "lfm2"),
-    *("llama", "mamba2", "mistral", "mixtral", "nemotron_h", "olmo2", "olmo3", "phi", "phi3", "qwen2"),
-    *("qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "smollm3", "stablelm", "starcoder2"),
+    *("afmoe", "apertus", "cohere", "cohere2", "dbrx", "deepseek_v2", "deepseek_v3", "deepseek_v32"),
+    *("dots1", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "falcon_h1", "falcon_mamba"),
+    *("gemma", "gemma2", "gemma3", "gemma3_text", "gemma4_text", "glm4_moe", "gpt2", "gpt_neox"),
+    *("gpt_oss", "granite", "granitemoehybrid", "lfm2", "llama", "mamba2", "mistral", "mixtral"),
+    *("nemotron_h", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+    *("qwen3_next", "smollm3", "stablelm", "starcoder2"),
 )
 NO_MODEL_HAS = ("head_dim", "position_embedding_type", "topk_group")
 """Fields whose other values are no model's: no group of experts, half of a turned part, a type that does not exist."""

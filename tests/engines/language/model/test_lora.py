@@ -1,6 +1,7 @@
 """Adapters: rows of different ones in one batch answer as the model with that adapter alone does."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,8 @@ def test_what_changes_more_than_pairs_of_matrices_is_refused_by_name(
         ({}, ("self_attn.q_proj", "input_layernorm"), "RMSNorm"),
         ({}, ("self_attn.v_proj", "self_attn.o_proj"), "from 64 to 64"),
         ({"lora_parameters": {"rank": 4}}, None, "scale"),
+        ({"lora_parameters": {"rank": 4, "scale": math.nan}}, None, "scale"),
+        ({"lora_parameters": None}, None, "scale"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(
@@ -230,6 +233,24 @@ def test_what_cannot_be_served_is_refused_by_name(
         Bench(base, ModelOptions(adapters={"bad": str(folder)}))
     assert caught.value.report.kind == "load_failed"
     assert "'bad'" in caught.value.report.message
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"lora_alpha": math.inf},
+        {"lora_alpha": True},
+        {"alpha_pattern": ["v_proj"]},
+        {"alpha_pattern": {"(": 8}},
+        {"rank_pattern": {"v_proj": None}},
+    ],
+)
+def test_numbers_of_peft_that_are_none_are_refused(
+    base: Path, adapters: dict[str, str], tmp_path: Path, config: dict[str, Any]
+) -> None:
+    folder = as_peft(Path(adapters["one"]), tmp_path / "peft", **config)
+    with pytest.raises(ServerError, match="no plain r and lora_alpha"):
+        Bench(base, ModelOptions(adapter_path=str(folder)))
 
 
 def test_adapters_of_experts_are_refused_by_name(tmp_path: Path) -> None:

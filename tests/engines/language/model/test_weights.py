@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -193,6 +194,25 @@ def test_a_field_that_the_class_of_an_architecture_does_not_read_is_refused(fold
     assert "hidden_act 'gelu' is not read by the class" in refusal(folder)
     config(folder, hidden_act="silu", use_bidirectional_attention=True)
     assert "use_bidirectional_attention is read for embeddings alone" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"num_attention_heads": 0}, {"num_hidden_layers": "3"}, {"rope_scaling": [1]}]
+)
+def test_a_configuration_of_which_no_model_can_be_made_is_refused(
+    folder: Path, fields: dict[str, Any]
+) -> None:
+    config(folder, **fields)
+    assert "cannot be loaded" in refusal(folder)
+    config(folder, model_type=5)
+    assert "names no model_type" in refusal(folder)
+
+
+def test_a_weight_of_true_and_false_is_refused(folder: Path) -> None:
+    arrays: Any = mx.load(str(folder / "model.safetensors"))
+    name = next(each for each in arrays if each.endswith("q_proj.weight"))
+    mx.save_safetensors(str(folder / "model.safetensors"), {**arrays, name: arrays[name] > 0})
+    assert f"{name} holds integers (bool" in refusal(folder)
 
 
 def test_infinity_in_a_configuration_is_read(folder: Path) -> None:

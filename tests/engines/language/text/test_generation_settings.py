@@ -3,9 +3,11 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
@@ -61,11 +63,94 @@ def test_what_a_checkpoint_asks_of_every_answer_is_asked(folder: Path) -> None:
     assert job.request.min_tokens == 3
 
 
+def test_a_checkpoint_biases_no_token_that_the_model_does_not_have(folder: Path) -> None:
+    # Written beyond the row of logits it would change another row, or memory that is no logit.
+    settings = {
+        "suppress_tokens": [7, 10**6, -1],
+        "bad_words_ids": [[10**6]],
+        "sequence_bias": [[[8], float("nan")], [[9], float("-inf")]],
+        "stop_strings": ["", "END"],
+    }
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    prepared = open_preparer(
+        WorkerSpec(info=ModelInfo(id="m", kind="language", path=str(folder), architecture="llama"))
+    )
+    job = prepared.prepare("one", Generate(GenerationRequest(model="m", prompt="text")))
+    assert isinstance(job, LanguageJob)
+    assert job.request.sampling.logit_bias == {7: -100.0, 9: -100.0}
+    assert job.stops == ("END",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [
+        ({"suppress_tokens": [None]}, "suppress_tokens"),
+        ({"suppress_tokens": 5}, "suppress_tokens"),
+        ({"bad_words_ids": [5]}, "bad_words_ids"),
+        ({"sequence_bias": {"[5]": 1.0}}, "sequence_bias"),
+        ({"sequence_bias": [[[5], "x"]]}, "sequence_bias"),
+        ({"stop_strings": [1]}, "stop_strings"),
+        ({"min_new_tokens": "5"}, "min_new_tokens"),
+        ({"min_new_tokens": -1}, "min_new_tokens"),
+    ],
+)
+def test_settings_of_no_use_are_refused_by_name_when_the_model_is_loaded(
+    folder: Path, settings: dict[str, object], where: str
+) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ServerError, match=rf"generation_config.json .*{where}"):
+        Tokenizer.load(folder)
+
+
 def test_the_ends_of_all_files_end_an_answer(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": [250, 251]}))
     (folder / "generation_config.json").write_text('{"eos_token_id": 252, "temperature": Infinity}')
     assert Tokenizer.load(folder).eos == {250, 251, 252, 256}
+
+
+OWN, OF_PROCESSOR, OF_TOKENIZER = "{{ 'own' }}", "{{ 'processor' }}", "{{ 'tokenizer' }}"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"chat_template.json": {"chat_template": OF_PROCESSOR}}, {"default": OF_PROCESSOR}),
+        ({"processor_config.json": {"chat_template": OF_PROCESSOR}}, {"default": OF_PROCESSOR}),
+        (
+            {
+                "tokenizer_config.json": {"chat_template": OF_TOKENIZER},
+                "chat_template.json": {"chat_template": OF_PROCESSOR},
+            },
+            {"default": OF_PROCESSOR},
+        ),
+        (
+            {"chat_template.jinja": "\ufeff" + OWN, "chat_template.json": {"chat_template": OF_PROCESSOR}},
+            {"default": OWN},
+        ),
+        (
+            {"chat_template.jinja": OWN, "additional_chat_templates/tool_use.jinja": OF_TOKENIZER},
+            {"default": OWN, "tool_use": OF_TOKENIZER},
+        ),
+        ({"tokenizer_config.json": {"chat_template": {"default": OF_TOKENIZER}}}, {"default": OF_TOKENIZER}),
+        ({"chat_template.jinja": ""}, {}),
+    ],
+)
+def test_a_chat_template_is_found_wherever_publishers_put_it(
+    folder: Path, files: dict[str, Any], found: dict[str, str]
+) -> None:
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings.pop("chat_template", None)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    (folder / "additional_chat_templates").mkdir()
+    for name, content in {"tokenizer_config.json": {}, **files}.items():
+        written = content if isinstance(content, str) else json.dumps(content)
+        if name == "tokenizer_config.json":
+            written = json.dumps({**settings, **content})
+        (folder / name).write_text(written, "utf-8")
+    assert Tokenizer.load(folder).chat_templates == found
+    # The catalog says of the folder what its worker finds.
+    assert read_info(folder).capabilities.chat == bool(found)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from pippin.engines.language.upstream.newest import in_its_family
 from pippin.engines.language.upstream.reading import load_model
 from pippin.engines.language.upstream.rotary import fingerprint
 from tests.engines.language.vision.any_family import write
 from tests.engines.language.vision.family_settings import FAMILIES
+from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 
 Json = dict[str, Any]
 
@@ -110,3 +112,56 @@ def test_fp8_numbers_are_read_as_numbers(tmp_path: Path) -> None:
     settings = {"quant_method": "compressed-tensors", "format": "float-quantized"}
     (folder / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
     assert mx.allclose(logits(folder), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "told"),
+    [
+        ("llava_next", {"projector_hidden_act": "relu"}, "activation 'relu' of multi_modal_projector"),
+        ("llava_next", {"text_config": {"hidden_act": "gelu"}}, "hidden_act 'gelu'"),
+        ("aya_vision", {"text_config": {"model_type": "cohere2", "hidden_act": "gelu"}}, "hidden_act 'gelu'"),
+    ],
+)
+def test_a_field_that_a_class_of_mlx_vlm_leaves_out_is_refused(
+    family: str, fields: Json, told: str, tmp_path: Path
+) -> None:
+    folder = write(family, FAMILIES[family], tmp_path / family)
+    path = folder / "config.json"
+    config: Json = json.loads(path.read_text())
+    text = {**config["text_config"], **fields.pop("text_config", {})}
+    path.write_text(json.dumps({**config, **fields, "text_config": text}))
+    with pytest.raises(ValueError, match=told):
+        load_model(folder, lazy=True)
+
+
+def test_a_projector_has_the_activation_that_its_configuration_names(tmp_path: Path) -> None:
+    folder = write("internvl", FAMILIES["internvl"], tmp_path / "internvl")
+    path = folder / "config.json"
+    config: Json = json.loads(path.read_text())
+    for name, form in (("gelu", "none"), ("gelu_pytorch_tanh", "precise")):
+        path.write_text(json.dumps({**config, "projector_hidden_act": name}))
+        assert load_model(folder, lazy=True).multi_modal_projector.activation._approx == form
+
+
+def test_granite_vision_is_told_by_its_text_model() -> None:
+    config: Json = {"model_type": "llava_next", "text_config": {"model_type": "granite"}}
+    assert in_its_family(config)["model_type"] == "granite_vision"
+    assert in_its_family({**config, "text_config": {"model_type": "llama"}})["model_type"] == "llava_next"
+    assert in_its_family({**config, "text_config": None})["model_type"] == "llava_next"
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "pixtral", "mistral3"])
+def test_an_encoder_s_activation_that_its_class_does_not_read_is_refused(family: str, tmp_path: Path) -> None:
+    folder = tiny_vision_model(family, tmp_path / "m")
+    path = folder / "config.json"
+    config: Json = json.loads(path.read_text())
+
+    def load(name: str | None) -> None:
+        part = {**config["vision_config"], "hidden_act": name}
+        path.write_text(json.dumps({**config, "vision_config": part}))
+        load_model(folder, lazy=True)
+
+    load("silu")
+    load(None)
+    with pytest.raises(ValueError, match="hidden_act 'gelu' of vision_config"):
+        load("gelu")

@@ -80,7 +80,7 @@ JOINT = {
         "locateanything",
     ),
     *("minicpmv4_6", "molmo", "molmo2", "moondream2", "moondream3", "multi_modality", "plamo2vl"),
-    *("step3p7", "youtu_vl"),
+    *("granite_vision", "llava_next", "step3p7", "youtu_vl"),
 }
 """Families that run in batches, with all media of a prompt as one medium."""
 

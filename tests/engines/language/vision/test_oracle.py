@@ -32,9 +32,21 @@ USUAL = (
     *("qwen3_vl", "smolvlm"),
 )
 OTHERS = (
-    *("glm4v", "glm4v_moe", "glm_ocr", "idefics2", "llama4", "llava_onevision", "muse_glimmer"),
-    *("paddleocr_vl", "qwen3_5_moe", "qwen3_vl_moe"),
+    *(
+        "aya_vision",
+        "glm4v",
+        "glm4v_moe",
+        "glm_ocr",
+        "granite_vision",
+        "hunyuan_vl",
+        "idefics2",
+        "internvl",
+        "lfm2_vl",
+    ),
+    *("llama4", "llava_next", "llava_onevision", "mllama", "muse_glimmer", "paddleocr_vl", "paligemma"),
+    *("qwen3_5_moe", "qwen3_vl_moe"),
 )
+OWN_FIELDS = ("max_dynamic_patch", "use_thumbnail")
 TEXT = [1, 5, 9, 14, 33, 2, 70]
 DIFFERING = yaml.safe_load((ORACLES / "vision.yaml").read_text("utf-8"))["differing"]
 CLOSE = 1e-4  # of the logits' standard deviation
@@ -47,6 +59,10 @@ def make(family: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
     else:
         shrink(FAMILIES[family], patch)
         write(family, FAMILIES[family], folder)
+    if family == "internvl":  # the fields that transformers' class lacks
+        config = json.loads((folder / "config.json").read_text())
+        kept = {name: value for name, value in config.items() if name not in OWN_FIELDS}
+        (folder / "config.json").write_text(json.dumps(kept))
     shown = [picture(60, 28, 1), picture(20, 52, 2)]
     if not family.startswith(("qwen", "idefics")):  # there pictures of unlike sizes are no one array
         shown.pop()

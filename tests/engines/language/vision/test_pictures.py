@@ -17,7 +17,7 @@ from pippin.core.conversation import Image, Inline
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Finished
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.vision.preprocessor import other_pixels
+from pippin.engines.language.vision.preprocessor import other_pixels, resize_alike
 from pippin.engines.language.vision.processing import resized
 from pippin.engines.language.vision.tiles import TileProcessor, best_canvas, canvases
 from pippin.engines.pictures import MOST_PIXELS, decode
@@ -361,3 +361,20 @@ def test_a_filter_that_a_processor_has_in_its_code_is_held_against_the_folder_s(
     read = SimpleNamespace(resample=2)
     assert other_pixels({"resample": 3}, read) == ["resample"]
     assert other_pixels({"resample": 2}, read) == other_pixels({"resample": 2}, SimpleNamespace()) == []
+
+
+def test_sizes_that_a_processor_has_otherwise_are_told() -> None:
+    own = SimpleNamespace(max_pixels=4096, patch_size=14, min_pixels=None)
+    assert other_pixels({"max_pixels": 4096, "patch_size": 14, "min_pixels": 256, "merge_size": 2}, own) == []
+    assert other_pixels({"max_pixels": 2048, "patch_size": 16}, own) == ["max_pixels", "patch_size"]
+
+
+def test_hunyuan_vl_resizes_as_transformers_does() -> None:
+    from mlx_vlm.models.hunyuan_vl.processing_hunyuan_vl import HunYuanVLImageProcessor
+    from transformers.models.hunyuan_vl.image_processing_pil_hunyuan_vl import HunYuanVLImageProcessorPil
+
+    own = HunYuanVLImageProcessor()
+    resize_alike(SimpleNamespace(image_processor=own))
+    shown = Pictures.open(io.BytesIO(picture(701, 533, 1)))
+    [expected] = HunYuanVLImageProcessorPil()(images=[shown], return_tensors="np")["pixel_values"][None]
+    np.testing.assert_allclose(own(images=[shown])["pixel_values"], expected, atol=1e-5)

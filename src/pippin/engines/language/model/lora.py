@@ -8,6 +8,7 @@ the model, if there is only one adapter.
 """
 
 import logging
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ import numpy as np
 from mlx.utils import tree_unflatten
 
 from pippin.core.errors import ServerError
-from pippin.core.published import object_in
+from pippin.core.published import object_in, table
 from pippin.core.safetensors import StoredArray, find_header
 from pippin.engines.language.kernels.ways import decoder_in
 
@@ -304,8 +305,8 @@ def _read(name: str, folder: Path) -> dict[str, _Addition]:
 def _of_mlx(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
     if "rank" in config and "lora_parameters" not in config:
         return _of_mlx_vlm(name, config, weights)
-    scale = config.get("lora_parameters", {}).get("scale")
-    if not isinstance(scale, (int, float)):
+    scale: Any = table(config.get("lora_parameters")).get("scale")
+    if not _is_number(scale):
         raise _refused(name, "its adapter_config.json gives no lora_parameters.scale")
     return _paired(name, weights, ".lora_a", ".lora_b", lambda _, down, up: _Addition(down, up * scale))
 
@@ -313,7 +314,7 @@ def _of_mlx(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> 
 def _of_mlx_vlm(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
     """Read the form of mlx-vlm before it adopted mlx-lm's: `alpha` over `rank` scales the product of A and B."""
     rank, alpha = config["rank"], config.get("alpha", 0.1)
-    if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, (int, float)):
+    if not isinstance(rank, int) or rank < 1 or not _is_number(alpha):
         raise _refused(name, "its adapter_config.json gives no plain rank and alpha")
     scale = alpha / rank
     return _paired(name, weights, ".A", ".B", lambda _, down, up: _Addition(down, up * scale))
@@ -355,7 +356,7 @@ def _of_peft(name: str, config: dict[str, Any], weights: dict[str, mx.array]) ->
     _check_peft(name, config)
     rank, alpha, root = config.get("r"), config.get("lora_alpha"), bool(config.get("use_rslora"))
     ranks, alphas = (config.get(field) or {} for field in ("rank_pattern", "alpha_pattern"))
-    if not all(isinstance(value, (int, float)) for value in (rank, alpha, *ranks.values(), *alphas.values())):
+    if not all(map(_is_number, (rank, alpha))) or not all(map(_are_patterns, (ranks, alphas))):
         raise _refused(name, "its adapter_config.json gives no plain r and lora_alpha")
 
     def addition(path: str, down: mx.array, up: mx.array) -> _Addition:
@@ -370,6 +371,20 @@ def _of_peft(name: str, config: dict[str, Any], weights: dict[str, mx.array]) ->
 
     plain = {key.removeprefix("base_model.model."): value for key, value in weights.items()}
     return _paired(name, plain, ".lora_A.weight", ".lora_B.weight", addition)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _are_patterns(value: object) -> bool:
+    """Whether this is an object of numbers by regular expressions."""
+    try:
+        return isinstance(value, dict) and all(
+            re.compile(pattern) and _is_number(number) for pattern, number in value.items()
+        )
+    except re.error:
+        return False
 
 
 def _by_pattern(patterns: Mapping[str, Any], path: str, otherwise: Any) -> Any:

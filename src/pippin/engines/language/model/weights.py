@@ -105,7 +105,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
             and text.get("use_bidirectional_attention") in (True, "all")
         ):
             raise ValueError("use_bidirectional_attention is read for embeddings alone")
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, *ended) as error:
+    except (*UNREADABLE, *ended) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
         if not vision:
             raise refusal from error
@@ -168,7 +168,7 @@ def keep_at_hand(model: nn.Module) -> None:
 def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
     """Raises `ServerError` for a folder without a usable config.json, or with model code that is not trusted."""
     config = find_json(folder / "config.json") or {}
-    if "model_type" not in config:
+    if not isinstance(config.get("model_type"), str):
         raise ServerError("load_failed", f"The config.json of {info.id!r} is missing or names no model_type.")
     # An `auto_map` alone is harmless: it is code for another library, which is never run here.
     if config.get("model_file") is not None and not trusted:
@@ -223,6 +223,18 @@ LACKING = re.compile(r"__init__\(\) missing \d+ required positional arguments?: 
 """The error of a class of a configuration."""
 
 NAMED = 4  # of such tensors
+
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    OSError,
+    RuntimeError,
+)
+"""What classes raise for configurations and arrays of which they can make no model."""
 
 
 def _explain(info: ModelInfo, error: BaseException, library: str) -> str:

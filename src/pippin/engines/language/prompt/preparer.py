@@ -6,11 +6,11 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jinja2
 import msgspec
@@ -226,7 +226,7 @@ class LanguagePreparer:
 
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
         check_numbers(request, self.tokenizer)
-        request = as_published(request, self.tokenizer.generation)
+        request = as_published(request, self.tokenizer)
         offered = self._offered(request)
         checking.prepare(request.output_format, offered)
         asked = request.max_tokens
@@ -437,18 +437,18 @@ def _cache_key(request: GenerationRequest) -> bytes:
 MOST_LOGPROBS = 100
 
 
-def as_published(request: GenerationRequest, generation: Mapping[str, Any]) -> GenerationRequest:
+def as_published(request: GenerationRequest, tokenizer: Tokenizer) -> GenerationRequest:
     """The request with what the checkpoint's generation_config.json asks of each: tokens that are not drawn unless the
     request biases them, texts that end an answer, and the least length of one."""
-    if not generation:
+    asked = tokenizer.asked
+    if asked == parameters.OfEveryAnswer():
         return request
-    bias = parameters.biases(generation) | (request.sampling.logit_bias or {}) or None
-    ends = generation.get("stop_strings") or ()
+    bias = asked.biases(tokenizer.rows) | (request.sampling.logit_bias or {}) or None
     return msgspec.structs.replace(
         request,
         sampling=msgspec.structs.replace(request.sampling, logit_bias=bias),
-        stop=(*request.stop, *([ends] if isinstance(ends, str) else ends)),
-        min_tokens=request.min_tokens or generation.get("min_new_tokens") or 0,
+        stop=(*request.stop, *asked.stops),
+        min_tokens=request.min_tokens or asked.min_new_tokens or 0,
     )
 
 

@@ -60,10 +60,9 @@ def _plamo(folder: Path) -> "PreTrainedTokenizerBase":
     added = [token for token in (config.get("added_tokens_decoder") or {}).values() if token.get("special")]
     special = [*names.values(), *map(_content, listed), *map(_content, added)]
     backend.add_special_tokens([token for token in dict.fromkeys(special) if token in known])
-    template = folder / "chat_template.jinja"
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
-        chat_template=template.read_text("utf-8") if template.exists() else config.get("chat_template"),
+        chat_template=config.get("chat_template"),
         **{name: token for name, token in names.items() if token in known},
     )
 

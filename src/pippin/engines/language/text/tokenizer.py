@@ -7,20 +7,20 @@ import codecs
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from threading import Lock
-from types import MappingProxyType
 from typing import Any, Final
 
 import tokenizers
-from msgspec import Struct
+from msgspec import Struct, ValidationError
 
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
-from pippin.core.parameters import APPLIED, left_out
-from pippin.core.published import find_json, mistaken, name_of
+from pippin.core.parameters import OfEveryAnswer, left_out
+from pippin.core.published import chat_templates, find_json, mistaken, name_of
 from pippin.engines.language.kept import files_of, kept
 from pippin.engines.language.text.fast_forms import open_fast_form
 
@@ -313,13 +313,13 @@ class Tokenizer:
         vocab_size: int | None = None,
         special_names: dict[str, str] | None = None,
         chat_templates: dict[str, str] | None = None,
-        generation: Mapping[str, Any] = MappingProxyType({}),
+        asked: OfEveryAnswer | None = None,
     ) -> None:
         """Wrap a tokenizer of the tokenizers library.
 
         `vocab_size` is the number of tokens that the model has embeddings for, which may be above or below that of the
         tokenizer. `special_names` are the variables of chat templates for special tokens: `bos_token`, `eos_token` and
-        so on. `generation` has what generation_config.json asks of every request (`APPLIED`).
+        so on. `asked` is what generation_config.json asks of every answer.
         """
         backend.no_padding()
         backend.no_truncation()
@@ -330,7 +330,7 @@ class Tokenizer:
         self.rows = vocab_size or self.size
         self.special_names = special_names or {}
         self.chat_templates = chat_templates or {}
-        self.generation = generation
+        self.asked = asked or OfEveryAnswer()
         self.literals = Literals(backend, "")
         self.pieces = Pieces(backend)
         self._shown = lru_cache(maxsize=16)(self._find_shown)
@@ -351,7 +351,12 @@ class Tokenizer:
             raise ServerError("load_failed", _unread(folder, error)) from error
         config = find_json(folder / "config.json") or {}
         generation = find_json(folder / "generation_config.json") or {}
-        if names := left_out(generation):
+        try:
+            asked = convert(generation, OfEveryAnswer)
+        except ValidationError as error:
+            message = f"The generation_config.json of {name_of(folder)} can't be used: {error}."
+            raise ServerError("load_failed", message) from error
+        if names := left_out(generation, asked):
             log.warning("generation_config.json sets %s, which change no answer here", ", ".join(names))
         text_config = config.get("text_config") or {}
         backend.encode_special_tokens = read.splits_special
@@ -363,7 +368,7 @@ class Tokenizer:
             vocab_size=text_config.get("vocab_size") or config.get("vocab_size"),
             special_names=read.special_names,
             chat_templates=read.chat_templates,
-            generation={name: generation[name] for name in APPLIED if generation.get(name)},
+            asked=asked,
         )
 
     def encode(self, text: str, *, add_special_tokens: bool = False, most: int | None = None) -> list[int]:
@@ -465,7 +470,7 @@ def _read_whole(folder: Path, *, trust_remote_code: bool) -> Read:
         found.eos_token_id,
         found.bos_token_id,
         {name: text for name, text in found.special_tokens_map.items() if isinstance(text, str)},
-        _named_templates(found.chat_template),
+        chat_templates(folder, found.chat_template),
     )
 
 
@@ -499,19 +504,8 @@ def _unread(folder: Path, error: Exception) -> str:
 def ids_in(*found: Any) -> frozenset[int]:
     """The ids in fields that hold an id, a list of ids or nothing."""
     flat = [number for entry in found for number in (entry if isinstance(entry, list) else [entry])]
-    return frozenset(number for number in flat if isinstance(number, int))
+    return frozenset(number for number in flat if type(number) is int)
 
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "")[:300]
-
-
-def _named_templates(found: str | dict[str, str] | None) -> dict[str, str]:
-    """The chat templates of a folder by name; a single one is called `default`."""
-    match found:
-        case str():
-            return {"default": found}
-        case dict():
-            return dict(found)
-        case None:
-            return {}

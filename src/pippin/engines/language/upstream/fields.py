@@ -2,7 +2,7 @@
 change what a model computes and that its class does not take."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from pippin.engines.language.configuration import Config, fields_of, head_size
@@ -58,8 +58,15 @@ def filled(config: Config) -> Config:
 
 
 def refuse_unread(config: Config, taken: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for a field that is not as in most models of its type, and is not `taken` by the class."""
+    """Raises `ValueError` for a field that a class of mlx-lm, which takes those `taken`, does not read."""
+    refuse_left_out(config, taken)
     kind = config.get("model_type")
+    if kind in SPECIAL and (name := SPECIAL[kind](config)):
+        raise ValueError(f"{name} {config[name]!r} is not read by the class of this architecture")
+
+
+def refuse_left_out(config: Config, taken: Container[str]) -> None:
+    """Raises `ValueError` for a field that is not as in most models of its type, and is not `taken` by the class."""
     usual = fields_of(config).defaults
     for name in COMPUTING:
         if name in taken or name not in usual or name not in config:
@@ -68,8 +75,6 @@ def refuse_unread(config: Config, taken: Mapping[str, Any]) -> None:
         if value == default or any(value in alike and default in alike for alike in (NEUTRAL, GELU)):
             continue
         raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
-    if kind in SPECIAL and (name := SPECIAL[kind](config)):
-        raise ValueError(f"{name} {config[name]!r} is not read by the class of this architecture")
 
 
 def _nothing(config: Mapping[str, Any]) -> Config:
@@ -151,16 +156,31 @@ OMITTED: dict[str, Omitted] = {
 
 
 def _other_turns(config: Config) -> str:
-    return "" if all(config.get("no_rope_layers") or []) else "no_rope_layers"
+    """Llama 4's text class turns in every layer, and each layer sees all tokens."""
+    chunk, window = (config.get(name) or 0 for name in ("attention_chunk_size", "max_position_embeddings"))
+    cut = chunk and chunk < window and "attention_chunk_size"
+    return "no_rope_layers" if not all(config.get("no_rope_layers") or []) else cut or ""
+
+
+def _other_experts(config: Config) -> str:
+    """DBRX's class has experts of one activation, whose weights sum to one."""
+    experts = config.get("ffn_config") or {}
+    activation = (experts.get("ffn_act_fn") or {}).get("name", "silu")
+    usual = activation == "silu" and experts.get("moe_normalize_expert_weights", 1) == 1
+    return "" if usual else "ffn_config"
 
 
 NO_LIMITS = [0.0, float("inf")]
 
 SPECIAL: dict[str, Callable[[Config], str]] = {
+    "dbrx": _other_experts,
     "falcon_h1": lambda config: (
         "" if list(config.get("time_step_limit") or NO_LIMITS) == NO_LIMITS else "time_step_limit"
     ),
     "gpt_bigcode": lambda config: "" if config.get("multi_query", True) else "multi_query",
+    "laguna": lambda config: (
+        "moe_apply_router_weight_on_input" if config.get("moe_apply_router_weight_on_input") else ""
+    ),
     "llama4_text": _other_turns,
     "nemotron_h": lambda config: "" if config.get("time_step_min") in (None, 0.001) else "time_step_min",
     "qwen2_moe": lambda config: "norm_topk_prob" if config.get("norm_topk_prob") else "",

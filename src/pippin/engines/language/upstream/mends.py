@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ import mlx.nn as nn
 from pippin.engines.language.classes import become
 from pippin.engines.language.configuration import Config, rotary_tables, spelled_out, with_required
 from pippin.engines.language.upstream import windows
-from pippin.engines.language.upstream.fields import filled, refuse_unread
+from pippin.engines.language.upstream.fields import filled, refuse_left_out, refuse_unread
 from pippin.engines.language.upstream.library import get_classes
 from pippin.engines.language.upstream.rotary import complete
 
@@ -40,7 +40,7 @@ class Mend:
     """What is mended in the modules of one class of a library. The weights of a loaded model stay where they are."""
 
     original: type
-    kind: Literal["fault", "batching"]
+    kind: Literal["fault", "batching"] = "fault"
     """A fault: wrong numbers or a crash in the library itself. Batching: right there, but for one sequence alone, or
     without taking tokens back."""
     why: str
@@ -74,7 +74,7 @@ def by_tanh(original: type, answer: Callable[[Any, mx.array], mx.array]) -> Mend
     """The record of an MLP that has to compute GELU by tanh, as `answer` does."""
     why = "the activation is the exact GELU, and not that by tanh"
     kind = type("ByTanh", (original,), {"__call__": answer})
-    return Mend(original=original, kind="fault", why=why, loaded=to(kind))
+    return Mend(original=original, why=why, loaded=to(kind))
 
 
 def storing(change: Callable[[Any, Arrays], Arrays]) -> Callable[[Any, Mapping[str, Any]], None]:
@@ -163,9 +163,19 @@ def classes_of(config: Config) -> tuple[Any, Any]:
         _make(shared, model, config)
         windows.complete(model, whole, taken)
         refuse_unread(whole, taken)
+        refuse_left_out(text, _taken_of(text))
         return model
 
     return make, arguments
+
+
+def _taken_of(text: Config) -> Collection[str]:
+    """The fields that mlx-lm takes of a text model; all of one whose type is no architecture of its own."""
+    try:
+        found: Collection[str] = get_classes(text)[1].__dataclass_fields__
+    except (ValueError, KeyError):
+        return text
+    return found
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,20 @@ CLASSES = {"text_config": "TextConfig", "vision_config": "VisionConfig", "audio_
 UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError)
 
 
+OF_PART = {
+    ("llava", "vision_config", "pixtral"): "pixtral",
+    ("llava_next", "text_config", "granite"): "granite_vision",
+}
+"""Families of mlx-vlm that transformers has as another with one of its parts: by that, the part and its type."""
+
+
 def in_its_family(config: Config) -> Config:
-    """The configuration with the type by which mlx-vlm has the family: transformers tells Pixtral by its encoder."""
-    vision = config.get("vision_config")
-    encoder = vision.get("model_type") if isinstance(vision, dict) else None
-    is_pixtral = (config.get("model_type"), encoder) == ("llava", "pixtral")
-    return {**config, "model_type": "pixtral"} if is_pixtral else config
+    """The configuration with the type by which mlx-vlm has the family."""
+    for (kind, name, own), family in OF_PART.items():
+        part = config.get(name)
+        if config.get("model_type") == kind and isinstance(part, dict) and part.get("model_type") == own:
+            return {**config, "model_type": family}
+    return config
 
 
 def for_mlx_vlm(config: Config) -> Config:
@@ -67,6 +75,9 @@ def _of_part(config: Config, fields: Mapping[str, Parameter], family: str) -> Co
     found = with_pattern(config)
     if "rope_parameters" not in fields and "rope_theta" in fields:
         found.pop("rope_parameters", None)
+    scaling = found.get("rope_scaling") or {}
+    if family == "hunyuan_vl" and "mrope_section" in scaling:
+        found["rope_scaling"] = {**scaling, "type": "xdrope", "xdrope_section": scaling["mrope_section"]}
     # transformers 5 gives an encoder a type of its own, where families know their own name alone.
     known = "model_type" in fields and fields["model_type"].default == family
     if known and found.get("model_type") == f"{family}_vision":

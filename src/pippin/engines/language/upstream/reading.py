@@ -3,8 +3,9 @@
 import copy
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import mlx.nn as nn
 from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
 from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
+from pippin.engines.language.upstream.fields import refuse_left_out
 from pippin.engines.language.upstream.newest import (
     UNREADABLE,
     for_mlx_vlm,
@@ -36,12 +38,22 @@ PARTS = ("text", "vision", "perceiver", "projector", "audio")
 OF_LAYER = re.compile(r"vis.*\.(?:layers|blocks|resblocks)\.\d+\.")
 """Where a model has the parts of its encoder's layers."""
 
+OF_PROJECTOR = re.compile(r"project|connector")
+"""Where it has what makes features of the encoder's numbers."""
+
 FORMS = {
     "gelu": "none",
     "quick_gelu": "fast",
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh"), "precise"),
 }
 """MLX's forms of GELU by transformers' names."""
+
+
+CODED = {
+    **dict.fromkeys(("glm4v", "glm4v_moe", "glm_ocr", "mistral3", "pixtral", "qwen2_5_vl"), "silu"),
+    "hunyuan_vl": "gelu",
+}
+"""The activations of encoders that are no module of their family's class."""
 
 
 @contextmanager
@@ -106,6 +118,7 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
     with reading_spelled_out(), _reading_stored(folder):
         model = mlx_vlm.utils.load_model(folder, **settings)
     own = in_its_family(mlx_vlm.utils.load_config(folder))
+    model.config.published = own  # classes of configurations leave out what some mends read
     config = spelled_out(own)
     named = next((name for name in TEXT_PARTS if rotary_tables(config.get(name) or {})), None)
 
@@ -113,29 +126,43 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
         return _language(_made(taken(changed if named is None else {**config, named: changed}, own)))
 
     complete(_language(model), config if named is None else config[named], make)
-    _complete_encoder(model, _activation(mlx_vlm.utils.load_config(folder)))
+    _refuse_left_out(model.config, config)
+    activation = _activation(own)
+    if activation is not None and activation != CODED.get(str(own.get("model_type")), activation):
+        raise ValueError(
+            f"hidden_act {activation!r} of vision_config is not read by the class of this family"
+        )
+    _complete_encoder(model, {OF_LAYER: activation, OF_PROJECTOR: own.get("projector_hidden_act")})
     return model
 
 
-def _complete_encoder(model: nn.Module, activation: str | None) -> None:
-    """Give an encoder of pictures its activation, which many classes have in one form, and its last norm the epsilon
-    that they read elsewhere. Raises `ValueError` for an activation that is no GELU where the class has one."""
+def _refuse_left_out(read: Any, config: Config) -> None:
+    """Raises `ValueError` for a field of the text model that changes what it computes and that its class lacks."""
+    for name in TEXT_PARTS:
+        text, held = config.get(name), getattr(read, name, None)
+        if isinstance(text, dict) and is_dataclass(held):
+            refuse_left_out(text, {each.name for each in fields(held)})
+
+
+def _complete_encoder(model: nn.Module, activations: Mapping[re.Pattern[str], str | None]) -> None:
+    """Give an encoder of pictures and what follows it their activations, which many classes have in one form, and the
+    encoder's last norm the epsilon that they read elsewhere. Raises `ValueError` for an activation that is no GELU
+    where the class has one."""
     epsilon = getattr(getattr(model.config, "vision_config", None), "layer_norm_eps", None)
     for name, module in model.named_modules():
         if epsilon is not None and name.rpartition(".")[2] == "post_layernorm":
             module.eps = epsilon
-        if activation is not None and type(module) is nn.GELU and OF_LAYER.search(name):
-            if activation not in FORMS:
-                raise ValueError(
-                    f"hidden_act {activation!r} of vision_config is not read by the class of this family"
-                )
-            module._approx = FORMS[activation]
+        said = next((said for places, said in activations.items() if said and places.search(name)), None)
+        if said is not None and type(module) is nn.GELU:
+            if said not in FORMS:
+                raise ValueError(f"the activation {said!r} of {name} is not read by the class of this family")
+            module._approx = FORMS[said]
 
 
 def _activation(config: Config) -> str | None:
     """The activation of the encoder of pictures: that of its configuration, or its usual one in transformers."""
     part = config.get("vision_config")
-    if not isinstance(part, dict) or "hidden_act" in part:
+    if not isinstance(part, dict) or "hidden_act" in part or config.get("model_type") in CODED:
         return part.get("hidden_act") if isinstance(part, dict) else None
     from huggingface_hub.errors import StrictDataclassError
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING

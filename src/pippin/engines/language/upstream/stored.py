@@ -45,22 +45,26 @@ def read_arrays(folder: Path, config: Config) -> Arrays:
                 # MLX loads FP8 numbers as bytes.
                 found[name] = mx.from_fp8(array, dtype=wide) if decodes and types.get(name) == FP8 else array
     found = unquantised(found, config, wide)
-    _untie(found, config)
+    _settle_ties(found, config)
     return found
 
 
-def _untie(arrays: Arrays, config: Config) -> None:
-    """Have a head count that is stored and is not the embedding, whatever `config` says, as in transformers."""
+def _settle_ties(arrays: Arrays, config: Config) -> None:
+    """Have a head count that is stored and is not the embedding, whatever `config` says, as in transformers; and have
+    the embedding be the head of the whole and of its text model where either says so and none is stored."""
     head, embedding = (
         next((arrays[name] for name in arrays if part.search(name) and not OF_MEDIA.search(name)), None)
         for part in (HEAD, EMBEDDING)
     )
     parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
-    if head is None or embedding is None or any(part.get(TIED) is False for part in parts):
-        return
-    if not mx.array_equal(head, embedding):
+    said = {part.get(TIED) for part in parts}
+    if head is None:
+        changed = {True, False} <= said
+    else:
+        changed = embedding is not None and False not in said and not mx.array_equal(head, embedding)
+    if changed:
         for part in parts:
-            part[TIED] = False
+            part[TIED] = head is None
 
 
 def refuse_lost_head(model: nn.Module, arrays: Arrays, config: Config) -> None:
@@ -122,11 +126,11 @@ def _whole(arrays: Arrays, config: Config) -> Arrays:
 
 
 def refuse_bytes(model: nn.Module) -> None:
-    """Raises `ValueError` for a weight whose numbers are integers without scales."""
+    """Raises `ValueError` for a weight whose numbers are integers, or true and false, without scales."""
     for path, module in model.named_modules():
         weight = module.get("weight")
         scaled = any(name.startswith(("scales", "weight_scale")) for name in module)
-        if isinstance(weight, mx.array) and not scaled and mx.issubdtype(weight.dtype, mx.integer):
+        if isinstance(weight, mx.array) and not scaled and not mx.issubdtype(weight.dtype, mx.floating):
             kind = str(weight.dtype).rpartition(".")[2]
             raise ValueError(
                 f"{path}.weight holds integers ({kind}) and has no scales, so its numbers are unknown"

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from PIL.Image import Image, Resampling
 
 from pippin.core.errors import ServerError
 from pippin.core.published import object_in
@@ -24,9 +25,12 @@ PIXELS: dict[str, Any] = {
 """Fields that decide the pixels of pictures, and what a processor does without a field of that name; None where that
 is not known."""
 
+SIZES = ("min_pixels", "max_pixels", "patch_size", "merge_size", "temporal_patch_size")
+"""Whole numbers that decide how large pictures are and how they are cut; a processor has those that it knows."""
+
 FILTERS = {
     **dict.fromkeys(("Gemma4", "Glm46V", "KimiK25", "Phi3V", "Qwen3VL"), 3),
-    "HunYuanVL": 1,  # as published files say, and no implementation does
+    "HunYuanVL": 1,  # as published files say; see `resize_alike`
     "TileProcessor": 2,
 }
 """Pillow's numbers of the filters that `...ImageProcessor` have in their code, whatever `resample` says."""
@@ -52,6 +56,23 @@ def in_older_files(folder: Path) -> Iterator[Path]:
                 (Path(made) / path.name).symlink_to(path.resolve())
         (Path(made) / FILE).write_text(json.dumps(said), "utf-8")
         yield Path(made)
+
+
+def resize_alike(processor: Any) -> None:
+    """Have HunYuanVL's processor resize by the bicubic filter, as its publisher's and transformers do whatever the
+    published files say; mlx-vlm's takes the bilinear one."""
+    own: Any = getattr(processor, "image_processor", None)
+    if type(own).__name__ != "HunYuanVLImageProcessor" or not own.do_resize:
+        return
+    from mlx_vlm.models.hunyuan_vl.processing_hunyuan_vl import smart_resize
+
+    prepare, factor = own._preprocess_single, own.patch_size * own.merge_size
+
+    def resized(picture: Image) -> Any:
+        height, width = smart_resize(picture.height, picture.width, factor, own.min_pixels, own.max_pixels)
+        return prepare(picture.convert("RGB").resize((width, height), Resampling.BICUBIC))
+
+    own._preprocess_single = resized
 
 
 def unprepared(folder: Path, processor: Any) -> list[str]:
@@ -80,6 +101,10 @@ def other_pixels(said: Mapping[str, Any], own: Any) -> list[str]:
     held["resample"] = coded[0] if coded else held.get("resample")
     if held["resample"] is None:  # a filter that is not known
         asked.pop("resample", None)
-    return [
+    both = ((name, said.get(name), inspect.getattr_static(own, name, None)) for name in SIZES)
+    sizes = [
+        name for name, one, other in both if isinstance(one, int) and isinstance(other, int) and one != other
+    ]
+    return sizes + [
         name for name in asked if held[name] is None or not np.allclose(asked[name], held[name], atol=1e-6)
     ]

@@ -36,7 +36,12 @@ from pippin.engines.language.vision.media import (
     modality_of,
     require_text_after,
 )
-from pippin.engines.language.vision.preprocessor import in_older_files, refuse_unprepared, unprepared
+from pippin.engines.language.vision.preprocessor import (
+    in_older_files,
+    refuse_unprepared,
+    resize_alike,
+    unprepared,
+)
 from pippin.engines.language.vision.processing import (
     FAILURES,
     MOST_AUDIO_SECONDS,
@@ -186,6 +191,7 @@ class PromptProcessor(TextOnly):
                 pixels = mlx_vlm.utils.load_image_processor(files, trust_remote_code=trusted)
                 self._processor.image_processor = pixels
         cut_into_tiles(self._processor, config)
+        resize_alike(self._processor)
         self._unprepared = unprepared(folder, self._processor)
         if hasattr(self._processor, "tokenizer"):
             encode = tokenizer.literals.encode

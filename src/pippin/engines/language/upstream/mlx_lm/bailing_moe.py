@@ -20,7 +20,6 @@ def without_heads(model: nn.Module, arrays: Arrays) -> Arrays:
 MENDS = (
     Mend(
         original=Model,
-        kind="fault",
         why="a checkpoint with layers behind the last one is not read",
         made=storing(without_heads),
     ),

@@ -8,7 +8,6 @@ from pippin.engines.language.upstream.mlx_lm.bailing_moe import without_heads
 MENDS = (
     Mend(
         original=Model,
-        kind="fault",
         why="a checkpoint with layers behind the last one is not read",
         made=storing(without_heads),
     ),

@@ -40,7 +40,6 @@ class LimitedMLP(BailingMLP):  # type: ignore[misc] # mlx-lm has no types
 MENDS = (
     Mend(
         original=Model,
-        kind="fault",
         why="the limits of activations with which the model was trained are not read",
         made=limit,
     ),

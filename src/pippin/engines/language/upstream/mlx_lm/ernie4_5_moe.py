@@ -56,11 +56,4 @@ class BiasedExperts(Ernie4_5_MoeMLP):  # type: ignore[misc] # mlx-lm has no type
         return found if self.shared_experts is None else found + self.shared_experts(x)
 
 
-MENDS = (
-    Mend(
-        original=Model,
-        kind="fault",
-        why="the bias by which experts are chosen is left out",
-        made=take_biases,
-    ),
-)
+MENDS = (Mend(original=Model, why="the bias by which experts are chosen is left out", made=take_biases),)

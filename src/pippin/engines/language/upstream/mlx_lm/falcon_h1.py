@@ -20,6 +20,6 @@ def scale_keys(attention: FalconH1Attention, config: Mapping[str, Any]) -> None:
 
 
 MENDS = (
-    Mend(original=FalconH1Attention, kind="fault", why="`key_multiplier` is not applied", made=scale_keys),
-    Mend(original=FalconH1Mixer, kind="fault", why=WHY, made=by_groups),
+    Mend(original=FalconH1Attention, why="`key_multiplier` is not applied", made=scale_keys),
+    Mend(original=FalconH1Mixer, why=WHY, made=by_groups),
 )

@@ -55,15 +55,9 @@ def take_window(model: Model, config: Mapping[str, Any]) -> None:
 MENDS = (
     Mend(
         original=Attention,
-        kind="fault",
         why="a mask of each sequence does not fit the scores of grouped queries, or fits other sequences",
         issue="https://github.com/ml-explore/mlx-lm/pull/1903",
         loaded=to(OfAnyMasks),
     ),
-    Mend(
-        original=Model,
-        kind="fault",
-        why="every other layer has a window, which is left out",
-        made=take_window,
-    ),
+    Mend(original=Model, why="every other layer has a window, which is left out", made=take_window),
 )

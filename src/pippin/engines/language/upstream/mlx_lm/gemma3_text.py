@@ -28,7 +28,6 @@ def scale_exactly(model: Gemma3Model) -> None:
 MENDS = (
     Mend(
         original=Gemma3Model,
-        kind="fault",
         why="the scale of embeddings in float32 is rounded to bfloat16",
         loaded=scale_exactly,
     ),

@@ -17,11 +17,4 @@ def turn_part(attention: GLMAttention, config: Mapping[str, Any]) -> None:
     attention.rope = nn.RoPE(int(attention.head_dim * part), own.traditional, own.base, own.scale)
 
 
-MENDS = (
-    Mend(
-        original=GLMAttention,
-        kind="fault",
-        why="`partial_rotary_factor` is not read",
-        made=turn_part,
-    ),
-)
+MENDS = (Mend(original=GLMAttention, why="`partial_rotary_factor` is not read", made=turn_part),)

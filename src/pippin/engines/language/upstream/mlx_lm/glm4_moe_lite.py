@@ -19,7 +19,6 @@ def own_epsilon(attention: Glm4MoeLiteAttention, _: Any) -> None:
 MENDS = (
     Mend(
         original=Glm4MoeLiteAttention,
-        kind="fault",
         why="the norms of compressed queries and keys have the small number of the layers",
         made=own_epsilon,
     ),

@@ -8,7 +8,6 @@ from pippin.engines.language.upstream.mends import Mend, storing
 MENDS = (
     Mend(
         original=Model,
-        kind="fault",
         why="names that begin with `transformer.` are not read",
         made=storing(
             lambda _, arrays: {name.removeprefix("transformer."): array for name, array in arrays.items()}

@@ -23,11 +23,4 @@ def as_named(module: MLP, config: Mapping[str, Any]) -> None:
         become(module, Exact)
 
 
-MENDS = (
-    Mend(
-        original=MLP,
-        kind="fault",
-        why="`hidden_act` is not read",
-        made=as_named,
-    ),
-)
+MENDS = (Mend(original=MLP, why="`hidden_act` is not read", made=as_named),)

@@ -28,11 +28,4 @@ def take_unpacked(model: Model, config: Mapping[str, Any]) -> None:
 
 
 STORED = ("experts.gate_proj", "experts.up_proj", "experts.down_proj")
-MENDS = (
-    Mend(
-        original=Model,
-        kind="fault",
-        why="experts that are not packed are not read",
-        made=take_unpacked,
-    ),
-)
+MENDS = (Mend(original=Model, why="experts that are not packed are not read", made=take_unpacked),)

@@ -5,4 +5,4 @@ from mlx_lm.models.granitemoehybrid import GraniteMoeHybridMamba2Mixer
 from pippin.engines.language.upstream.grouped import WHY, by_groups
 from pippin.engines.language.upstream.mends import Mend
 
-MENDS = (Mend(original=GraniteMoeHybridMamba2Mixer, kind="fault", why=WHY, made=by_groups),)
+MENDS = (Mend(original=GraniteMoeHybridMamba2Mixer, why=WHY, made=by_groups),)

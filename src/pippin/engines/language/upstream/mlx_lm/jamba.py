@@ -20,7 +20,6 @@ class OfAllExperts(JambaSparseMoeBlock):  # type: ignore[misc] # mlx-lm has no t
 MENDS = (
     Mend(
         original=JambaSparseMoeBlock,
-        kind="fault",
         why="the weights of chosen experts are made to sum to one",
         loaded=to(OfAllExperts),
     ),

@@ -9,7 +9,6 @@ from pippin.engines.language.upstream.mlx_lm.glm4_moe_lite import own_epsilon
 MENDS = (
     Mend(
         original=KimiMLAAttention,
-        kind="fault",
         why="the norm of compressed keys has the small number of the layers",
         made=own_epsilon,
     ),

@@ -8,7 +8,6 @@ from pippin.engines.language.upstream.mends import Mend, with_epsilon
 MENDS = (
     Mend(
         original=Model,
-        kind="fault",
         why="`layer_norm_epsilon` is not read",
         made=with_epsilon(nn.RMSNorm, "layer_norm_epsilon", 1e-5),
     ),

@@ -7,10 +7,9 @@ from pippin.engines.language.upstream.grouped import WHY, by_groups
 from pippin.engines.language.upstream.mends import Mend, with_epsilon
 
 MENDS = (
-    Mend(original=Mamba2Block, kind="fault", why=WHY, made=by_groups),
+    Mend(original=Mamba2Block, why=WHY, made=by_groups),
     Mend(
         original=Model,
-        kind="fault",
         why="`layer_norm_epsilon` is not read",
         made=with_epsilon(nn.RMSNorm, "layer_norm_epsilon", 1e-5),
     ),

@@ -55,16 +55,6 @@ def scale_long(rope: SuScaledRoPE, config: Mapping[str, Any]) -> None:
 
 
 MENDS = (
-    Mend(
-        original=SuScaledRoPE,
-        kind="fault",
-        why="`factor` and `attention_factor` are not read",
-        made=scale_long,
-    ),
-    Mend(
-        original=YarnRoPE,
-        kind="fault",
-        why="`truncate` and `attention_factor` are not read",
-        made=complete,
-    ),
+    Mend(original=SuScaledRoPE, why="`factor` and `attention_factor` are not read", made=scale_long),
+    Mend(original=YarnRoPE, why="`truncate` and `attention_factor` are not read", made=complete),
 )

@@ -49,7 +49,6 @@ class ExactIndexer(Indexer):  # type: ignore[misc] # mlx-vlm has no types
 MENDS = (
     Mend(
         original=Indexer,
-        kind="fault",
         why="from 1,024 pooled keys on, what is chosen depends on how a prompt is cut and on the other sequences",
         issue="https://github.com/Blaizzy/mlx-vlm/pull/1434",
         loaded=to(ExactIndexer),

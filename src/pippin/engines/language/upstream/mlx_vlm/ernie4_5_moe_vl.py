@@ -8,7 +8,6 @@ from pippin.engines.language.upstream.pictures import each_alone
 MENDS = (
     Mend(
         original=VisionAttention,
-        kind="fault",
         why="of more than two pictures, all from the third on see each other",
         loaded=to(each_alone(VisionAttention)),
     ),

@@ -69,7 +69,6 @@ def _mended(model: Model) -> None:
 MENDS = (
     Mend(
         original=Model,
-        kind="fault",
         why="the tokens of a picture see earlier ones alone, and features are scaled by a field that checkpoints lack",
         loaded=_mended,
     ),

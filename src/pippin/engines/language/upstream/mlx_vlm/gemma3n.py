@@ -70,13 +70,11 @@ def _sharing(attention: Gemma3nAttention) -> None:
 MENDS = (
     Mend(
         original=Model,
-        kind="fault",
         why="words of a prompt are embedded without the factor of the answer's, and markers of media as words",
         loaded=to(ScaledGemma3n),
     ),
     Mend(
         original=Gemma3nAttention,
-        kind="fault",
         why="layers that share keys and values rotate their queries by the positions after the chunk",
         loaded=_sharing,
     ),

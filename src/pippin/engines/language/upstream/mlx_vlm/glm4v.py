@@ -10,13 +10,11 @@ from pippin.engines.language.upstream.pictures import each_alone, in_cubic_posit
 MENDS = (
     Mend(
         original=Glm4vVisionEmbeddings,
-        kind="fault",
         why="positions between the points of the table are read linearly",
         loaded=to(in_cubic_positions(Glm4vVisionEmbeddings)),
     ),
     Mend(
         original=Glm4vVisionAttention,
-        kind="fault",
         why="all frames from the third on see each other",
         loaded=to(each_alone(Glm4vVisionAttention)),
     ),

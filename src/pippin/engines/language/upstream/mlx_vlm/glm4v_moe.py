@@ -8,7 +8,6 @@ from pippin.engines.language.upstream.pictures import in_cubic_positions
 MENDS = (
     Mend(
         original=Glm4vVisionEmbeddings,
-        kind="fault",
         why="positions between the points of the table are read linearly",
         loaded=to(in_cubic_positions(Glm4vVisionEmbeddings)),
     ),

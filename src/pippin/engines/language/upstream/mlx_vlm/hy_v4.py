@@ -11,7 +11,6 @@ from pippin.engines.language.upstream.mends import Mend, to
 MENDS = (
     Mend(
         original=HyV4Indexer,
-        kind="fault",
         why="compiled for all shapes with the place of the first one's last token",
         loaded=to(HyV4Indexer.__base__),
     ),

@@ -51,15 +51,9 @@ class InTheirPlaces(VisionEmbeddings):  # type: ignore[misc]
 
 
 MENDS = (
-    Mend(
-        original=Model,
-        kind="fault",
-        why="pictures see the padding beside them",
-        loaded=to(EachAlone),
-    ),
+    Mend(original=Model, why="pictures see the padding beside them", loaded=to(EachAlone)),
     Mend(
         original=VisionEmbeddings,
-        kind="fault",
         why="positions of patches are counted two rows and two columns too low",
         loaded=to(InTheirPlaces),
     ),

@@ -12,6 +12,6 @@ def _exchanged(module: nn.Module) -> None:
 
 
 MENDS = (
-    Mend(original=MLP, kind="fault", why="GELU is exact in the encoder's layers", loaded=_exchanged),
-    Mend(original=PatchMerger, kind="fault", why="GELU is approximated in its mergers", loaded=_exchanged),
+    Mend(original=MLP, why="GELU is exact in the encoder's layers", loaded=_exchanged),
+    Mend(original=PatchMerger, why="GELU is approximated in its mergers", loaded=_exchanged),
 )

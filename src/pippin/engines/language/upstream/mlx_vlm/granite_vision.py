@@ -1,0 +1,14 @@
+"""Granite Vision's pictures, whose features mlx-vlm 0.7.10 puts in the places of other tokens."""
+
+from mlx_vlm.models.granite_vision.granite_vision import Model
+
+from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.pictures import InRows
+
+MENDS = (
+    Mend(
+        original=Model,
+        why="all features of a tile stand in the place of one token of the many that are made for them",
+        loaded=to(type("InRows", (InRows, Model), {})),
+    ),
+)
