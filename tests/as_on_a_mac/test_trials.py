@@ -1,20 +1,23 @@
 """In 16 bits on a GPU, the trials at load find every wrong batch and let every right one pass."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.kv_cache import probe
+from pippin.engines.language.kv_cache.agreement import CASTS_AT_ONCE, TOLERANCE
 from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
 from pippin.engines.language.kv_cache.kinds.state import BatchedState
-from pippin.engines.language.kv_cache.probe import choose_batching
+from pippin.engines.language.kv_cache.probe import Batching, choose_batching
 from pippin.engines.language.kv_cache.slots import SlotTable
 from pippin.engines.language.model.weights import load_weights
 from tests.as_on_a_mac.gpu import Gpu, compute_as_a_gpu
@@ -148,6 +151,18 @@ def state_in_the_first_slot(own: Any, cache: Any, slot: int, states: Any) -> Non
     own(cache, cache.slots.low, states)
 
 
+def not_rewound(own: Any, slots: Any, index: int, tokens: int) -> None:
+    pass
+
+
+def rewound_too_far(own: Any, slots: Any, index: int, tokens: int) -> None:
+    own(slots, index, tokens + 1)
+
+
+def states_not_rewound(own: Any, cache: Any, tokens: Any) -> None:
+    pass
+
+
 Faults = dict[str, tuple[type, str, Callable[..., Any]]]
 FAULTS: Faults = {
     "rotary positions one too small": (SlotTable, "begin", turned(-1)),
@@ -180,14 +195,24 @@ OF_STATES: Faults = {
     "states in the first slot": (BatchedState, "_put", state_in_the_first_slot),
 }
 """Those of recurrent layers."""
+OF_REWINDING: Faults = {
+    "tokens that are not taken back": (SlotTable, "rewind", not_rewound),
+    "one token too many taken back": (SlotTable, "rewind", rewound_too_far),
+    "states that are not taken back": (BatchedState, "rewind", states_not_rewound),
+}
+ALL_FAULTS: Final = FAULTS | OF_STATES | OF_REWINDING
 
 
 def faults_of(architecture: str) -> Faults:
-    return FAULTS if architecture in JUDGED else OF_STATES if architecture in RECURRENT else {}
+    return FAULTS if architecture in JUDGED else OF_STATES
+
+
+def rewinding_faults_of(architecture: str) -> list[str]:
+    return [fault for fault in OF_REWINDING if ("states" in fault) == (architecture in RECURRENT)]
 
 
 def inject(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    owner, name, replacement = (FAULTS | OF_STATES)[fault]
+    owner, name, replacement = ALL_FAULTS[fault]
     own = vars(owner)[name]
     monkeypatch.setattr(owner, name, lambda *given, **named: replacement(own, *given, **named))
 
@@ -203,14 +228,33 @@ def test_every_fault_of_a_batch_is_found(
     architecture: str, gpu: None, tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = loaded(tiny_models(architecture))
-    monkeypatch.setattr(probe, "FAILURES", ())  # a fault that raises would show nothing
-    missed = []
-    for fault in faults_of(architecture):
-        with monkeypatch.context() as patched:
-            inject(patched, fault)
-            if choose_batching(model, ModelOptions()).shape is not None:
-                missed.append(fault)
-    assert not missed
+    tried = {fault: with_fault(model, fault, monkeypatch) for fault in faults_of(architecture)}
+    assert not [fault for fault, batching in tried.items() if batching.shape is not None]
+    tried = {fault: with_fault(model, fault, monkeypatch) for fault in rewinding_faults_of(architecture)}
+    assert not [fault for fault, batching in tried.items() if batching.rewinds]
+    assert choose_batching(model, ModelOptions()).rewinds
+
+
+def with_fault(model: Any, fault: str, monkeypatch: pytest.MonkeyPatch) -> Batching:
+    with monkeypatch.context() as patched:
+        patched.setattr(probe, "FAILURES", ())  # a fault that raises would show nothing
+        inject(patched, fault)
+        return choose_batching(model, ModelOptions())
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text"])
+def test_a_head_that_would_not_fit_in_float32_is_no_reason_to_judge_by_less(
+    architecture: str, gpu: None, tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = loaded(tiny_models(architecture))
+    largest = max(each.nbytes for _, each in tree_flatten(model.parameters()))
+    monkeypatch.setattr(mx, "get_active_memory", lambda: 0)
+    monkeypatch.setattr(mx, "get_memory_limit", lambda: 2 * CASTS_AT_ONCE * (largest - 1))
+    batching = choose_batching(model, ModelOptions())
+    assert batching.rewinds
+    assert set(re.findall(r" of ([\d.]+) ", batching.agreement)) == {str(TOLERANCE)}
+    tried = {fault: with_fault(model, fault, monkeypatch) for fault in faults_of(architecture)}
+    assert not [fault for fault, batching in tried.items() if batching.shape is not None]
 
 
 def sound(architecture: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

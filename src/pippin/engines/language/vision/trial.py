@@ -26,6 +26,10 @@ TOKEN_TYPES: dict[Modality, int] = {"image": 1, "video": 2, "audio": 3}
 """The numbers of modalities in `mm_token_type_ids` of transformers."""
 
 
+TEXTS = (((1, 2, 3), (4, 5)), ((7, 9, 8), (10, 6)))
+"""Tokens before and after the medium of a trial, and others before it is refused."""
+
+
 def runs(model: VisionModel) -> bool:
     """Whether the model computes two chunks of text with the engine's caches."""
     try:
@@ -43,7 +47,12 @@ def is_faithful(model: VisionModel, medium: Medium) -> bool:
 
     Adds the modality to `model.bidirectional` if attention among the medium's tokens turns out to be bidirectional.
     """
-    before, after = (1, 2, 3), (4, 5)
+    return any(_is_faithful_between(model, medium, *text) for text in TEXTS)
+
+
+def _is_faithful_between(
+    model: VisionModel, medium: Medium, before: tuple[int, ...], after: tuple[int, ...]
+) -> bool:
     tokens = (*before, *medium.tokens, *after)
     placed = PlacedMedium(medium, tuple(index + len(before) for index in medium.placeholders))
     known = model.bidirectional - {medium.modality}
