@@ -33,12 +33,7 @@ from pippin.engines.language.kv_cache.layout import (
     probe_prompt,
     regrouped,
 )
-from pippin.engines.language.kv_cache.slots import (
-    PromptCache,
-    Slot,
-    SlotGroup,
-    SlotRequest,
-)
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup, SlotRequest
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,9 @@ from mlx.utils import tree_flatten
 from pippin.core.requests import Sampling
 from pippin.engines.device import require_sound_device
 from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.vision.media import WholePrompt, text_prompt
-from pippin.engines.language.vision.model import FAILURES, ModuleState, on_device, refusal
+from pippin.engines.language.vision.model import ModuleState, on_device, refusal
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
-from pippin.engines.language.kv_cache.agreement import in_float32
+from pippin.engines.language.kv_cache.agreement import FAILURES, in_float32
 from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia, WholePrompt
-from pippin.engines.language.vision.model import FAILURES, VisionModel, on_device
+from pippin.engines.language.vision.model import VisionModel, on_device
 from pippin.engines.language.vision.trial import agree, logits_by_engine
 
 log = logging.getLogger(__name__)

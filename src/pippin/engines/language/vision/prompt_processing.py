@@ -19,6 +19,7 @@ from pippin.core.conversation import Audio, Image, Inline, Part, Text, Video
 from pippin.core.errors import ServerError
 from pippin.engines import pictures, sound
 from pippin.engines.device import require_sound_device
+from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.text.tokenizer import BREAK, Tokenizer
 from pippin.engines.language.vision.checkpoint import read_config
@@ -39,7 +40,6 @@ from pippin.engines.language.vision.media import (
 from pippin.engines.language.vision.placeholders import require_text_after
 from pippin.engines.language.vision.preprocessor import in_older_files, refuse_unprepared, unprepared
 from pippin.engines.language.vision.processing import (
-    FAILURES,
     MOST_AUDIO_SECONDS,
     audio_rate,
     digest_of,

@@ -11,14 +11,10 @@ import mlx.core as mx
 
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
-from pippin.engines.language.kv_cache.agreement import (
-    difference,
-    in_float32,
-    tolerance,
-)
+from pippin.engines.language.kv_cache.agreement import FAILURES, difference, in_float32, tolerance
 from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia
-from pippin.engines.language.vision.model import FAILURES, VisionModel, on_device
+from pippin.engines.language.vision.model import VisionModel, on_device
 
 log = logging.getLogger(__name__)
 
