@@ -23,7 +23,7 @@ import msgspec
 import psutil
 
 from pippin.config.options.model import ModelOptions
-from pippin.config.worker_environment import choose_gpu, rank_environment
+from pippin.config.worker_environment import choose_gpu, multiply_exactly, rank_environment
 from pippin.core import logs
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError, trace_of, without_folders
@@ -260,6 +260,8 @@ def import_kind(spec: WorkerSpec) -> ModuleType:
     """
     if spec.info.kind != "scripted":
         accelerate_blas(convert(spec.options, ModelOptions), spec.threads)
+    if spec.info.kind == "language":  # whose trials, and promises for float32, are held in it
+        multiply_exactly()
     return importlib.import_module(f"pippin.engines.{spec.info.kind}")
 
 

@@ -4,8 +4,8 @@ Ways are compared in float32, whatever the weights are stored in: rounding to 16
 layers that are as large as those of a wrong mask or a wrong position, and larger where a mixture chooses other experts.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -41,18 +41,14 @@ def in_float32(model: nn.Module) -> Iterator[None]:
     ):
         yield
         return
-    changes: dict[tuple[type, str], Callable[[Any], Any]] = {
-        **{(each, "__call__"): _widened for each in EMBEDDINGS},
-        **dict.fromkeys(PROJECTIONS, partial(_rounded_from, most)),
-    }
-    own = {(each, name): vars(each)[name] for each, name in changes}
-    try:
-        for (each, name), change in changes.items():
-            setattr(each, name, change(own[each, name]))
+    changes = [(each, "__call__", _widened) for each in EMBEDDINGS]
+    changes += [(each, name, partial(_rounded_from, most)) for each, name in PROJECTIONS]
+    with ExitStack() as changed:
+        for each, name, change in changes:
+            own = vars(each)[name]
+            changed.callback(setattr, each, name, own)
+            setattr(each, name, change(own))
         yield
-    finally:
-        for (each, name), method in own.items():
-            setattr(each, name, method)
 
 
 def _widened(embed: Any) -> Any:
@@ -62,7 +58,7 @@ def _widened(embed: Any) -> Any:
 def _rounded_from(most: int, project: Any) -> Any:
     """A projection that rounds what it is given where its weights have 16 bits and more than so many bytes."""
 
-    def projected(self: Any, x: mx.array) -> mx.array:
+    def projected(self: Any, x: mx.array) -> Any:
         if self.weight.nbytes <= most or not _is_half(self.weight):
             return project(self, x)
         return project(self, x.astype(self.weight.dtype)).astype(mx.float32)

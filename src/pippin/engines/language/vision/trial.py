@@ -86,11 +86,6 @@ def _differences(
     return expected, found
 
 
-def agree(found: mx.array, expected: mx.array) -> bool:
-    """Whether logits of the engine are those of the library, as near as the dtype of `found` allows."""
-    return difference(found, expected) < tolerance(found)
-
-
 def _is_enclosed(medium: Medium) -> bool:
     """Whether text tokens enclose the medium: without them its tokens would attend to those of a medium beside it."""
     return {0, len(medium.tokens) - 1}.isdisjoint(medium.placeholders)
