@@ -5,7 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from pippin.core.models import ModelInfo, ModelKind, WorkerSpec
+from pippin.worker import main
 from tests.engines.tiny_models import tiny_model
+
+TF32 = "MLX_ENABLE_TF32"
 
 LOAD = """
 import sys
@@ -50,3 +56,14 @@ def test_a_second_start_imports_neither_transformers_nor_what_needs_it(tmp_path:
     assert not NEVER & second
     assert "mlx_lm.models.llama" in second
     assert len(second) < 750
+
+
+@pytest.mark.parametrize(("kind", "found"), [("language", "0"), ("transcription", None)])
+def test_float32_is_exact_where_trials_are_held_in_it(
+    kind: ModelKind, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TF32, "1")
+    monkeypatch.delenv(TF32)  # as before the test, when it ends
+    monkeypatch.setattr(main, "accelerate_blas", lambda *_: None)
+    main.import_kind(WorkerSpec(info=ModelInfo(id="m", kind=kind)))
+    assert os.environ.get(TF32) == found
