@@ -71,7 +71,7 @@ def keep_off_the_hub() -> None:
 
 def multiply_exactly() -> None:
     """Have MLX multiply numbers of 32 bits as such in this process, unless the operator has set its variable; call it
-    before MLX multiplies. On an M5 and with CUDA it would round them to 19 bits where there are several rows."""
+    before MLX multiplies. On an M5 and with CUDA it would round those of several rows to 19 bits, and not of one."""
     os.environ.setdefault("MLX_ENABLE_TF32", "0")
 
 

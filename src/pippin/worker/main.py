@@ -259,9 +259,10 @@ def import_kind(spec: WorkerSpec) -> ModuleType:
     The accelerated BLAS must be loaded before mlx, which that module imports.
     """
     if spec.info.kind != "scripted":
-        accelerate_blas(convert(spec.options, ModelOptions), spec.threads)
-    if spec.info.kind == "language":  # whose trials, and promises for float32, are held in it
-        multiply_exactly()
+        options = convert(spec.options, ModelOptions)
+        accelerate_blas(options, spec.threads)
+        if options.dtype == "float32":
+            multiply_exactly()
     return importlib.import_module(f"pippin.engines.{spec.info.kind}")
 
 
