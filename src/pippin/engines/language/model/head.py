@@ -38,9 +38,8 @@ class Head:
     def __init__(self, model: nn.Module, vocabulary: int) -> None:
         self._positions: mx.array | None = None
         self._watched = False
-        self._classes: list[
-            tuple[nn.Module, type, type]
-        ] = []  # a module, its own class, and the one that narrows
+        # A module, its own class, and the one that narrows.
+        self._classes: list[tuple[nn.Module, type, type]] = []
         self.seen: list[mx.array] = []  # [batch, tokens, hidden] each, that were projected, where `watched`
         for path, module in model.named_modules():
             if path.rsplit(".", 1)[-1] == HEAD:

@@ -6,6 +6,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from pippin.engines.language.upstream.mends import Mend, to
+
 
 def each_alone(kind: type) -> type:
     """A class of attention whose pictures, or frames, see themselves alone, as `cu_seqlens` tells them apart.
@@ -26,8 +28,8 @@ def each_alone(kind: type) -> type:
     return EachAlone
 
 
-def in_cubic_positions(kind: type) -> type:
-    """GLM-4V's class of embeddings whose pictures have positions of their own size, read from a square table."""
+def cubic_positions(kind: type) -> Mend:
+    """Of GLM-4V's class of embeddings: pictures have positions of their own size, read from a square table."""
 
     class InCubicPositions(kind):  # type: ignore[misc]
         def __call__(
@@ -44,7 +46,8 @@ def in_cubic_positions(kind: type) -> type:
             positions = mx.concatenate(found).astype(weight.dtype)
             return embeddings + positions
 
-    return InCubicPositions
+    why = "positions between the points of the table are read linearly"
+    return Mend(original=kind, kind="fault", why=why, loaded=to(InCubicPositions))
 
 
 def cubic(table: mx.array, height: int, width: int) -> mx.array:
