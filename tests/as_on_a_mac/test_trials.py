@@ -17,6 +17,7 @@ from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.kv_cache.agreement import CASTS_AT_ONCE, TOLERANCE
 from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
 from pippin.engines.language.kv_cache.kinds.state import BatchedState
+from pippin.engines.language.kv_cache.layout import arrays_of, new_prompt_cache
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching
 from pippin.engines.language.kv_cache.slots import SlotTable
 from pippin.engines.language.model.weights import load_weights
@@ -255,6 +256,25 @@ def test_a_head_that_would_not_fit_in_float32_is_no_reason_to_judge_by_less(
     assert set(re.findall(r" of ([\d.]+) ", batching.agreement)) == {str(TOLERANCE)}
     tried = {fault: with_fault(model, fault, monkeypatch) for fault in faults_of(architecture)}
     assert not [fault for fault, batching in tried.items() if batching.shape is not None]
+
+
+def types_of(model: Any) -> list[mx.Dtype]:
+    """Of the logits of a prompt, and of what is kept of it."""
+    caches = new_prompt_cache(model)
+    logits = model(mx.array([[1, 2]]), cache=caches)
+    return [each.dtype for each in (logits, *arrays_of(caches))]
+
+
+@pytest.mark.parametrize("architecture", ["gemma3_text", "qwen3_next"])
+def test_a_trial_in_float32_leaves_a_model_in_its_own_type(
+    architecture: str, gpu: None, tiny_models: TinyModels
+) -> None:
+    """What a module keeps of a first pass would turn all later ones into float32."""
+    model = loaded(tiny_models(architecture))
+    before = types_of(model)
+    assert mx.bfloat16 in before
+    choose_batching(model, ModelOptions())
+    assert types_of(model) == before
 
 
 def sound(architecture: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
