@@ -90,19 +90,22 @@ def abilities(engine: LanguageEngine) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "options"),
+    ("architecture", "options", "every"),
     [
-        ("llama", ModelOptions(prompt_lookup=True)),
-        ("llama", ModelOptions(kv_bits=8, kv_group_size=32)),
-        ("qwen3_next", ModelOptions(prompt_lookup=True)),
-        ("lfm2", ModelOptions()),
+        ("llama", ModelOptions(prompt_lookup=True), 4),
+        pytest.param("llama", ModelOptions(kv_bits=8, kv_group_size=32), 1, marks=pytest.mark.long),
+        pytest.param("qwen3_next", ModelOptions(prompt_lookup=True), 1, marks=pytest.mark.long),
+        pytest.param("lfm2", ModelOptions(), 1, marks=pytest.mark.long),
     ],
 )
-def test_text_models_lose_nothing(architecture: str, options: ModelOptions, tiny_models: TinyModels) -> None:
+def test_text_models_lose_nothing(
+    architecture: str, options: ModelOptions, every: int, tiny_models: TinyModels
+) -> None:
     folder = tiny_models(architecture, **({"head_dim": 32} if options.kv_bits else {}))
-    hold_to_what_it_can(lambda: abilities(Bench(folder, options).engine))
+    hold_to_what_it_can(lambda: abilities(Bench(folder, options).engine), every)
 
 
+@pytest.mark.long
 def test_a_draft_model_loses_nothing(tiny_models: TinyModels) -> None:
     folder = tiny_models("llama")
     options = ModelOptions(draft_model_path=str(folder))
@@ -116,19 +119,21 @@ def seen_by(folder: Path) -> tuple[Any, ...]:
     return type(bench.engine), type(bench.preparer.media), found.images, found.video, found.audio
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["qwen3_vl", "gemma3", "llava"])
 def test_models_that_see_lose_no_medium(family: str, tmp_path: Path) -> None:
     folder = tiny_vision_model(family, tmp_path / family)
     hold_to_what_it_can(lambda: seen_by(folder), every=3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["internvl", "paligemma"])
 def test_models_that_see_whole_prompts_lose_no_medium(family: str, tmp_path: Path) -> None:
     folder = write(family, FAMILIES[family], tmp_path / family)
     hold_to_what_it_can(lambda: seen_by(folder), every=3)
 
 
-@pytest.mark.parametrize("family", ["qwen3_vl", "paligemma"])
+@pytest.mark.parametrize("family", ["qwen3_vl", pytest.param("paligemma", marks=pytest.mark.long)])
 def test_a_client_is_not_told_that_its_picture_is_wrong_when_the_gpu_fails(
     family: str, tmp_path: Path
 ) -> None:

@@ -34,6 +34,10 @@ PLAN = DevicePlan(
 )
 JUDGED = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss")
 RECURRENT = ("qwen3_next", "lfm2", "mamba2")
+BY_DAY = ("llama", "gpt_oss", "lfm2")
+BY_NIGHT = [
+    pytest.param(name, marks=pytest.mark.long) for name in (*JUDGED, *RECURRENT) if name not in BY_DAY
+]
 NOISY = ("llama", "qwen3_moe", "gpt_oss", "qwen3_next", "gemma3_text")
 PATTERNS = 5
 DEEP = {"num_hidden_layers": 6}
@@ -224,7 +228,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
-@pytest.mark.parametrize("architecture", [*JUDGED, *RECURRENT])
+@pytest.mark.parametrize("architecture", [*BY_DAY, *BY_NIGHT])
 def test_every_fault_of_a_batch_is_found(
     architecture: str, gpu: None, tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +247,7 @@ def with_fault(model: Any, fault: str, monkeypatch: pytest.MonkeyPatch) -> Batch
         return choose_batching(model, ModelOptions())
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3_text"])
+@pytest.mark.parametrize("architecture", ["llama", pytest.param("gemma3_text", marks=pytest.mark.long)])
 def test_a_head_that_would_not_fit_in_float32_is_no_reason_to_judge_by_less(
     architecture: str, gpu: None, tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
