@@ -29,7 +29,7 @@ def each_alone(kind: type) -> type:
 
 
 def cubic_positions(kind: type) -> Mend:
-    """Of GLM-4V's class of embeddings: pictures have positions of their own size, read from a square table."""
+    """The mend of GLM-4V's class of embeddings: pictures have positions of their own size, read from a square table."""
 
     class InCubicPositions(kind):  # type: ignore[misc]
         def __call__(
