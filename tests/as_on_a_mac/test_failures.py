@@ -115,8 +115,9 @@ def test_a_draft_model_loses_nothing(tiny_models: TinyModels) -> None:
 def seen_by(folder: Path) -> tuple[Any, ...]:
     """What a vision model takes, and whether in batches or by mlx-vlm's loop."""
     bench = VisionBench(folder)
-    found = bench.preparer.info.capabilities
-    return type(bench.engine), type(bench.preparer.media), found.images, found.video, found.audio
+    found, media = bench.preparer.info.capabilities, bench.preparer.media
+    how = [getattr(media, name, None) for name in ("writing", "takes_several", "joint")]
+    return type(bench.engine), type(media), found.images, found.video, found.audio, *how
 
 
 @pytest.mark.long
