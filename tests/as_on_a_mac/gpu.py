@@ -5,6 +5,7 @@ weights that it dequantises to 16 bits first; dense products sum in another orde
 computes each row alike, sums in 16 bits, and has no product of a mixture's experts (`gather_mm`) but in float32.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -29,13 +30,14 @@ class Gpu:
     """How products are computed. `seed` chooses a pattern of rounding."""
 
     def __init__(self, *, seed: int = 0, rows: int = ROWS, order: float = ORDER) -> None:
-        self.rows, self.order = rows, order
+        self._uneven = rows, order
         self._seed = seed * 100_003
         self.begin()
 
-    def begin(self) -> None:
-        """Round as at first."""
+    def begin(self, *, even: bool = False) -> None:
+        """Round as at first; `even`: one row as several."""
         self._drawn = 0
+        self.rows, self.order = (sys.maxsize, 0.0) if even else self._uneven
 
     def product(self, x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
         """x [..., inner] times dense weights [outer, inner]."""

@@ -317,7 +317,7 @@ class Run:
         for node in tree:
             held += bytes_of(node.block or ())
             held += 0 if node.snapshot is None else bytes_of(snapshot_arrays(node.snapshot))
-        assert held == tree.bytes <= tree.limit
+        assert held == tree.bytes <= tree.limit, f"{held} held, {tree.bytes} counted, {tree.limit} allowed"
 
     def judge(self) -> None:
         for name, job in self.jobs.items():
