@@ -5,13 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.worker import main
 from tests.engines.tiny_models import tiny_model
-
-TF32 = "MLX_ENABLE_TF32"
 
 LOAD = """
 import sys
@@ -56,15 +50,3 @@ def test_a_second_start_imports_neither_transformers_nor_what_needs_it(tmp_path:
     assert not NEVER & second
     assert "mlx_lm.models.llama" in second
     assert len(second) < 750
-
-
-@pytest.mark.parametrize(("dtype", "found"), [("float32", "0"), ("auto", None)])
-def test_float32_is_multiplied_exactly_where_it_is_asked_for(
-    dtype: str, found: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(TF32, "1")
-    monkeypatch.delenv(TF32)  # as before the test, when it ends
-    monkeypatch.setattr(main, "accelerate_blas", lambda *_: None)
-    info = ModelInfo(id="m", kind="language")
-    main.import_kind(WorkerSpec(info=info, options={"dtype": dtype}))
-    assert os.environ.get(TF32) == found

@@ -24,6 +24,7 @@ import psutil
 from msgspec import Struct, to_builtins
 
 from pippin.config.options.model import CpuActivations, ModelOptions, cache_bits
+from pippin.config.worker_environment import multiply_exactly
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
@@ -328,6 +329,8 @@ def configure(plan: DevicePlan) -> None:
     """Configure MLX of this process. Every engine calls this before it computes anything."""
     import mlx.core as mx
 
+    if plan.run_type == "float32":
+        multiply_exactly()
     if not plan.compiles:
         mx.disable_compile()
     if plan.slow_functions:

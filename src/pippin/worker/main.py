@@ -23,7 +23,7 @@ import msgspec
 import psutil
 
 from pippin.config.options.model import ModelOptions
-from pippin.config.worker_environment import choose_gpu, multiply_exactly, rank_environment
+from pippin.config.worker_environment import choose_gpu, rank_environment
 from pippin.core import logs
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError, trace_of, without_folders
@@ -259,10 +259,7 @@ def import_kind(spec: WorkerSpec) -> ModuleType:
     The accelerated BLAS must be loaded before mlx, which that module imports.
     """
     if spec.info.kind != "scripted":
-        options = convert(spec.options, ModelOptions)
-        accelerate_blas(options, spec.threads)
-        if options.dtype == "float32":
-            multiply_exactly()
+        accelerate_blas(convert(spec.options, ModelOptions), spec.threads)
     return importlib.import_module(f"pippin.engines.{spec.info.kind}")
 
 
