@@ -34,12 +34,12 @@ PLAN = DevicePlan(
 )
 JUDGED = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss")
 RECURRENT = ("qwen3_next", "lfm2", "mamba2")
-BY_DAY = ("llama", "gpt_oss", "lfm2")
+BY_DAY = ("llama", "lfm2")
 BY_NIGHT = [
     pytest.param(name, marks=pytest.mark.long) for name in (*JUDGED, *RECURRENT) if name not in BY_DAY
 ]
 NOISY = ("llama", "qwen3_moe", "gpt_oss", "qwen3_next", "gemma3_text")
-NOISIEST = ("gpt_oss", "qwen3_next")
+NOISIEST = ("gpt_oss",)
 PATTERNS = 5
 DEEP = {"num_hidden_layers": 6}
 
