@@ -5,6 +5,7 @@ weights that it dequantises to 16 bits first; dense products sum in another orde
 computes each row alike, sums in 16 bits, and has no product of a mixture's experts (`gather_mm`) but in float32.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +17,8 @@ ROWS = 13
 ORDER = 1e-6
 """How much another order of additions in float32 changes a sum, relative to it."""
 
-SUMMED = (
-    (mx, "gather_mm"),
-    (mx, "gather_qmm"),
-    (mx, "quantized_matmul"),
-    (mx.fast, "scaled_dot_product_attention"),
-)
+SUMMED = ((mx, "gather_mm"), (mx, "gather_qmm"), (mx, "quantized_matmul"))
+ATTENTION = (mx.fast, "scaled_dot_product_attention")
 """Functions that sum in 16 bits on a CPU, or take float32 alone."""
 
 
@@ -29,13 +26,16 @@ class Gpu:
     """How products are computed. `seed` chooses a pattern of rounding."""
 
     def __init__(self, *, seed: int = 0, rows: int = ROWS, order: float = ORDER) -> None:
-        self.rows, self.order = rows, order
+        self._uneven = rows, order
         self._seed = seed * 100_003
         self.begin()
 
-    def begin(self) -> None:
-        """Round as at first."""
+    def begin(self, *, even: bool = False) -> None:
+        """Round as at first; `even`: one row as several."""
         self._drawn = 0
+        self.rows, self.order = (sys.maxsize, 0.0) if even else self._uneven
+        # Sums over keys differ with the number of queries, and with how a prompt is cut, but for what float64 tells.
+        self.attends_in = mx.float64 if even else mx.float32
 
     def product(self, x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
         """x [..., inner] times dense weights [outer, inner]."""
@@ -69,15 +69,15 @@ def _count(x: mx.array) -> int:
     return x.size // x.shape[-1]
 
 
-def _in_float32(own: Callable[..., mx.array]) -> Callable[..., mx.array]:
-    """A function of MLX that computes in float32 and rounds its result once, where it is given 16 bits."""
+def _widely(own: Callable[..., mx.array], wide: Callable[[], mx.Dtype]) -> Callable[..., mx.array]:
+    """A function of MLX that computes in such a type and rounds its result once, where it is given 16 bits."""
 
     def computed(*arrays: Any, **named: Any) -> mx.array:
         dtype = arrays[0].dtype
         if dtype == mx.float32 and all(_is_wide(each) for each in (*arrays, *named.values())):
             return own(*arrays, **named)
-        wide = {name: _widened(each) for name, each in named.items()}
-        return own(*map(_widened, arrays), **wide).astype(dtype)
+        given = {name: _widened(each, wide()) for name, each in named.items()}
+        return own(*(_widened(each, wide()) for each in arrays), **given).astype(dtype)
 
     return computed
 
@@ -86,8 +86,8 @@ def _is_wide(value: Any) -> bool:
     return not isinstance(value, mx.array) or value.dtype not in (mx.float16, mx.bfloat16)
 
 
-def _widened(value: Any) -> Any:
-    return value if _is_wide(value) else value.astype(mx.float32)
+def _widened(value: Any, wide: mx.Dtype) -> Any:
+    return value if _is_wide(value) else value.astype(wide)
 
 
 def compute_as_a_gpu(put: Callable[[Any, str, Any], None], gpu: Gpu) -> None:
@@ -101,4 +101,6 @@ def compute_as_a_gpu(put: Callable[[Any, str, Any], None], gpu: Gpu) -> None:
     put(nn.QuantizedLinear, "__call__", lambda layer, x: gpu.quantized(layer, x))
     put(nn.QuantizedEmbedding, "as_linear", lambda layer, x: gpu.quantized(layer, x))
     for owner, name in SUMMED:
-        put(owner, name, _in_float32(getattr(owner, name)))
+        put(owner, name, _widely(getattr(owner, name), lambda: mx.float32))
+    owner, name = ATTENTION
+    put(owner, name, _widely(getattr(owner, name), lambda: gpu.attends_in))

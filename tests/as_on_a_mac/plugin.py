@@ -1,7 +1,8 @@
 """`pytest -p tests.as_on_a_mac.plugin tests/engines/language/step`: these tests as on a Mac.
 
-`--mac 64` chooses the GB of its memory, and `--form 4bit` what its checkpoints are. Tests that ask for equal answers
-pass with `--even` alone, which rounds one row as it does several. Those marked `float32` are left out.
+`--mac 64` chooses the GB of its memory, and `--form 4bit` what its checkpoints are. Tests that ask for equal answers of
+two ways of computing are marked `even`, or run with `--even`: one row is rounded as several are. Those marked `float32`
+are left out.
 """
 
 import os
@@ -50,4 +51,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def own_rounding(request: pytest.FixtureRequest) -> None:
     """Each test's rounding is its own, whatever ran before."""
-    request.config.stash[GPU].begin()
+    even = request.config.getoption("--even") or request.node.get_closest_marker("even") is not None
+    request.config.stash[GPU].begin(even=even)

@@ -1,7 +1,6 @@
 """Makes a process, the tests' own or a worker's, take a made-up Mac for its machine."""
 
 import os
-import sys
 from typing import Final
 
 from tests.as_on_a_mac.gpu import Gpu, compute_as_a_gpu
@@ -20,6 +19,7 @@ def take(mac: Mac) -> Gpu:
 
     mx.disable_compile()
     device.find_facts = lambda: mac.facts
-    gpu = Gpu(rows=sys.maxsize, order=0) if mac.even else Gpu()
+    gpu = Gpu()
+    gpu.begin(even=mac.even)
     compute_as_a_gpu(setattr, gpu)
     return gpu

@@ -1,5 +1,7 @@
 """What Metal bounds besides bytes: how large an array may be, and how many there may be at once."""
 
+from pathlib import Path
+
 import mlx.core as mx
 import msgspec
 import pytest
@@ -41,7 +43,7 @@ def test_no_array_of_slots_outgrows_what_metal_allocates(tiny_models: TinyModels
     bench = Bench(tiny_models("llama"), ModelOptions(prefix_cache=False), plan)
     limit = bench.engine.scheduler.limits.memory
     assert limit == 4 * largest  # keys and values of two layers
-    for place in range(8):
+    for place in range(3):
         bench.engine.submit(bench.job(f"r{place}", tuple(range(1, 100)), 200))
     seen = 0
     while bench.engine.busy:
@@ -61,11 +63,44 @@ def test_the_prefix_cache_keeps_no_more_arrays_than_half_of_what_metal_has(
         bench.engine.submit(bench.job(f"r{place}", tuple(range(place + 1, place + 100)), 2))
         while bench.engine.busy:
             bench.engine.step()
+    assert most // 2 < kept_arrays(bench) <= most
+
+
+def kept_arrays(bench: Bench) -> int:
     prefixes = bench.engine.prefixes
     assert isinstance(prefixes, PrefixCache)
-    arrays = [
-        array
-        for node in prefixes.tree
-        for array in (*(node.block or ()), *snapshot_arrays(node.snapshot or ()))
-    ]
-    assert most // 2 < len(arrays) <= most
+    return sum(len(node.block or ()) + len(snapshot_arrays(node.snapshot or ())) for node in prefixes.tree)
+
+
+def test_what_is_read_from_the_disk_counts_among_these_arrays(
+    tiny_models: TinyModels, tmp_path: Path
+) -> None:
+    most = 40
+    options = ModelOptions(cache_block_tokens=8, cache_dir=str(tmp_path))
+    plan = msgspec.structs.replace(PLAN, most_cached_arrays=most)
+    bench = Bench(tiny_models("llama"), options, plan)
+    for _ in range(2):
+        for place in range(20):
+            bench.engine.submit(bench.job(f"r{place}", tuple(range(place + 1, place + 100)), 2))
+            while bench.engine.busy:
+                bench.engine.step()
+        kept, read = kept_arrays(bench), bench.engine.stats().cache.disk_hits
+        bench.engine.close()
+        bench.engine = bench.new_engine(plan)
+    assert read
+    assert most // 2 < kept <= most
+
+
+def test_a_larger_share_of_the_memory_makes_room_for_no_more_arrays_than_metal_has(
+    tiny_models: TinyModels,
+) -> None:
+    most = 40
+    plan = msgspec.structs.replace(PLAN, most_cached_arrays=most)
+    bench = Bench(tiny_models("llama"), ModelOptions(cache_block_tokens=8), plan)
+    for factor in (1, 10):
+        bench.engine.prefixes.resize(factor * 10**6)
+        for place in range(20):
+            bench.engine.submit(bench.job(f"r{place}", tuple(range(place + 1, place + 100)), 2))
+            while bench.engine.busy:
+                bench.engine.step()
+    assert most // 2 < kept_arrays(bench) < 2 * most

@@ -1,20 +1,24 @@
 """In 16 bits on a GPU, the trials at load find every wrong batch and let every right one pass."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.kv_cache import probe
+from pippin.engines.language.kv_cache.agreement import CASTS_AT_ONCE, TOLERANCE
 from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
 from pippin.engines.language.kv_cache.kinds.state import BatchedState
-from pippin.engines.language.kv_cache.probe import choose_batching
+from pippin.engines.language.kv_cache.layout import arrays_of, new_prompt_cache
+from pippin.engines.language.kv_cache.probe import Batching, choose_batching
 from pippin.engines.language.kv_cache.slots import SlotTable
 from pippin.engines.language.model.weights import load_weights
 from tests.as_on_a_mac.gpu import Gpu, compute_as_a_gpu
@@ -30,7 +34,12 @@ PLAN = DevicePlan(
 )
 JUDGED = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss")
 RECURRENT = ("qwen3_next", "lfm2", "mamba2")
+BY_DAY = ("llama", "lfm2")
+BY_NIGHT = [
+    pytest.param(name, marks=pytest.mark.long) for name in (*JUDGED, *RECURRENT) if name not in BY_DAY
+]
 NOISY = ("llama", "qwen3_moe", "gpt_oss", "qwen3_next", "gemma3_text")
+NOISIEST = ("gpt_oss",)
 PATTERNS = 5
 DEEP = {"num_hidden_layers": 6}
 
@@ -148,6 +157,18 @@ def state_in_the_first_slot(own: Any, cache: Any, slot: int, states: Any) -> Non
     own(cache, cache.slots.low, states)
 
 
+def not_rewound(own: Any, slots: Any, index: int, tokens: int) -> None:
+    pass
+
+
+def rewound_too_far(own: Any, slots: Any, index: int, tokens: int) -> None:
+    own(slots, index, tokens + 1)
+
+
+def states_not_rewound(own: Any, cache: Any, tokens: Any) -> None:
+    pass
+
+
 Faults = dict[str, tuple[type, str, Callable[..., Any]]]
 FAULTS: Faults = {
     "rotary positions one too small": (SlotTable, "begin", turned(-1)),
@@ -180,14 +201,24 @@ OF_STATES: Faults = {
     "states in the first slot": (BatchedState, "_put", state_in_the_first_slot),
 }
 """Those of recurrent layers."""
+OF_REWINDING: Faults = {
+    "tokens that are not taken back": (SlotTable, "rewind", not_rewound),
+    "one token too many taken back": (SlotTable, "rewind", rewound_too_far),
+    "states that are not taken back": (BatchedState, "rewind", states_not_rewound),
+}
+ALL_FAULTS: Final = FAULTS | OF_STATES | OF_REWINDING
 
 
 def faults_of(architecture: str) -> Faults:
-    return FAULTS if architecture in JUDGED else OF_STATES if architecture in RECURRENT else {}
+    return FAULTS if architecture in JUDGED else OF_STATES
+
+
+def rewinding_faults_of(architecture: str) -> list[str]:
+    return [fault for fault in OF_REWINDING if ("states" in fault) == (architecture in RECURRENT)]
 
 
 def inject(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    owner, name, replacement = (FAULTS | OF_STATES)[fault]
+    owner, name, replacement = ALL_FAULTS[fault]
     own = vars(owner)[name]
     monkeypatch.setattr(owner, name, lambda *given, **named: replacement(own, *given, **named))
 
@@ -198,19 +229,57 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
-@pytest.mark.parametrize("architecture", [*JUDGED, *RECURRENT])
+@pytest.mark.parametrize("architecture", [*BY_DAY, *BY_NIGHT])
 def test_every_fault_of_a_batch_is_found(
     architecture: str, gpu: None, tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = loaded(tiny_models(architecture))
-    monkeypatch.setattr(probe, "FAILURES", ())  # a fault that raises would show nothing
-    missed = []
-    for fault in faults_of(architecture):
-        with monkeypatch.context() as patched:
-            inject(patched, fault)
-            if choose_batching(model, ModelOptions()).shape is not None:
-                missed.append(fault)
-    assert not missed
+    tried = {fault: with_fault(model, fault, monkeypatch) for fault in faults_of(architecture)}
+    assert not [fault for fault, batching in tried.items() if batching.shape is not None]
+    tried = {fault: with_fault(model, fault, monkeypatch) for fault in rewinding_faults_of(architecture)}
+    assert not [fault for fault, batching in tried.items() if batching.rewinds]
+    assert choose_batching(model, ModelOptions()).rewinds
+
+
+def with_fault(model: Any, fault: str, monkeypatch: pytest.MonkeyPatch) -> Batching:
+    with monkeypatch.context() as patched:
+        patched.setattr(probe, "FAILURES", ())  # a fault that raises would show nothing
+        inject(patched, fault)
+        return choose_batching(model, ModelOptions())
+
+
+@pytest.mark.parametrize("architecture", ["llama", pytest.param("gemma3_text", marks=pytest.mark.long)])
+def test_a_head_that_would_not_fit_in_float32_is_no_reason_to_judge_by_less(
+    architecture: str, gpu: None, tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = loaded(tiny_models(architecture))
+    largest = max(each.nbytes for _, each in tree_flatten(model.parameters()))
+    monkeypatch.setattr(mx, "get_active_memory", lambda: 0)
+    monkeypatch.setattr(mx, "get_memory_limit", lambda: 2 * CASTS_AT_ONCE * (largest - 1))
+    batching = choose_batching(model, ModelOptions())
+    assert batching.rewinds
+    assert set(re.findall(r" of ([\d.]+) ", batching.agreement)) == {str(TOLERANCE)}
+    tried = {fault: with_fault(model, fault, monkeypatch) for fault in faults_of(architecture)}
+    assert not [fault for fault, batching in tried.items() if batching.shape is not None]
+
+
+def types_of(model: Any) -> list[mx.Dtype]:
+    """Of the logits of a prompt, and of what is kept of it."""
+    caches = new_prompt_cache(model)
+    logits = model(mx.array([[1, 2]]), cache=caches)
+    return [each.dtype for each in (logits, *arrays_of(caches))]
+
+
+@pytest.mark.parametrize("architecture", ["gemma3_text", "qwen3_next"])
+def test_a_trial_in_float32_leaves_a_model_in_its_own_type(
+    architecture: str, gpu: None, tiny_models: TinyModels
+) -> None:
+    """What a module keeps of a first pass would turn all later ones into float32."""
+    model = loaded(tiny_models(architecture))
+    before = types_of(model)
+    assert mx.bfloat16 in before
+    choose_batching(model, ModelOptions())
+    assert types_of(model) == before
 
 
 def sound(architecture: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +292,10 @@ def sound(architecture: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
             assert batching.rewinds, f"pattern {seed}"
 
 
-@pytest.mark.parametrize("architecture", NOISY)
+@pytest.mark.parametrize(
+    "architecture",
+    [name if name in NOISIEST else pytest.param(name, marks=pytest.mark.long) for name in NOISY],
+)
 def test_rounding_is_no_fault(
     architecture: str, tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from pippin.config.worker_environment import choose_gpu, rank_environment, worker_environment
+from pippin.config.worker_environment import (
+    choose_gpu,
+    multiply_exactly,
+    rank_environment,
+    worker_environment,
+)
 from pippin.core.models import RankBackend, RankSpec
 
+TF32 = "MLX_ENABLE_TF32"
 SECRETS = {
     "HF_TOKEN": "hf_x",
     "HUGGING_FACE_HUB_TOKEN": "hf_x",
@@ -50,6 +56,17 @@ def test_an_operator_may_pass_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_x")
     monkeypatch.setenv("PIPPIN_WORKER_VARIABLES", "HF_TOKEN, OTHER")
     assert worker_environment()["HF_TOKEN"] == "hf_x"
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "0"), ("1", "1")])
+def test_float32_is_multiplied_exactly_unless_the_operator_says_otherwise(
+    given: str | None, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TF32, given or "")
+    if given is None:
+        monkeypatch.delenv(TF32)  # as before the test, when it ends
+    multiply_exactly()
+    assert os.environ[TF32] == found
 
 
 def place(rank: int, backend: RankBackend, *hosts: str) -> RankSpec:

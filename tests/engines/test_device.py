@@ -1,5 +1,8 @@
 """What follows from a machine, with the machine made up."""
 
+import os
+from typing import Literal
+
 import mlx.core as mx
 import msgspec
 import pytest
@@ -24,6 +27,7 @@ from pippin.engines.device import (
 )
 from pippin.engines.language.loading.caching import warn_of_slow_cache
 
+TF32 = "MLX_ENABLE_TF32"
 GIB = 2**30
 MAC = DeviceFacts(
     system="Darwin", accelerator="metal", memory=64 * GIB, free=50 * GIB, working_set=48 * GIB, cores=12
@@ -88,6 +92,18 @@ def test_who_says_what_to_wire_is_obeyed_and_other_devices_wire_nothing(
     wire_weights(MAC, ModelOptions(wired_limit_gb=1), 40 * GIB)
     for facts in (CUDA, LINUX):
         wire_weights(facts, ModelOptions(), 40 * GIB)
+
+
+@pytest.mark.parametrize(("dtype", "found"), [("float32", "0"), ("auto", None)])
+def test_float32_is_multiplied_exactly_where_it_is_asked_for(
+    dtype: Literal["float32", "auto"], found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TF32, "1")
+    monkeypatch.delenv(TF32)  # as before the test, when it ends
+    for name in ("disable_compile", "set_cache_limit", "set_wired_limit", "set_memory_limit"):
+        monkeypatch.setattr(mx, name, lambda *_: None)
+    configure(decide(MAC, ModelOptions(dtype=dtype)))
+    assert os.environ.get(TF32) == found
 
 
 def test_mlx_allocates_no_more_than_a_gpus_working_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ import psutil
 from msgspec import Struct, to_builtins
 
 from pippin.config.options.model import CpuActivations, ModelOptions, asked_type, cache_bits
+from pippin.config.worker_environment import multiply_exactly
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ EVALUATED_BYTES = 256 * 2**20  # of weights evaluated at once: one command over 
 
 
 DEVICE_FAILURE = re.compile(
-    r"\[metal(\]|::)|\[malloc|command buffer|insufficient memory|out of memory|cuda ?error|\b(cuda|cudnn|cublas)\w+\(",
+    r"\[metal(\]|::)|\[malloc|command buffer|insufficient memory|out of memory|cuda ?error|\b(cuda|cudnn|cublas)\w+\("
+    r"|\b(?-i:cu[A-Z])\w+\(",
     re.IGNORECASE,
 )
 """In the message of what MLX raises when the device fails. The model may be sound."""
@@ -265,9 +267,14 @@ def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = 
     )
 
 
+def is_of_device(error: BaseException) -> bool:
+    """Whether an error tells of the device: of its memory, or of a killed command."""
+    return DEVICE_FAILURE.search(str(error)) is not None
+
+
 def require_sound_device(error: BaseException) -> None:
-    """Raise `ServerError("load_failed")` if an error tells of the device: of its memory, or of a killed command."""
-    if DEVICE_FAILURE.search(str(error)):
+    """Raise `ServerError("load_failed")` if an error tells of the device."""
+    if is_of_device(error):
         message = (
             f"The GPU failed while the model was tried: {error}. Unload other models, or take a smaller one."
         )
@@ -314,6 +321,8 @@ def configure(plan: DevicePlan) -> None:
     """Configure MLX of this process. Every engine calls this before it computes anything."""
     import mlx.core as mx
 
+    if plan.run_type == "float32":
+        multiply_exactly()
     if not plan.compiles:
         mx.disable_compile()
     if plan.slow_functions:

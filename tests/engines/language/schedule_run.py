@@ -27,7 +27,7 @@ from pippin.engines.language.loading import drafting
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.prefix_cache.cache import PrefixCache
-from pippin.engines.language.prefix_cache.tree import bytes_of, snapshot_arrays
+from pippin.engines.language.prefix_cache.tree import snapshot_arrays
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal
@@ -313,11 +313,12 @@ class Run:
         if not isinstance(engine.prefixes, PrefixCache):
             return
         tree = engine.prefixes.tree
-        held = 0
-        for node in tree:
-            held += bytes_of(node.block or ())
-            held += 0 if node.snapshot is None else bytes_of(snapshot_arrays(node.snapshot))
-        assert held == tree.bytes <= tree.limit
+        least = tree.limit // (PLAN.most_cached_arrays or tree.limit + 1)
+        arrays = [
+            each for node in tree for each in (*(node.block or ()), *snapshot_arrays(node.snapshot or ()))
+        ]
+        held = sum(max(each.nbytes, least) for each in arrays)
+        assert held == tree.bytes <= tree.limit, f"{held} held, {tree.bytes} counted, {tree.limit} allowed"
 
     def judge(self) -> None:
         for name, job in self.jobs.items():

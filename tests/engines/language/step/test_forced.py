@@ -74,6 +74,7 @@ def answers(
     return tokens, events, engine.stats().steps
 
 
+@pytest.mark.even
 @pytest.mark.parametrize("manners", [MANNERS, SCORED], ids=["without logprobs", "with logprobs"])
 @pytest.mark.parametrize(
     ("architecture", "overlaps"), [("llama", True), ("llama", False), ("gemma3_text", False), (HYBRID, True)]

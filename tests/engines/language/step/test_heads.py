@@ -111,6 +111,7 @@ def test_a_head_gives_the_models_own_answer(pairs: dict[str, Pair], kind: str) -
     judge_own_answers(bench, PROMPTS)
 
 
+@pytest.mark.even
 @pytest.mark.parametrize(
     ("cached", "kind"),
     [
@@ -169,6 +170,7 @@ def drafted_block(head: BlockHead, hidden: mx.array, last: int) -> list[int]:
     return found
 
 
+@pytest.mark.even
 @pytest.mark.parametrize("kind", QUICK_OR_LONG)
 def test_seeded_sampling_is_the_same_with_and_without(pairs: dict[str, Pair], kind: str) -> None:
     sampling = Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.1, seed=5)
@@ -219,6 +221,7 @@ def test_a_head_that_is_not_asked_for_long_begins_anew_with_the_newest_states(
         assert found == drafted(bench, heads, sequence.tokens, first)
 
 
+@pytest.mark.even
 def test_each_choice_of_a_request_is_drafted_for_by_its_own_states(pairs: dict[str, Pair]) -> None:
     pair = pairs["eagle3"]
     bench = Bench(pair.model, options(prefix_cache=False, **pair.options))

@@ -61,6 +61,7 @@ from tests.engines.language.tiny_heads import (
 )
 from tests.engines.tiny_models import ARCHITECTURES, ODD_ONES, tiny_model
 
+pytestmark = pytest.mark.even
 REWINDABLE = (*ARCHITECTURES, *ODD_ONES)
 QUANTISABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "qwen3_next")
 HEADED = tuple(name for name in ARCHITECTURES if name != "mamba2")

@@ -19,7 +19,7 @@ from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.vision import checkpoint
 from pippin.engines.language.vision.processing import MediaProcessor
 from pippin.engines.language.vision.trial import is_faithful, runs
-from tests.engines.language.bench import watch
+from tests.engines.language.bench import PLAN, watch
 from tests.engines.language.vision.tiny_vision_models import FAMILIES, HEARING, picture, tiny_vision_model
 from tests.engines.language.vision.vision_bench import VisionBench
 
@@ -121,7 +121,7 @@ def test_weights_without_towers_are_served_for_text(
     text = {name: array for name, array in weights.items() if missing not in name}
     mx.save_safetensors(str(folder / "model.safetensors"), text)
     info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture="qwen3_vl")
-    spec = WorkerSpec(info=info, options={"dtype": "float32"})
+    spec = WorkerSpec(info=info, options={"dtype": PLAN.run_type})
     preparer = open_preparer(spec)
     engine = open_engine(spec, preparer, lambda *_: None)
     assert words in caplog.text

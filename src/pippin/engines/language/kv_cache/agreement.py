@@ -5,18 +5,26 @@ layers that are as large as those of a wrong mask or a wrong position, and large
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from mlx.utils import tree_flatten
 
 TOLERANCE = 0.02  # of the largest logit, in float32: far above rounding, far below a wrong answer
 TOLERANCE_OF_HALVES = 0.25  # of a model that computes in 16 bits whatever it is given
-FAILURES = (ValueError, TypeError, AttributeError, RuntimeError, IndexError)  # what a model raises in a batch
+TRIES = 2  # with other tokens, before something is given up
+SPREAD = 7919  # a prime, by which the tokens of a trial lie apart
+ERRORS_OF_LIBRARIES = (ValueError, TypeError, AttributeError, RuntimeError, LookupError, ArithmeticError)
+FAILURES = (*ERRORS_OF_LIBRARIES, AssertionError, StopIteration, OSError)
+"""What models and processors of the libraries raise for what they cannot take."""
 
 EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
+PROJECTIONS = ((nn.Linear, "__call__"), (nn.Embedding, "as_linear"))
+"""The methods that multiply by a whole matrix, which MLX casts where it is given something wider."""
 
 CASTS_AT_ONCE = 4
 """How many weights may be there in float32 at the same time: MLX casts one of 16 bits whole, and frees it after use."""
@@ -25,31 +33,45 @@ CASTS_AT_ONCE = 4
 @contextmanager
 def in_float32(model: nn.Module) -> Iterator[None]:
     """Within this context embeddings are float32, and so is all that the model computes from them: MLX computes in the
-    widest type of what it is given. Changes nothing where weights of 16 bits would not fit in float32, one by one."""
-    if not _has_room(model):
+    widest type of what it is given. A matrix that would not fit in float32, such as the head of a large vocabulary,
+    multiplies in 16 bits. Changes nothing where stacked matrices, as of experts, would not fit."""
+    most = (mx.get_memory_limit() - mx.get_active_memory()) // (2 * CASTS_AT_ONCE)
+    if any(
+        each.nbytes > most for _, each in tree_flatten(model.parameters()) if each.ndim > 2 and _is_half(each)
+    ):
         yield
         return
-    own = {each: vars(each)["__call__"] for each in EMBEDDINGS}
-    try:
-        for each, embed in own.items():
-            _call_by(each, _widened(embed))
+    changes = [(each, "__call__", _widened) for each in EMBEDDINGS]
+    changes += [(each, name, partial(_rounded_from, most)) for each, name in PROJECTIONS]
+    with ExitStack() as changed:
+        for each, name, change in changes:
+            own = vars(each)[name]
+            changed.callback(setattr, each, name, own)
+            setattr(each, name, change(own))
         yield
-    finally:
-        for each, embed in own.items():
-            _call_by(each, embed)
 
 
 def _widened(embed: Any) -> Any:
     return lambda self, tokens: embed(self, tokens).astype(mx.float32)
 
 
-def _call_by(embedding: Any, method: Any) -> None:
-    embedding.__call__ = method
+def _rounded_from(most: int, project: Any) -> Any:
+    """A projection that rounds what it is given where its weights have 16 bits and more than so many bytes."""
+
+    def projected(self: Any, x: mx.array) -> Any:
+        if self.weight.nbytes <= most or not _is_half(self.weight):
+            return project(self, x)
+        return project(self, x.astype(self.weight.dtype)).astype(mx.float32)
+
+    return projected
 
 
-def _has_room(model: nn.Module) -> bool:
-    halves = [each.nbytes for _, each in tree_flatten(model.parameters()) if _is_half(each)]
-    return 2 * max(halves, default=0) * CASTS_AT_ONCE <= mx.get_memory_limit() - mx.get_active_memory()
+def ordinary_tokens(vocabulary: int, count: int, attempt: int) -> list[int]:
+    """So many tokens, others in each attempt, from all over the vocabulary but its beginning and end: special ones are
+    there, after which logits jump."""
+    spread = (np.arange(count) * SPREAD + attempt * 37) % max(vocabulary // 2, 1)
+    found: list[int] = (vocabulary // 3 + spread).tolist()
+    return found
 
 
 def _is_half(array: mx.array) -> bool:

@@ -9,7 +9,6 @@ from functools import partial
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 
 from pippin.config.options.model import ModelOptions, asked_type, cache_bits
 from pippin.core.errors import ServerError
@@ -17,9 +16,11 @@ from pippin.engines.device import require_sound_device
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.agreement import (
     FAILURES,
+    TRIES,
     difference,
     in_float32,
     is_wide,
+    ordinary_tokens,
     tolerance,
 )
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
@@ -32,19 +33,12 @@ from pippin.engines.language.kv_cache.layout import (
     probe_prompt,
     regrouped,
 )
-from pippin.engines.language.kv_cache.slots import (
-    PromptCache,
-    Slot,
-    SlotGroup,
-    SlotRequest,
-)
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup, SlotRequest
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 
 log = logging.getLogger(__name__)
 
 PROBE_LENGTHS = (5, 3)  # tokens of two sequences of different length
-PROBE_TRIES = 2  # references before something is given up
-PROBE_STEP = 7919  # a prime, by which the tokens of a prompt lie apart
 WARM_LENGTHS = (6, 5, 4, 3, 2)  # as many as steps gather from one by one
 
 
@@ -130,9 +124,7 @@ class Reference:
     """
 
     def __init__(self, model: nn.Module, vocabulary: int, attempt: int) -> None:
-        # Ordinary tokens from all over the vocabulary: it begins with special ones, after which logits jump.
-        spread = (np.arange(PROBE_LENGTHS[0] + 1) * PROBE_STEP + attempt * 37) % max(vocabulary // 2, 1)
-        words: list[int] = (vocabulary // 3 + spread).tolist()
+        words = ordinary_tokens(vocabulary, PROBE_LENGTHS[0] + 1, attempt)
         self.next = words.pop()
         self.prompts = [words[:length] for length in PROBE_LENGTHS]
         with _running():
@@ -176,7 +168,7 @@ class Trials:
 
     def passes(self, what: str, check: Callable[[Reference], float]) -> bool:
         """Whether a check's difference, as a share of the largest logit, is within the tolerance of a reference."""
-        for attempt in range(PROBE_TRIES):
+        for attempt in range(TRIES):
             if attempt == len(self._references):
                 self._references.append(Reference(self.model, self._vocabulary, attempt))
             reference = self._references[attempt]
@@ -185,7 +177,7 @@ class Trials:
             except FAILURES as error:
                 require_sound_device(error)
                 log.info("%s: %s: %s", what, type(error).__name__, error)
-                return False
+                continue
             if found < reference.tolerance:
                 self._noted[what] = found, reference.tolerance
                 return True

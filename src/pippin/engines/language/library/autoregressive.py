@@ -11,9 +11,11 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from pippin.core.requests import Sampling
+from pippin.engines.device import require_sound_device
 from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.vision.media import WholePrompt, text_prompt
-from pippin.engines.language.vision.model import FAILURES, ModuleState, on_device, refusal
+from pippin.engines.language.vision.model import ModuleState, on_device, refusal
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +84,7 @@ class AutoregressiveModel:
         try:
             self.logprobs(text_prompt((1, 2, 3)))
         except FAILURES as error:
+            require_sound_device(error)
             log.info("a prompt of text fails: %s: %s", type(error).__name__, error)
             return False
         return True

@@ -38,8 +38,7 @@ def open_prefixes(asked: Asked, batching: Batching, limit: int) -> Prefixes:
         return NoPrefixes()
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
     fill = fill_in_place if asked.plan.writes_in_place else fill_joined
-    arrays = asked.plan.most_cached_arrays
-    blocks = BlockLayout(batching.shape.layout, fill, limit // arrays if arrays else 0)
+    blocks = BlockLayout(batching.shape.layout, fill, asked.plan.most_cached_arrays)
     return PrefixCache(tree, blocks, _open_disk(asked))
 
 

@@ -8,7 +8,14 @@ import mlx.nn as nn
 import numpy as np
 
 from pippin.engines.language.classes import Method, become, replace_method, unmarked
-from pippin.engines.language.kv_cache.agreement import EMBEDDINGS, difference, in_float32, tolerance
+from pippin.engines.language.kv_cache.agreement import (
+    EMBEDDINGS,
+    TRIES,
+    difference,
+    in_float32,
+    ordinary_tokens,
+    tolerance,
+)
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 
 HEAD = "lm_head"
@@ -33,16 +40,16 @@ class Head:
         self._positions: mx.array | None = None
         self._farthest = 0  # of these positions
         self._watched = False
-        self._classes: list[
-            tuple[nn.Module, type, type]
-        ] = []  # a module, its own class, and the one that narrows
+        # A module, its own class, and the one that narrows.
+        self._classes: list[tuple[nn.Module, type, type]] = []
         self.seen: list[mx.array] = []  # [batch, tokens, hidden] each, that were projected, where `watched`
         for path, module in model.named_modules():
             if path.rsplit(".", 1)[-1] == HEAD:
                 self._narrow(module, "__call__")
             elif _words(module) == vocabulary:
                 self._narrow(module, "as_linear")
-        self.works = self._try(model)
+        with in_float32(model):
+            self.works = any(self._try(model, ordinary_tokens(vocabulary, 3, each)) for each in range(TRIES))
 
     def _narrow(self, module: nn.Module, method: str) -> None:
         """Have this module project the wanted positions alone, within `only` or where it is `watched`: a plain step
@@ -69,16 +76,13 @@ class Head:
         self._watched = watched
         self._narrows(watched)
 
-    def _try(self, model: nn.Module) -> bool:
+    def _try(self, model: nn.Module, words: Sequence[int]) -> bool:
         """Whether the logits of one position are, within rounding, those of a whole forward pass."""
-        tokens = mx.array([[1, 2, 3]])
-        with in_float32(model):
-            whole = model(tokens, cache=new_prompt_cache(model))[:, 1]
-            with self.only([1]):
-                narrowed = model(tokens, cache=new_prompt_cache(model))
-            if narrowed.shape[1] != 1:
-                return False
-            return difference(narrowed[:, 0], whole) < tolerance(whole)
+        tokens = mx.array([words])
+        whole = model(tokens, cache=new_prompt_cache(model))[:, 1]
+        with self.only([1]):
+            narrowed = model(tokens, cache=new_prompt_cache(model))
+        return narrowed.shape[1] == 1 and difference(narrowed[:, 0], whole) < tolerance(whole)
 
     def _picked(self, x: mx.array) -> mx.array:
         """The wanted positions [batch, positions, hidden] of x [batch, tokens, hidden]; x itself outside of `only`."""

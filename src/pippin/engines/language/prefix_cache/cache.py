@@ -47,9 +47,7 @@ class PrefixCache:
         self._layout = layout
         self._disk = None
         if disk is not None:
-            self._disk = DiskTier(
-                disk, tree, has_blocks=layout.has_blocks, has_snapshots=layout.has_snapshots
-            )
+            self._disk = DiskTier(disk, tree, layout)
         self._hits = 0
         self._misses = 0
         self._hit_tokens = 0
@@ -105,7 +103,8 @@ class PrefixCache:
         for number, block in enumerate(self._layout.cut(cache, known, stop, size)):
             start = known + number * size
             added = tuple(tokens[start : start + size])
-            if self.tree.add(path, key, added, block, self._layout.held_bytes(block)) is None:
+            held = self._layout.held_bytes(block, self.tree.limit)
+            if self.tree.add(path, key, added, block, held) is None:
                 break
             if self._disk is not None:
                 self._disk.keep(path[-1])
@@ -183,7 +182,7 @@ class PrefixCache:
         return path[-1] if path and len(path) * self.block_tokens == len(tokens) else None
 
     def _keep_snapshot(self, node: Node, snapshot: Snapshot) -> None:
-        size = self._layout.held_bytes(snapshot_arrays(snapshot))
+        size = self._layout.held_bytes(snapshot_arrays(snapshot), self.tree.limit)
         if self.tree.set_snapshot(node, snapshot, size) and self._disk is not None:
             self._disk.keep(node)
 

@@ -23,10 +23,10 @@ from pippin.core.safetensors import digest_of
 from pippin.engines.language.prefix_cache.folder import SUFFIX, CacheFile, cache_files, delete, model_folders
 from pippin.engines.language.prefix_cache.tree import (
     Block,
+    BlockLayout,
     Node,
     PrefixTree,
     Snapshot,
-    bytes_of,
     snapshot_arrays,
 )
 
@@ -191,11 +191,10 @@ NUMPY_LACKS = {mx.bfloat16: mx.uint16}
 class DiskTier:
     """The disk tier of a prefix tree. Used on the step thread; the disk's own thread gets copies."""
 
-    def __init__(self, disk: DiskCache, tree: PrefixTree, *, has_blocks: bool, has_snapshots: bool) -> None:
+    def __init__(self, disk: DiskCache, tree: PrefixTree, layout: BlockLayout) -> None:
         self.disk = disk
         self._tree = tree
-        self._has_blocks = has_blocks
-        self._has_snapshots = has_snapshots
+        self._layout = layout
         self._unwritten: deque[tuple[str, dict[str, mx.array]]] = deque()
 
     def keep(self, node: Node) -> None:
@@ -224,11 +223,11 @@ class DiskTier:
         digest = digests[-1] if digests else self._tree.root(key).digest
         for start in range(len(path) * size, len(tokens) - size + 1, size):
             digest = self._tree.digest_after(digest, tuple(tokens[start : start + size]))
-            if self._has_blocks and not self.disk.has(digest.hex()):
+            if self._layout.has_blocks and not self.disk.has(digest.hex()):
                 break
             digests.append(digest)
         depth, known = len(digests), len(path)
-        if self._has_snapshots:
+        if self._layout.has_snapshots:
             known = max(
                 (place + 1 for place, node in enumerate(path) if node.snapshot is not None), default=0
             )
@@ -236,8 +235,8 @@ class DiskTier:
                 depth -= 1
         if depth <= known:
             return None
-        names = [each.hex() for each in digests[len(path) : depth]] if self._has_blocks else []
-        if self._has_snapshots:
+        names = [each.hex() for each in digests[len(path) : depth]] if self._layout.has_blocks else []
+        if self._layout.has_snapshots:
             names.append(digests[depth - 1].hex() + STATE)
         return DiskRead(key, tuple(tokens[: depth * size]), len(path), self.disk.read(names))
 
@@ -246,24 +245,26 @@ class DiskTier:
         if read.reply.exception() is not None:
             return
         entries = read.reply.result()
-        state = entries.pop() if self._has_snapshots else None
+        state = entries.pop() if self._layout.has_snapshots else None
         size, tokens = self._tree.block_tokens, read.tokens
         path = self._tree.path(read.key, tokens)
         for depth in range(len(path), len(tokens) // size):
             block: Block = ()
-            if self._has_blocks:
+            if self._layout.has_blocks:
                 entry = entries[depth - read.known] if depth >= read.known else None
                 if entry is None:
                     break
                 arrays = _to_device(entry)
                 block = tuple(arrays[str(index)] for index in range(len(arrays)))
             start = depth * size
-            if self._tree.add(path, read.key, tokens[start : start + size], block, bytes_of(block)) is None:
+            held = self._layout.held_bytes(block, self._tree.limit)
+            if self._tree.add(path, read.key, tokens[start : start + size], block, held) is None:
                 break
         self._tree.touch(path)
         if state is not None and len(path) * size == len(tokens):
             snapshot = _unnamed(_to_device(state))
-            self._tree.set_snapshot(path[-1], snapshot, bytes_of(snapshot_arrays(snapshot)))
+            held = self._layout.held_bytes(snapshot_arrays(snapshot), self._tree.limit)
+            self._tree.set_snapshot(path[-1], snapshot, held)
 
     def close(self) -> None:
         self.write_some(len(self._unwritten))

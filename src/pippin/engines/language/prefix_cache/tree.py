@@ -336,9 +336,9 @@ def _unpacked(parts: Iterator[mx.array], form: tuple[int, int] | None) -> mx.arr
 class BlockLayout:
     """Cuts the caches of a model's sequences into blocks, and joins them again."""
 
-    def __init__(self, layout: CacheLayout, fill: Fill = fill_joined, least_bytes: int = 0) -> None:
-        """`least_bytes` are counted of any array: a device may have room for so many arrays only."""
-        self._least_bytes = least_bytes
+    def __init__(self, layout: CacheLayout, fill: Fill = fill_joined, most_arrays: int | None = None) -> None:
+        """`most_arrays`: a device may have room for so many only."""
+        self._most_arrays = most_arrays
         self._kinds = layout.kinds
         stacks: dict[object, Stack] = {}
         for layer, kind in enumerate(self._kinds):
@@ -350,9 +350,10 @@ class BlockLayout:
         self.has_state = any(kind.replays for kind in self._kinds)
         self.has_snapshots = not all(kind.token_arrays for kind in self._kinds)
 
-    def held_bytes(self, arrays: Sequence[mx.array]) -> int:
-        """What these arrays take on the device."""
-        return sum(max(array.nbytes, self._least_bytes) for array in arrays)
+    def held_bytes(self, arrays: Sequence[mx.array], limit: int) -> int:
+        """What these arrays take of a tree's limit: small ones take their share of the arrays that there may be."""
+        least = 0 if self._most_arrays is None else limit // self._most_arrays
+        return sum(max(array.nbytes, least) for array in arrays)
 
     def cut(self, cache: PromptCache, start: int, stop: int, size: int) -> list[Block]:
         """Copies of positions `start` to `stop`, both multiples of `size`, which the device begins to compute."""
@@ -396,10 +397,6 @@ def _up_to(blocks: Sequence[Block], tokens: int) -> list[Block]:
     *whole, last = blocks
     rest = tokens - sum(block[0].shape[2] for block in whole if block)
     return [*whole, tuple(part if part.shape[2] == rest else part[:, :, :rest] for part in last)]
-
-
-def bytes_of(arrays: Sequence[mx.array]) -> int:
-    return sum(array.nbytes for array in arrays)
 
 
 def snapshot_arrays(snapshot: Snapshot) -> list[mx.array]:

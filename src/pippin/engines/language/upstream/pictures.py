@@ -10,6 +10,8 @@ import numpy as np
 from mlx_vlm.models.base import InputEmbeddingsFeatures
 from transformers.image_processing_utils import select_best_resolution
 
+from pippin.engines.language.upstream.mends import Mend, to
+
 
 def each_alone(kind: type) -> type:
     """A class of attention whose pictures, or frames, see themselves alone, as `cu_seqlens` tells them apart.
@@ -97,8 +99,8 @@ def _inside(height: int, width: int, size: list[int]) -> tuple[slice, slice]:
     return slice(None), slice(padding, width - padding)
 
 
-def in_cubic_positions(kind: type) -> type:
-    """GLM-4V's class of embeddings whose pictures have positions of their own size, read from a square table."""
+def cubic_positions(kind: type) -> Mend:
+    """The mend of GLM-4V's class of embeddings: pictures have positions of their own size, read from a square table."""
 
     class InCubicPositions(kind):  # type: ignore[misc]
         def __call__(
@@ -115,7 +117,8 @@ def in_cubic_positions(kind: type) -> type:
             positions = mx.concatenate(found).astype(weight.dtype)
             return embeddings + positions
 
-    return InCubicPositions
+    why = "positions between the points of the table are read linearly"
+    return Mend(original=kind, kind="fault", why=why, loaded=to(InCubicPositions))
 
 
 def cubic(table: mx.array, height: int, width: int) -> mx.array:

@@ -7,9 +7,9 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.core.errors import ServerError
+from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.vision.media import Medium, PromptMedia, Span
 from pippin.engines.language.vision.model import (
-    FAILURES,
     ChunkInputs,
     MediaFeatures,
     RotaryPositions,

@@ -19,10 +19,10 @@ import numpy as np
 
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
-from pippin.engines.language.kv_cache.agreement import in_float32
+from pippin.engines.language.kv_cache.agreement import FAILURES, difference, in_float32, tolerance
 from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia, WholePrompt
-from pippin.engines.language.vision.model import FAILURES, VisionModel, on_device
-from pippin.engines.language.vision.trial import agree, logits_by_engine
+from pippin.engines.language.vision.model import VisionModel, on_device
+from pippin.engines.language.vision.trial import logits_by_engine
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ def _is_faithful(
         expected = evaluate(chosen)
         for left in (None, other):
             found = logits_by_engine(model, tuple(placed), media, before=partial(_leave, model, left))
-            if not agree(found - mx.logsumexp(found), expected):
+            if not difference(found - mx.logsumexp(found), expected) < tolerance(found):
                 return False
     return True
 

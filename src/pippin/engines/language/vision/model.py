@@ -10,21 +10,11 @@ import numpy as np
 from mlx_lm.models.cache import KVCache
 
 from pippin.core.errors import ServerError
+from pippin.engines.device import is_of_device
+from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.kv_cache.layout import counts_tokens, leaves, mlx_lm_twin, mutual
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, Span
-
-FAILURES = (
-    ValueError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-    IndexError,
-    KeyError,
-    AssertionError,
-    StopIteration,
-)
-"""What models raise for inputs that they can't take."""
 
 SAME_TEXT = 0.02
 """The most that the embedding of a text token beside joint media may differ, as a fraction of the largest embedding:
@@ -32,7 +22,10 @@ far above rounding."""
 
 
 def refusal(modality: str, error: Exception) -> ServerError:
-    """The refusal of a medium that the model's processor accepted and the model itself rejects."""
+    """The refusal of a medium that the model's processor accepted and the model itself rejects. Raises the error itself
+    where the device failed, for which the medium is not to blame."""
+    if is_of_device(error):
+        raise error
     return ServerError(
         "invalid_request",
         f"The model can't take this {modality} ({type(error).__name__}: {str(error)[:200]}). Send one of another size "

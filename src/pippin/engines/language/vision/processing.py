@@ -22,6 +22,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Audio, Image, Inline, Video
 from pippin.core.errors import ServerError
 from pippin.engines import pictures, sound
+from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config
@@ -80,20 +81,6 @@ LOW_DETAIL_PIXELS = 512 * 512
 
 MOST_REQUESTED_PIXELS = 1 << 24
 """The most pixels to which a request may resize a picture: the cost of encoding it grows with them."""
-
-FAILURES = (
-    ValueError,
-    TypeError,
-    IndexError,
-    KeyError,
-    AttributeError,
-    RuntimeError,
-    ArithmeticError,
-    AssertionError,
-    StopIteration,
-    OSError,
-)
-"""What processors raise for sizes and shapes that they can't take."""
 
 
 class _RecordingTokenizer:

@@ -9,12 +9,7 @@ from pippin.config.errors import install_command
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.engines.language.vision.checkpoint import (
-    has_extra,
-    names_media,
-    read_config,
-    takes_media,
-)
+from pippin.engines.language.vision.checkpoint import has_extra, names_media, read_config, takes_media
 from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly
 
 if TYPE_CHECKING:
@@ -46,7 +41,8 @@ def load_processor(info: ModelInfo, options: ModelOptions, tokenizer: "Tokenizer
     if config.get("model_type") == "phi4-siglip" and naflex and not _has_torchvision():
         raise _lacks_torchvision(info)
     # These modules import what only the extra installs.
-    from pippin.engines.language.vision.processing import FAILURES, MediaProcessor
+    from pippin.engines.language.kv_cache.agreement import FAILURES
+    from pippin.engines.language.vision.processing import MediaProcessor
 
     try:
         processor = MediaProcessor(folder, options)
@@ -79,7 +75,7 @@ def load_prompt_processor(
     folder = Path(info.path or "")
     if not takes_media(read_config(folder)):
         return None
-    from pippin.engines.language.vision.processing import FAILURES
+    from pippin.engines.language.kv_cache.agreement import FAILURES
     from pippin.engines.language.vision.prompt_processing import PromptProcessor
 
     try:

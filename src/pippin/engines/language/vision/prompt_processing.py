@@ -18,6 +18,8 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Audio, Image, Inline, Part, Text, Video
 from pippin.core.errors import ServerError
 from pippin.engines import pictures, sound
+from pippin.engines.device import require_sound_device
+from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.text.tokenizer import BREAK, Tokenizer
 from pippin.engines.language.vision.checkpoint import read_config
@@ -43,7 +45,6 @@ from pippin.engines.language.vision.preprocessor import (
     unprepared,
 )
 from pippin.engines.language.vision.processing import (
-    FAILURES,
     MOST_AUDIO_SECONDS,
     audio_rate,
     digest_of,
@@ -449,6 +450,7 @@ def _sees_a_difference(
         text = renderer.sample(modality, count)
         first, second = (evaluate(processor.sample(modality, number, text, count)) for number in (0, 1))
     except (*FAILURES, ServerError) as error:
+        require_sound_device(error)
         log.info("a prompt with %s fails: %s: %s", modality, type(error).__name__, error)
         return False
     finite = bool(mx.all(mx.isfinite(first)).item()) and bool(mx.all(mx.isfinite(second)).item())

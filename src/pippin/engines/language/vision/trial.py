@@ -11,19 +11,19 @@ import mlx.core as mx
 
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
-from pippin.engines.language.kv_cache.agreement import (
-    difference,
-    in_float32,
-    tolerance,
-)
+from pippin.engines.language.kv_cache.agreement import FAILURES, difference, in_float32, tolerance
 from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia
-from pippin.engines.language.vision.model import FAILURES, VisionModel, on_device
+from pippin.engines.language.vision.model import VisionModel, on_device
 
 log = logging.getLogger(__name__)
 
 TOKEN_TYPES: dict[Modality, int] = {"image": 1, "video": 2, "audio": 3}
 """The numbers of modalities in `mm_token_type_ids` of transformers."""
+
+
+TEXTS = (((1, 2, 3), (4, 5)), ((7, 9, 8), (10, 6)))
+"""Tokens before and after the medium of a trial, and others before it is refused."""
 
 
 def runs(model: VisionModel) -> bool:
@@ -43,7 +43,12 @@ def is_faithful(model: VisionModel, medium: Medium) -> bool:
 
     Adds the modality to `model.bidirectional` if attention among the medium's tokens turns out to be bidirectional.
     """
-    before, after = (1, 2, 3), (4, 5)
+    return any(_is_faithful_between(model, medium, *text) for text in TEXTS)
+
+
+def _is_faithful_between(
+    model: VisionModel, medium: Medium, before: tuple[int, ...], after: tuple[int, ...]
+) -> bool:
     tokens = (*before, *medium.tokens, *after)
     placed = PlacedMedium(medium, tuple(index + len(before) for index in medium.placeholders))
     known = model.bidirectional - {medium.modality}
@@ -79,11 +84,6 @@ def _differences(
             logits = logits_by_engine(model, tokens, PromptMedia((placed,)))
             found.append((difference(logits, expected), len(modalities), modalities))
     return expected, found
-
-
-def agree(found: mx.array, expected: mx.array) -> bool:
-    """Whether logits of the engine are those of the library, as near as the dtype of `found` allows."""
-    return difference(found, expected) < tolerance(found)
 
 
 def _is_enclosed(medium: Medium) -> bool:

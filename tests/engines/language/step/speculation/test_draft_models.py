@@ -164,6 +164,7 @@ def test_what_is_proposed_is_what_the_draft_model_says_after_the_text(
     assert stats.accepted_tokens < stats.draft_tokens
 
 
+@pytest.mark.even
 @pytest.mark.parametrize("seed", [7, pytest.param(8, marks=AT_NIGHT)])
 def test_greedy_and_seeded_answers_are_those_without(folders: Folders, architecture: str, seed: int) -> None:
     drawn = Sampling(temperature=0.8, top_p=0.9, repetition_penalty=1.1, seed=5)

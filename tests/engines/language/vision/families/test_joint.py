@@ -97,7 +97,7 @@ def test_the_prompts_own_logprobs_are_mlx_vlm_s(bench: VisionBench) -> None:
     [placed] = job.media.placed
     bench.unused.restore()
     whole = WholePrompt(np.array([placed.medium.tokens], np.int32), placed.medium.arrays)
-    logits = logits_of(bench.model.inner, whole)
+    logits = logits_of(bench.model.inner, whole).astype(mx.float32)
     expected = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     after = [expected[place, token].item() for place, token in enumerate(job.prompt[1:])]
     assert [token.logprob for token in echo.tokens[1:]] == pytest.approx(after, abs=2e-3)

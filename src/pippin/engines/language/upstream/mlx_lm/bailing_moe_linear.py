@@ -1,14 +1,9 @@
 """Ring's and Ling's prediction heads behind the last layer, with which mlx-lm 0.32 does not read a checkpoint."""
 
+from dataclasses import replace
+
 from mlx_lm.models.bailing_moe_linear import Model
 
-from pippin.engines.language.upstream.mends import Mend, storing
-from pippin.engines.language.upstream.mlx_lm.bailing_moe import without_heads
+from pippin.engines.language.upstream.mlx_lm import bailing_moe
 
-MENDS = (
-    Mend(
-        original=Model,
-        why="a checkpoint with layers behind the last one is not read",
-        made=storing(without_heads),
-    ),
-)
+MENDS = tuple(replace(each, original=Model) for each in bailing_moe.MENDS)

@@ -5,14 +5,10 @@ other."""
 from mlx_vlm.models.glm4v.vision import Glm4vVisionAttention, Glm4vVisionEmbeddings
 
 from pippin.engines.language.upstream.mends import Mend, to
-from pippin.engines.language.upstream.pictures import each_alone, in_cubic_positions
+from pippin.engines.language.upstream.pictures import cubic_positions, each_alone
 
 MENDS = (
-    Mend(
-        original=Glm4vVisionEmbeddings,
-        why="positions between the points of the table are read linearly",
-        loaded=to(in_cubic_positions(Glm4vVisionEmbeddings)),
-    ),
+    cubic_positions(Glm4vVisionEmbeddings),
     Mend(
         original=Glm4vVisionAttention,
         why="all frames from the third on see each other",
