@@ -76,14 +76,19 @@ def _widely(own: Callable[..., mx.array], wide: Callable[[], mx.Dtype]) -> Calla
         dtype = arrays[0].dtype
         if dtype == mx.float32 and all(_is_wide(each) for each in (*arrays, *named.values())):
             return own(*arrays, **named)
-        given = {name: _widened(each, wide()) for name, each in named.items()}
-        return own(*(_widened(each, wide()) for each in arrays), **given).astype(dtype)
+        into = wide() if _is_half(dtype) else dtype
+        given = {name: _widened(each, into) for name, each in named.items()}
+        return own(*(_widened(each, into) for each in arrays), **given).astype(dtype)
 
     return computed
 
 
 def _is_wide(value: Any) -> bool:
-    return not isinstance(value, mx.array) or value.dtype not in (mx.float16, mx.bfloat16)
+    return not isinstance(value, mx.array) or not _is_half(value.dtype)
+
+
+def _is_half(dtype: mx.Dtype) -> bool:
+    return dtype in (mx.float16, mx.bfloat16)
 
 
 def _widened(value: Any, wide: mx.Dtype) -> Any:

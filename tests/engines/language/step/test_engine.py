@@ -131,6 +131,7 @@ def test_usage_and_timings_are_told_at_the_end(bench: Bench) -> None:
     assert ends["b", 0].reason == "length"
 
 
+@pytest.mark.even
 def test_the_prompts_own_logprobs_are_the_models(bench: Bench) -> None:
     job = bench.job("a", PROMPT, 0, prompt_logprobs=2, echo=True)
     found = events_of(bench, replace(job, prompt_text="the prompt"))

@@ -161,6 +161,7 @@ def test_seeded_sampling_is_the_same_with_and_without(folders: dict[str, Path]) 
     assert found[0] == found[1]
 
 
+@pytest.mark.even
 def test_what_is_drawn_with_proposals_has_the_models_distribution(
     folders: dict[str, Path],
 ) -> None:
