@@ -701,8 +701,15 @@ static void transpose(const float *keys, int count, int dim, float *out)
 }
 
 /* Queries whose scores, and then whose sums of values, are added up side by side, so that keys and values are read once for
- * all of them: as many as there are registers for. */
-enum { TOGETHER = LANES == 16 ? 4 : 1, HEADS = 4 /* that values are read once for */, PARTS = PK_KEYS / LANES };
+ * all of them, ACROSS registers of each at a time: as many sums as there are registers for, and enough of them that none
+ * waits for itself. */
+enum {
+    TOGETHER = 4,
+    HEADS = 4, /* that values are read once for */
+    PARTS = PK_KEYS / LANES,
+    ACROSS = LANES == 16 ? 4 : 2,
+    ALONE = PARTS < 8 ? PARTS : 8 /* registers of a single query */
+};
 
 typedef struct query {
     const float *numbers;
@@ -715,32 +722,35 @@ typedef struct query {
 /* Scores [count, PK_KEYS] of `count` queries for keys that lie side by side. */
 INLINE void score_queries(const query *queries, const int count, const float *transposed, int dim, float *scores)
 {
-    F sums[TOGETHER][PARTS];
+    const int across = count == 1 ? ALONE : ACROSS;
+    for (int first = 0; first < PARTS; first += across) {
+        const float *keys = transposed + first * LANES;
+        F sums[TOGETHER][ALONE];
 #pragma GCC unroll 4
-    for (int place = 0; place < count; place++)
-#pragma GCC unroll 16
-        for (int part = 0; part < PARTS; part++)
-            sums[place][part] = (F){0};
-    for (int index = 0; index < dim; index++, transposed += PK_KEYS)
-#pragma GCC unroll 16
-        for (int part = 0; part < PARTS; part++) {
-            const F keys = load(transposed + part * LANES);
+        for (int place = 0; place < count; place++)
+#pragma GCC unroll 8
+            for (int part = 0; part < across; part++)
+                sums[place][part] = (F){0};
+        for (int index = 0; index < dim; index++, keys += PK_KEYS)
+#pragma GCC unroll 8
+            for (int part = 0; part < across; part++) {
+                const F held = load(keys + part * LANES);
 #pragma GCC unroll 4
-            for (int place = 0; place < count; place++)
-                sums[place][part] += keys * queries[place].numbers[index];
-        }
+                for (int place = 0; place < count; place++)
+                    sums[place][part] += held * queries[place].numbers[index];
+            }
 #pragma GCC unroll 4
-    for (int place = 0; place < count; place++)
-#pragma GCC unroll 16
-        for (int part = 0; part < PARTS; part++)
-            store(scores + place * PK_KEYS + part * LANES, sums[place][part]);
+        for (int place = 0; place < count; place++)
+#pragma GCC unroll 8
+            for (int part = 0; part < across; part++)
+                store(scores + place * PK_KEYS + (first + part) * LANES, sums[place][part]);
+    }
 }
 
 /* As `add_values`, for several queries, whose scores are zero where they see nothing; dim is whole registers. */
 INLINE void add_values_together(const query *queries, const int queried, const float *scores, const float *values, int count,
                                 int dim)
 {
-    enum { ACROSS = LANES == 16 ? 4 : 2 };
     int index = 0;
     for (; index + ACROSS * LANES <= dim; index += ACROSS * LANES) {
         F sums[HEADS][ACROSS];
@@ -884,7 +894,7 @@ static void weigh_together(const pk_attend *a, query *queries, const int count, 
             own[key] = 0.0f;
         most = query->last > most ? query->last : most;
     }
-    if (count == TOGETHER && TOGETHER > 1 && a->dim % LANES == 0) {
+    if (count == TOGETHER && a->dim % LANES == 0) {
         add_values_together(queries, TOGETHER, scores, values, most, a->dim);
         return;
     }
