@@ -48,8 +48,8 @@ SCALED: Json = {
 }
 LONG: Json = {
     "type": "longrope",
-    "short_factor": [1.0] * 8,
-    "long_factor": [1.0] * 8,
+    "short_factor": [1.0, 1.1, 1.2, 1.4, 1.6, 1.9, 2.2, 2.5],
+    "long_factor": [1.0, 1.2, 1.4, 1.8, 2.2, 2.8, 3.4, 4.0],
     "original_max_position_embeddings": 4096,
 }
 SIGMOID: Json = {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
@@ -210,7 +210,7 @@ SETTINGS: dict[str, Json] = {
     },
     "llama4_text": {
         "num_hidden_layers": 4,
-        "no_rope_layers": [1, 1, 1, 0],
+        "no_rope_layers": [1, 1, 1, 1],
         "intermediate_size_mlp": 96,
         "attention_chunk_size": 24,
     },

@@ -195,10 +195,10 @@ class CacheLayout:
             else:
                 kind.restore(leaf, snapshot, tokens)
 
-    def fork(self, caches: PromptCache, tokens: int) -> PromptCache:
-        """A cache that begins with the first `tokens` of another, which nobody may write to meanwhile. All layers have
-        keys and values (`joins`)."""
-        return regrouped(caches, (ForkedAttention(leaf, tokens) for leaf in leaves(caches)))
+    def fork(self, caches: PromptCache, tokens: int, more: int) -> PromptCache:
+        """A cache that begins with the first `tokens` of another, which nobody may write to meanwhile, with room for so
+        many `more`. All layers have keys and values (`joins`)."""
+        return regrouped(caches, (ForkedAttention(leaf, tokens, more) for leaf in leaves(caches)))
 
     def tell_calls(self) -> None:
         """Have the model tell the caches that replay what they are called with, which they need to rewind."""

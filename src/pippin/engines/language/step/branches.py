@@ -113,7 +113,8 @@ class Scoring:
         """`cache` holds the whole prompt. A single row is computed behind it, in the same memory."""
         self._prompt, self._layout, self._mark = len(job.prompt), layout, layout.mark(cache)
         queues = dealt(pieces_of(job.branches, cuts=layout.joins), rows)
-        caches = [layout.fork(cache, self._prompt) for _ in queues] if rows > 1 else [cache]
+        longest = max(branch.longest for branch in job.branches)
+        caches = [layout.fork(cache, self._prompt, longest) for _ in queues] if rows > 1 else [cache]
         self._rows = [
             Row(queue, sum(each.left for each in queue), own)
             for queue, own in zip(queues, caches, strict=True)

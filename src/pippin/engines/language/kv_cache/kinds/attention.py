@@ -259,12 +259,13 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
 
 class ForkedAttention(KVCache):  # type: ignore[misc]
     """The cache of a branch: it begins with the first tokens of a prompt's cache, reads them where they lie, and keeps
-    its own tokens apart."""
+    its own tokens apart, for which it takes memory in steps of `step`."""
 
-    def __init__(self, trunk: Any, tokens: int) -> None:
+    def __init__(self, trunk: Any, tokens: int, step: int) -> None:
         self.trunk = trunk
         self.tokens = tokens
         self.own = KVCache() if trunk.values.size else IndexCache()
+        self.own.step = step
 
     @property
     def offset(self) -> int:
