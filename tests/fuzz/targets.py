@@ -273,7 +273,7 @@ def read_templates(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as place:
         if own:
             (Path(place) / "chat_template.jinja").write_text(text, "utf-8")
-        found = chat_templates(Path(place), {} if own else {"chat_template": text}).get("default")
+        found = chat_templates(Path(place), None if own else text).get("default")
     if found is None:
         if text:
             raise AssertionError("a template that is there is found")
