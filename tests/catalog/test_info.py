@@ -140,6 +140,13 @@ WINDOWS: list[tuple[str, dict[str, Any], dict[str, Any], int | None]] = [
         131072,
     ),
     ("sliding", {"max_position_embeddings": 32768, "sliding_window": 4096}, {}, 32768),
+    (
+        "chunked",
+        {"model_type": "llama4_text", "max_position_embeddings": 32768, "attention_chunk_size": 8192},
+        {},
+        8192,
+    ),
+    ("other chunks", {"max_position_embeddings": 32768, "attention_chunk_size": 8192}, {}, 32768),
     ("tokenizer", {}, {"model_max_length": 4096}, 4096),
     ("no limit", {}, {"model_max_length": 10**30}, None),
     ("nonsense", {"max_position_embeddings": "many"}, {}, None),

@@ -169,12 +169,19 @@ def context_window(folder: Path, kind: ModelKind, config: Json, tokenizer: Json)
         for key in WINDOW_KEYS:
             window = whole(source.get(key))
             if window is not None and window < NO_LIMIT:
-                return max(window, _scaled(source))
+                return min(max(window, _scaled(source)), _chunk(config))
     for source in (inner, config):
         if (window := DEFAULT_WINDOWS.get(text(source.get("model_type")) or "")) is not None:
             return window
     limit = whole(tokenizer.get("model_max_length"))
     return limit if limit is not None and limit < NO_LIMIT else None
+
+
+def _chunk(config: Json) -> int:
+    """Tokens up to which a text model of Llama 4's architecture answers as published: its layers attend within chunks,
+    and mlx-lm's class knows of none."""
+    chunk = whole(config.get("attention_chunk_size")) if config.get("model_type") == "llama4_text" else None
+    return chunk or NO_LIMIT
 
 
 def _scaled(config: Json) -> int:

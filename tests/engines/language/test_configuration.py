@@ -210,10 +210,6 @@ def test_exaone_4_has_its_layers_of_sliding_attention() -> None:
             {"model_type": "laguna", "moe_apply_router_weight_on_input": True},
             "moe_apply_router_weight_on_input",
         ),
-        (
-            {"model_type": "llama4_text", "attention_chunk_size": 64, "max_position_embeddings": 512},
-            "attention_chunk_size",
-        ),
         ({"model_type": "llama4_text", "no_rope_layers": [1, 0]}, "no_rope_layers"),
         ({"model_type": "dbrx", "ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, "ffn_config"),
         ({"model_type": "dbrx", "ffn_config": {"moe_normalize_expert_weights": 2}}, "ffn_config"),
@@ -224,5 +220,7 @@ def test_what_a_class_takes_for_granted_is_refused_if_it_is_another(
 ) -> None:
     with pytest.raises(ValueError, match=rf"^{name} .* is not read"):
         refuse_unread(config, {})
-    usual = {"attention_chunk_size": 512, "ffn_config": {"ffn_act_fn": {"name": "silu"}}}
-    refuse_unread({"model_type": config["model_type"], "max_position_embeddings": 512, **usual}, {})
+    refuse_unread(
+        {"model_type": config["model_type"], "ffn_config": {"ffn_act_fn": {"name": "silu"}}},
+        {},
+    )

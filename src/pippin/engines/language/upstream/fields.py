@@ -156,11 +156,8 @@ OMITTED: dict[str, Omitted] = {
 
 
 def _other_turns(config: Config) -> str:
-    """Llama 4's text class norms queries and keys in layers without rotary positions too, and each layer sees all
-    tokens."""
-    chunk, window = (config.get(name) or 0 for name in ("attention_chunk_size", "max_position_embeddings"))
-    cut = chunk and chunk < window and "attention_chunk_size"
-    return "no_rope_layers" if not all(config.get("no_rope_layers") or []) else cut or ""
+    """Llama 4's text class norms queries and keys in layers without rotary positions too."""
+    return "" if all(config.get("no_rope_layers") or []) else "no_rope_layers"
 
 
 def _other_experts(config: Config) -> str:
