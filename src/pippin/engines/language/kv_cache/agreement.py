@@ -18,8 +18,10 @@ TOLERANCE = 0.02  # of the largest logit, in float32: far above rounding, far be
 TOLERANCE_OF_HALVES = 0.25  # of a model that computes in 16 bits whatever it is given
 TRIES = 2  # with other tokens, before something is given up
 SPREAD = 7919  # a prime, by which the tokens of a trial lie apart
-ERRORS_OF_LIBRARIES = (ValueError, TypeError, AttributeError, RuntimeError, LookupError, ArithmeticError)
-FAILURES = (*ERRORS_OF_LIBRARIES, AssertionError, StopIteration, OSError)
+FAILURES = (
+    *(ValueError, TypeError, AttributeError, RuntimeError, LookupError, ArithmeticError),
+    *(AssertionError, StopIteration, OSError),
+)
 """What models and processors of the libraries raise for what they cannot take."""
 
 EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)

@@ -21,6 +21,7 @@ from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kernels.agreement import OtherAnswer
+from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.model.gated_delta import compute_in_blocks
 from pippin.engines.language.upstream.library import dequantize_model, load_model
 from pippin.engines.language.upstream.mends import mend
@@ -105,7 +106,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
             and text.get("use_bidirectional_attention") in (True, "all")
         ):
             raise ValueError("use_bidirectional_attention is read for embeddings alone")
-    except (*UNREADABLE, *ended) as error:
+    except (*FAILURES, *ended) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
         if not vision:
             raise refusal from error
@@ -223,18 +224,6 @@ LACKING = re.compile(r"__init__\(\) missing \d+ required positional arguments?: 
 """The error of a class of a configuration."""
 
 NAMED = 4  # of such tensors
-
-UNREADABLE = (
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    ArithmeticError,
-    AssertionError,
-    OSError,
-    RuntimeError,
-)
-"""What classes raise for configurations and arrays of which they can make no model."""
 
 
 def _explain(info: ModelInfo, error: BaseException, library: str) -> str:
