@@ -118,7 +118,7 @@ def cubic_positions(kind: type) -> Mend:
             return embeddings + positions
 
     why = "positions between the points of the table are read linearly"
-    return Mend(original=kind, kind="fault", why=why, loaded=to(InCubicPositions))
+    return Mend(original=kind, why=why, loaded=to(InCubicPositions))
 
 
 def cubic(table: mx.array, height: int, width: int) -> mx.array:
