@@ -34,8 +34,9 @@ ROUNDED_APART: Final = (
     "test_answers_are_those_of_plain_steps[gemma3_text-False-with logprobs]",
     "test_a_schedule_does_not_change_the_answers[gemma3_text]",
 )
-"""Tests that are left out too, with those that are marked `float32`, since rounding is taken to fail them. It was measured
-for `deepseek_v32`, `kimi_linear` and `longcat_flash_ngram`; of the others nobody knows that the engine has no part in it."""
+"""Tests that are left out too, with those that are marked `float32`, since rounding is taken to fail them. It was
+measured for `deepseek_v32`, `kimi_linear` and `longcat_flash_ngram`; of the others nobody knows that the engine has no
+part in it."""
 GPU: Final = pytest.StashKey[Any]()
 
 
