@@ -58,12 +58,81 @@ def running_browser(playwright: Any, *arguments: str) -> Iterator[Any]:
         browser.close()
 
 
+class Profile:
+    """A profile of the browser with one page, which tests use in turn: each finds it as empty as a new one.
+
+    A new profile costs a process that draws and all scripts compiled once more, which takes longer than most tests.
+    """
+
+    def __init__(self, browser: Any, *, touched: bool) -> None:
+        self._browser = browser
+        self.touched = touched
+        self._context: Any = None
+        self._page: Any = None
+        self._address = ""
+        self._wrong: list[str] = []
+
+    def page(
+        self, address: str, path: str, size: dict[str, int], colours: str, allowed: tuple[str, ...]
+    ) -> Any:
+        """The page, at the address."""
+        if self._context is None:
+            self._make()
+        page, self._address = self._page, address
+        if ELSEWHERE not in address:  # whose pages can be granted nothing
+            self._context.grant_permissions(["clipboard-read", "clipboard-write", *allowed], origin=address)
+        page.set_viewport_size(size)
+        page.emulate_media(color_scheme=colours)
+        page.set_default_timeout(20_000)
+        page.goto(address + path)
+        return page
+
+    def _make(self) -> None:
+        self._context = self._browser.new_context(has_touch=self.touched)
+        self._page = page = self._context.new_page()
+        page.on("pageerror", lambda error: self._wrong.append(str(error)))
+        page.on("console", lambda said: _check_policy(said.text, self._wrong))
+        page.on("request", lambda asked: _check_address(asked.url, self._address, self._wrong))
+
+    def leave(self) -> list[str]:
+        """Empty the profile, or give it up where its page was closed; gives what went wrong since it was opened."""
+        if self._page.is_closed():
+            self.close()
+        else:
+            self._empty()
+        wrong, self._wrong = self._wrong, []
+        return wrong
+
+    def _empty(self) -> None:
+        page = self._page
+        for each in self._context.pages:
+            if each is not page:
+                each.close()
+        page.unroute_all(behavior="ignoreErrors")
+        # A document of the same origin that runs nothing: what it keeps can be reached, and nobody writes any more.
+        page.goto(f"{self._address}/page/static/icon.svg")
+        page.evaluate("sessionStorage.clear()")
+        session = self._context.new_cdp_session(page)
+        session.send("Storage.clearDataForOrigin", {"origin": self._address, "storageTypes": "all"})
+        session.detach()
+        kept = page.evaluate(
+            "async () => [localStorage.length, sessionStorage.length, (await indexedDB.databases()).length]"
+        )
+        assert kept == [0, 0, 0], kept
+        self._context.clear_cookies()
+        self._context.clear_permissions()
+
+    def close(self) -> None:
+        self._context.close()
+        self._context = None
+
+
 @contextmanager
-def opening(browser: Any) -> Iterator[Opener]:
-    """Gives what opens a page at an address, in a profile of its own. A page that breaks its policy or has an uncaught
-    error fails the test."""
-    wrong: list[str] = []
-    contexts: list[Any] = []
+def opening(browser: Any, free: list[Profile] | None = None) -> Iterator[Opener]:
+    """Gives what opens a page at an address, in an empty profile of its own: one of `free`, to which it is given back.
+    A page that breaks its policy or has an uncaught error fails the test."""
+    profiles = [] if free is None else free
+    taken: list[Profile] = []
 
     def opened(
         address: str,
@@ -73,26 +142,20 @@ def opening(browser: Any) -> Iterator[Opener]:
         path: str = "/",
         allowed: tuple[str, ...] = (),
     ) -> Any:
-        colours = "dark" if dark else "light"
-        context = browser.new_context(
-            viewport=size, color_scheme=colours, has_touch=size["width"] <= PHONE["width"]
-        )
-        contexts.append(context)
-        if ELSEWHERE not in address:  # whose pages can be granted nothing
-            context.grant_permissions(["clipboard-read", "clipboard-write", *allowed], origin=address)
-        page = context.new_page()
-        page.set_default_timeout(20_000)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda said: _check_policy(said.text, wrong))
-        page.on("request", lambda asked: _check_address(asked.url, address, wrong))
-        page.goto(address + path)
-        return page
+        touched = size["width"] <= PHONE["width"]
+        found = next((each for each in profiles if each.touched is touched), None)
+        if found is None:
+            found = Profile(browser, touched=touched)
+        else:
+            profiles.remove(found)
+        taken.append(found)
+        return found.page(address, path, size, "dark" if dark else "light", allowed)
 
     try:
         yield opened
     finally:
-        for context in contexts:
-            context.close()
+        wrong = [each for profile in taken for each in profile.leave()]
+        profiles += taken
     assert not wrong, wrong
 
 

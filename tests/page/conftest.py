@@ -11,7 +11,7 @@ import pytest
 
 from tests.catalog.fake_hub import FakeHub, serving
 from tests.catalog.folders import write_model
-from tests.page.browser import ELSEWHERE, Opener, opening, running_browser
+from tests.page.browser import ELSEWHERE, Opener, Profile, opening, running_browser
 from tests.running_server import ROOT, running_server
 
 MARKDOWN = r"""# Sorting
@@ -132,22 +132,27 @@ def playwright() -> Iterator[Any]:
 
 @pytest.fixture(scope="package")
 def browser(playwright: Any) -> Iterator[Any]:
-    """One browser for all tests: each has a profile of its own in it."""
+    """One browser for all tests."""
     with running_browser(playwright) as browser:
         yield browser
 
 
+@pytest.fixture(scope="package")
+def free() -> list[Profile]:
+    """The browser's profiles that no test uses now."""
+    return []
+
+
 @pytest.fixture
-def opened(browser: Any) -> Iterator[Opener]:
-    with opening(browser) as opener:
+def opened(browser: Any, free: list[Profile]) -> Iterator[Opener]:
+    with opening(browser, free) as opener:
         yield opener
 
 
 @pytest.fixture(scope="module")
-def opened_once(browser: Any) -> Iterator[Opener]:
-    """The same for pages that several tests of a file look at in turn: to open one takes a browser longer than most
-    looks."""
-    with opening(browser) as opener:
+def opened_once(browser: Any, free: list[Profile]) -> Iterator[Opener]:
+    """The same for pages that several tests of a file look at in turn, as it was left."""
+    with opening(browser, free) as opener:
         yield opener
 
 
