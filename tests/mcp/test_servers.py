@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -129,13 +130,13 @@ def test_the_servers_own_secrets_are_not_passed_on(monkeypatch: pytest.MonkeyPat
     asyncio.run(main())
 
 
-def test_what_goes_wrong_in_a_call_is_its_result() -> None:
+def test_what_goes_wrong_in_a_call_is_its_result(address: str) -> None:
     async def main() -> None:
-        async with servers(example(timeout=3)) as opened:
+        async with servers(far(address, timeout=1)) as opened:
             late = await opened.execute("sleep", {"seconds": 30})
             assert late.is_error
             assert "no result within" in late.text
-        async with servers(example()) as opened:  # which may take its time
+        async with servers(far(address)) as opened:  # which may take its time
             failed = await opened.execute("fail", {})
             assert failed.is_error
             assert "Error executing tool fail" in failed.text
@@ -268,23 +269,14 @@ logging.shutdown()
 """
 
 
-def test_an_address_with_a_secret_in_it_is_not_logged_by_the_libraries_that_call_it() -> None:
-    with http_server("streamable-http") as port:
-        wait_for(port)
-        done = subprocess.run(
-            [sys.executable, "-c", LOGGED, str(port)], capture_output=True, text=True, timeout=60, check=True
-        )
+def test_an_address_with_a_secret_in_it_is_not_logged_by_the_libraries_that_call_it(address: str) -> None:
+    port = str(urlsplit(address).port)
+    done = subprocess.run(
+        [sys.executable, "-c", LOGGED, port], capture_output=True, text=True, timeout=60, check=True
+    )
     assert "far-http is connected" in done.stderr
     assert "far-sse can't be used" in done.stderr
     assert "sk-secret" not in done.stderr + done.stdout
-
-
-def wait_for(port: int) -> None:
-    for _ in range(400):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return
-        time.sleep(0.05)
-    raise AssertionError("the example server does not answer")
 
 
 def test_allow_lists_hold_for_offers_and_for_calls_by_hand(address: str) -> None:

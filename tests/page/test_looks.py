@@ -22,40 +22,47 @@ PARTS = {
 }
 
 
-def test_no_part_is_closed_to_anybody(address: str, opened: Opener, axe: str) -> None:
-    """Each part is looked at in every width, in windows that are touched and that are clicked alike."""
-    page = opened(address)
+@pytest.mark.parametrize("sizes", [(WIDE, MIDDLE), (PHONE,)], ids=["clicked", "touched"])
+def test_no_part_is_closed_to_anybody(
+    address: str, opened: Opener, axe: str, sizes: tuple[dict[str, int], ...]
+) -> None:
+    """The parts of many elements come last, for what is begun stays in the document, where all rules look at it."""
+    page = opened(address, size=sizes[0])
     for text in ("markdown", "think"):
         say(page, text)
     page.wait_for_selector(".katex-display")
     page.evaluate(axe)
-    for part, content in PARTS.items():
+    page.evaluate("location.hash = 'chat'")
+    page.wait_for_selector("#chat-empty h2")
+    check(page, "chat", sizes)
+    page.click("[data-opens=chat-side]")
+    check(page, "parameters", sizes)
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+/")
+    check(page, "dialog", sizes)
+    page.keyboard.press("Escape")
+    for part in ("console", "try", "settings"):
         page.evaluate(f"location.hash = '{part}'")
-        page.wait_for_selector(content, state="attached")
+        page.wait_for_selector(PARTS[part], state="attached")
         if part == "settings":  # rows are all alike
             page.fill("[aria-label='Search the settings']", "log")
-        for size in (WIDE, MIDDLE, PHONE):
-            page.set_viewport_size(size)
-            check(page, part)
-    page.evaluate("location.hash = 'chat'")
-    for size in (WIDE, MIDDLE, PHONE):
+        check(page, part, sizes)
+
+
+def check(page: Any, part: str, sizes: tuple[dict[str, int], ...]) -> None:
+    """All rules in light, and in the dark those of colours, which alone differ; the widths of windows that are clicked
+    have the same colours."""
+    for size in sizes:
         page.set_viewport_size(size)
-        page.click("[data-opens=chat-side]")
-        check(page, "parameters")
-        page.keyboard.press("Escape")
-        page.keyboard.press("Control+/")
-        check(page, "dialog")
-        page.keyboard.press("Escape")
-        page.wait_for_selector("dialog", state="detached")
-
-
-def check(page: Any, part: str) -> None:
-    """All rules in light, and in the dark those of colours, which alone differ."""
-    for colours, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):
-        page.emulate_media(color_scheme=colours)
-        found = page.evaluate("options => axe.run(document, options)", TOLD | rules)["violations"]
-        assert not found, [(part, colours, each["id"], each["nodes"][0]["html"][:200]) for each in found]
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), part
+        every = [("light", {}), ("dark", {"runOnly": ["color-contrast"]})]
+        for colours, rules in every if size == sizes[0] else every[:1]:
+            page.emulate_media(color_scheme=colours)
+            found = page.evaluate("options => axe.run(document, options)", TOLD | rules)["violations"]
+            assert not found, [
+                (part, colours, size, each["id"], each["nodes"][0]["html"][:200]) for each in found
+            ]
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (part, size)
+    page.set_viewport_size(sizes[0])
 
 
 @pytest.mark.parametrize("size", [PHONE, SMALL_PHONE], ids=["phone", "small phone"])
@@ -144,3 +151,14 @@ def test_lengths_are_steps_of_four_pixels() -> None:
         text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
         lengths = {int(each) for each in re.findall(r"(?<![\w.#-])-?(\d+)px", text)}
         assert {each for each in lengths if each % 4 and each > 2} <= {14}, path.name  # letters of 14
+
+
+def test_no_width_has_colours_of_its_own() -> None:
+    """So what is seen of them in two widths holds in all."""
+    for path in STATIC.glob("*.css"):
+        text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+        for block in re.findall(r"@media \(m\w+-width:[^{]*\{((?:[^{}]*\{[^{}]*\})*)", text):
+            assert not re.search(r"(?<![\w-])(?:color|background|opacity|filter)\b|-color\b", block), (
+                path.name,
+                block,
+            )

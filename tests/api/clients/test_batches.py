@@ -31,15 +31,25 @@ SCRIPT: dict[str, Any] = {
 SECONDS = 60.0
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    with live_server(tmp_path, SCRIPT, files_dir=str(tmp_path / "files"), files_mb=1.0) as found:
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One server for all tests that ask nothing of what else it keeps."""
+    folder = tmp_path_factory.mktemp("shared")
+    with live_server(folder, SCRIPT, files_dir=str(folder / "files"), files_mb=4.0) as found:
         yield found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(address: str) -> Iterator[OpenAI]:
     with openai_of(address) as made:
+        yield made
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[OpenAI]:
+    """A client of a server that keeps nothing yet, and little."""
+    folder = str(tmp_path / "files")
+    with live_server(tmp_path, SCRIPT, files_dir=folder, files_mb=0.2) as found, openai_of(found) as made:
         yield made
 
 
@@ -166,52 +176,52 @@ def test_a_live_request_is_answered_while_a_batch_runs(client: OpenAI) -> None:
     client.batches.cancel(batch_id)
 
 
-def test_files_are_listed_read_and_deleted(client: OpenAI) -> None:
-    file = uploaded(client, chat(0))
-    assert [each.id for each in client.files.list()] == [file]
-    assert json.loads(client.files.content(file).text) == chat(0)
-    assert client.files.delete(file).deleted
+def test_files_are_listed_read_and_deleted(empty: OpenAI) -> None:
+    file = uploaded(empty, chat(0))
+    assert [each.id for each in empty.files.list()] == [file]
+    assert json.loads(empty.files.content(file).text) == chat(0)
+    assert empty.files.delete(file).deleted
     with pytest.raises(openai.NotFoundError):
-        client.files.retrieve(file)
+        empty.files.retrieve(file)
 
 
 def test_the_disk_of_one_owner_is_bounded(client: OpenAI) -> None:
     with pytest.raises(openai.APIStatusError) as caught:
-        client.files.create(file=("in.jsonl", b"x" * (2 << 20)), purpose="batch")
+        client.files.create(file=("in.jsonl", b"x" * (5 << 20)), purpose="batch")
     assert caught.value.status_code == 413
     assert "--files-mb" in str(caught.value)
 
 
-def test_many_small_files_take_their_room_too(client: OpenAI) -> None:
+def test_many_small_files_take_their_room_too(empty: OpenAI) -> None:
     with pytest.raises(openai.APIStatusError) as caught:
-        for _ in range(300):  # 300 bytes, but 300 files
-            client.files.create(file=("in.jsonl", b"x"), purpose="batch")
+        for _ in range(60):  # 60 bytes, but 60 files
+            empty.files.create(file=("in.jsonl", b"x"), purpose="batch")
     assert caught.value.status_code == 413
 
 
-def test_answers_of_batches_take_room_until_they_are_deleted(client: OpenAI) -> None:
-    lines = [chat(number, "much", max_tokens=3500) for number in range(80)]  # 1.2 MB of answers
-    full = ended(client, begun(client, *lines))
-    refused = results(client, full.error_file_id)
-    assert 0 < len(refused) < 80
+def test_answers_of_batches_take_room_until_they_are_deleted(empty: OpenAI) -> None:
+    lines = [chat(number, "much", max_tokens=3500) for number in range(40)]  # 600 kB of answers
+    full = ended(empty, begun(empty, *lines))
+    refused = results(empty, full.error_file_id)
+    assert 0 < len(refused) < 40
     assert all("--files-mb" in line["response"]["body"]["error"]["message"] for line in refused)
-    client.files.delete(full.output_file_id)
-    assert ended(client, begun(client, *lines[:2])).request_counts.completed == 2
+    empty.files.delete(full.output_file_id)
+    assert ended(empty, begun(empty, *lines[:2])).request_counts.completed == 2
 
 
 def test_ended_batches_are_kept_without_their_lines_and_not_for_ever(
-    client: OpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty: OpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "MOST_ENDED", 2)
-    done = [begun(client, chat(number)) for number in range(2)]
+    done = [begun(empty, chat(number)) for number in range(2)]
     for each in done:
-        assert ended(client, each).request_counts.completed == 1
+        assert ended(empty, each).request_counts.completed == 1
     with sqlite3.connect(tmp_path / "files" / "batches.sqlite") as database:
         assert database.execute("SELECT COUNT(*) FROM lines").fetchone() == (0,)
     for number in range(3, 6):
-        assert ended(client, begun(client, chat(number))).request_counts.completed == 1
-    new = begun(client, chat(9))
-    listed = [each.id for each in client.batches.list()]
+        assert ended(empty, begun(empty, chat(number))).request_counts.completed == 1
+    new = begun(empty, chat(9))
+    listed = [each.id for each in empty.batches.list()]
     assert len(listed) == 3
     assert new in listed
 
