@@ -13,9 +13,10 @@ from pippin.core.requests import Decision, GenerationRequest
 from pippin.core.tasks import Generate
 from pippin.engines.language import open_engine, open_preparer
 from pippin.engines.language.job import Branch, LanguageJob
+from pippin.engines.language.kv_cache.layout import computed_prompt
 from pippin.engines.language.loading.engine import LanguageEngine
 from pippin.engines.language.prompt.preparer import LanguagePreparer
-from pippin.engines.language.step.branches import dealt, pieces_of
+from pippin.engines.language.step.branches import Chunk, Scoring, dealt, pieces_of
 from tests.engines.driving import no_progress, run
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.engines.tiny_models import tiny_model
@@ -142,6 +143,37 @@ def test_many_questions_take_few_passes_and_tokens() -> None:
     rows = dealt(pieces_of([Branch(tokens, ((5,), (6,))) for tokens in asked], cuts=True), 8)
     assert [len(row) for row in rows] == [8] * 8, "passes of eight rows"
     assert sum(piece.left for row in rows for piece in row) == 64 * 4 + 8 * 10
+
+
+def test_a_pass_takes_a_piece_of_every_row_unless_most_of_them_are_too_many(tmp_path: Path) -> None:
+    preparer, engine = opened(tiny_model("llama", tmp_path / "model"))
+    job = job_of(preparer, asked(*(Decision(f"Is it {number}?", ("a", "b")) for number in range(16))))
+    layout = engine.batch.groups.layout
+    scoring = Scoring(job, computed_prompt(engine.model, list(job.prompt)), layout, 4)
+    every = scoring.take(1000)
+    count = sum(len(chunk.tokens) for chunk in every)
+    assert len(every) == 4
+    scoring = Scoring(job, computed_prompt(engine.model, list(job.prompt)), layout, 4)
+    assert len(scoring.take((count + 1) // 2)) == 4
+    assert len(scoring.take(1)) == 1
+
+
+def test_many_questions_are_scored_in_few_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    preparer, engine = opened(tiny_model("llama", tmp_path / "model"), prefill_chunk=256)
+    taken: list[int] = []
+    take = Scoring.take
+
+    def counted(scoring: Scoring, most: int) -> list[Chunk]:
+        chunks = take(scoring, most)
+        taken.append(len(chunks))
+        return chunks
+
+    monkeypatch.setattr(Scoring, "take", counted)
+    questions = (Decision(f"Is it {number}?", ("a", "b")) for number in range(64))
+    scored(run(engine, job_of(preparer, asked(*questions)))["one"])
+    assert len(taken) <= 8 + 2, (
+        "eight questions for each of eight rows, and what a step begins or ends within"
+    )
 
 
 def test_a_question_stands_beside_its_picture_as_in_a_chat(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ BRANCHES_OF_A_ROW = 4
 """Alike questions that follow each other in a row are computed once as far as they are the same."""
 TOKENS_OF_ROWS = 1 << 15
 """Tokens of prompts in all rows together, unless there is one row only."""
+MOST_STRETCH = 2  # times the tokens of a pass, for one that takes a piece of every row
 SCORED_AT_ONCE = 8  # places of a row whose logits over the vocabulary are held at once
 
 
@@ -97,6 +98,11 @@ class Row:
     cache: PromptCache
     done: int = 0  # tokens of the first piece that it has
 
+    @property
+    def next(self) -> int:
+        """Tokens of the first piece that it lacks."""
+        return len(self.queue[0].tokens) - self.done
+
 
 class Chunk(NamedTuple):
     """The next tokens of a row's piece, and what their logits score."""
@@ -132,10 +138,17 @@ class Scoring:
         return tuple(map(tuple, self._sums))
 
     def take(self, most: int) -> list[Chunk]:
-        """Chunks of different rows to compute in one pass, of `most` tokens in all or little more."""
+        """Chunks of different rows to compute in one pass, of `most` tokens in all or little more.
+
+        A pass costs much beside its tokens, and less if its rows are those of the pass before. So a pass takes the
+        next piece of every row, unless most of these would be too many.
+        """
+        rows = sorted((row for row in self._rows if row.queue), key=lambda row: -row.left)
+        if sum(row.next for row in rows) <= MOST_STRETCH * most:
+            return [self._chunk(row, row.next) for row in rows]
         taken: list[Chunk] = []
-        for row in sorted(self._rows, key=lambda each: -each.left):
-            if not row.queue or (taken and most < len(row.queue[0].tokens) - row.done):
+        for row in rows:
+            if taken and most < row.next:
                 break
             taken.append(self._chunk(row, most))
             most -= len(taken[-1].tokens)

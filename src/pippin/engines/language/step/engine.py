@@ -23,6 +23,7 @@ from pippin.engines.language.step.scheduler import Scheduler, StepLimits
 from pippin.engines.language.step.statistics import engine_stats
 from pippin.engines.language.step.steering import ALONE, Steering
 
+SMALL_REST = 8  # times less than a step's budget
 DISK_PAUSE = 0.001  # seconds between checks for blocks that the disk is reading
 
 
@@ -139,7 +140,8 @@ class LanguageEngine:
         # Before the budget: the cost of a chunk depends on how much of its prompt is cached, which `next` looks up.
         prompt = self.prefill.next()
         spent, budget = 0, self._steering.budget(self.scheduler.chunk()) if prompt is not None else 0
-        while spent < budget and prompt is not None:
+        # A small rest would cost nearly as much as a whole pass.
+        while budget - spent > budget // SMALL_REST and prompt is not None:
             try:
                 count, computed = self.prefill.compute(prompt, budget - spent, wait=wait)
             except ServerError as error:  # the model does not take its media after all
