@@ -20,7 +20,7 @@ def test_markdown_code_and_mathematics_are_drawn(address: str, opened: Opener) -
     page = opened(address)
     say(page, "Show markdown")
     page.wait_for_selector(".message.assistant .katex-display")
-    assert page.inner_text(".markdown h4.d1") == "Sorting"
+    assert page.inner_text(".markdown h3.d1") == "Sorting"
     assert page.locator(".markdown table .katex").count() == 1
     assert "It costs $5 or $6." in page.inner_text(".message.assistant")
     assert page.inner_text(".hljs-keyword >> nth=0") == "def"
@@ -294,7 +294,7 @@ def test_another_model_answers_the_same_question(address: str, opened: Opener) -
     page.select_option(".message.assistant [aria-label='Retry with another model']", "deaf")
     page.wait_for_selector("text=The other one answers.")
     done(page)
-    assert "deaf" in page.inner_text(".message.assistant h3")
+    assert "deaf" in page.inner_text(".message.assistant h2")
     assert "2 of 2" in page.inner_text(".message.assistant .actions")
     assert asked(page) == ["think"]
 

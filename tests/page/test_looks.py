@@ -32,6 +32,7 @@ def test_no_part_is_closed_to_anybody(
         say(page, text)
     page.wait_for_selector(".katex-display")
     page.evaluate(axe)
+    check(page, "conversation", sizes[:1])
     page.evaluate("location.hash = 'chat'")
     page.wait_for_selector("#chat-empty h2")
     check(page, "chat", sizes)

@@ -12,7 +12,7 @@ import { announce, button, element } from "./dom.js";
 
 const ALLOWED = {
   ALLOWED_TAGS: [
-    ..."a p br hr h4 ul ol li blockquote pre code em strong del table thead tbody tr th td span".split(" "),
+    ..."a p br hr h3 ul ol li blockquote pre code em strong del table thead tbody tr th td span".split(" "),
   ],
   ALLOWED_ATTR: ["href", "class", "align", "start"],
   ALLOW_DATA_ATTR: false,
@@ -50,7 +50,7 @@ marked.use({
     html: ({ text }) => escaped(text),
     // The page's own headings end at the third level, and no answer makes new chapters of it.
     heading({ tokens, depth }) {
-      return `<h4 class="d${depth}">${this.parser.parseInline(tokens)}</h4>`;
+      return `<h3 class="d${depth}">${this.parser.parseInline(tokens)}</h3>`;
     },
     image: ({ href, text }) => `<a href="${escaped(href)}">${escaped(text || href)}</a>`,
     checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),

@@ -42,7 +42,7 @@ export class MessageView {
     this.node = element(
       "article",
       { class: `message ${message.role}`, "aria-label": NAMES[message.role] },
-      element("h3", {}, NAMES[message.role], this.model),
+      element("h2", {}, NAMES[message.role], this.model),
       message.media.length > 0 ? element("div", { class: "media" }, ...message.media.map(mediaView)) : null,
       this.reasoning,
       this.progress,
