@@ -9,7 +9,7 @@ import pytest
 
 from pippin.catalog.info import read_info
 from pippin.core.conversation import Message, Text
-from pippin.core.events import Event
+from pippin.core.events import Event, Failed
 from pippin.core.models import ModelKind, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Embed, Generate, GenerateImages, Rerank, RerankDocument, Speak, Task, Transcribe
@@ -38,6 +38,7 @@ def wired(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr(mx, "set_wired_limit", record)
     monkeypatch.setattr(mx.metal, "is_available", lambda: True)
     monkeypatch.setattr(mx, "device_info", lambda *_: found)
+    monkeypatch.setattr(mx.metal, "device_info", lambda: found)
     return calls
 
 
@@ -51,6 +52,7 @@ def drive(folder: Path, kind: ModelKind, task: Task) -> list[Event]:
     assert not isinstance(job, tuple), job
     events = run(engine, job)["one"]
     engine.close()
+    assert not isinstance(events[-1], Failed), events[-1]
     return events
 
 
@@ -112,5 +114,5 @@ def test_a_speech_model_wires_nothing(wired: Calls, tmp_path: Path) -> None:
 
 def test_an_image_model_wires_nothing(wired: Calls, tmp_path: Path) -> None:
     tiny_z_image(tmp_path / "z-image", turbo=True)
-    drive(tmp_path / "z-image", "images", GenerateImages(prompt="a red fish", width=32, height=32, steps=1))
+    drive(tmp_path / "z-image", "images", GenerateImages(prompt="a red fish", width=32, height=32, steps=2))
     assert wired == []
