@@ -21,6 +21,8 @@ PAGES = sorted(
 )
 PROGRAMS = "(?:pippin|make|pip|uv)"
 QUOTED = re.compile(rf"`({PROGRAMS} [^`\n]+)`")
+OPENED = re.compile(rf"`[\sf\"']*{PROGRAMS} ")
+"""What the code of a text has in which a command is quoted, wherever the text is broken."""
 LINE = re.compile(rf"^(?: {{4}}|\$ )?({PROGRAMS} [^\n]+)$", re.MULTILINE)
 PLACES = re.compile(r"[A-Z][A-Z0-9_/.-]*|\.\.\.|\{.*\}|\[.*\]|<.*>|X|N")
 """Words for which a reader puts another."""
@@ -46,9 +48,11 @@ def printed_by(text: str, *forms: re.Pattern[str]) -> Iterator[str]:
 
 
 def messages() -> Iterator[tuple[str, str]]:
-    """The texts of the source, each with its file; what is put into them is a word that stands for another."""
+    """The texts of the source, each with its file; what is put into them is a word that stands for another. A file that
+    quotes nothing is not parsed: every process of a run collects these tests."""
     for path in sorted((ROOT / "src").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        code = path.read_text()
+        for node in ast.walk(ast.parse(code)) if OPENED.search(code) else ():
             match node:
                 case ast.JoinedStr(values=values):
                     parts = (part.value if isinstance(part, ast.Constant) else "NAME" for part in values)

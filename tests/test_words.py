@@ -6,6 +6,7 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from tests.source import MODULES, SOURCE, trees
@@ -19,15 +20,21 @@ OPEN_TO_ALL = ("engines/language", "api/dialects", "api/sockets")
 LONGEST_NAME = 90
 PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.py)`")
 TRAILING = re.compile(r"\S.*#")
+Described = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 METHOD = re.compile(r"`([A-Z]\w+)\.([a-z_]\w*)`")
 
 
+@cache
+def described(module: Path) -> list[Described]:
+    """The module, its classes and its functions: millions of nodes are looked through once."""
+    return [node for node in ast.walk(trees()[module]) if isinstance(node, Described)]
+
+
 def docstrings(module: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(trees()[module]):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node)
-            if text:
-                yield getattr(node, "lineno", 1), text
+    for node in described(module):
+        text = ast.get_docstring(node)
+        if text:
+            yield getattr(node, "lineno", 1), text
 
 
 def place(module: Path, line: int) -> str:
@@ -73,9 +80,7 @@ def missing_methods(text: str) -> Iterator[str]:
 @cache
 def members_of_classes() -> dict[str, set[str]]:
     """What the classes of each name have, in their bodies or by assignment to `self`, and what their bases have."""
-    classes = [
-        node for module in MODULES for node in ast.walk(trees()[module]) if isinstance(node, ast.ClassDef)
-    ]
+    classes = [node for module in MODULES for node in described(module) if isinstance(node, ast.ClassDef)]
     members: dict[str, set[str]] = {}
     for node in classes:
         members.setdefault(node.name, set()).update(_members(node))
@@ -174,7 +179,7 @@ KEYWORDS = {
 def is_wrapped(tokens: list[tokenize.TokenInfo], opening: int) -> bool:
     """Whether a parenthesis holds one value: no comma lies directly within."""
     depth = 0
-    for token in tokens[opening:]:
+    for token in islice(tokens, opening, None):
         if token.type == tokenize.OP:
             depth += (token.string in "([{") - (token.string in ")]}")
             if depth == 0:

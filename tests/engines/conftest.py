@@ -1,4 +1,4 @@
-"""Products run on the accelerated BLAS, as in a worker: it must be in the process before mlx is."""
+"""Fixtures of the tests of engines: tiny models, and MLX as it is in a worker."""
 
 import sys
 from collections.abc import Iterator
@@ -6,13 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pippin.config.options.model import ModelOptions
-from pippin.engines.cpu.blas import accelerate_blas
-
 if TYPE_CHECKING:  # it imports mlx
     from tests.engines.tiny_models import TinyModels
-
-accelerate_blas(ModelOptions(), 2)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx_audio.stt.models.whisper.whisper import Model, STTOutput
 
 from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
@@ -71,10 +72,32 @@ def test_a_language_that_the_model_does_not_know_is_refused(loaded: Loaded) -> N
 
 @pytest.mark.model
 @pytest.mark.parametrize(
-    "language",
-    ["English", "auto", *(pytest.param(name, marks=pytest.mark.long) for name in ("en-GB", "en_US", "Auto"))],
+    ("language", "given"),
+    [
+        *((name, "en") for name in ("English", "en", "en-GB", "en_US")),
+        *((name, None) for name in (None, "auto", "Auto")),
+    ],
 )
-def test_a_language_may_be_a_name_or_detected(loaded: Loaded, language: str) -> None:
+def test_a_language_may_be_a_name_or_detected(
+    loaded: Loaded, language: str | None, given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Whisper detects by itself: `test_speech_is_heard_as_another_implementation_hears_it`."""
+    asked: list[str | None] = []
+
+    def generate(*_: Any, language: str | None, **others: Any) -> STTOutput:
+        asked.append(language)
+        return STTOutput(text="Hello.", segments=[], language="de")
+
+    monkeypatch.setattr(Model, "generate", generate)
+    done = hear(loaded, language=language)[-1]
+    assert isinstance(done, Transcribed)
+    assert (asked, done.language) == ([given], given or "de")
+
+
+@pytest.mark.long
+@pytest.mark.model
+@pytest.mark.parametrize("language", ["English", "auto"])
+def test_speech_in_a_named_language_is_heard_as_where_it_is_detected(loaded: Loaded, language: str) -> None:
     done = hear(loaded, language=language)[-1]
     assert isinstance(done, Transcribed)
     assert (done.text, done.language) == (HEARD, "en")

@@ -2,22 +2,27 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import mlx.core as mx
+import mlx.nn as nn
 import msgspec
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import ModelOptions, asked_type, cache_bits
 from pippin.core.events import Accepted, Failed, Finished
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache import probe
+from pippin.engines.language.kv_cache.probe import Batching
+from pippin.engines.language.loading import caching
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.lora import is_low_rank
 from pippin.engines.language.model.weights import load_weights
@@ -44,6 +49,26 @@ if MAC is not None:
 TIE = 1e-3  # logits closer than this may come in either order, in float32
 
 
+Tried = dict[object, Batching]
+"""What the trials of one loaded model have found, by what they depend on."""
+
+
+@contextmanager
+def tried_once(found: Tried) -> Iterator[None]:
+    """The model of engines that are built meanwhile is tried for the first of them alone: the trials take longer than
+    most answers of a tiny model, and find the same."""
+
+    def choose(model: nn.Module, options: ModelOptions) -> Batching:
+        asked = (asked_type(options), cache_bits(options), options.kv_group_size)
+        key = (*asked, options.cache_block_tokens, options.num_draft_tokens, probe._find_batches)
+        if key not in found:
+            found[key] = probe.choose_batching(model, options)
+        return found[key]
+
+    with patch.object(caching, "choose_batching", choose):
+        yield
+
+
 class Bench:
     def __init__(self, folder: Path, options: ModelOptions, plan: DevicePlan = PLAN) -> None:
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
@@ -52,10 +77,12 @@ class Bench:
         self.model, _ = load_weights(info, plan, lambda *_: None, kernel_threads=threads)
         self.tokenizer = Tokenizer.load(folder)
         self.folder, self.options, self.plan = folder, options, plan
+        self.tried: Tried = {}
         self.engine = self.new_engine(plan)
 
     def new_engine(self, plan: DevicePlan) -> LanguageEngine:
-        return build_engine(self.model, self.tokenizer, self.options, plan, folder=self.folder)
+        with tried_once(self.tried):
+            return build_engine(self.model, self.tokenizer, self.options, plan, folder=self.folder)
 
     def job(
         self, name: str, prompt: tuple[int, ...], max_tokens: int, *, key: bytes = b"", **request: Any
@@ -183,6 +210,6 @@ def judge_others_of_one_that_leaves(
         bench.judge(prompts[name][0], answers[name, 0])
 
 
-def run_one_at_a_time(patch: pytest.MonkeyPatch) -> None:
+def run_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the sequences of models run one at a time."""
-    patch.setattr(probe, "_find_batches", lambda *_, **__: None)
+    monkeypatch.setattr(probe, "_find_batches", lambda *_, **__: None)

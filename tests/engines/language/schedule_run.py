@@ -32,7 +32,7 @@ from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.text.tokenizer import Tokenizer
-from tests.engines.language.bench import PLAN, Eager, speculation_of
+from tests.engines.language.bench import PLAN, Eager, Tried, speculation_of, tried_once
 from tests.engines.language.reference import Answer, Quantised, Reference
 from tests.engines.language.schedules import MANNERS, Ask, World
 
@@ -66,6 +66,7 @@ class Subject:
     adapters: dict[str, str] = field(default_factory=dict)
     references: dict[str | None, Reference] = field(default_factory=dict)
     tally: Counter[str] = field(default_factory=Counter)
+    tried: Tried = field(default_factory=dict)
     kernels: bool = False  # the kernels for CPUs compute it, and MLX its reference
 
     def __post_init__(self) -> None:
@@ -117,9 +118,10 @@ class Subject:
             kernels=self.kernels,
         )
         threads = 2 if self.kernels else None
-        engine = build_engine(
-            model, self.tokenizer, options, plan, folder=self.folder, kernel_threads=threads
-        )
+        with tried_once({} if world.adapted else self.tried):
+            engine = build_engine(
+                model, self.tokenizer, options, plan, folder=self.folder, kernel_threads=threads
+            )
         if world.proposals == "known":
             speculation_of(engine).proposer = Knowing(model)
         limits = engine.scheduler.limits

@@ -16,6 +16,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Finished, PartDelta, Progress, PromptEcho
 from pippin.core.requests import Sampling
+from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
@@ -186,11 +187,19 @@ def test_an_empty_prompt_is_refused(bench: Bench) -> None:
     assert not bench.engine.busy
 
 
+@pytest.fixture
+def small_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sequence outgrows its slot after a few tokens, and not after hundreds."""
+    monkeypatch.setattr(sizes, "CAPACITY_STEP", 32)
+    monkeypatch.setattr(sizes, "GROWTH_CHARGED", 64)
+
+
+@pytest.mark.usefixtures("small_growth")
 def test_sequences_that_outgrow_the_memory_are_preempted_and_resumed_unseen(folder: Path) -> None:
     bench = Bench(folder, ModelOptions(cache_block_tokens=8))
     engine = bench.engine
-    engine.scheduler.limits.memory = 2 * engine.scheduler.limits.sequence_bytes(768)
-    prompts = {name: ((PROMPT * 2)[place:], 700) for place, name in enumerate("ab")}
+    engine.scheduler.limits.memory = 2 * engine.scheduler.limits.sequence_bytes(320)
+    prompts = {name: ((PROMPT * 2)[place:], 160) for place, name in enumerate("ab")}
     answers, ends = run_all(bench, prompts)
     assert engine.stats().preemptions == 1
     for name, (prompt, tokens) in prompts.items():
@@ -216,13 +225,14 @@ def test_a_preempted_sequence_draws_on_as_if_nothing_had_been(bench: Bench) -> N
     assert watched["a", 0] == alone["a", 0]
 
 
+@pytest.mark.usefixtures("small_growth")
 def test_a_lone_sequence_that_outgrows_the_memory_ends_for_length(folder: Path) -> None:
     bench = Bench(folder, ModelOptions(cache_block_tokens=8))
     engine = bench.engine
-    engine.scheduler.limits.memory = engine.scheduler.limits.sequence_bytes(768)
+    engine.scheduler.limits.memory = engine.scheduler.limits.sequence_bytes(320)
     _, ends = run_all(bench, {"a": (PROMPT, 2000)})
     assert ends["a", 0].reason == "length"
-    assert 600 < ends["a", 0].usage.completion_tokens < 700
+    assert 170 < ends["a", 0].usage.completion_tokens < 250
 
 
 def test_some_options_change_while_it_runs_and_others_are_refused(bench: Bench) -> None:

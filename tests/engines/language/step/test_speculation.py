@@ -30,6 +30,8 @@ from tests.engines.tiny_models import ARCHITECTURES, ODD_ONES, tiny_model
 
 PHRASE = tuple(place * 17 % 240 for place in range(12))
 REWINDABLE = (*ARCHITECTURES, *ODD_ONES)
+AT_NIGHT = ("qwen3", "qwen3_moe", "gpt_oss", "qwen3_next", "bailing_moe_linear", "gemma2")
+"""Which take tokens back from caches of the kinds of Llama, of Gemma 3, of Qwen 3.5 and of Bailing's hybrid model."""
 
 
 @dataclass(eq=False)
@@ -68,7 +70,10 @@ def options(**changes: object) -> ModelOptions:
 
 
 @pytest.mark.even
-@pytest.mark.parametrize("architecture", REWINDABLE)
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(name, marks=pytest.mark.long if name in AT_NIGHT else ()) for name in REWINDABLE],
+)
 def test_prompt_lookup_gives_the_models_own_answer(folders: dict[str, Path], architecture: str) -> None:
     bench = Bench(folders[architecture], options(prompt_lookup=True))
 

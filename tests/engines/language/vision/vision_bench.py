@@ -32,7 +32,7 @@ from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip
 from pippin.engines.sound import Samples
-from tests.engines.language.bench import PLAN, watch
+from tests.engines.language.bench import PLAN, Tried, tried_once, watch
 
 Tokens = dict[str, list[int]]
 
@@ -82,12 +82,16 @@ class VisionBench:
         assert way is not None
         self.preparer.loaded(way.media)
         self.model: Any = way.alone or way.model
+        self.tried: Tried = {}
         self.engine = self.new_engine()
 
     def new_engine(self) -> Any:
         if isinstance(self.model, AutoregressiveModel):
             return open_autoregressive_engine(self.model, self.preparer, self.options, self.plan)
-        return build_engine(self.model, self.preparer.tokenizer, self.options, self.plan, folder=self.folder)
+        with tried_once(self.tried):
+            return build_engine(
+                self.model, self.preparer.tokenizer, self.options, self.plan, folder=self.folder
+            )
 
     def job(self, name: str, *parts: Part | bytes | str, tokens: int = 12, **request: Any) -> LanguageJob:
         """Of one message of the user."""
@@ -129,6 +133,22 @@ class VisionBench:
         """By an engine that has seen nothing yet."""
         return self.run(job, engine=self.new_engine())[0][job.id]
 
+    @functools.cached_property
+    def processor(self) -> Any:
+        """The one that mlx-vlm prepares prompts with, which is long in loading."""
+        from mlx_vlm.utils import load_image_processor, load_processor
+
+        trusted = self.options.trust_remote_code
+        processor = load_processor(self.folder, eos_token_ids=256, trust_remote_code=trusted)
+        # As its `load` does, but for those that are made for the patches of the real model whatever the folder says.
+        own = load_image_processor(self.folder, trust_remote_code=trusted)
+        if own is not None and self.folder.name not in ("gemma4_unified", "glm5_next"):
+            processor.image_processor = own
+        cut_into_tiles(processor, read_config(self.folder))
+        if self.folder.name == "deepseek_vl_v2":
+            processor.batchify = functools.partial(_with_ends, processor.batchify)
+        return processor
+
     def judged(
         self,
         text: str,
@@ -140,19 +160,10 @@ class VisionBench:
     ) -> list[int]:
         """What mlx-vlm generates for one message of the user, pictures and sound first, having seen no other prompt."""
         self.unused.restore()
-        trusted = self.options.trust_remote_code
         from mlx_vlm.generate import stream_generate
         from mlx_vlm.prompt_utils import apply_chat_template
-        from mlx_vlm.utils import load_image_processor, load_processor
 
-        processor = load_processor(self.folder, eos_token_ids=256, trust_remote_code=trusted)
-        # As its `load` does, but for those that are made for the patches of the real model whatever the folder says.
-        own = load_image_processor(self.folder, trust_remote_code=trusted)
-        if own is not None and self.folder.name not in ("gemma4_unified", "glm5_next"):
-            processor.image_processor = own
-        cut_into_tiles(processor, read_config(self.folder))
-        if self.folder.name == "deepseek_vl_v2":
-            processor.batchify = functools.partial(_with_ends, processor.batchify)
+        processor = self.processor
         content = [*({"type": "image"} for _ in pictures), {"type": "text", "text": text}]
         if sound is not None:
             content = [{"type": "audio"}, *content]
