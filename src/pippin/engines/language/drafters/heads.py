@@ -91,6 +91,13 @@ class Eagle3Head(DraftHead):
         # Its configuration counts layers by what goes into them, this by what comes out.
         super().__init__(inner, 3 * inner.target_hidden_size, tuple(inner.config.capture_layer_ids))
 
+    def share(self, model: nn.Module) -> None:
+        # Its own method keeps a copy beside quantised embeddings, and fails where the checkpoint has none.
+        text = getattr(model, "language_model", model)
+        text = getattr(text, "model", text)
+        if self.inner.embed_tokens is None or hasattr(text, "embed_tokens"):
+            self.share_parts(text.embed_tokens, self.inner.lm_head)
+
     def share_parts(self, embed: Any, project: Any) -> None:
         # A head of another width than the model's has embeddings of its own.
         if self.inner.hidden_size == self.inner.target_hidden_size:
