@@ -128,6 +128,9 @@ def compute_as_a_gpu(put: Callable[[Any, str, Any], None], gpu: Gpu) -> None:
     put(nn.QuantizedEmbedding, "as_linear", lambda layer, x: gpu.quantized(layer, x))
     for owner, name in SUMMED:
         put(owner, name, _widely(getattr(owner, name), lambda: mx.float32))
+    product = _widely(mx.matmul, lambda: gpu.sums_in)
+    put(mx, "matmul", product)
+    put(mx.array, "__matmul__", product)
     partition = mx.argpartition
     put(mx, "argpartition", lambda scores, *how, **named: partition(gpu.turned(scores), *how, **named))
     owner, name = ATTENTION

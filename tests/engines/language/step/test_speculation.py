@@ -275,13 +275,13 @@ def test_a_state_is_remembered_at_the_end_of_each_block_though_steps_are_longer(
     """The next turn begins where the last whole block of the answer ended."""
     prompt = PHRASE * 3
     answers, _ = run_all(Bench(folders[architecture], options()), {"a": (prompt, 41)})
-    answer = tuple(answers["a", 0])
-    bench = Bench(folders[architecture], options())
-    bench.engine.submit(replace(bench.job("a", prompt, 41), prediction=answer))
-    while bench.engine.busy:
-        bench.engine.step()
+    for _ in range(4):  # in 16 bits longer steps may say something else, and the same again
+        bench = Bench(folders[architecture], options())
+        answers, _ = run_all(bench, {"a": (prompt, 41)}, predicted=answers)
+        if bench.engine.stats().accepted_tokens > 20:
+            break
     assert bench.engine.stats().accepted_tokens > 20
-    _, ends = run_all(bench, {"b": ((*prompt, *answer, 5), 2)})
+    _, ends = run_all(bench, {"b": ((*prompt, *answers["a", 0], 5), 2)})
     assert ends["b", 0].usage.cached_tokens == (len(prompt) + 40) // 8 * 8
 
 
