@@ -28,7 +28,7 @@ from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer
 from tests.as_on_a_mac.mac import chosen_mac
 from tests.as_on_a_mac.mac import tie as tie_of_halves
-from tests.as_on_a_mac.roundings import own_logits
+from tests.engines.language.roundings import own_logits
 
 MAC = chosen_mac()
 PLAN = DevicePlan(

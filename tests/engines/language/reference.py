@@ -15,7 +15,7 @@ from pippin.engines.language.sampling.sampler import BatchSampler, SampledToken,
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.text.tokenizer import Tokenizer
 from tests.as_on_a_mac.mac import chosen_mac, tie
-from tests.as_on_a_mac.roundings import by_steps, in_one_pass, own_logits
+from tests.engines.language.roundings import by_steps, in_one_pass, own_logits
 
 ROUNDING = 1e-3  # by which logits of two ways to compute the same may differ
 NUDGES = 64  # times that a disputed draw is repeated with logits moved by as much as that

@@ -17,10 +17,10 @@ from pippin.engines.language.kv_cache.probe import Batching, choose_batching
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.upstream.mends import apply, classes_of, mends
 from tests.as_on_a_mac.mac import tie as tie_of_halves
-from tests.as_on_a_mac.roundings import own_logits
 from tests.engines.language.architectures.any_architecture import architectures, write
 from tests.engines.language.architectures.table import WITH_PROPOSALS, told
 from tests.engines.language.bench import MAC, PLAN, TIE, Bench, Eager, watch
+from tests.engines.language.roundings import own_logits
 
 TEXT = tuple((place * 17 + place // 9) % 240 for place in range(120))
 PROMPTS = {

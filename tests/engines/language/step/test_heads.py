@@ -24,7 +24,6 @@ from pippin.engines.language.drafters.loading import find_kind
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.step.speculation import heads as room
 from pippin.engines.language.step.speculation.heads import Heads
-from tests.as_on_a_mac.roundings import is_said
 from tests.engines.language.bench import (
     PLAN,
     Bench,
@@ -34,6 +33,7 @@ from tests.engines.language.bench import (
     run_all,
 )
 from tests.engines.language.drafting import PHRASE, begin, drafts_of, judge_own_answers, prompts_of
+from tests.engines.language.roundings import is_said
 from tests.engines.language.tiny_heads import (
     dflash_head,
     eagle3_head,
@@ -346,7 +346,7 @@ def test_a_drafter_that_is_not_here_is_told_with_the_way_out(pairs: dict[str, Pa
             Bench(pairs["eagle3"].model, options(draft_model_path=named))
 
 
-def test_a_head_uses_the_models_embeddings_though_its_checkpoint_has_none_or_they_are_quantised(
+def test_a_head_shares_quantised_embeddings_and_needs_none_of_its_own(
     pairs: dict[str, Pair], tmp_path: Path
 ) -> None:
     head = eagle3_head(tmp_path / "head")

@@ -95,7 +95,7 @@ class Eagle3Head(DraftHead):
         # Its own method keeps a copy beside quantised embeddings, and fails where the checkpoint has none.
         text = getattr(model, "language_model", model)
         text = getattr(text, "model", text)
-        if self.inner.embed_tokens is None or hasattr(text, "embed_tokens"):
+        if hasattr(text, "embed_tokens") or self.inner.embed_tokens is None:
             self.share_parts(text.embed_tokens, self.inner.lm_head)
 
     def share_parts(self, embed: Any, project: Any) -> None:
@@ -135,9 +135,8 @@ class NemotronHead(PredictionHead):
         self.inner._input_embed, self.inner._lm_head_fn = whole.backbone.embeddings, whole.lm_head
 
     def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
-        found: mx.array = self.inner._forward_hidden(self.inner._input_embed(tokens), states, tokens, cache)[
-            0
-        ]
+        embedded = self.inner._input_embed(tokens)
+        found: mx.array = self.inner._forward_hidden(embedded, states, tokens, cache)[0]
         return found
 
 
