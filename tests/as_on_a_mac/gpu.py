@@ -6,7 +6,8 @@ computes each row alike, sums in 16 bits, and has no product of a mixture's expe
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
@@ -27,19 +28,33 @@ class Gpu:
 
     def __init__(self, *, seed: int = 0, rows: int = ROWS, order: float = ORDER) -> None:
         self._uneven = rows, order
-        self._seed = seed * 100_003
+        self._first = seed
         self.begin()
 
-    def begin(self, *, even: bool = False) -> None:
-        """Round as at first; `even`: one row as several."""
+    def begin(self, *, even: bool = False, seed: int | None = None) -> None:
+        """Round as at first, or in another pattern; `even`: one row as several."""
+        self._seed = (self._first if seed is None else seed) * 100_003
         self._drawn = 0
         self.rows, self.order = (sys.maxsize, 0.0) if even else self._uneven
-        # Sums over keys differ with the number of queries, and with how a prompt is cut, but for what float64 tells.
-        self.attends_in = mx.float64 if even else mx.float32
+        # Sums differ with the number of rows, and with how a prompt is cut, but for what float64 tells.
+        self.sums_in = mx.float64 if even else mx.float32
+        self._turns = False
+
+    @contextmanager
+    def rounds(self, seed: int) -> Iterator[None]:
+        """In a pattern of its own for a while, in which one row is rounded otherwise than several, and scores that are
+        as good as equal come in either order."""
+        before = dict(vars(self))
+        self.begin(seed=seed)
+        self._turns = True
+        try:
+            yield
+        finally:
+            vars(self).update(before)
 
     def product(self, x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
         """x [..., inner] times dense weights [outer, inner]."""
-        sums = x.astype(mx.float32) @ weight.astype(mx.float32).T
+        sums = x.astype(self.sums_in) @ weight.astype(self.sums_in).T
         return self._rounded(sums, x, bias, mx.result_type(x, weight))
 
     def quantized(self, layer: Any, x: mx.array) -> mx.array:
@@ -51,17 +66,23 @@ class Gpu:
         else:
             weight = mx.dequantize(layer.weight, layer.scales, dtype=mx.float32, **form)
         if _count(x) >= self.rows:
-            weight = weight.astype(x.dtype).astype(mx.float32)
+            weight = weight.astype(x.dtype)
         bias = layer.bias if "bias" in layer else None
-        return self._rounded(x.astype(mx.float32) @ weight.T, x, bias, x.dtype)
+        return self._rounded(x.astype(self.sums_in) @ weight.astype(self.sums_in).T, x, bias, x.dtype)
+
+    def turned(self, scores: mx.array) -> mx.array:
+        """Scores by which some are chosen, of experts or of an index, each moved by half a step of bfloat16 at most."""
+        return scores * self._noise(scores.shape, 2.0**-9) if self._turns else scores
+
+    def _noise(self, shape: tuple[int, ...], most: float) -> mx.array:
+        self._drawn += 1
+        return 1 + most * mx.random.uniform(-1, 1, shape, key=mx.random.key(self._seed + self._drawn))
 
     def _rounded(self, sums: mx.array, x: mx.array, bias: mx.array | None, dtype: mx.Dtype) -> mx.array:
         if bias is not None:
-            sums = sums + bias.astype(mx.float32)
-        if _count(x) > 1:
-            self._drawn += 1
-            key = mx.random.key(self._seed + self._drawn)
-            sums = sums * (1 + self.order * mx.random.uniform(-1, 1, sums.shape, key=key))
+            sums = sums + bias.astype(self.sums_in)
+        if _count(x) > 1 and self.order:
+            sums = sums * self._noise(sums.shape, self.order)
         return sums.astype(dtype)
 
 
@@ -107,5 +128,10 @@ def compute_as_a_gpu(put: Callable[[Any, str, Any], None], gpu: Gpu) -> None:
     put(nn.QuantizedEmbedding, "as_linear", lambda layer, x: gpu.quantized(layer, x))
     for owner, name in SUMMED:
         put(owner, name, _widely(getattr(owner, name), lambda: mx.float32))
+    product = _widely(mx.matmul, lambda: gpu.sums_in)
+    put(mx, "matmul", product)
+    put(mx.array, "__matmul__", product)
+    partition = mx.argpartition
+    put(mx, "argpartition", lambda scores, *how, **named: partition(gpu.turned(scores), *how, **named))
     owner, name = ATTENTION
-    put(owner, name, _widely(getattr(owner, name), lambda: gpu.attends_in))
+    put(owner, name, _widely(getattr(owner, name), lambda: gpu.sums_in))

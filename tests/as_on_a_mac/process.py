@@ -9,6 +9,9 @@ from tests.as_on_a_mac.mac import Mac
 SITE: Final = os.path.join(os.path.dirname(__file__), "site")
 """The folder of a `sitecustomize` that does it in every process whose PYTHONPATH has it."""
 
+TAKEN: Final[list[Gpu]] = []
+"""The GPU that MLX computes as in this process, where it is a Mac's."""
+
 
 def take(mac: Mac) -> Gpu:
     """From here on MLX computes as the Mac's GPU, and Pippin finds the Mac's facts. A Mac compiles functions; MLX would
@@ -22,4 +25,5 @@ def take(mac: Mac) -> Gpu:
     gpu = Gpu()
     gpu.begin(even=mac.even)
     compute_as_a_gpu(setattr, gpu)
+    TAKEN.append(gpu)
     return gpu

@@ -1,6 +1,7 @@
 """A tiny model with an engine around it, and the model alone as the judge of its answers."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,6 @@ import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 import pytest
-from mlx_lm.models.cache import make_prompt_cache
 
 from pippin.config.options.model import ModelOptions, asked_type, cache_bits
 from pippin.core.events import Accepted, Failed, Finished
@@ -33,6 +33,7 @@ from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer
 from tests.as_on_a_mac.mac import chosen_mac
 from tests.as_on_a_mac.mac import tie as tie_of_halves
+from tests.engines.language.roundings import own_logits
 
 MAC = chosen_mac()
 PLAN = DevicePlan(
@@ -102,24 +103,21 @@ class Bench:
         """Every token is what the model alone would say next, or ties with it.
 
         One pass over all of them tells that of most answers. It sums in another order than the model does step by step,
-        which is asked where the pass finds a token that is behind.
+        which is asked where the pass finds a token that is behind, and as on a Mac in other roundings too.
         """
         if not answer:
             return
-        tokens = (*prompt, *answer[:-1])
-        logits = self.model(mx.array([tokens]), cache=make_prompt_cache(self.model))[0, len(prompt) - 1 :]
-        said = mx.take_along_axis(logits, mx.array(answer)[:, None], axis=-1)
-        tie = tie if MAC is None else tie_of_halves(logits)
-        if not (logits.max(axis=-1, keepdims=True) - said).max().item() < tie:  # or it is no number
-            self._judge_by_steps(prompt, answer, tie)
-
-    def _judge_by_steps(self, prompt: tuple[int, ...], answer: list[int], tie: float) -> None:
-        cache = make_prompt_cache(self.model)
-        logits = self.model(mx.array([prompt]), cache=cache)[0, -1]
-        for place, token in enumerate(answer):
-            lead = (logits.max() - logits[token]).item()
-            assert lead < tie, f"token {place} of {len(answer)} is behind by {lead}"
-            logits = self.model(mx.array([[token]]), cache=cache)[0, -1]
+        leads = mx.full((len(answer),), math.inf)
+        for logits in own_logits(self.model, prompt, answer):
+            said = mx.take_along_axis(logits, mx.array(answer)[:, None], axis=-1)
+            behind = (logits.max(axis=-1, keepdims=True) - said)[:, 0]
+            leads = mx.minimum(leads, behind / (tie if MAC is None else tie_of_halves(logits)))
+            if (leads < 1).all():  # none is no number
+                return
+        place = (~(leads < 1)).astype(mx.int32).argmax().item()
+        raise AssertionError(
+            f"token {place} of {len(answer)} is behind by {leads[place].item():.3} times a tie"
+        )
 
 
 def speculation_of(engine: LanguageEngine) -> Speculation:

@@ -1,13 +1,13 @@
 """The judge of schedules: each answer beside a plain run of the model alone, one row at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.models.cache import KVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache
 
 from pippin.core.events import Event, Finished, PartDelta
 from pippin.engines.language.job import LanguageJob
@@ -15,6 +15,7 @@ from pippin.engines.language.sampling.sampler import BatchSampler, SampledToken,
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.text.tokenizer import Tokenizer
 from tests.as_on_a_mac.mac import chosen_mac, tie
+from tests.engines.language.roundings import by_steps, in_one_pass, own_logits
 
 ROUNDING = 1e-3  # by which logits of two ways to compute the same may differ
 NUDGES = 64  # times that a disputed draw is repeated with logits moved by as much as that
@@ -75,35 +76,44 @@ class Reference:
                 masks[place] = np.zeros(-(-logits.shape[-1] // 32), np.int32)
                 decoder.fill_mask(masks[place])
             events += decoder.accept(token)
-        places = list(range(len(answer.tokens)))
-        expected = self._draw(job, choice, answer.tokens, logits, places, masks)
-        for place, (token, drawn) in enumerate(zip(answer.tokens, expected, strict=True)):
-            if token != drawn:
-                for_it = [each[place] for each in self._ways(job, answer.tokens, logits)]
-                self._dispute(job, choice, answer.tokens, for_it, place, masks)
+        self.judge_tokens(job, choice, answer.tokens, logits, masks)
         self._judge_scores(job, answer, logits)
         self._judge_end(decoder, events, answer)
 
+    def judge_tokens(
+        self,
+        job: LanguageJob,
+        choice: int,
+        answer: Sequence[int],
+        logits: mx.array,
+        masks: dict[int, np.ndarray],
+    ) -> None:
+        """`masks` has what a grammar allows, by place."""
+        places = list(range(len(answer)))
+        expected = self._draw(job, choice, answer, logits, places, masks)
+        for place, (token, drawn) in enumerate(zip(answer, expected, strict=True)):
+            if token != drawn:
+                self._dispute(job, choice, answer, self._ways(job, answer, logits), place, masks)
+
     def _logits(self, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
         """Of the model alone at each token of the answer, [tokens, vocabulary]."""
-        cache = make_prompt_cache(self.model)
         if self.quantised is None:
-            whole: mx.array = self.model(mx.array([[*prompt, *answer[:-1]]]), cache=cache)
-            return whole[0, len(prompt) - 1 :].astype(mx.float32)
-        found = [self.model(mx.array([prompt]), cache=cache)[0, -1:]]
-        for token in answer[:-1]:
-            cache = [self._packed(layer) for layer in cache]
-            found.append(self.model(mx.array([[token]]), cache=cache)[0])
-        return mx.concatenate(found).astype(mx.float32)
+            return in_one_pass(self.model, prompt, answer)
+        return by_steps(self.model, prompt, answer, self._packed)
 
-    def _ways(self, job: LanguageJob, answer: Sequence[int], logits: mx.array) -> list[mx.array]:
+    def _ways(self, job: LanguageJob, answer: Sequence[int], logits: mx.array) -> Iterator[mx.array]:
         """These logits, and what else they could be: where experts are chosen, a little makes them quite different."""
-        if self.some_quantised is None:
-            return [logits]
-        other = replace(self, quantised=self.some_quantised)
-        return [logits, other._logits(job.prompt, answer)]
+        yield logits
+        if self.some_quantised is not None:
+            yield replace(self, quantised=self.some_quantised)._logits(job.prompt, answer)
+        if chosen_mac() is None:
+            return
+        for keep in {self.quantised, self.some_quantised}:
+            packed = replace(self, quantised=keep)._packed
+            yield from own_logits(self.model, job.prompt, answer, packed)
 
     def _packed(self, layer: Any) -> Any:
+        """What is kept of a layer between two steps."""
         if type(layer) is not KVCache or self.quantised is None or layer.keys is None:
             return layer
         return layer.to_quantized(group_size=self.quantised.group_size, bits=self.quantised.bits)
@@ -137,15 +147,20 @@ class Reference:
         job: LanguageJob,
         choice: int,
         answer: Sequence[int],
-        ways: list[mx.array],
+        ways: Iterable[mx.array],
         place: int,
         masks: dict[int, np.ndarray],
     ) -> None:
-        """Another token than the likeliest of these logits [vocabulary] may only stand where rounding decides."""
-        nudges = mx.random.uniform(-1, 1, (NUDGES, ways[0].size), key=mx.random.key(place))
-        moved = mx.concatenate([logits + nudges * self.tolerance for logits in ways])
-        drawn = self._draw(job, choice, answer, moved, [place] * len(moved), masks)
-        assert answer[place] in drawn, (
+        """Another token than the likeliest of each of these logits [tokens, vocabulary] may only stand where rounding
+        decides."""
+        drawn: list[int] = []
+        for logits in ways:
+            nudges = mx.random.uniform(-1, 1, (NUDGES, logits.shape[-1]), key=mx.random.key(place))
+            moved = logits[place] + nudges * self.tolerance
+            drawn += self._draw(job, choice, answer, moved, [place] * NUDGES, masks)
+            if answer[place] in drawn:
+                return
+        raise AssertionError(
             f"{job.id}/{choice}: token {place} of {len(answer)} is {answer[place]}, and alone "
             f"{max(set(drawn), key=drawn.count)} ({job.request.sampling}, {len(job.prompt)} prompt tokens)"
         )
@@ -154,17 +169,19 @@ class Reference:
         wanted = job.request.logprobs
         if wanted is None:
             return
-        ways = self._ways(job, answer.tokens, logits)
-        logprobs = [np.array(each - mx.logsumexp(each, axis=-1, keepdims=True)) for each in ways]
-        for place, choice in enumerate(answer.chosen):
-            assert choice.logprob is not None
-            assert len(choice.top) == wanted
-            told = np.array([choice.logprob, *(each.logprob for each in choice.top)])
-            due = [
-                np.array([each[place, choice.token], *np.sort(each[place])[::-1][:wanted]])
-                for each in logprobs
-            ]
-            assert any((np.abs(told - each) < self.tolerance).all() for each in due)
+        assert all(len(choice.top) == wanted for choice in answer.chosen)
+        told = np.array(
+            [[choice.logprob, *(each.logprob for each in choice.top)] for choice in answer.chosen], np.float64
+        )
+        open_places = np.ones(len(told), bool)
+        for each in self._ways(job, answer.tokens, logits):
+            logprobs = np.array(each - mx.logsumexp(each, axis=-1, keepdims=True))
+            chosen = np.take_along_axis(logprobs, np.array(answer.tokens)[:, None], axis=-1)
+            due = np.concatenate([chosen, np.sort(logprobs, axis=-1)[:, ::-1][:, :wanted]], axis=-1)
+            open_places &= ~(np.abs(told - due) < self.tolerance).all(axis=-1)
+            if not open_places.any():
+                return
+        raise AssertionError(f"{job.id}: logprobs at {np.flatnonzero(open_places)} are not the model's own")
 
     def _judge_end(self, decoder: SequenceDecoder, events: list[Event], answer: Answer) -> None:
         if answer.finished is None:  # cancelled

@@ -209,6 +209,7 @@ def test_sequences_that_outgrow_the_memory_are_preempted_and_resumed_unseen(fold
     assert engine.stats().prompt_tokens < 2 * 200 + 64, "what was computed is kept"
 
 
+@pytest.mark.even
 def test_a_preempted_sequence_draws_on_as_if_nothing_had_been(bench: Bench) -> None:
     sampling = Sampling(temperature=1.0, seed=3, repetition_penalty=1.2)
     alone, _ = run_all(bench, {"a": (PROMPT, 20)}, sampling=sampling)
@@ -305,6 +306,7 @@ def alone(model: nn.Module) -> tuple[SoloGroup, Slot]:
     return group, slot
 
 
+@pytest.mark.even
 def test_a_sequence_with_caches_of_its_own_is_seen_as_of_an_earlier_position(folder: Path) -> None:
     model = Bench(folder, ModelOptions()).model
     group, slot = alone(model)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import msgspec
 import pytest
 from mlx.utils import tree_flatten
@@ -32,6 +33,7 @@ from tests.engines.language.bench import (
     run_all,
 )
 from tests.engines.language.drafting import PHRASE, begin, drafts_of, judge_own_answers, prompts_of
+from tests.engines.language.roundings import is_said
 from tests.engines.language.tiny_heads import (
     dflash_head,
     eagle3_head,
@@ -127,7 +129,8 @@ def test_it_proposes_what_mlx_vlm_drafts(pairs: dict[str, Pair], kind: str, cach
         run_all(bench, PROMPTS)
     heads = heads_of(bench)
     for sequence, found in drafts_of(bench, heads, PROMPTS, 24):
-        assert found == drafted(bench, heads, sequence.tokens, heads.first(sequence))
+        first = heads.first(sequence)
+        assert is_said(found, partial(drafted, bench, heads, sequence.tokens, first))
 
 
 def heads_of(bench: Bench) -> Heads:
@@ -195,6 +198,7 @@ def test_a_sequence_that_leaves_changes_nothing_for_the_others(
     assert heads_of(bench).held == 0
 
 
+@pytest.mark.even
 def test_a_head_that_is_not_asked_for_long_begins_anew_with_the_newest_states(
     pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +257,7 @@ def count_calls(heads: Heads, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
+@pytest.mark.even
 @pytest.mark.parametrize("chunk", [3, 64])
 def test_a_head_that_rests_reads_no_prompt_and_drafts_from_its_end(
     pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch, chunk: int
@@ -339,6 +344,23 @@ def test_a_drafter_that_is_not_here_is_told_with_the_way_out(pairs: dict[str, Pa
     ):
         with pytest.raises(ServerError, match=way_out):
             Bench(pairs["eagle3"].model, options(draft_model_path=named))
+
+
+def test_a_head_shares_quantised_embeddings_and_needs_none_of_its_own(
+    pairs: dict[str, Pair], tmp_path: Path
+) -> None:
+    head = eagle3_head(tmp_path / "head")
+    weights: Any = mx.load(str(head / "model.safetensors"))
+    del weights["embed_tokens.weight"]
+    mx.save_safetensors(str(head / "model.safetensors"), weights, {"format": "mlx"})
+    bench = Bench(pairs["eagle3"].model, options())
+    for quantised in (False, True):
+        if quantised:
+            nn.quantize(bench.model, 32, 4)
+        for named in (str(head), pairs["eagle3"].options["draft_model_path"]):
+            bench.options = options(draft_model_path=named)
+            engine = bench.new_engine(PLAN)
+            assert follower_of(engine).head.inner.embed_tokens is bench.model.model.embed_tokens
 
 
 def test_a_drafter_of_another_sort_is_refused_by_name(pairs: dict[str, Pair], tmp_path: Path) -> None:

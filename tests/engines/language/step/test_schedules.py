@@ -23,7 +23,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.utils import load_adapters, load_model
 
-from tests.engines.language.bench import run_one_at_a_time
+from tests.engines.language.bench import MAC, PLAN, run_one_at_a_time
 from tests.engines.language.drafters.test_split_heads import (
     with_glm_head,
     with_next_head,
@@ -152,8 +152,10 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subjec
 
     def folder(name: str) -> Path:
         path = root / name
-        wide = {"head_dim": 32} if name in QUANTISABLE else {}
-        return path if path.exists() else tiny_model(name, path, **wide)
+        changes = {"head_dim": 32} if name in QUANTISABLE else {}
+        if name == "deepseek_v32" and MAC is not None:
+            changes = {"index_topk": 400}  # see `_of_split`
+        return path if path.exists() else tiny_model(name, path, **changes)
 
     def subject(name: str) -> Subject:
         if name not in made:
@@ -172,6 +174,8 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subjec
                 model, _ = load_model(folder(name))
                 model = load_adapters(model, path)
                 model.eval()
+                # An adapter's numbers have the model's type, where mlx-lm keeps those of their file.
+                model.set_dtype(getattr(mx, PLAN.run_type or "float32"))
                 made[name].references[each] = Reference(model, made[name].tokenizer)
         return made[name]
 
@@ -336,7 +340,9 @@ def test_a_draft_model_reads_what_sequences_say_whatever_happens_to_them(
     play(subject, FORETOLD)
     tally = subject.tally - before
     assert tally["preempted"]
-    assert tally["accepted"] > 0.95 * tally["proposed"] > 0
+    # In 16 bits several tokens at once say something else than one by one more often.
+    right = 0.95 if MAC is None else 0.85
+    assert tally["accepted"] > right * tally["proposed"] > 0
 
 
 @pytest.mark.long

@@ -98,9 +98,14 @@ def test_prompt_lookup_gives_the_models_own_answer(folders: dict[str, Path], arc
             bench.judge(prompt, answers[name, 0])
 
     check()
+    said: dict[tuple[str, int], list[int]] = {}
+    for _ in range(2):  # the second time, what was said is proposed: an answer may repeat nothing
+        said, _ = run_all(bench, {"a": (PHRASE, 20)}, predicted=said)
+        bench.judge(PHRASE, said["a", 0])
     assert bench.engine.stats().draft_tokens > 0
 
 
+@pytest.mark.even
 @pytest.mark.parametrize("architecture", ["gpt_oss", "gemma3_text"])
 def test_windows_and_sinks_take_tokens_back_past_their_ends(architecture: str, tmp_path: Path) -> None:
     """Each third proposal is wrong, while the ring of a window of 20 or 24 tokens goes around several times."""
@@ -139,6 +144,7 @@ def test_a_draft_model_gives_the_models_own_answer(
         assert bench.engine.stats().steps < 30
 
 
+@pytest.mark.even
 def test_a_sequence_that_is_preempted_between_proposals_goes_on_as_without(folders: dict[str, Path]) -> None:
     sampling = Sampling(temperature=1.0, seed=5)
     expected, _ = run_all(Bench(folders["llama"], options()), {"a": (PHRASE, 30)}, sampling=sampling)
@@ -172,30 +178,45 @@ def test_what_is_drawn_with_proposals_has_the_models_distribution(
 ) -> None:
     """Pearson's test over pairs of tokens, of which the second was judged beside a proposal."""
     bench = Bench(folders["llama"], options(draft_model_path=str(folders["other"])))
-    draws, kept = 500, 3
+    draws, kept = 500, 2
+
+    def likeliest(prompt: tuple[int, ...]) -> tuple[dict[int, float], float]:
+        """The tokens that are kept, and by how much the last of them leads the next."""
+        logits = bench.model(mx.array([prompt]))[0, -1].astype(mx.float32)
+        best = mx.argsort(-logits)[: kept + 1]
+        shares = np.array(mx.softmax(logits[best[:kept]])).tolist()
+        lead = logits[best[kept - 1]] - logits[best[kept]]
+        return dict(zip(np.array(best[:kept]).tolist(), shares, strict=True)), lead.item()
+
+    def pairs_after(prompt: tuple[int, ...]) -> Counter[tuple[int, int]] | None:
+        """How many of each are expected; None where rounding may keep another token."""
+        found: Counter[tuple[int, int]] = Counter()
+        ways: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+        for _ in range(3):
+            further = []
+            for said, share in ways:
+                after, lead = likeliest((*prompt, *said))
+                if lead < 0.05:
+                    return None
+                further += [((*said, token), share * each) for token, each in after.items()]
+            ways = further
+        for said, share in ways:
+            found[said[1], said[2]] += draws * share  # type: ignore[assignment]
+        return found
+
+    prompts = (PHRASE[place:] + PHRASE[:place] for place in range(len(PHRASE)))
+    prompt, expected = next((each, pairs) for each in prompts if (pairs := pairs_after(each)) is not None)
     sampling = Sampling(temperature=1.0, top_k=kept)
     seen: Counter[tuple[int, int]] = Counter()
     engine = bench.engine
     watched = watch(engine)
     for seed in range(draws):
-        engine.submit(replace(bench.job(f"r{seed}", PHRASE, 3, sampling=sampling), seed=seed))
+        engine.submit(replace(bench.job(f"r{seed}", prompt, 3, sampling=sampling), seed=seed))
     while engine.busy:
         engine.step()
     for answer in watched.values():
         seen[answer[1], answer[2]] += 1
     assert engine.stats().draft_tokens >= draws
-
-    def likeliest(prompt: tuple[int, ...]) -> dict[int, float]:
-        logits = bench.model(mx.array([prompt]))[0, -1].astype(mx.float32)
-        best = mx.argsort(-logits)[:kept]
-        shares = mx.softmax(logits[best])
-        return dict(zip(np.array(best).tolist(), np.array(shares).tolist(), strict=True))
-
-    expected: Counter[tuple[int, int]] = Counter()
-    for first, share in likeliest(PHRASE).items():
-        for second, after in likeliest((*PHRASE, first)).items():
-            for third, last in likeliest((*PHRASE, first, second)).items():
-                expected[second, third] += draws * share * after * last  # type: ignore[assignment]
     assert not seen.keys() - expected.keys()
     distance = sum((seen[pair] - count) ** 2 / count for pair, count in expected.items())
     assert distance < 2.5 * len(expected) + 10, "far beyond chance"
@@ -223,6 +244,7 @@ def test_a_sequence_that_leaves_amid_proposals_changes_nothing_for_the_others(
         bench.judge(prompts[name], answers[name, 0])
 
 
+@pytest.mark.even
 def test_a_prediction_is_proposed_without_any_option(folders: dict[str, Path]) -> None:
     """The client knows all of the answer but one token: what comes after that is proposed again."""
     bench = Bench(folders["qwen3_next"], options())
@@ -239,6 +261,7 @@ def test_a_prediction_is_proposed_without_any_option(folders: dict[str, Path]) -
     assert ends[0].usage.accepted_tokens >= 20
 
 
+@pytest.mark.even
 def test_a_prediction_of_something_else_changes_nothing(folders: dict[str, Path]) -> None:
     bench = Bench(folders["llama"], options())
     expected, _ = run_all(bench, {"a": (PHRASE, 30)})
@@ -249,6 +272,7 @@ def test_a_prediction_of_something_else_changes_nothing(folders: dict[str, Path]
     assert watched["b", 0] == expected["a", 0]
 
 
+@pytest.mark.even
 @pytest.mark.parametrize("architecture", ["mamba2", "qwen3_next", "lfm2"])
 def test_a_state_is_remembered_at_the_end_of_each_block_though_steps_are_longer(
     folders: dict[str, Path], architecture: str
@@ -256,13 +280,13 @@ def test_a_state_is_remembered_at_the_end_of_each_block_though_steps_are_longer(
     """The next turn begins where the last whole block of the answer ended."""
     prompt = PHRASE * 3
     answers, _ = run_all(Bench(folders[architecture], options()), {"a": (prompt, 41)})
-    answer = tuple(answers["a", 0])
-    bench = Bench(folders[architecture], options())
-    bench.engine.submit(replace(bench.job("a", prompt, 41), prediction=answer))
-    while bench.engine.busy:
-        bench.engine.step()
+    for _ in range(4):  # in 16 bits longer steps may say something else, and the same again
+        bench = Bench(folders[architecture], options())
+        answers, _ = run_all(bench, {"a": (prompt, 41)}, predicted=answers)
+        if bench.engine.stats().accepted_tokens > 20:
+            break
     assert bench.engine.stats().accepted_tokens > 20
-    _, ends = run_all(bench, {"b": ((*prompt, *answer, 5), 2)})
+    _, ends = run_all(bench, {"b": ((*prompt, *answers["a", 0], 5), 2)})
     assert ends["b", 0].usage.cached_tokens == (len(prompt) + 40) // 8 * 8
 
 
@@ -326,6 +350,7 @@ def test_a_prediction_is_left_where_it_is_wrong_and_followed_from_where_it_is_ri
     assert proposed(lookup, (sequence, 3)) == [[]]
 
 
+@pytest.mark.even
 def test_layers_are_computed_again_with_each_sequences_own_adapter(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

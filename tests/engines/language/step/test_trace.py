@@ -9,11 +9,12 @@ import pytest
 from scripts.trace_step import Calls, longest_of
 
 from pippin.config.options.model import ModelOptions
-from tests.engines.language.bench import Bench
+from tests.engines.language.bench import MAC, Bench
 from tests.engines.tiny_models import TinyModels
 
 ROOT = Path(__file__).parents[4]
-MOST_FILES, MOST_FUNCTIONS = 15, 120
+MOST_FILES = 15
+MOST_FUNCTIONS = 120 if MAC is None else 121  # its checkpoints may say a token that is new, which is spelled
 
 
 def judge(calls: Calls) -> None:

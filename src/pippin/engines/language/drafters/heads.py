@@ -91,6 +91,13 @@ class Eagle3Head(DraftHead):
         # Its configuration counts layers by what goes into them, this by what comes out.
         super().__init__(inner, 3 * inner.target_hidden_size, tuple(inner.config.capture_layer_ids))
 
+    def share(self, model: nn.Module) -> None:
+        # Its own method keeps a copy beside quantised embeddings, and fails where the checkpoint has none.
+        text = getattr(model, "language_model", model)
+        text = getattr(text, "model", text)
+        if hasattr(text, "embed_tokens") or self.inner.embed_tokens is None:
+            self.share_parts(text.embed_tokens, self.inner.lm_head)
+
     def share_parts(self, embed: Any, project: Any) -> None:
         # A head of another width than the model's has embeddings of its own.
         if self.inner.hidden_size == self.inner.target_hidden_size:
@@ -128,9 +135,8 @@ class NemotronHead(PredictionHead):
         self.inner._input_embed, self.inner._lm_head_fn = whole.backbone.embeddings, whole.lm_head
 
     def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
-        found: mx.array = self.inner._forward_hidden(self.inner._input_embed(tokens), states, tokens, cache)[
-            0
-        ]
+        embedded = self.inner._input_embed(tokens)
+        found: mx.array = self.inner._forward_hidden(embedded, states, tokens, cache)[0]
         return found
 
 

@@ -173,8 +173,7 @@ def _own_kind(folder: Path) -> Kind:
     if splitter.output_model_type not in PREDICTION_HEADS:
         message = (
             f"The prediction head of {name_of(folder)!r} is of the type {splitter.output_model_type!r}, which this "
-            f"version cannot run; it runs {', '.join(PREDICTION_HEADS)}: start "
-            "without it."
+            f"version cannot run; it runs {', '.join(PREDICTION_HEADS)}: start without it."
         )
         raise ServerError("load_failed", message, "mtp")
     return "mtp"
@@ -193,7 +192,10 @@ def open_head(
     head = _load(folder, kind, model, vocabulary)
     _place(head, plan, kernel_threads)
     try:
-        _bind(head, model)
+        if hasattr(model, "embed"):  # the kernels' decoder, whose weights are not MLX's
+            head.share_parts(model.embed, model.lm_head)
+        else:
+            head.share(inner_of(model))
     except AttributeError as error:
         message = (
             f"The draft head {name_of(folder)!r} shares embeddings and projection with a model of another architecture "
@@ -334,14 +336,6 @@ def hidden_size(model: nn.Module) -> int | None:
             if isinstance(size, int):
                 return size
     return None
-
-
-def _bind(head: DraftHead, model: nn.Module) -> None:
-    """Let a head use the model's embeddings, and its projection where it has none."""
-    if hasattr(model, "embed"):  # the kernels' decoder, whose weights are not MLX's
-        head.share_parts(model.embed, model.lm_head)
-        return
-    head.share(inner_of(model))
 
 
 def _check_library(option: str) -> None:

@@ -129,6 +129,7 @@ def share_accepted(bench: Bench, run: Callable[[], Any]) -> float:
     return (after.accepted_tokens - before.accepted_tokens) / proposed
 
 
+@pytest.mark.even
 @pytest.mark.parametrize("count", [*(pytest.param(count, marks=AT_NIGHT) for count in (1, 2)), 4])
 def test_the_model_as_its_own_draft_model_is_right(folders: Folders, architecture: str, count: int) -> None:
     """The second time, the prefix cache has most of the prompts, and the draft model reads them all the same."""
@@ -180,6 +181,7 @@ def test_greedy_and_seeded_answers_are_those_without(folders: Folders, architect
     assert drafting.engine.stats().draft_tokens > 0
 
 
+@pytest.mark.even
 @pytest.mark.parametrize("step", [3, *(pytest.param(step, marks=AT_NIGHT) for step in (1, 2, 4, 6, 9))])
 def test_sequences_that_leave_are_suspended_and_come_change_nothing(
     folders: Folders, architecture: str, step: int
@@ -207,6 +209,7 @@ class InTurns(Eager):
         return [0] * len(available) if self._asked // self.turn % 2 else list(available)
 
 
+@pytest.mark.even
 def test_sequences_that_were_not_asked_for_long_are_read_again(
     folders: Folders, architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
