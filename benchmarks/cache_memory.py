@@ -18,12 +18,13 @@ MIB = 2**20
 
 def held_bytes(engine: Any) -> int:
     """The sizes of all arrays in the tree, summed up."""
-    from pippin.engines.language.prefix_cache.tree import bytes_of, snapshot_arrays  # imports mlx
+    from pippin.engines.language.kv_cache.layout import snapshot_arrays  # imports mlx
 
     nodes = list(engine.prefixes.tree._nodes)
     states = [node.snapshot for node in nodes if node.snapshot is not None]
-    return sum(bytes_of(node.block or ()) for node in nodes) + sum(
-        bytes_of(snapshot_arrays(state)) for state in states
+    arrays = [array for node in nodes for array in node.block or ()]
+    return sum(
+        array.nbytes for array in [*arrays, *(each for state in states for each in snapshot_arrays(state))]
     )
 
 

@@ -23,7 +23,7 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.cpu.blas import accelerate_blas
-from pippin.engines.language.prefix_cache.tree import PrefixTree
+from pippin.engines.language.prefix_cache.cache import PrefixTree
 
 RESULTS = Path(__file__).parent / "results"
 Points = list[tuple[int, float]]

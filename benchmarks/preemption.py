@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.growth import Asker, prompt_of
 from pippin.core.events import PartDelta
-from pippin.engines.language.kv_cache.slots import GROWTH_CHARGED, rounded
+from pippin.engines.language.kv_cache.kinds.base import GROWTH_CHARGED, rounded
 
 PROMPT = 64  # tokens
 

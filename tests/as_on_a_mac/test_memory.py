@@ -9,8 +9,8 @@ from mlx.utils import tree_flatten
 
 from pippin.config.options.model import ModelOptions
 from pippin.engines.device import decide
+from pippin.engines.language.kv_cache.layout import snapshot_arrays
 from pippin.engines.language.prefix_cache.cache import PrefixCache
-from pippin.engines.language.prefix_cache.tree import snapshot_arrays
 from tests.as_on_a_mac.mac import WORKING_SETS, Mac
 from tests.engines.language.bench import PLAN, Bench
 from tests.engines.tiny_models import TinyModels

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.language.step.decoding import SETTLED, TRIED, Queueing
-from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.step.engine import SETTLED, TRIED, LanguageEngine, Queueing
 from tests.engines.language.bench import PLAN, Bench, watch
 from tests.engines.tiny_models import TinyModels
 

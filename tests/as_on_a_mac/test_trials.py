@@ -16,10 +16,10 @@ from pippin.engines.device import DevicePlan
 from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.kv_cache.agreement import CASTS_AT_ONCE, TOLERANCE
 from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
+from pippin.engines.language.kv_cache.kinds.base import SlotTable
 from pippin.engines.language.kv_cache.kinds.state import BatchedState
 from pippin.engines.language.kv_cache.layout import arrays_of, new_prompt_cache
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching
-from pippin.engines.language.kv_cache.slots import SlotTable
 from pippin.engines.language.model.weights import load_weights
 from tests.as_on_a_mac.gpu import Gpu, compute_as_a_gpu
 from tests.engines.tiny_models import ARCHITECTURES, TinyModels

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pippin.core.completion import collect
-from pippin.core.events import Event, PartDelta, PartEnded, PartStarted, Token, merged
+from pippin.core.events import Event, PartDelta, PartEnded, PartStarted, Token
+from pippin.core.link import merged
 
 
 @st.composite

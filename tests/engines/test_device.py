@@ -16,7 +16,6 @@ from pippin.engines.device import (
     WITH_VNNI,
     Costs,
     DeviceFacts,
-    chunk_within,
     configure,
     decide,
     evaluate_in_pieces,
@@ -26,6 +25,7 @@ from pippin.engines.device import (
     wire_weights,
 )
 from pippin.engines.language.loading.caching import warn_of_slow_cache
+from pippin.engines.language.step.scheduler import chunk_within
 
 TF32 = "MLX_ENABLE_TF32"
 GIB = 2**30
@@ -151,17 +151,16 @@ def test_chunks_are_short_on_a_cpu() -> None:
 def test_chunks_on_a_mac_grow_shorter_with_the_context_so_that_the_watchdog_lets_them_be() -> None:
     plan = decide(MAC, ModelOptions())
     contexts = (0, 2048, 32_768, 65_536, 131_072, 1_000_000)
-    chunks = [plan.longest_chunk(context) for context in contexts]
+    assert plan.attention_pairs is not None
+    chunks = [min(plan.prefill_chunk, chunk_within(plan.attention_pairs, context)) for context in contexts]
     assert chunks[:3] == [2048, 2048, 2048]
     assert chunks[3:] == [1070, 541, 71]
-    assert plan.attention_pairs is not None
     assert all(
         chunk * (context + chunk) <= plan.attention_pairs
         for chunk, context in zip(chunks, contexts, strict=True)
     )
     for facts in (LINUX, CUDA):
-        plan = decide(facts, ModelOptions())
-        assert plan.longest_chunk(1_000_000) == plan.prefill_chunk
+        assert decide(facts, ModelOptions()).attention_pairs is None
 
 
 def test_a_chunk_has_a_token_however_long_the_context() -> None:

@@ -19,8 +19,8 @@ from pippin.core.events import (
     PromptEcho,
     Token,
     ToolsListed,
-    merged,
 )
+from pippin.core.link import merged
 
 
 class CompletedPart(Struct, kw_only=True):

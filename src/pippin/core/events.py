@@ -282,32 +282,3 @@ Generated = PartStarted | PartDelta | PartEnded | Finished | PromptEcho | Scored
 Read = Counted | Rendered | Tokenized | Detokenized | Embedded | Ranked | Decided
 Media = Segment | Transcribed | SpeechChunk | Spoken | Voices | Picture | PicturesDone
 Event = Accepted | Progress | Restarted | Failed | Generated | Read | Media
-
-
-def merged(events: list[Event]) -> list[Event]:
-    """A list of events with adjacent deltas of the same part joined into one."""
-    joined: list[Event] = []
-    run: list[PartDelta] = []
-    for event in events:
-        if type(event) is PartDelta:
-            if run and (run[-1].choice != event.choice or run[-1].index != event.index):
-                joined.append(_joined(run))
-                run = []
-            run.append(event)
-        else:
-            if run:
-                joined.append(_joined(run))
-                run = []
-            joined.append(event)
-    if run:
-        joined.append(_joined(run))
-    return joined
-
-
-def _joined(deltas: list[PartDelta]) -> PartDelta:
-    last = deltas[-1]
-    if len(deltas) == 1:
-        return last
-    text = "".join([delta.text for delta in deltas])
-    tokens = tuple([token for delta in deltas for token in delta.tokens])
-    return PartDelta(last.choice, last.index, text, tokens, last.completed)

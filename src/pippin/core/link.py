@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct, field
 
 from pippin.core.errors import ErrorReport
-from pippin.core.events import Event
+from pippin.core.events import Event, PartDelta
 from pippin.core.models import EngineStats, ModelInfo
 from pippin.core.tasks import Task
 
@@ -90,6 +90,35 @@ class Stats(Struct, frozen=True, tag=True):
 
 
 Report = Output | Stage | Loading | LoadFailed | Stats
+
+
+def merged(events: list[Event]) -> list[Event]:
+    """A list of events with adjacent deltas of the same part joined into one."""
+    joined: list[Event] = []
+    run: list[PartDelta] = []
+    for event in events:
+        if type(event) is PartDelta:
+            if run and (run[-1].choice != event.choice or run[-1].index != event.index):
+                joined.append(_joined(run))
+                run = []
+            run.append(event)
+        else:
+            if run:
+                joined.append(_joined(run))
+                run = []
+            joined.append(event)
+    if run:
+        joined.append(_joined(run))
+    return joined
+
+
+def _joined(deltas: list[PartDelta]) -> PartDelta:
+    last = deltas[-1]
+    if len(deltas) == 1:
+        return last
+    text = "".join([delta.text for delta in deltas])
+    tokens = tuple([token for delta in deltas for token in delta.tokens])
+    return PartDelta(last.choice, last.index, text, tokens, last.completed)
 
 
 SERIAL_MARK: Final = "#"

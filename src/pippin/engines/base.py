@@ -9,10 +9,11 @@ A kind is a module `pippin.engines.<kind>` with two functions:
 Both raise `ServerError("load_failed", ...)` with a sentence that says what to do.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
@@ -130,3 +131,50 @@ def check_wanted() -> None:
     still_wanted = _still_wanted.get()
     if still_wanted is not None and not still_wanted():
         raise NobodyWaitsError
+
+
+class Claim(Protocol):
+    """A request, in the queue or in its place."""
+
+    @property
+    def account(self) -> str: ...
+    @property
+    def priority(self) -> int:
+        """Higher comes first."""
+        ...
+
+    @property
+    def arrival(self) -> int:
+        """Lower is older."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """The places that it takes."""
+        ...
+
+
+C = TypeVar("C", bound=Claim)
+
+
+def places_of(active: Iterable[Claim]) -> Counter[str]:
+    """The places of each account that has any."""
+    places: Counter[str] = Counter()
+    for each in active:
+        places[each.account] += each.count
+    return places
+
+
+def first_of(waiting: Iterable[C], places: Counter[str]) -> C:
+    """The request to admit next: highest priority, then the account with the fewest places, then the oldest."""
+    return min(waiting, key=lambda each: (-each.priority, places[each.account], each.arrival))
+
+
+def yielding_to(first: Claim, active: Iterable[C], places: Counter[str]) -> list[C]:
+    """The requests that make place for `first`, of an account without any, one after the other: the youngest of no
+    higher priority of the account with most places, which keeps one. Empty if no account has several."""
+    most = max(places.values(), default=0)
+    if most < 2 or places[first.account]:
+        return []
+    several = [each for each in active if places[each.account] == most and each.priority <= first.priority]
+    return sorted(several, key=lambda each: (each.priority, -each.arrival))[: most - 1]

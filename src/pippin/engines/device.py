@@ -132,12 +132,6 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     product_costs: Costs = WITH_VNNI  # of the kernels' products
     sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
 
-    def longest_chunk(self, context: int) -> int:
-        """The most tokens of a chunk after `context` tokens; a prompt's last chunk may be a quarter longer."""
-        if self.attention_pairs is None:
-            return self.prefill_chunk
-        return min(self.prefill_chunk, chunk_within(self.attention_pairs, context))
-
 
 def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None = None) -> DevicePlan:
     """Decide how an engine runs. `memory_bytes` is the share of memory that the pool gives this worker, if it does."""
@@ -360,12 +354,6 @@ def hold_wired_limit(limit: int | None) -> None:
         return limit or 0
 
     mx.set_wired_limit = keep_limit  # type: ignore[assignment]
-
-
-def chunk_within(pairs: int, context: int) -> int:
-    """The most tokens, at least one, to compute at once after `context` tokens with at most `pairs` pairs of attention:
-    each token attends to the context and to the others."""
-    return max(1, (math.isqrt(context * context + 4 * pairs) - context) // 2)
 
 
 def evaluate_in_pieces(arrays: "Iterable[mx.array]") -> Iterator[int]:

@@ -26,8 +26,8 @@ from pippin.core.events import (
     Accepted,
     Event,
     Failed,
-    merged,
 )
+from pippin.core.link import merged
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task

@@ -27,7 +27,7 @@ import msgspec
 
 from pippin.core.decoding import from_message, message_decoder
 from pippin.core.errors import ErrorReport, ServerError, trace_of
-from pippin.core.events import Event, Failed, Rendered, Tokenized, merged
+from pippin.core.events import Event, Failed, Rendered, Tokenized
 from pippin.core.link import (
     AskStats,
     Cancel,
@@ -43,6 +43,7 @@ from pippin.core.link import (
     Stats,
     Submit,
     frame,
+    merged,
 )
 from pippin.core.models import WorkerSpec
 from pippin.engines.base import (

@@ -12,9 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pippin.engines.cpu import functions as cpu_functions
-from pippin.engines.cpu import in_place as cpu_in_place
-from pippin.engines.cpu.functions import Elementwise, Softmax, attention, install
-from pippin.engines.cpu.in_place import LARGE, erf, sigmoid, softmax
+from pippin.engines.cpu.functions import (
+    LARGE,
+    Elementwise,
+    Softmax,
+    attention,
+    erf,
+    install,
+    sigmoid,
+    softmax,
+)
 
 WIDE = np.concatenate([np.linspace(-200, 200, 40_001), np.linspace(-1, 1, 40_001)]).astype(np.float32)
 
@@ -41,7 +48,7 @@ def test_softmax_leaves_out_what_is_minus_infinity(axis: int) -> None:
 
 
 def test_what_is_given_stays_as_it_is_and_may_lie_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_in_place, "LARGE", 1)
+    monkeypatch.setattr(cpu_functions, "LARGE", 1)
     quick = Elementwise(mx.sigmoid, sigmoid), partial(Softmax(mx.softmax), axis=-1)
     numbers = mx.random.normal((6, 8))
     row = mx.random.normal((8,))
@@ -60,16 +67,16 @@ def test_what_is_given_stays_as_it_is_and_may_lie_in_any_order(monkeypatch: pyte
 
 def test_numbers_that_share_a_place_are_not_written_in_place() -> None:
     shared = mx.broadcast_to(mx.ones((1,)), (4, 4))
-    assert cpu_in_place.writable_memory(shared) is None
-    assert cpu_in_place.writable_memory(mx.ones((4, 4)).T) is None
-    assert cpu_in_place.writable_memory(mx.ones((4, 4))) is not None
+    assert cpu_functions.writable_memory(shared) is None
+    assert cpu_functions.writable_memory(mx.ones((4, 4)).T) is None
+    assert cpu_functions.writable_memory(mx.ones((4, 4))) is not None
 
 
 def test_blocks_of_rows_are_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = np.random.default_rng(3).normal(size=(2, 3, 10, 7)).astype(np.float32) * 20
-    whole = [np.array(each) for each in cpu_in_place.exp_and_sums(mx.array(scores), "causal", 5)]
-    monkeypatch.setattr(cpu_in_place, "BLOCK", 21)
-    for each, expected in zip(cpu_in_place.exp_and_sums(mx.array(scores), "causal", 5), whole, strict=True):
+    whole = [np.array(each) for each in cpu_functions.exp_and_sums(mx.array(scores), "causal", 5)]
+    monkeypatch.setattr(cpu_functions, "BLOCK", 21)
+    for each, expected in zip(cpu_functions.exp_and_sums(mx.array(scores), "causal", 5), whole, strict=True):
         np.testing.assert_array_equal(each, expected)
 
 
@@ -119,14 +126,13 @@ def test_attention_is_the_librarys(
     np.testing.assert_allclose(found, expected, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.skipif(not cpu_in_place.HAS_VECTOR_EXP, reason="numpy has no exp for this machine's vectors")
+@pytest.mark.skipif(not cpu_functions.HAS_VECTOR_EXP, reason="numpy has no exp for this machine's vectors")
 def test_models_find_them_for_large_arrays_of_float32_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
     for name in ("sigmoid", "erf", "softmax", "attention"):
-        room = cpu_functions if name == "attention" else cpu_in_place
-        ours = getattr(room, name)
+        ours = getattr(cpu_functions, name)
         monkeypatch.setattr(
-            room, name, lambda *given, name=name, ours=ours: called.append(name) or ours(*given)
+            cpu_functions, name, lambda *given, name=name, ours=ours: called.append(name) or ours(*given)
         )
     install()
     install()

@@ -26,8 +26,7 @@ from pippin.engines.language.loading import caching
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.lora import is_low_rank
 from pippin.engines.language.model.weights import load_weights
-from pippin.engines.language.step.decoding import Decoding, SpeculativeDecoding
-from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.step.engine import Decoding, LanguageEngine, SpeculativeDecoding
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer

@@ -22,12 +22,12 @@ from pippin.core.requests import GenerationRequest
 from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache import groups as slot_group
-from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.kv_cache.kinds import base as sizes
+from pippin.engines.language.kv_cache.layout import snapshot_arrays
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.prefix_cache.cache import PrefixCache
-from pippin.engines.language.prefix_cache.tree import snapshot_arrays
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal

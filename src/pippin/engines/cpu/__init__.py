@@ -5,6 +5,5 @@ Begin with `kernels.py`.
 - `kernels.py`: whether the kernels of the package `pippin-kernels` run on this machine; `engines/language/kernels/`
   puts models on them.
 - `blas.py`: loads a fast BLAS library ahead of the one in MLX's wheel.
-- `functions.py`: sigmoid, erf, softmax and attention of large arrays in place of MLX's own.
-- `in_place.py`: how numpy computes these, and copies blocks, in the memory of MLX arrays.
+- `functions.py`: exp, sigmoid, erf, softmax and attention of large arrays by numpy, in place of MLX's own.
 """

@@ -19,8 +19,7 @@ from pippin.core.events import (
 )
 from pippin.core.models import CacheStats, EngineStats, RequestStatus, WorkerSpec
 from pippin.core.requests import GenerationRequest
-from pippin.engines.base import Emission, LoadProgress
-from pippin.engines.places import first_of, places_of, yielding_to
+from pippin.engines.base import Emission, LoadProgress, first_of, places_of, yielding_to
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import scripted_tokens
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer

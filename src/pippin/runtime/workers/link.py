@@ -28,7 +28,6 @@ from pippin.core.events import (
     PromptEcho,
     Restarted,
     Usage,
-    merged,
 )
 from pippin.core.link import (
     SERIAL_MARK,
@@ -37,6 +36,7 @@ from pippin.core.link import (
     Order,
     Report,
     header,
+    merged,
     request_id,
 )
 from pippin.core.models import WorkerSpec

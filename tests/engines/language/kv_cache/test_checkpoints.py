@@ -9,10 +9,10 @@ import mlx.nn as nn
 import pytest
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
+from pippin.engines.language.kv_cache.kinds import base as sizes
+from pippin.engines.language.kv_cache.kinds.base import Slot, SlotRequest
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
-from pippin.engines.language.kv_cache.slots import Slot, SlotRequest
 from tests.engines.language.bench import Bench
 from tests.engines.language.kv_cache.test_glm5_next import glm5_next
 from tests.engines.language.kv_cache.test_pooling import V4

@@ -9,8 +9,8 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
+from pippin.engines.language.kv_cache.kinds.base import SlotRequest
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
-from pippin.engines.language.kv_cache.slots import SlotRequest
 from pippin.engines.language.loading import drafting
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.tiny_models import INDEXED, TinyModels

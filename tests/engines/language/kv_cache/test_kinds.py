@@ -6,6 +6,7 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
+from pippin.engines.language.kv_cache.kinds.base import SlotRequest
 from pippin.engines.language.kv_cache.layout import (
     CacheLayout,
     arrays_of,
@@ -15,7 +16,6 @@ from pippin.engines.language.kv_cache.layout import (
     probe_prompt,
     regrouped,
 )
-from pippin.engines.language.kv_cache.slots import SlotRequest
 from tests.engines.language.bench import Bench
 from tests.engines.tiny_models import ARCHITECTURES, ODD_ONES, TinyModels
 

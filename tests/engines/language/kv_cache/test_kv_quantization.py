@@ -12,10 +12,10 @@ from mlx_lm.utils import load_model
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.groups import BatchedGroup
+from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.kv_cache.kinds.attention import BatchedQuantized
-from pippin.engines.language.kv_cache.slots import SlotGroup
+from pippin.engines.language.kv_cache.kinds.base import SlotGroup
 from pippin.engines.language.sampling.sampler import SampledToken
 from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import ARCHITECTURES, TinyModels

@@ -9,8 +9,8 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.requests import Sampling
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
+from pippin.engines.language.kv_cache.kinds.base import SlotRequest
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, new_prompt_cache, probe_prompt
-from pippin.engines.language.kv_cache.slots import SlotRequest
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.upstream.mlx_vlm import deepseek_v4
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all

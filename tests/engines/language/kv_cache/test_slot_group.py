@@ -10,10 +10,10 @@ import pytest
 from mlx_lm.models.cache import KVCache
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.cpu.in_place import writable_memory
+from pippin.engines.cpu.functions import writable_memory
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
+from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot, SlotRequest
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
-from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotRequest
 from pippin.engines.language.kv_cache.solo_group import copied
 from tests.engines.language.bench import Bench
 from tests.engines.tiny_models import tiny_model

@@ -11,8 +11,8 @@ from pippin.config.options.model import ModelOptions
 from pippin.engines import language
 from pippin.engines.language.kv_cache import groups as slot_group
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, CacheGroups
+from pippin.engines.language.kv_cache.kinds.base import Slot, SlotRequest, SlotTable, length_class
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
-from pippin.engines.language.kv_cache.slots import Slot, SlotRequest, SlotTable, length_class
 from tests.engines.language.bench import Bench
 from tests.engines.tiny_models import TinyModels
 

@@ -12,8 +12,14 @@ import pytest
 
 import pippin
 from pippin.config.options.model import ModelOptions
-from pippin.engines.language.prefix_cache.disk import SWEEP_EVERY, DiskCache, fingerprint
-from pippin.engines.language.prefix_cache.folder import cache_files, delete, model_folders
+from pippin.engines.language.prefix_cache.disk import (
+    SWEEP_EVERY,
+    DiskCache,
+    cache_files,
+    delete,
+    fingerprint,
+    model_folders,
+)
 from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import ARCHITECTURES, TinyModels
 

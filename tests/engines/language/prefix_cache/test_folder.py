@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pippin.engines.language.prefix_cache.folder import STALE_SECONDS, cache_files, delete, model_folders
+from pippin.engines.language.prefix_cache.disk import STALE_SECONDS, cache_files, delete, model_folders
 
 MODEL = "0123456789abcdef01234567"
 BLOCK = "0123456789abcdef0123456789abcdef01234567"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pippin.config.compat.conversions import size
 from pippin.config.options.model import ModelOptions
 from pippin.engines.device import DevicePlan, share_memory
-from pippin.engines.language.prefix_cache.tree import PIECE, PINNED_SHARE, Node, PrefixTree, ancestors
+from pippin.engines.language.prefix_cache.cache import PIECE, PINNED_SHARE, Node, PrefixTree, ancestors
 
 SIZE = 2  # tokens of a block
 

@@ -19,8 +19,8 @@ from pippin.core.requests import Sampling
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
+from pippin.engines.language.kv_cache.kinds.base import Slot, SlotRequest
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
-from pippin.engines.language.kv_cache.slots import Slot, SlotRequest
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 from tests.engines.language.bench import PLAN, Bench, run_all, watch
 from tests.engines.tiny_models import TinyModels

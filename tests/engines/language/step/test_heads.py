@@ -21,7 +21,7 @@ from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language.drafters.blocks import BlockHead
 from pippin.engines.language.drafters.loading import find_kind
-from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.step.speculation import heads as room
 from pippin.engines.language.step.speculation.heads import Heads
 from tests.engines.language.bench import (

@@ -13,11 +13,10 @@ from mlx_lm.models.cache import KVCache
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed, Finished
-from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, leaves
 from pippin.engines.language.loading import drafting
-from pippin.engines.language.step.decoding import SpeculativeDecoding
-from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.step.engine import LanguageEngine, SpeculativeDecoding
 from pippin.engines.language.step.speculation.draft_model import DraftModel
 from pippin.engines.language.step.speculation.proposers import Either
 from tests.engines.language.bench import Bench, Eager, watch

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.kv_cache.slots import CAPACITY_STEP, GROWTH_CHARGED, length_class, rounded
+from pippin.engines.language.kv_cache.kinds.base import CAPACITY_STEP, GROWTH_CHARGED, length_class, rounded
 from pippin.engines.language.step.scheduler import Scheduler, StepLimits
 from pippin.engines.language.step.sequences import Prefilling, Running, Waiting
 

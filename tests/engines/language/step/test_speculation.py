@@ -17,7 +17,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
 from pippin.core.requests import Sampling
 from pippin.engines.device import WITH_VNNI
-from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation import proposers

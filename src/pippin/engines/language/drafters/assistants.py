@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.kv_cache.kinds.base import PromptCache
 
 
 class Assistant(nn.Module):  # type: ignore[misc] # mlx has no types

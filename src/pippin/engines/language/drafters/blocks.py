@@ -15,7 +15,7 @@ from mlx_vlm.speculative.drafters.qwen3_dflash.dflash import DFlashDraftModel
 
 from pippin.engines.language.classes import replace_method
 from pippin.engines.language.drafters.heads import DraftHead
-from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.kv_cache.kinds.base import PromptCache
 
 
 class BlockHead(DraftHead):

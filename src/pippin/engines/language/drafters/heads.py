@@ -11,8 +11,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.base import create_attention_mask
 
+from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
-from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.upstream.mends import apply
 
 

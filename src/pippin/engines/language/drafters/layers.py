@@ -16,8 +16,8 @@ from mlx_lm.models.base import create_attention_mask
 
 from pippin.core.safetensors import find_header
 from pippin.engines.language.drafters.heads import DraftHead
+from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin, new_prompt_cache
-from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.upstream.mends import classes_of
 
 Config = Mapping[str, Any]

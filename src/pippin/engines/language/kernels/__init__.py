@@ -2,9 +2,9 @@
 
 - `ways.py`: by which way the kernels compute a model, and the model on the kernels.
 - `architectures.py`: the models of mlx-lm whose whole layers the kernels know; `description.py`: describes such a model
-  to the kernels; `decoder.py`: runs it, called like mlx-lm's models.
+  to the kernels; `decoder.py`: runs it, called like mlx-lm's models, and knows where in memory the caches of its
+  layers are written.
 - `operations.py`: single layers by the kernels, in models of other architectures.
 - `matrices.py`: weights of MLX's layers in the layout of the kernels.
-- `places.py`: where in memory a cache keeps keys and values, for whoever writes there without MLX.
 - `agreement.py`: whether the kernels give what the libraries give.
 """

@@ -4,7 +4,7 @@ Told lengths and given handles, never sequences. Begin with `groups.py`, which i
 
 - `groups.py`: sequences that go through the model together, each in its slot of arrays that all share.
 - `solo_group.py`: sequences that each have arrays of their own, where a model cannot run them together.
-- `slots.py`: requests, handles, the table of lengths, and how much capacity a slot is given.
-- `layout.py`: the kinds of cache that a model has; `kinds/` has one file for each kind.
+- `layout.py`: the kinds of cache that a model has; `kinds/` has one file for each kind, and in `kinds/base.py` what all
+  of them build on: the table of slots, and how much capacity a slot is given.
 - `probe.py`: how a model's sequences can run together, found by trying.
 """

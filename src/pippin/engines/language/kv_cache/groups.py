@@ -14,9 +14,8 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from pippin.engines.language.kv_cache.kinds.base import BatchedCache
-from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, padded, without_padding
-from pippin.engines.language.kv_cache.slots import (
+from pippin.engines.language.kv_cache.kinds.base import (
+    BatchedCache,
     PromptCache,
     Slot,
     SlotGroup,
@@ -26,6 +25,7 @@ from pippin.engines.language.kv_cache.slots import (
     rounded,
     slot_capacity,
 )
+from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, padded, without_padding
 
 __all__ = ["BatchShape", "BatchedGroup", "CacheGroups", "padded"]
 

@@ -1,9 +1,14 @@
-"""How one model keeps its sequences: which kind of cache each layer has, and what follows for the model as a whole."""
+"""How one model keeps its sequences: which kind of cache each layer has, and what follows for the model as a whole.
+
+`BlockLayout` cuts prompts' caches into the prefix cache's blocks and joins them again. Arrays with an entry for each
+token are cut along their tokens; arrays of one shape are stacked, so that a block is a few arrays and not two for each
+layer. State that cannot be cut is kept whole, as it is after a block. The kinds of cache say which is which.
+"""
 
 import importlib
 import pkgutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Self
@@ -16,9 +21,15 @@ from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache import kinds as shelf
 from pippin.engines.language.kv_cache.kinds.attention import ForkedAttention, IndexCache
-from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, Snapshot
+from pippin.engines.language.kv_cache.kinds.base import (
+    BatchedCache,
+    CacheKind,
+    PromptCache,
+    Slot,
+    SlotTable,
+    Snapshot,
+)
 from pippin.engines.language.kv_cache.replay import tell_calls
-from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotTable
 
 PADDING = -1
 """Stands for no token where a pass is wider than what a sequence has: `without_padding`."""
@@ -297,3 +308,130 @@ def counts_tokens(layer: Any) -> bool:
 def mutual(cache: PromptCache, spans: Sequence[tuple[int, int]]) -> PromptCache:
     """The cache as a chunk of a prompt sees it in which the tokens of each span see each other."""
     return [_MutualView(layer, spans) if counts_tokens(layer) else layer for layer in cache]
+
+
+Block = tuple[mx.array, ...]
+"""[arrays of this shape, heads, tokens, size], one for each shape; several if a kind packs them."""
+
+Snapshots = tuple[Snapshot, ...]
+"""The state of each layer that cannot be cut."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Arrays of one shape: for each its layer, and its number among the layer's arrays that are cut."""
+
+    kind: CacheKind
+    members: list[tuple[int, int]]
+
+
+Fill = Callable[[Sequence[Stack], Sequence[Any], Sequence[Sequence[mx.array]], int], None]
+"""Gives the caches of all layers what was cut of their first so many tokens. For each array of a block there are its
+pieces, in the order of their tokens; a packed stack has three."""
+
+
+def fill_joined(
+    stacks: Sequence[Stack], layers: Sequence[Any], parts: Sequence[Sequence[mx.array]], tokens: int
+) -> None:
+    """Let the device join the blocks into keys and values of each layer.
+
+    Whole stacks are joined before layers are taken out of them: thousands of copies, one for each block and layer,
+    would take twice as long.
+    """
+    joined = iter([mx.concatenate(list(pieces), axis=2) for pieces in parts])
+    found: dict[int, list[mx.array]] = {}
+    kinds: dict[int, CacheKind] = {}
+    for stack in stacks:
+        whole = _unpacked(joined, stack.kind.block_form)
+        # Of one layer, members come in the order of their numbers.
+        for place, (layer, _) in enumerate(stack.members):
+            kinds[layer] = stack.kind
+            found.setdefault(layer, []).append(whole[place : place + 1])
+    for layer, arrays in found.items():
+        kinds[layer].fill(layers[layer], arrays)
+
+
+def _packed(stack: mx.array, form: tuple[int, int] | None) -> list[mx.array]:
+    """A stack [arrays, heads, tokens, size] as blocks keep it: packed words, scales and biases, or as it is."""
+    if form is None:
+        return [stack]
+    bits, group_size = form
+    return list(mx.quantize(stack, group_size=group_size, bits=bits))
+
+
+def _unpacked(parts: Iterator[mx.array], form: tuple[int, int] | None) -> mx.array:
+    """The stack again, from the next of these parts."""
+    if form is None:
+        return next(parts)
+    bits, group_size = form
+    return mx.dequantize(next(parts), next(parts), next(parts), group_size, bits)
+
+
+class BlockLayout:
+    """Cuts the caches of a model's sequences into blocks, and joins them again."""
+
+    def __init__(self, layout: CacheLayout, fill: Fill = fill_joined, most_arrays: int | None = None) -> None:
+        """`most_arrays`: a device may have room for so many only."""
+        self._most_arrays = most_arrays
+        self._kinds = layout.kinds
+        stacks: dict[object, Stack] = {}
+        for layer, kind in enumerate(self._kinds):
+            for number, shape in enumerate(kind.token_arrays):
+                stacks.setdefault((kind, shape), Stack(kind, [])).members.append((layer, number))
+        self._stacks = list(stacks.values())
+        self._fill = fill
+        self.has_blocks = bool(self._stacks)
+        self.has_state = any(kind.replays for kind in self._kinds)
+        self.has_snapshots = not all(kind.token_arrays for kind in self._kinds)
+
+    def held_bytes(self, arrays: Sequence[mx.array], limit: int) -> int:
+        """What these arrays take of a tree's limit: small ones take their share of the arrays that there may be."""
+        least = 0 if self._most_arrays is None else limit // self._most_arrays
+        return sum(max(array.nbytes, least) for array in arrays)
+
+    def cut(self, cache: PromptCache, start: int, stop: int, size: int) -> list[Block]:
+        """Copies of positions `start` to `stop`, both multiples of `size`, which the device begins to compute."""
+        if start >= stop:
+            return []
+        arrays = [kind.cut(leaf) for kind, leaf in zip(self._kinds, leaves(cache), strict=True)]
+        parts = []
+        for stack in self._stacks:
+            whole = mx.stack([arrays[layer][number][0, :, start:stop] for layer, number in stack.members])
+            parts += _packed(whole, stack.kind.block_form)
+        blocks = [
+            tuple(mx.contiguous(part[:, :, place : place + size]) for part in parts)
+            for place in range(0, stop - start, size)
+        ]
+        # At once: a pending view would make the next write to the sequence copy all of it.
+        mx.async_eval(*(array for block in blocks for array in block))  # type: ignore[no-untyped-call]
+        return blocks
+
+    def snapshot(self, cache: PromptCache) -> Snapshots:
+        """A copy of the state of the layers that cannot be cut, which the device begins to compute."""
+        layers = zip(self._kinds, leaves(cache), strict=True)
+        snapshot = tuple(kind.snapshot(leaf) for kind, leaf in layers if not kind.token_arrays)
+        mx.async_eval(*snapshot_arrays(snapshot))  # type: ignore[no-untyped-call]
+        return snapshot
+
+    def restore(
+        self, cache: PromptCache, blocks: Sequence[Block], snapshot: Snapshots | None, tokens: int
+    ) -> None:
+        """Fill a sequence's new cache with what was kept of its first `tokens`, which may end within the last block."""
+        layers = list(leaves(cache))
+        parts = list(zip(*_up_to(blocks, tokens), strict=True))
+        self._fill(self._stacks, layers, parts, tokens)
+        states = iter(snapshot or ())
+        for kind, leaf in zip(self._kinds, layers, strict=True):
+            if not kind.token_arrays:
+                kind.restore(leaf, next(states), tokens)
+
+
+def _up_to(blocks: Sequence[Block], tokens: int) -> list[Block]:
+    """The blocks, with the last one cut to `tokens` tokens in all."""
+    *whole, last = blocks
+    rest = tokens - sum(block[0].shape[2] for block in whole if block)
+    return [*whole, tuple(part if part.shape[2] == rest else part[:, :, :rest] for part in last)]
+
+
+def snapshot_arrays(snapshot: Snapshots) -> list[mx.array]:
+    return [array for state in snapshot for array in state if array is not None]

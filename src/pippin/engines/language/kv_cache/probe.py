@@ -13,7 +13,6 @@ import mlx.nn as nn
 from pippin.config.options.model import ModelOptions, asked_type, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
-from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.agreement import (
     FAILURES,
     TRIES,
@@ -24,6 +23,8 @@ from pippin.engines.language.kv_cache.agreement import (
     tolerance,
 )
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
+from pippin.engines.language.kv_cache.kinds import base as sizes
+from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot, SlotGroup, SlotRequest
 from pippin.engines.language.kv_cache.layout import (
     CacheLayout,
     arrays_of,
@@ -33,7 +34,6 @@ from pippin.engines.language.kv_cache.layout import (
     probe_prompt,
     regrouped,
 )
-from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup, SlotRequest
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 
 log = logging.getLogger(__name__)

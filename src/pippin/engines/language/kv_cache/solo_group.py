@@ -7,9 +7,9 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.kv_cache.kinds import base as sizes
+from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot, SlotRequest
 from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, regrouped
-from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotRequest
 
 
 class SoloGroup:

@@ -15,7 +15,8 @@ import mlx.core as mx
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.core.events import Failed, Progress, PromptEcho, merged
+from pippin.core.events import Failed, Progress, PromptEcho
+from pippin.core.link import merged
 from pippin.core.models import EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
@@ -26,11 +27,10 @@ from pippin.engines.language.library.autoregressive import AutoregressiveModel
 from pippin.engines.language.model.weights import weight_bytes
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.sampling.sampler import choice_seed
-from pippin.engines.language.step.changes import changed
 from pippin.engines.language.step.decoder import SequenceDecoder
+from pippin.engines.language.step.engine import changed, request_status
 from pippin.engines.language.step.sequences import Request
 from pippin.engines.language.step.sequences import Sequence as Choice
-from pippin.engines.language.step.statistics import request_status
 from pippin.engines.language.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)

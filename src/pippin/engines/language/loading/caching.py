@@ -7,15 +7,15 @@ from pathlib import Path
 from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.device import DevicePlan, kernels_read_cache
-from pippin.engines.language.kernels.places import fill_in_place
+from pippin.engines.language.kernels.decoder import fill_in_place
+from pippin.engines.language.kv_cache.layout import BlockLayout, fill_joined
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.lora import Adapters
-from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, Prefixes
+from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, Prefixes, PrefixTree
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
-from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree, fill_joined
 from pippin.engines.language.step.prefill import MOST_STRETCH
-from pippin.engines.language.step.scheduler import StepLimits
+from pippin.engines.language.step.scheduler import ANY_PAIRS, StepLimits
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def limits_of(asked: Asked, batching: Batching, memory: int) -> StepLimits:
         max_sequences=options.max_num_seqs,
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
-        longest_chunk=plan.longest_chunk,
+        attention_pairs=plan.attention_pairs or ANY_PAIRS,
         target_gap=options.target_gap_ms / 1e3,
         sequence_bytes=batching.slot_bytes,
         prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),

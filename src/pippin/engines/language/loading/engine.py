@@ -45,8 +45,7 @@ from pippin.engines.language.model.weights import drop_unused_arrays, keep_at_ha
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.sampling.usual_draws import usual_draws
 from pippin.engines.language.step.batch import Batch
-from pippin.engines.language.step.decoding import Decodes, SpeculativeDecoding
-from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.step.engine import Decodes, LanguageEngine, SpeculativeDecoding
 from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer

@@ -1,23 +1,417 @@
 """The prefix cache of one model: finds the known prefix of a prompt, and keeps computed prompts.
 
-`match` looks up, `restore` copies what was found into a cache, `keep` stores. Nothing here changes the state of
-callers: they decide who waits for whom, and where chunks end.
+`PrefixTree` has them in blocks of tokens, bounded in bytes. A node is one block after its parent's. It holds the keys
+and values of the layers that can be cut there (`block`) and, at some nodes, the state after it of the layers that
+cannot (`snapshot`: sliding windows, recurrent state). Least recently used leaves are evicted first, so the rest can
+always be read from the root. The tree itself touches no arrays; `DiskTier` moves its blocks to the disk and back.
+
+Of `PrefixCache`, `match` looks up, `restore` copies what was found into a cache, `keep` stores. Nothing here changes
+the state of callers: they decide who waits for whom, and where chunks end.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import hashlib
+from array import array
+from bisect import bisect_left, insort
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
 
 from pippin.core.models import CacheStats
-from pippin.engines.language.kv_cache.slots import PromptCache
-from pippin.engines.language.prefix_cache.disk import DiskCache, DiskRead, DiskTier
-from pippin.engines.language.prefix_cache.tree import (
-    Block,
-    BlockLayout,
-    Node,
-    PrefixTree,
-    Snapshot,
-    snapshot_arrays,
-)
+from pippin.engines.language.kv_cache.kinds.base import PromptCache
+from pippin.engines.language.kv_cache.layout import Block, BlockLayout, Snapshots, snapshot_arrays
+from pippin.engines.language.prefix_cache.disk import DiskCache, Entry, Stored
+
+PINNED_SHARE = 0.5  # the most of the limit that pins may hold
+
+PIECE = 8
+"""Tokens: a block that begins like a prompt counts as known in multiples of this. Single tokens would not do: whoever
+sees how much of a prompt was known could guess what others wrote, token by token."""
+
+
+@dataclass(eq=False)
+class Node:
+    """One block of tokens of a key, and what is kept for it."""
+
+    parent: "Node | None"
+    tokens: tuple[int, ...]
+    digest: bytes  # of the key and all tokens up to here
+    depth: int  # blocks from the root, this one included
+    block: Any = None
+    block_bytes: int = 0
+    snapshot: Any = None
+    snapshot_bytes: int = 0
+    pinned: bool = False
+    children: "dict[tuple[int, ...], Node]" = field(default_factory=dict)
+    in_order: list[tuple[int, ...]] = field(default_factory=list)  # the tokens of all children, sorted
+
+    @property
+    def bytes(self) -> int:
+        return self.block_bytes + self.snapshot_bytes
+
+
+class PrefixTree:
+    """Nodes of `block_tokens` tokens each; `limit` bytes and `leaf_limit` leaves (conversations) at most."""
+
+    def __init__(self, block_tokens: int, limit: int, *, leaf_limit: int | None = None) -> None:
+        self.block_tokens = block_tokens
+        self.limit = limit
+        self.bytes = 0
+        self.evictions = 0
+        self._leaf_limit = leaf_limit
+        self._roots: dict[bytes, Node] = {}  # by the digest of their key; only roots with children
+        self._nodes: OrderedDict[Node, None] = OrderedDict()  # least recently used first
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        """The nodes, the least recently used first."""
+        return iter(self._nodes)
+
+    @property
+    def roots(self) -> Collection[Node]:
+        """A node for each key of which something is held, before the first block."""
+        return self._roots.values()
+
+    def root(self, key: bytes) -> Node:
+        """The node before the first block of this key; it holds nothing."""
+        digest = hashlib.blake2b(key, digest_size=20).digest()
+        # A new root is kept only once it has a child: callers can choose any number of salts, and so of keys.
+        return self._roots.get(digest) or Node(None, (), digest, 0)
+
+    def digest_after(self, digest: bytes, tokens: tuple[int, ...]) -> bytes:
+        """The digest of the node that holds `tokens` after the node with this `digest`."""
+        return hashlib.blake2b(digest + array("q", tokens).tobytes(), digest_size=20).digest()
+
+    def path(self, key: bytes, tokens: Sequence[int]) -> list[Node]:
+        """The nodes of the longest known prefix, from the first block on. Marks them as just used."""
+        node, found, size = self.root(key), [], self.block_tokens
+        for start in range(0, len(tokens) - size + 1, size):
+            child = node.children.get(tuple(tokens[start : start + size]))
+            if child is None:
+                break
+            found.append(child)
+            node = child
+        self.touch(found)
+        return found
+
+    def begun(self, key: bytes, path: list[Node], tokens: Sequence[int]) -> tuple[Node, int] | None:
+        """The block after `path` that shares the longest beginning with `tokens` (at most a block), and the length of
+        that beginning in whole pieces; None if there is none. Marks the block as just used."""
+        node, wanted = path[-1] if path else self.root(key), tuple(tokens)
+        place = bisect_left(node.in_order, wanted)
+        # In sorted order, the neighbours of a text share the longest beginning with it.
+        beside = node.in_order[max(place - 1, 0) : place + 1]
+        count, found = max(((shared_length(each, wanted), each) for each in beside), default=(0, ()))
+        count -= count % PIECE
+        if not count:
+            return None
+        child = node.children[found]
+        self.touch([child])
+        return child, count
+
+    def add(
+        self, path: list[Node], key: bytes, tokens: tuple[int, ...], block: Any, size: int
+    ) -> Node | None:
+        """Add a block of `size` bytes after the last of `path`, and append it to `path`; None if there is no room for
+        it.
+
+        Call `touch` on the path when all its blocks are added.
+        """
+        parent = path[-1] if path else self.root(key)
+        if parent.depth and parent not in self._nodes:
+            return None  # dropped in the meantime
+        spared = set(path)
+        if self.bytes + size > self.limit and not self._make_room(size, spared):
+            return None
+        node = Node(parent, tokens, self.digest_after(parent.digest, tokens), parent.depth + 1, block, size)
+        parent.children[tokens] = node
+        insort(parent.in_order, tokens)
+        if not parent.depth:
+            self._roots[parent.digest] = parent
+        self._nodes[node] = None
+        self.bytes += size
+        path.append(node)
+        if self._leaf_limit is not None:
+            self._limit_leaves({*spared, node})
+        return node
+
+    def touch(self, path: list[Node]) -> None:
+        """Mark these nodes as just used. The deepest of them counts as the oldest and is evicted first."""
+        for node in reversed(path):
+            if node in self._nodes:
+                self._nodes.move_to_end(node)
+
+    def set_snapshot(self, node: Node, snapshot: Any, size: int) -> bool:
+        """Keep the state after `node`; False if there is no room for it."""
+        if node not in self._nodes or node.snapshot is not None:
+            return node in self._nodes
+        if not self._make_room(size, ancestors(node)):
+            return False
+        node.snapshot, node.snapshot_bytes = snapshot, size
+        self.bytes += size
+        return True
+
+    def drop_snapshot(self, node: Node) -> None:
+        """Drop the state after `node`, unless the node is pinned."""
+        if node in self._nodes and not node.pinned:
+            self.bytes -= node.snapshot_bytes
+            node.snapshot, node.snapshot_bytes = None, 0
+
+    def pin(self, node: Node) -> None:
+        """Keep this node and all before it, as long as pins stay within their share of the limit."""
+        node.pinned = True
+        self._limit_pins()
+
+    def _limit_pins(self) -> None:
+        """Release the oldest pins while pins hold more than their share."""
+        pins = [each for each in self._nodes if each.pinned]
+        covered = {each for pinned in pins for each in ancestors(pinned)}
+        while pins and sum(each.bytes for each in covered) > self.limit * PINNED_SHARE:
+            pins.pop(0).pinned = False
+            covered = {each for pinned in pins for each in ancestors(pinned)}
+
+    def resize(self, limit: int) -> None:
+        """Hold at most `limit` bytes from now on; evicts what was used least recently."""
+        self.limit = limit
+        self._limit_pins()
+        self._make_room(0, set())
+
+    def clear(self) -> None:
+        for node in self._nodes:
+            node.parent = None  # a cycle would keep the node until the garbage collector runs
+            _empty(node)
+        self._roots.clear()
+        self._nodes.clear()
+        self.bytes = 0
+
+    @property
+    def leaves(self) -> int:
+        return sum(not node.children for node in self._nodes)
+
+    def _make_room(self, size: int, spared: set[Node]) -> bool:
+        if size > self.limit:
+            return False
+        while self.bytes + size > self.limit:
+            node = next((node for node in self._nodes if _may_go(node) and node not in spared), None)
+            if node is None:
+                return False
+            self._shrink(node)
+        return True
+
+    def _shrink(self, node: Node) -> None:
+        """Evict a leaf, or only the snapshot of a node with children."""
+        self.evictions += 1
+        if node.children:
+            self.bytes -= node.snapshot_bytes
+            node.snapshot, node.snapshot_bytes = None, 0
+            return
+        self.bytes -= node.bytes
+        _empty(node)
+        del self._nodes[node]
+        if node.parent is not None:
+            del node.parent.children[node.tokens]
+            del node.parent.in_order[bisect_left(node.parent.in_order, node.tokens)]
+            if not node.parent.depth and not node.parent.children:
+                del self._roots[node.parent.digest]
+
+    def _limit_leaves(self, spared: set[Node]) -> None:
+        while self._leaf_limit is not None and self.leaves > self._leaf_limit:
+            leaf = next(
+                (
+                    node
+                    for node in self._nodes
+                    if not node.children and not node.pinned and node not in spared
+                ),
+                None,
+            )
+            if leaf is None:
+                return
+            parent: Node | None = leaf
+            while (
+                leaf is not None
+                and not leaf.children
+                and not leaf.pinned
+                and leaf not in spared
+                and leaf.depth
+            ):
+                parent = leaf.parent
+                self._shrink(leaf)
+                leaf = parent
+
+
+def shared_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """Length of the common prefix."""
+    low, high = 0, min(len(first), len(second))
+    # Slices are compared in C, so a binary search is faster than a loop over tokens.
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _may_go(node: Node) -> bool:
+    return not node.pinned and (not node.children or node.snapshot is not None)
+
+
+def _empty(node: Node) -> None:
+    """Drop the arrays of an evicted node, which are no longer counted: others may still hold the node."""
+    node.block, node.block_bytes, node.snapshot, node.snapshot_bytes = None, 0, None, 0
+
+
+def ancestors(node: Node) -> set[Node]:
+    """The node and all above it, without the root."""
+    found: set[Node] = set()
+    step: Node | None = node
+    while step is not None and step.parent is not None:
+        found.add(step)
+        step = step.parent
+    return found
+
+
+WRITES_A_STEP = 8  # blocks copied to the host in one step
+STATE = "-state"
+NUMPY_LACKS = {mx.bfloat16: mx.uint16}
+
+
+class DiskTier:
+    """The disk tier of a prefix tree. Used on the step thread; the disk's own thread gets copies."""
+
+    def __init__(self, disk: DiskCache, tree: PrefixTree, layout: BlockLayout) -> None:
+        self.disk = disk
+        self._tree = tree
+        self._layout = layout
+        self._unwritten: deque[tuple[str, dict[str, mx.array]]] = deque()
+
+    def keep(self, node: Node) -> None:
+        """Queue what is new at a node for `write_some`."""
+        name = node.digest.hex()
+        if node.block and not self.disk.has(name):
+            self._unwritten.append((name, {str(place): array for place, array in enumerate(node.block)}))
+        if node.snapshot is not None and not self.disk.has(name + STATE):
+            self._unwritten.append((name + STATE, _named(node.snapshot)))
+
+    def wipe(self) -> None:
+        self._unwritten.clear()
+        self.disk.wipe()
+
+    def write_some(self, most: int = WRITES_A_STEP) -> None:
+        """Copy some queued arrays to the host, and hand them to the disk."""
+        for _ in range(min(most, len(self._unwritten))):
+            name, arrays = self._unwritten.popleft()
+            self.disk.write(name, *_to_host(arrays))
+
+    def find(self, key: bytes, tokens: Sequence[int]) -> "DiskRead | None":
+        """Start to read what the disk has of a prompt beyond the tree; None if it has nothing."""
+        size = self._tree.block_tokens
+        path = self._tree.path(key, tokens)
+        digests = [node.digest for node in path]
+        digest = digests[-1] if digests else self._tree.root(key).digest
+        for start in range(len(path) * size, len(tokens) - size + 1, size):
+            digest = self._tree.digest_after(digest, tuple(tokens[start : start + size]))
+            if self._layout.has_blocks and not self.disk.has(digest.hex()):
+                break
+            digests.append(digest)
+        depth, known = len(digests), len(path)
+        if self._layout.has_snapshots:
+            known = max(
+                (place + 1 for place, node in enumerate(path) if node.snapshot is not None), default=0
+            )
+            while depth > known and not self.disk.has(digests[depth - 1].hex() + STATE):
+                depth -= 1
+        if depth <= known:
+            return None
+        names = [each.hex() for each in digests[len(path) : depth]] if self._layout.has_blocks else []
+        if self._layout.has_snapshots:
+            names.append(digests[depth - 1].hex() + STATE)
+        return DiskRead(key, tuple(tokens[: depth * size]), len(path), self.disk.read(names))
+
+    def take(self, read: "DiskRead") -> None:
+        """Put a finished read into the tree. A failed read leaves the tree as it is."""
+        if read.reply.exception() is not None:
+            return
+        entries = read.reply.result()
+        state = entries.pop() if self._layout.has_snapshots else None
+        size, tokens = self._tree.block_tokens, read.tokens
+        path = self._tree.path(read.key, tokens)
+        for depth in range(len(path), len(tokens) // size):
+            block: Block = ()
+            if self._layout.has_blocks:
+                entry = entries[depth - read.known] if depth >= read.known else None
+                if entry is None:
+                    break
+                arrays = _to_device(entry)
+                block = tuple(arrays[str(index)] for index in range(len(arrays)))
+            start = depth * size
+            held = self._layout.held_bytes(block, self._tree.limit)
+            if self._tree.add(path, read.key, tokens[start : start + size], block, held) is None:
+                break
+        self._tree.touch(path)
+        if state is not None and len(path) * size == len(tokens):
+            snapshot = _unnamed(_to_device(state))
+            held = self._layout.held_bytes(snapshot_arrays(snapshot), self._tree.limit)
+            self._tree.set_snapshot(path[-1], snapshot, held)
+
+    def close(self) -> None:
+        self.write_some(len(self._unwritten))
+        self.disk.close()
+
+
+@dataclass(frozen=True, eq=False)
+class DiskRead:
+    """A read under way: the blocks of a prompt that the disk has, from number `known` to the end of `tokens`."""
+
+    key: bytes
+    tokens: tuple[int, ...]
+    known: int  # blocks that the tree had when the read began
+    reply: "Future[list[Entry | None]]"
+
+    @property
+    def arrived(self) -> bool:
+        """Whether `DiskTier.take` can take the read, which is done or has failed."""
+        return self.reply.done()
+
+
+def _named(snapshot: Snapshots) -> dict[str, mx.array]:
+    return {
+        f"{layer}.{place}.{len(snapshot)}.{len(state)}": array
+        for layer, state in enumerate(snapshot)
+        for place, array in enumerate(state)
+        if array is not None
+    }
+
+
+def _unnamed(arrays: dict[str, mx.array]) -> Snapshots:
+    states: dict[int, list[mx.array | None]] = {}
+    for name, value in arrays.items():
+        layer, place, _, length = map(int, name.split("."))
+        states.setdefault(layer, [None] * length)[place] = value
+    return tuple(tuple(states[layer]) for layer in sorted(states))
+
+
+def _to_host(arrays: dict[str, mx.array]) -> tuple[Stored, dict[str, str]]:
+    types, stored = {}, {}
+    for name, value in arrays.items():
+        if value.dtype in NUMPY_LACKS:
+            types[name] = "bfloat16"
+            value = value.view(NUMPY_LACKS[value.dtype])
+        stored[name] = np.array(value)
+    return stored, types
+
+
+def _to_device(entry: Entry) -> dict[str, mx.array]:
+    return {
+        name: mx.array(array).view(mx.bfloat16) if entry.types.get(name) == "bfloat16" else mx.array(array)
+        for name, array in entry.arrays.items()
+    }
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,7 +423,7 @@ class Match:
     known: int  # tokens of these that need not be computed
     in_tree: int  # tokens whose blocks are in the tree; beyond `known`, the state after them is missing
     blocks: list[Block]  # of the known tokens
-    snapshot: Snapshot | None  # state of layers that cannot be cut, after the known tokens
+    snapshot: Snapshots | None  # state of layers that cannot be cut, after the known tokens
 
 
 class PrefixCache:
@@ -181,7 +575,7 @@ class PrefixCache:
         path = self._usable(self.tree.path(key, tokens))
         return path[-1] if path and len(path) * self.block_tokens == len(tokens) else None
 
-    def _keep_snapshot(self, node: Node, snapshot: Snapshot) -> None:
+    def _keep_snapshot(self, node: Node, snapshot: Snapshots) -> None:
         size = self._layout.held_bytes(snapshot_arrays(snapshot), self.tree.limit)
         if self.tree.set_snapshot(node, snapshot, size) and self._disk is not None:
             self._disk.keep(node)

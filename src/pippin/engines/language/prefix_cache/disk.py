@@ -1,34 +1,88 @@
-"""Moves blocks of the prefix tree to the disk and back."""
+"""The prefix cache's files on the disk, told apart from anything else that an operator keeps in `cache_dir`.
+
+The files are `FOLDER/<fingerprint of a model>/<digest of a prompt's blocks>[-state].safetensors`. Nothing else is ever
+counted or deleted.
+"""
 
 import errno
 import hashlib
 import logging
 import os
+import re
 import secrets
 import stat
-from collections import deque
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import mlx.core as mx
 import numpy as np
 from msgspec import Struct
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from pippin.core.safetensors import digest_of
-from pippin.engines.language.prefix_cache.folder import SUFFIX, CacheFile, cache_files, delete, model_folders
-from pippin.engines.language.prefix_cache.tree import (
-    Block,
-    BlockLayout,
-    Node,
-    PrefixTree,
-    Snapshot,
-    snapshot_arrays,
-)
+
+SUFFIX: Final = ".safetensors"
+STALE_SECONDS: Final = 600.0  # after which another server's unfinished file counts as abandoned
+
+_MODEL: Final = re.compile(r"[0-9a-f]{24}")
+_FINISHED: Final = re.compile(r"[0-9a-f]{40}(-state)?\.safetensors")
+_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{40}(-state)?\.[0-9]+\.[0-9a-f]{8}")
+
+
+class CacheFile(Struct, frozen=True):
+    path: Path
+    size: int
+    used: float  # time of the last write or read, seconds since the epoch
+    finished: bool
+
+    @property
+    def may_go(self) -> bool:
+        """Whether the file may be deleted. An unfinished file may still be written by a server, unless it is old."""
+        return self.finished or time.time() - self.used > STALE_SECONDS
+
+
+def model_folders(folder: Path) -> list[Path]:
+    """The folders with cached prompts, one per model."""
+    return sorted(
+        Path(entry.path)
+        for entry in _entries(folder)
+        if _MODEL.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+    )
+
+
+def cache_files(model_folder: Path) -> Iterator[CacheFile]:
+    """The cache files of one model, except those that others delete meanwhile."""
+    for entry in _entries(model_folder):
+        finished = _FINISHED.fullmatch(entry.name) is not None
+        if not finished and not _UNFINISHED.fullmatch(entry.name):
+            continue
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        yield CacheFile(Path(entry.path), status.st_size, status.st_mtime, finished)
+
+
+def _entries(folder: Path) -> "list[os.DirEntry[str]]":
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
+
+
+def delete(files: Iterable[CacheFile]) -> tuple[int, int]:
+    """Delete files; returns their number and bytes. A server that wanted one gets a cache miss."""
+    count = size = 0
+    for file in files:
+        if file.may_go:
+            file.path.unlink(missing_ok=True)
+            count, size = count + 1, size + file.size
+    return count, size
+
 
 log = logging.getLogger(__name__)
 
@@ -181,140 +235,3 @@ def _checksum(arrays: Stored) -> str:
 def fingerprint(folder: Path, *details: str) -> str:
     """A name for a model's files and all else (`details`) that shapes its caches, so that no other model uses them."""
     return digest_of(folder, VERSION, *details)
-
-
-WRITES_A_STEP = 8  # blocks copied to the host in one step
-STATE = "-state"
-NUMPY_LACKS = {mx.bfloat16: mx.uint16}
-
-
-class DiskTier:
-    """The disk tier of a prefix tree. Used on the step thread; the disk's own thread gets copies."""
-
-    def __init__(self, disk: DiskCache, tree: PrefixTree, layout: BlockLayout) -> None:
-        self.disk = disk
-        self._tree = tree
-        self._layout = layout
-        self._unwritten: deque[tuple[str, dict[str, mx.array]]] = deque()
-
-    def keep(self, node: Node) -> None:
-        """Queue what is new at a node for `write_some`."""
-        name = node.digest.hex()
-        if node.block and not self.disk.has(name):
-            self._unwritten.append((name, {str(place): array for place, array in enumerate(node.block)}))
-        if node.snapshot is not None and not self.disk.has(name + STATE):
-            self._unwritten.append((name + STATE, _named(node.snapshot)))
-
-    def wipe(self) -> None:
-        self._unwritten.clear()
-        self.disk.wipe()
-
-    def write_some(self, most: int = WRITES_A_STEP) -> None:
-        """Copy some queued arrays to the host, and hand them to the disk."""
-        for _ in range(min(most, len(self._unwritten))):
-            name, arrays = self._unwritten.popleft()
-            self.disk.write(name, *_to_host(arrays))
-
-    def find(self, key: bytes, tokens: Sequence[int]) -> "DiskRead | None":
-        """Start to read what the disk has of a prompt beyond the tree; None if it has nothing."""
-        size = self._tree.block_tokens
-        path = self._tree.path(key, tokens)
-        digests = [node.digest for node in path]
-        digest = digests[-1] if digests else self._tree.root(key).digest
-        for start in range(len(path) * size, len(tokens) - size + 1, size):
-            digest = self._tree.digest_after(digest, tuple(tokens[start : start + size]))
-            if self._layout.has_blocks and not self.disk.has(digest.hex()):
-                break
-            digests.append(digest)
-        depth, known = len(digests), len(path)
-        if self._layout.has_snapshots:
-            known = max(
-                (place + 1 for place, node in enumerate(path) if node.snapshot is not None), default=0
-            )
-            while depth > known and not self.disk.has(digests[depth - 1].hex() + STATE):
-                depth -= 1
-        if depth <= known:
-            return None
-        names = [each.hex() for each in digests[len(path) : depth]] if self._layout.has_blocks else []
-        if self._layout.has_snapshots:
-            names.append(digests[depth - 1].hex() + STATE)
-        return DiskRead(key, tuple(tokens[: depth * size]), len(path), self.disk.read(names))
-
-    def take(self, read: "DiskRead") -> None:
-        """Put a finished read into the tree. A failed read leaves the tree as it is."""
-        if read.reply.exception() is not None:
-            return
-        entries = read.reply.result()
-        state = entries.pop() if self._layout.has_snapshots else None
-        size, tokens = self._tree.block_tokens, read.tokens
-        path = self._tree.path(read.key, tokens)
-        for depth in range(len(path), len(tokens) // size):
-            block: Block = ()
-            if self._layout.has_blocks:
-                entry = entries[depth - read.known] if depth >= read.known else None
-                if entry is None:
-                    break
-                arrays = _to_device(entry)
-                block = tuple(arrays[str(index)] for index in range(len(arrays)))
-            start = depth * size
-            held = self._layout.held_bytes(block, self._tree.limit)
-            if self._tree.add(path, read.key, tokens[start : start + size], block, held) is None:
-                break
-        self._tree.touch(path)
-        if state is not None and len(path) * size == len(tokens):
-            snapshot = _unnamed(_to_device(state))
-            held = self._layout.held_bytes(snapshot_arrays(snapshot), self._tree.limit)
-            self._tree.set_snapshot(path[-1], snapshot, held)
-
-    def close(self) -> None:
-        self.write_some(len(self._unwritten))
-        self.disk.close()
-
-
-@dataclass(frozen=True, eq=False)
-class DiskRead:
-    """A read under way: the blocks of a prompt that the disk has, from number `known` to the end of `tokens`."""
-
-    key: bytes
-    tokens: tuple[int, ...]
-    known: int  # blocks that the tree had when the read began
-    reply: "Future[list[Entry | None]]"
-
-    @property
-    def arrived(self) -> bool:
-        """Whether `DiskTier.take` can take the read, which is done or has failed."""
-        return self.reply.done()
-
-
-def _named(snapshot: Snapshot) -> dict[str, mx.array]:
-    return {
-        f"{layer}.{place}.{len(snapshot)}.{len(state)}": array
-        for layer, state in enumerate(snapshot)
-        for place, array in enumerate(state)
-        if array is not None
-    }
-
-
-def _unnamed(arrays: dict[str, mx.array]) -> Snapshot:
-    states: dict[int, list[mx.array | None]] = {}
-    for name, array in arrays.items():
-        layer, place, _, length = map(int, name.split("."))
-        states.setdefault(layer, [None] * length)[place] = array
-    return tuple(tuple(states[layer]) for layer in sorted(states))
-
-
-def _to_host(arrays: dict[str, mx.array]) -> tuple[Stored, dict[str, str]]:
-    types, stored = {}, {}
-    for name, array in arrays.items():
-        if array.dtype in NUMPY_LACKS:
-            types[name] = "bfloat16"
-            array = array.view(NUMPY_LACKS[array.dtype])
-        stored[name] = np.array(array)
-    return stored, types
-
-
-def _to_device(entry: Entry) -> dict[str, mx.array]:
-    return {
-        name: mx.array(array).view(mx.bfloat16) if entry.types.get(name) == "bfloat16" else mx.array(array)
-        for name, array in entry.arrays.items()
-    }

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from pippin.core.errors import ServerError
 from pippin.engines.language.job import Branch
-from pippin.engines.language.prefix_cache.tree import shared_length
+from pippin.engines.language.prefix_cache.cache import shared_length
 from pippin.engines.language.text.tokenizer import Literals
 
 

@@ -24,7 +24,7 @@ from pippin.core.errors import ServerError
 from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest
 from pippin.engines.base import check_wanted
 from pippin.engines.language.job import Branch
-from pippin.engines.language.prefix_cache.tree import shared_length
+from pippin.engines.language.prefix_cache.cache import shared_length
 from pippin.engines.language.prompt import infill
 from pippin.engines.language.prompt.branches import Brancher
 from pippin.engines.language.prompt.forms import Forms, Proof, Render

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache.groups import CacheGroups, padded
-from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup
+from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot, SlotGroup
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken, choice_seed
 from pippin.engines.language.step.sequences import Running

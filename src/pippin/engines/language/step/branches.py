@@ -14,9 +14,9 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from pippin.engines.language.job import Branch, LanguageJob
+from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.kv_cache.layout import CacheLayout
-from pippin.engines.language.kv_cache.slots import PromptCache
-from pippin.engines.language.prefix_cache.tree import shared_length
+from pippin.engines.language.prefix_cache.cache import shared_length
 
 MOST_ROWS = 8
 BRANCHES_OF_A_ROW = 4

@@ -1,27 +1,282 @@
-"""The language engine: jobs in, events out, one step at a time."""
+"""The language engine: jobs in, events out, one step at a time.
+
+A step gives the running sequences their next tokens: one, or several where proposals are checked. Which of the two
+classes of `Decoding` an engine has, and which of the two loops, is decided when its model is loaded. The loops
+call `begin`, or `resume` if the pass was built in the step before, then `draw` and `read`; between them prompts
+are computed.
+"""
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any, Final, Literal
 
 import mlx.core as mx
+import mlx.nn as nn
+import msgspec
 
 from pippin.config.options.model import ModelOptions
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
-from pippin.core.models import EngineStats
+from pippin.core.models import EngineStats, RequestStatus
 from pippin.engines.base import Emission
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prefix_cache.cache import Prefixes
+from pippin.engines.language.sampling.sampler import SampledToken
 from pippin.engines.language.step.batch import Batch
-from pippin.engines.language.step.changes import changed
-from pippin.engines.language.step.decoding import Counters, Decodes, Turn
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.step.scheduler import Scheduler, StepLimits
-from pippin.engines.language.step.statistics import engine_stats
+from pippin.engines.language.step.sequences import Prefilling, Request, Running, Sequence
+from pippin.engines.language.step.speculation.proposers import Proposal
+from pippin.engines.language.step.speculation.verification import Judged, Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
+from pippin.engines.language.vision.encoder import Vision
+
+NOTHING_JUDGED: Final = Judged()
+TRIED: Final = 16  # steps, half of them each way
+SETTLED: Final = 256  # steps of which the last are to try both ways
+SMOOTHING: Final = 0.2  # of rates: the share of the newest step
+
+
+@dataclass
+class Counters:
+    """Counts since the load, and smoothed rates."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    draft_seconds: float = 0.0
+    weight_bytes: int = 0
+    agreement: str = ""
+    generation_tps: float = 0.0
+    prompt_tps: float = 0.0
+    _completed_before: int = 0
+
+    def step_done(self, seconds: float, prompt_tokens: int, completion_tokens: int, *, decoded: bool) -> None:
+        """Note a step. `completion_tokens` counts since the load."""
+        drawn = completion_tokens - self._completed_before
+        self._completed_before = completion_tokens
+        if seconds <= 0:
+            return
+        if decoded:
+            self.generation_tps += SMOOTHING * (drawn / seconds - self.generation_tps)
+        elif prompt_tokens:
+            self.prompt_tps += SMOOTHING * (prompt_tokens / seconds - self.prompt_tps)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """How a step has begun."""
+
+    sequences: int  # that decode in it
+    began: float = 0.0  # monotonic seconds, where it is timed
+    timed: bool = False  # its time tells whether proposals pay
+    looked: bool = False  # proposals were looked for
+    judged: Judged = NOTHING_JUDGED
+    checked: bool = False  # proposals were judged, so that the sequences have their tokens of this step
+    passes: bool = False  # a pass is under way instead, behind which they wait for a draw
+
+
+@dataclass
+class Queueing:
+    """Whether the next pass is queued before the last draw is read, or behind it, as steps turn out to take less time.
+
+    Before, the device never waits. But MLX writes keys and values in place only where no command under way reads them,
+    and copies them whole otherwise: where they are large and passes are short, that takes longer than the wait.
+    """
+
+    early: bool = True  # how the next pass is queued
+    _before: bool = True  # how the pass was whose step is measured next
+    _steps: int = 0
+    _seconds: dict[bool, list[float]] = field(default_factory=dict)
+
+    def observe(self, seconds: float) -> None:
+        """Learn from a step that has only decoded."""
+        self._steps = (self._steps + 1) % SETTLED
+        if self._steps == SETTLED - TRIED:
+            self._seconds = {True: [], False: []}
+        if self._seconds:
+            self._seconds[self._before].append(seconds)
+            self._before = self.early
+            self.early = not self.early
+        if self._seconds and not self._steps:
+            self.early = median(self._seconds[True]) <= median(self._seconds[False])
+            self._seconds = {}
+
+
+class Decoding:
+    """A pass of the model over the last token of each sequence, and a draw for each."""
+
+    def __init__(self, batch: Batch, lifecycle: Lifecycle, scheduler: Scheduler, counters: Counters) -> None:
+        self.batch = batch
+        self.lifecycle = lifecycle
+        self.scheduler = scheduler
+        self.counters = counters
+        self.queueing = Queueing()
+
+    def fit(self) -> bool:
+        """Make room for the next pass as far as possible, and return whether it fits in the memory."""
+        return self.batch.fit(self.scheduler.for_running())
+
+    def begin(self) -> Turn:
+        """Begin a step for which no pass is under way."""
+        self.fit()
+        turn = self._turn()
+        if turn.passes:
+            self.batch.forward()
+        return turn
+
+    def resume(self, *, admitted: bool) -> Turn:
+        """Begin a step whose pass is under way. `admitted`: prompts have been, which take memory."""
+        if admitted:
+            self.fit()
+        return self._turn()
+
+    def _turn(self) -> Turn:
+        sequences = len(self.batch.running)
+        return Turn(sequences, passes=sequences > 0)
+
+    def draw(self) -> None:
+        """Draw a token for each sequence, those that have joined since the pass was built among them."""
+        self.batch.sample()
+        self.lifecycle.keep_states()
+
+    def build_ahead(self) -> None:
+        """Build the pass of the next step. It takes the drawn tokens as its input on the device, so that the host need
+        not know them. It would be wasted if a sequence gets its last token now."""
+        for each in self.batch.running:
+            if each.growth <= 1:
+                return
+        if self.fit():
+            self.batch.forward(queues=self.queueing.early)
+
+    def read(self) -> None:
+        """Wait for the draw, and let the sequences take their tokens."""
+        drawn = self.batch.read()
+        if not self.queueing.early:
+            self.batch.queue()
+        for each, sampled in drawn:
+            if each.sequence.stage is each:  # false if the token of another choice has failed the request
+                self.lifecycle.accept(each, sampled)
+
+    def learn(self, turn: Turn) -> None:
+        """A step that was timed has only decoded, and is done."""
+
+
+class SpeculativeDecoding(Decoding):
+    """The same where there is nothing to propose. Else the model checks proposals, several tokens of each sequence at
+    once, which gives each as many tokens as it agrees with and one more."""
+
+    def __init__(
+        self,
+        speculation: Speculation,
+        batch: Batch,
+        lifecycle: Lifecycle,
+        scheduler: Scheduler,
+        counters: Counters,
+    ) -> None:
+        super().__init__(batch, lifecycle, scheduler, counters)
+        self.speculation = speculation
+        # Whether the next step looks for proposals. It is decided with the draw, before the pass of that step is built.
+        self._looks = False
+        self._checked = False  # proposals, in the last step
+        lifecycle.on_leave.append(self._forget)
+
+    def fit(self) -> bool:
+        left = self.scheduler.for_running()
+        self._looks = self._looks and self.batch.fit(left, 1 + self.speculation.most)
+        return self._looks or self.batch.fit(left)
+
+    def _turn(self) -> Turn:
+        sequences = len(self.batch.running)
+        checked, self._checked = self._checked, False
+        if not sequences or not self._may_propose():
+            return Turn(sequences, passes=sequences > 0)
+        turn = Turn(sequences, time.monotonic(), timed=True, looked=self._looks, passes=True)
+        # Prompts that are computed join before proposals are checked again: whoever waits for a first token is served
+        # before others get several once more. Where prompts end in every step, proposals are checked in every other.
+        if not self._looks or (checked and self.scheduler.done()):
+            return turn
+        judged = self._check()
+        self._checked = bool(judged.proposals)
+        return replace(turn, judged=judged, checked=self._checked, passes=not self._checked)
+
+    def begin(self) -> Turn:
+        # All tokens are known here, so that one of them may have begun what a grammar forces.
+        self._looks = self._looks or (self._may_propose() and self.speculation.forces(self.batch.running))
+        return super().begin()
+
+    def _may_propose(self) -> bool:
+        """Whether any sequence can have proposals: without options, those alone whose client predicts the answer, or
+        wants it in a grammar, which forces some tokens."""
+        if self.speculation.always:
+            return True
+        for each in self.batch.running:
+            job = each.sequence.request.job
+            if job.prediction or job.grammar is not None:
+                return True
+        return False
+
+    def _check(self) -> Judged:
+        """Let the model check proposals, if there are any that may pay."""
+        running = list(self.batch.running)
+        began = time.monotonic()
+        proposals = self.speculation.proposals(running)
+        self.counters.draft_seconds += time.monotonic() - began
+        self._looks = any(each.tokens for each in proposals)
+        if not self._looks:
+            return NOTHING_JUDGED
+        chosen = self.batch.check(proposals)
+        for each, proposal, sampled in zip(running, proposals, chosen, strict=True):
+            self._accept(each, proposal, sampled)
+        self.lifecycle.keep_states()
+        self._looks = self.speculation.wanted(self.batch.running)
+        # Those that got their last token have left: their caches are copied before prompts look into the prefix cache.
+        self.lifecycle.keep_left()
+        return Judged(proposals, sum(map(len, chosen)))
+
+    def _accept(self, running: Running, proposal: Proposal, chosen: Many[SampledToken]) -> None:
+        """Let a sequence take the tokens that the model chose, all of which but the last were proposed."""
+        sequence = running.sequence
+        for counted in () if proposal.certain else (sequence, self.counters):
+            counted.draft_tokens += len(proposal.tokens)
+            counted.accepted_tokens += len(chosen) - 1
+        self.speculation.judged(sequence, proposal, [each.token for each in chosen])
+        for sampled in chosen:
+            if sequence.stage is running:  # false after its last token, or if the request has failed
+                self.lifecycle.accept(running, sampled)
+
+    def draw(self) -> None:
+        super().draw()
+        self._looks = self._may_propose() and self.speculation.wanted(self.batch.running)
+
+    def build_ahead(self) -> None:
+        if not self._looks:
+            super().build_ahead()
+
+    def learn(self, turn: Turn) -> None:
+        seconds = time.monotonic() - turn.began
+        self.speculation.learn(seconds, turn.sequences, turn.judged, looked=turn.looked)
+
+    def _forget(self, sequence: Sequence) -> None:
+        """A sequence has left the batch."""
+        if self.speculation.always or sequence.request.job.prediction:
+            self.speculation.forget(sequence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decodes:
+    """How an engine decodes."""
+
+    # Makes the decoding of its other parts.
+    open: Callable[[Batch, Lifecycle, Scheduler, Counters], Decoding] = Decoding
+    overlaps: bool = True  # the device computes a pass while the host goes on
+
 
 SMALL_REST = 8  # times less than a step's budget
 DISK_PAUSE = 0.001  # seconds between checks for blocks that the disk is reading
@@ -202,3 +457,86 @@ class LanguageEngine:
         for request in self.lifecycle.live:
             self.lifecycle.cancel(request.job.id)
         self.prefixes.close()
+
+
+def engine_stats(
+    counters: Counters,
+    scheduler: Scheduler,
+    lifecycle: Lifecycle,
+    batch: Batch,
+    model: nn.Module,
+    prefixes: Prefixes,
+    vision: Vision,
+) -> EngineStats:
+    now = time.monotonic()
+    return EngineStats(
+        running=len(scheduler.running) + len(scheduler.prefilling),
+        waiting=len(scheduler.waiting),
+        steps=counters.steps,
+        prompt_tokens=counters.prompt_tokens,
+        completion_tokens=lifecycle.completion_tokens,
+        preemptions=lifecycle.preemptions,
+        batch_size=len(batch.running),
+        kv_bytes=batch.groups.bytes,
+        kv_limit_bytes=scheduler.limits.memory,
+        longest_sequence=scheduler.longest(),
+        weight_bytes=counters.weight_bytes,
+        active_bytes=mx.get_active_memory(),
+        peak_bytes=mx.get_peak_memory(),
+        cached_bytes=mx.get_cache_memory(),
+        agreement=counters.agreement,
+        draft_tokens=counters.draft_tokens,
+        accepted_tokens=counters.accepted_tokens,
+        forced_tokens=lifecycle.forced_tokens,
+        draft_seconds=counters.draft_seconds,
+        media_encoded=vision.encoded,
+        media_reused=vision.reused,
+        generation_tps=counters.generation_tps,
+        prompt_tps=counters.prompt_tps,
+        cache=prefixes.stats(),
+        requests=tuple(request_status(request, now) for request in lifecycle.live),
+    )
+
+
+def request_status(request: Request, now: float) -> RequestStatus:
+    job = request.job
+    generated = sum(each.decoder.completion_tokens for each in request.sequences)
+    first = request.first_token
+    phase: Literal["queued", "prefill", "generation"] = "queued"
+    if request.admitted is not None:
+        phase = "prefill" if request.prefilled is None else "generation"
+    stages = [each.stage for each in request.sequences]
+    computed = max((stage.computed for stage in stages if isinstance(stage, Prefilling)), default=0)
+    return RequestStatus(
+        id=job.id,
+        phase=phase,
+        prompt_tokens=len(job.prompt),
+        cached_tokens=request.cached_tokens,
+        prefilled_tokens=computed if request.prefilled is None else len(job.prompt),
+        generated_tokens=generated,
+        max_tokens=job.max_tokens,
+        elapsed=now - job.created,
+        time_to_first_token=None if first is None else first - job.created,
+        tokens_per_second=0.0 if first is None or now <= first else generated / (now - first),
+    )
+
+
+CHANGEABLE = {"memory_bytes", "target_gap_ms", "queue_timeout", "queue_size", "stream_interval"}
+
+
+def changed(options: ModelOptions, changes: dict[str, Any]) -> ModelOptions:
+    """The options with these changes. Raises `ServerError` for an option that cannot change, or a value it cannot
+    have."""
+    fixed = sorted(set(changes) - CHANGEABLE)
+    if fixed:
+        raise ServerError(
+            "unsupported",
+            f"{', '.join(fixed)} cannot change while the model runs (these can: {', '.join(sorted(CHANGEABLE))}): "
+            "unload the model and load it with the new value.",
+        )
+    try:
+        return convert({**msgspec.to_builtins(options), **changes}, ModelOptions)
+    except msgspec.ValidationError as error:
+        raise ServerError(
+            "invalid_request", f"An option has a value that it cannot have: {error}."
+        ) from error

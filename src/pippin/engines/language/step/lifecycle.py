@@ -7,7 +7,7 @@ from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event, Failed, Progress, PromptEcho, Scored
 from pippin.engines.base import Emission
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import Prefixes
 from pippin.engines.language.sampling.sampler import SampledToken

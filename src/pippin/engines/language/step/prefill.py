@@ -9,11 +9,10 @@ import numpy as np
 
 from pippin.core.events import Token, TopToken
 from pippin.engines.language.kv_cache.groups import CacheGroups
+from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.kv_cache.layout import arrays_of
-from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.loaded import LoadedModel
-from pippin.engines.language.prefix_cache.cache import NoPrefixes, Prefixes
-from pippin.engines.language.prefix_cache.tree import shared_length
+from pippin.engines.language.prefix_cache.cache import NoPrefixes, Prefixes, shared_length
 from pippin.engines.language.sampling.filters import best
 from pippin.engines.language.step.branches import Scoring
 from pippin.engines.language.step.joining import fits

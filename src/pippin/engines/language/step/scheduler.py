@@ -3,6 +3,7 @@
 The cost of a step is learnt from the last steps (`StepCost`), so that a chunk is sized to keep the gap between tokens.
 """
 
+import math
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Container, Iterable
@@ -14,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.kv_cache import slots as sizes
-from pippin.engines.language.kv_cache.slots import SlotRequest, charged_growth, length_class, rounded
+from pippin.engines.base import first_of, places_of, yielding_to
+from pippin.engines.language.kv_cache.kinds import base as sizes
+from pippin.engines.language.kv_cache.kinds.base import SlotRequest, charged_growth, length_class, rounded
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence, Waiting
-from pippin.engines.places import first_of, places_of, yielding_to
 
 REMEMBERED = 24  # steps of each kind
 # Priors: so many of each are taken to cost as much as the fixed part, for want of measurements.
@@ -117,9 +118,10 @@ FIRST_CHUNK = 64  # tokens beside running sequences, before any step was measure
 TOO_FEW_STEPS = 2  # decode steps: a chunk with less time than these take would compute almost nothing
 LEAST_STEPS, MOST_STEPS = 3, 8  # decode steps whose time a chunk may take where the target leaves too little
 FOR_EACH = 5  # decode steps for each prompt that waits, divided by the sequences that run
+LONGEST = 1 << 20  # tokens; no window is wider
+ANY_PAIRS = LONGEST * LONGEST * 2  # no chunk has more
 MOST_FAVOURED = 2  # chunks in a row for a prompt because it has waited, while another has fewer tokens left
 
-LONGEST = 1 << 20  # tokens; no window is wider
 NOTHING_LATE = (0, 0.0, 0)
 """Tokens, pairs and copies of a step whose prompts are all computed when it ends."""
 
@@ -137,12 +139,21 @@ class StepLimits:
     sequence_bytes: Callable[[int], int]  # of one sequence, by its capacity in tokens
     prompt_bytes: Callable[[int], int]  # of a prompt's own cache, by its tokens
     memory: int  # bytes for running sequences and prompts under way
-    # The longest chunk, by the tokens before it, where not only `prefill_chunk` bounds it.
-    longest_chunk: Callable[[int], int] = lambda before: LONGEST
+    attention_pairs: int = ANY_PAIRS  # the most of a chunk's token and a token that it attends to
     slack: int = 0  # capacity that a sequence has beyond its tokens
     prompts_in_slots: bool = False  # a lone sequence's prompt is computed in its slot
     aside_bytes: Callable[[int], int] = lambda tokens: 0  # of such a prompt, besides its slot
     draft_bytes: Callable[[int], int] = lambda tokens: 0  # of what a drafter keeps for a sequence
+
+    def longest_chunk(self, context: int) -> int:
+        """The most tokens of a chunk after `context` tokens; a prompt's last chunk may be a quarter longer."""
+        return min(self.prefill_chunk, chunk_within(self.attention_pairs, context))
+
+
+def chunk_within(pairs: int, context: int) -> int:
+    """The most tokens, at least one, to compute at once after `context` tokens with at most `pairs` pairs of attention:
+    each token attends to the context and to the others."""
+    return max(1, (math.isqrt(context * context + 4 * pairs) - context) // 2)
 
 
 class Scheduler:

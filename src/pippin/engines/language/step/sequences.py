@@ -20,9 +20,8 @@ import mlx.core as mx
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Event, Finished, FinishReason, Timings, Token, Usage
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.kv_cache.slots import PromptCache, Slot
-from pippin.engines.language.prefix_cache.disk import DiskRead
-from pippin.engines.language.prefix_cache.tree import Node
+from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot
+from pippin.engines.language.prefix_cache.cache import DiskRead, Node
 from pippin.engines.language.step.branches import Scoring
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.vision.encoder import MediaInputs

@@ -21,8 +21,8 @@ from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache import probe
-from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.groups import BatchedGroup
+from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.step.engine import LanguageEngine

@@ -7,8 +7,7 @@ from typing import Any, Self
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
-from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, TokenArray
-from pippin.engines.language.kv_cache.slots import Slot, SlotTable
+from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, Slot, SlotTable, TokenArray
 
 Mask = mx.array | str | None
 

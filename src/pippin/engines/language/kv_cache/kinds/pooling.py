@@ -15,8 +15,13 @@ import mlx.core as mx
 from mlx_lm.models.cache import RotatingKVCache
 
 from pippin.engines.language.kv_cache.kinds.attention import enlarged
-from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, Snapshot, TokenArray
-from pippin.engines.language.kv_cache.slots import SlotTable
+from pippin.engines.language.kv_cache.kinds.base import (
+    BatchedCache,
+    CacheKind,
+    SlotTable,
+    Snapshot,
+    TokenArray,
+)
 
 OVERLAPPED = 4
 """The ratio at which entries have the tokens of two in them (mlx-vlm's `Compressor.overlap`)."""

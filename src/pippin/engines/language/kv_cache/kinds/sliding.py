@@ -8,8 +8,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import RotatingKVCache
 
 from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention, Mask
-from pippin.engines.language.kv_cache.kinds.base import CacheKind, Snapshot, TokenArray
-from pippin.engines.language.kv_cache.slots import SlotTable
+from pippin.engines.language.kv_cache.kinds.base import CacheKind, SlotTable, Snapshot, TokenArray
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,8 @@ from typing import Any, Self
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
 
-from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, Snapshot
+from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, SlotTable, Snapshot
 from pippin.engines.language.kv_cache.replay import Call
-from pippin.engines.language.kv_cache.slots import SlotTable
 
 
 class StateUpdates:

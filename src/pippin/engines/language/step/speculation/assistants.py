@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 
 from pippin.engines.language.drafters.assistants import Assistant
-from pippin.engines.language.kv_cache.slots import SlotGroup
+from pippin.engines.language.kv_cache.kinds.base import SlotGroup
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
 from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal

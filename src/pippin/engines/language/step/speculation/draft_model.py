@@ -17,8 +17,8 @@ import mlx.nn as nn
 import numpy as np
 
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
+from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.kv_cache.layout import PADDING, arrays_of
-from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.weights import weight_bytes
 from pippin.engines.language.step.joining import fits

@@ -5,9 +5,9 @@ from functools import partial
 
 import mlx.nn as nn
 
-from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, CacheGroups
-from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotRequest, rounded
+from pippin.engines.language.kv_cache.kinds import base as sizes
+from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot, SlotRequest, rounded
 from pippin.engines.language.step.sequences import Running, Sequence
 
 

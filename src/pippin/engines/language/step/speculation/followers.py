@@ -6,7 +6,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from pippin.engines.language.kv_cache.slots import SlotGroup
+from pippin.engines.language.kv_cache.kinds.base import SlotGroup
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
 from pippin.engines.language.step.speculation.proposers import Proposer
 

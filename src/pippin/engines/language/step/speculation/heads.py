@@ -16,8 +16,8 @@ import numpy as np
 
 from pippin.engines.language.drafters.heads import DraftHead
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
+from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot, SlotGroup
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of
-from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
 from pippin.engines.language.step.speculation.drafter_slots import DrafterSlots

@@ -10,7 +10,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlx_lm.models.gemma2 import Attention, GemmaModel, Model
 
 from pippin.engines.language.classes import become
-from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.upstream.mends import Mend, to
 
 

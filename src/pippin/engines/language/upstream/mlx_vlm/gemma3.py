@@ -12,8 +12,8 @@ from mlx_vlm.models.gemma3.gemma3 import Model
 from mlx_vlm.models.gemma3.language import Gemma3Model, LanguageModel
 
 from pippin.engines.language.classes import become
+from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.kv_cache.layout import mutual
-from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.upstream.mends import Mend
 
 
