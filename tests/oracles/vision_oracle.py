@@ -53,7 +53,8 @@ def flattened(kind: str, described: Json) -> None:
         text["model_type"] = "bart"
         described["image_token_id"] = described["vocab_size"] - 2
     if kind == "kimi_k25":
-        vision["projection_hidden_size"] = vision["hidden_size"]
+        described["projection_hidden_size"] = vision["hidden_size"]
+        described["image_token_id"] = described["media_placeholder_token_id"]
     if kind == "molmo2":
         text["additional_vocab_size"] = text["vocab_size"]  # transformers cuts the embedding in two halves
         described |= {"adapter_config": vision["adapter_config"], "vision_config": vision["vit_config"]}

@@ -85,10 +85,10 @@ def _of_part(config: Config, fields: Mapping[str, Parameter], family: str) -> Co
     if family == "qwen4_exp" and "layer_types" in found:
         indexed = {"indexed_attention": "qwen_sparse_attention"}
         found["layer_types"] = [indexed.get(kind, kind) for kind in found["layer_types"] or []] or None
-    # transformers 5 gives an encoder a type of its own, where families know their own name alone.
-    known = "model_type" in fields and fields["model_type"].default == family
-    if known and found.get("model_type") == f"{family}_vision":
-        found["model_type"] = family
+    # transformers 5 gives an encoder a type of its own, where families know the name of their class alone.
+    own = fields["model_type"].default if "model_type" in fields else None
+    if isinstance(own, str) and found.get("model_type") == f"{family}_vision":
+        found["model_type"] = own
     return found
 
 
