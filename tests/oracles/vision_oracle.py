@@ -66,7 +66,11 @@ def flattened(kind: str, described: Json) -> None:
         vision["model_type"] = f"{kind}_vision"
     if kind == "qwen4_exp":
         text |= {"hc_lowrank": 16, "ple_layer_ids": [1], "ple_embed_dim": 64, "heads_per_ngram": 2}
-        text |= {"ngram_vocab_size_base": 100, "make_ngram_vocab_size_divisible_by": 8, "split_ngram_parts": 4}
+        text |= {
+            "ngram_vocab_size_base": 100,
+            "make_ngram_vocab_size_divisible_by": 8,
+            "split_ngram_parts": 4,
+        }
         text |= {"indexer_n_heads": 8, "indexer_kv_heads": 1, "indexer_head_dim": 16}
         text |= {"indexer_compress_ratio": 4, "indexer_budget": 12, "rope_parameters": SECTIONS}
         text["output_gate_type"] = "silu"

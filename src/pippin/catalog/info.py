@@ -13,7 +13,15 @@ from pippin.catalog.names import is_repository
 from pippin.core import parameters as p
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelInfo, ModelKind
-from pippin.core.published import begins_with_mark, broken, chat_templates, find_json, find_text, mistaken, table
+from pippin.core.published import (
+    begins_with_mark,
+    broken,
+    chat_templates,
+    find_json,
+    find_text,
+    mistaken,
+    table,
+)
 from pippin.core.requests import Sampling
 from pippin.core.safetensors import index_of, missing_shards
 

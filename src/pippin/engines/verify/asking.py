@@ -65,7 +65,9 @@ class Served:
         answers = iter(self._answers(taken, lambda done, _: progress(done + jobs.count(None), len(jobs))))
         return [None if job is None else next(answers) for job in jobs]
 
-    def scores(self, prompt: tuple[int, ...], branches: tuple[Branch, ...]) -> Sequence[tuple[float, ...]]:
+    def branch_scores(
+        self, prompt: tuple[int, ...], branches: tuple[Branch, ...]
+    ) -> Sequence[tuple[float, ...]]:
         """The log probability of each label of each branch of a prompt, which is computed once."""
         asked = GenerationRequest(model="verify", prompt=prompt, echo=True, max_tokens=0)
         job = dataclasses.replace(self._job(asked), branches=branches)

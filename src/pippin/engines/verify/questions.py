@@ -62,7 +62,7 @@ def measure(served: Served, progress: Progress = ignored) -> Answers:
         asked = [_branch(tokenizer, each) for each in questions()[start : start + AT_ONCE]]
         same = min(shared_length(asked[0].tokens, each.tokens[:-1]) for each in asked)
         branches = tuple(Branch(each.tokens[same:], each.labels) for each in asked)
-        found += served.scores(asked[0].tokens[:same], branches)
+        found += served.branch_scores(asked[0].tokens[:same], branches)
         progress(len(found), len(questions()))
     each_byte = [
         [score / (len(choice.encode()) + 1) for score, choice in zip(row, question.choices, strict=True)]
@@ -88,8 +88,6 @@ def _branch(tokenizer: Tokenizer, question: Question) -> Branch:
     """The tokens of a question as far as no choice changes them, and what follows with each choice."""
     opening = f"Question: {question.asked}\nAnswer:"
     head = tokenizer.encode(opening, add_special_tokens=True)
-    whole = [
-        tokenizer.encode(f"{opening} {choice}", add_special_tokens=True) for choice in question.choices
-    ]
+    whole = [tokenizer.encode(f"{opening} {choice}", add_special_tokens=True) for choice in question.choices]
     same = min(min(shared_length(head, each), len(each) - 1) for each in whole)
     return Branch(tuple(head[:same]), tuple(tuple(each[same:]) for each in whole))

@@ -44,7 +44,7 @@ OTHERS = (
         "lfm2_vl",
     ),
     *("llama4", "llava_next", "llava_onevision", "mllama", "muse_glimmer", "paddleocr_vl", "paligemma"),
-    *("granite4_vision", "kimi_k25", "minicpmv4_6", "minicpmv4_7", "molmo2", "qwen3_5_moe", "qwen3_vl_moe"),
+    *("granite4_vision", "minicpmv4_6", "minicpmv4_7", "molmo2", "qwen3_5_moe", "qwen3_vl_moe"),
     *("qwen4_exp", "step3p7"),
 )
 OWN_FIELDS = ("max_dynamic_patch", "use_thumbnail")

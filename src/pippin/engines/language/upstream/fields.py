@@ -49,7 +49,9 @@ def filled(config: Config) -> Config:
     # The layers of Gemma 4 have heads of unlike sizes.
     size = None if "kv_lora_rank" in config or kind == "gemma4_text" else head_size(config)
     found = {"head_dim": size, **found} if size is not None else found
-    found = {name: value for name, value in found.items() if config.get(name) in (None, []) and value is not None}
+    found = {
+        name: value for name, value in found.items() if config.get(name) in (None, []) and value is not None
+    }
     found |= _granite(config) if kind == "granitemoehybrid" else {}
     found |= _pattern(config)
     if isinstance(text := config.get("text_config"), dict):
