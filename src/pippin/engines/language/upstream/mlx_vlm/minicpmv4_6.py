@@ -1,4 +1,4 @@
-"""MiniCPM-V's projector: mlx-vlm 0.7.10 computes GELU by tanh, which MLX calls precise; the published model computes the
+"""MiniCPM-V's projector: mlx-vlm 0.7.10 computes GELU by tanh, which MLX calls precise; published models compute the
 exact one (transformers' `MiniCPMV4_6DownsampleMLP`)."""
 
 import mlx.nn as nn
