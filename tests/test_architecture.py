@@ -68,6 +68,7 @@ ONE_WAY = (
 MOST_MODULES = 15  # in one folder, beside its `__init__`
 SHELVES = {
     "engines/language/upstream/mlx_lm",
+    "engines/language/upstream/mlx_vlm",
     "output/tool_parsers",
 }
 """Folders of like things, which may hold more."""

@@ -30,14 +30,18 @@ def _verdicts() -> str:
     for kind in ("embeddings", "rerankers"):
         own = {name.partition("/")[2]: each for name, each in encoders.items() if name.startswith(kind)}
         lines += _rows(own, f"{kind}: ")
-    vision = _known("vision")
+    vision = {name: verdict.partition(":")[0] for name, verdict in _known("vision").items()}
     for verdict in sorted({*vision.values()}):
         lines.append(
             f"| pictures: {verdict} | {_listed(name for name in vision if vision[name] == verdict)} |"
         )
+    seen: dict[str, Any] = yaml.safe_load((ORACLES / "vision.yaml").read_text("utf-8"))
+    lines += [
+        f"| pictures: not comparable: {why} | {_listed(kinds)} |"
+        for why, kinds in seen["not comparable"].items()
+    ]
     every = [*known.values(), *encoders.values()]
     refused = {found[1] for verdict in every if (found := UNREAD.search(verdict))}
-    seen: dict[str, Any] = yaml.safe_load((ORACLES / "vision.yaml").read_text("utf-8"))
     left = {*settings["differing"].values(), *seen["differing"].values()}
     return "\n".join(
         [*lines, "", f"Refused by name: {_listed(refused)}.", f"Left: {'; '.join(sorted(left))}.", ""]

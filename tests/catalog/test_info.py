@@ -284,3 +284,11 @@ def test_a_folder_of_static_embeddings_is_listed_and_refused_with_the_reason(tmp
     assert [each.id for each in scan_folder(tmp_path, "folder")] == ["static"]
     with pytest.raises(ServerError, match="StaticEmbedding is not served"):
         read_info(folder)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "preprocessor_config.json"])
+def test_a_byte_order_mark_is_refused_by_the_name_of_its_file(tmp_path: Path, file: str) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / file).write_text('{"model_type": "llama"}', "utf-8-sig")
+    with pytest.raises(ServerError, match=f"{file} .*byte order mark"):
+        read_info(tmp_path)

@@ -14,10 +14,13 @@ import sys
 import traceback
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
+
+Json = dict[str, Any]
 
 SECTIONS = {
     "rope_type": "default",
@@ -27,7 +30,7 @@ SECTIONS = {
 }
 TEXT = [1, 5, 9, 14, 33, 2, 70]
 PARTS = ("text_config", "vision_config")
-TEXTS = {"aya_vision": "cohere2", "internvl": "qwen3", "step3p7": "step3p5"}
+TEXTS = {"aya_vision": "cohere2", "internvl": "qwen3", "qwen4_exp": "qwen4_exp_text", "step3p7": "step3p5"}
 """What published models of a family have, where transformers takes another."""
 LARGEST = 20_000_000  # parameters: a size that the family's own classes do not name has transformers' default
 
@@ -40,6 +43,53 @@ def in_pairs(rotary: torch.nn.Module, angles: torch.Tensor) -> torch.Tensor:
     parts = angles.split(sections, dim=-1)
     half = torch.cat([part[axis] for axis, part in enumerate(parts)], dim=-1)
     return torch.cat((half, half), dim=-1)
+
+
+def flattened(kind: str, described: Json) -> None:
+    """Give a configuration the fields that transformers has under another name or in another part, in place."""
+    text, vision = described.get("text_config"), described.get("vision_config")
+    if kind == "florence2":
+        vision |= {"embed_dim": vision["dim_embed"], "model_type": "florence_vision"}
+        text["model_type"] = "bart"
+        described["image_token_id"] = described["vocab_size"] - 2
+    if kind == "kimi_k25":
+        described["projection_hidden_size"] = vision["hidden_size"]
+        described["image_token_id"] = described["media_placeholder_token_id"]
+    if kind == "molmo2":
+        text["additional_vocab_size"] = text["vocab_size"]  # transformers cuts the embedding in two halves
+        described |= {"adapter_config": vision["adapter_config"], "vision_config": vision["vit_config"]}
+        described["adapter_config"]["vision_feature_layer"] = described["adapter_config"].pop("vit_layers")
+    if kind == "minicpmv4_6":
+        vision["insert_layer_id"] = described["insert_layer_id"]
+        described["image_token_id"] = described["vocab_size"] - 1
+    if kind.startswith("minicpmv4"):
+        vision["model_type"] = f"{kind}_vision"
+    if kind == "qwen4_exp":
+        text |= {"hc_lowrank": 16, "ple_layer_ids": [1], "ple_embed_dim": 64, "heads_per_ngram": 2}
+        text |= {
+            "ngram_vocab_size_base": 100,
+            "make_ngram_vocab_size_divisible_by": 8,
+            "split_ngram_parts": 4,
+        }
+        text |= {"indexer_n_heads": 8, "indexer_kv_heads": 1, "indexer_head_dim": 16}
+        text |= {"indexer_compress_ratio": 4, "indexer_budget": 12, "rope_parameters": SECTIONS}
+        text["output_gate_type"] = "silu"
+    if kind == "unlimited-ocr":
+        described["model_type"] = "unlimited_ocr"
+
+
+def regrouped(kind: str, arrays: dict[str, Any], picture: int) -> dict[str, Any]:
+    """A processor's arrays as transformers' class of the family takes them; `picture` is the token of its features."""
+    if kind == "kimi_k25":
+        grids = arrays.pop("image_grid_hws")
+        arrays["image_grid_thw"] = np.concatenate([np.ones_like(grids[:, :1]), grids], axis=1)
+    if kind.startswith("minicpmv4"):
+        arrays["target_sizes"] = arrays.pop("tgt_sizes")[0]
+        arrays["pixel_values"] = arrays["pixel_values"][0]
+        arrays.pop("downsample_mode", None)
+        for first, last in arrays.pop("image_bound")[0]:
+            arrays["input_ids"][0, first:last] = picture
+    return arrays
 
 
 def write(folder: Path) -> None:
@@ -70,6 +120,7 @@ def write(folder: Path) -> None:
         text["model_type"] = "granite"
         text |= {"attention_multiplier": 0.31, "embedding_multiplier": 3.0, "logits_scaling": 1.3}
         vision["model_type"] = "siglip_vision_model"
+    flattened(kind, described)
     if described["model_type"] == "pixtral":  # transformers gives this name to its tower alone
         described["model_type"] = "llava"
     # Published configurations have no other fields beside their parts.
@@ -99,8 +150,8 @@ def write(folder: Path) -> None:
         if type(module).__name__.startswith("HunYuanVL") and hasattr(module, "recomposition_frequencies"):
             module.recomposition_frequencies = partial(in_pairs, module)
     taken = inspect.signature(model.forward).parameters
-    arrays = {name: array for name, array in np.load(folder / "inputs.npz").items() if name in taken}
-    given = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    arrays = regrouped(kind, dict(np.load(folder / "inputs.npz")), getattr(config, "image_token_id", 0))
+    given = {name: torch.from_numpy(array) for name, array in arrays.items() if name in taken}
     if described["model_type"] in ("internvl", "paddleocr_vl"):
         given["pixel_values"] = given["pixel_values"][0]
     if described["model_type"] == "paligemma":  # with labels a prompt is one to learn from

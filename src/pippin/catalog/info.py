@@ -13,7 +13,15 @@ from pippin.catalog.names import is_repository
 from pippin.core import parameters as p
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelInfo, ModelKind
-from pippin.core.published import broken, chat_templates, find_json, find_text, mistaken, table
+from pippin.core.published import (
+    begins_with_mark,
+    broken,
+    chat_templates,
+    find_json,
+    find_text,
+    mistaken,
+    table,
+)
 from pippin.core.requests import Sampling
 from pippin.core.safetensors import index_of, missing_shards
 
@@ -67,6 +75,9 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
     Raises `ServerError("load_failed")` if a file is damaged or missing, or the download is incomplete.
     """
     name = id or folder.name
+    if marked := next(filter(begins_with_mark, sorted(folder.glob("*.json"))), None):
+        what = "begins with a byte order mark, which the model's libraries do not read: save it as UTF-8 without one"
+        raise broken(marked, what)
     config = find_json(folder / "config.json")
     if config is None and _under_way(folder):
         raise _incomplete(name, "its config.json is missing")

@@ -1,6 +1,7 @@
 """Files of a model's folder as publishers write them: JSON that Python reads, and files that are not what they are
 called."""
 
+import codecs
 import json
 import re
 import stat
@@ -60,6 +61,14 @@ def find_json(path: Path) -> dict[str, Any] | None:
     if not isinstance(document, dict):
         raise broken(path, "does not hold a JSON object")
     return document
+
+
+def begins_with_mark(path: Path) -> bool:
+    """Whether a file begins with the byte order mark that some editors write before UTF-8. Raises `OSError`."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
 def find_text(path: Path) -> str | None:

@@ -210,7 +210,6 @@ def test_exaone_4_has_its_layers_of_sliding_attention() -> None:
             {"model_type": "laguna", "moe_apply_router_weight_on_input": True},
             "moe_apply_router_weight_on_input",
         ),
-        ({"model_type": "llama4_text", "no_rope_layers": [1, 0]}, "no_rope_layers"),
         ({"model_type": "dbrx", "ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, "ffn_config"),
         ({"model_type": "dbrx", "ffn_config": {"moe_normalize_expert_weights": 2}}, "ffn_config"),
     ],

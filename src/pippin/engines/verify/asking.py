@@ -1,5 +1,6 @@
 """The model as this server runs it, asked without a socket."""
 
+import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,11 +11,11 @@ from msgspec.structs import replace
 
 from pippin.core.completion import Completion, collect
 from pippin.core.errors import ServerError
-from pippin.core.events import Event, Failed, Finished, Token
+from pippin.core.events import Event, Failed, Finished, Scored, Token
 from pippin.core.models import WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
-from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.job import Branch, LanguageJob
 from pippin.engines.language.library.engine import LibraryEngine
 from pippin.engines.language.loading.engine import open_engine
 from pippin.engines.language.prompt.preparer import LanguagePreparer, open_preparer
@@ -64,6 +65,15 @@ class Served:
         answers = iter(self._answers(taken, lambda done, _: progress(done + jobs.count(None), len(jobs))))
         return [None if job is None else next(answers) for job in jobs]
 
+    def branch_scores(
+        self, prompt: tuple[int, ...], branches: tuple[Branch, ...]
+    ) -> Sequence[tuple[float, ...]]:
+        """The log probability of each label of each branch of a prompt, which is computed once."""
+        asked = GenerationRequest(model="verify", prompt=prompt, echo=True, max_tokens=0)
+        job = dataclasses.replace(self._job(asked), branches=branches)
+        events = self._events([job], ignored)[job.id]
+        return next(event.logprobs for event in events if isinstance(event, Scored))
+
     def _job(self, request: GenerationRequest) -> LanguageJob:
         greedy = Generate(replace(request, sampling=Sampling(temperature=0.0)))
         job = self.preparer.prepare(f"verify-{next(self.numbers)}", greedy)
@@ -78,7 +88,10 @@ class Served:
             return None
 
     def _answers(self, jobs: Sequence[LanguageJob], progress: Progress) -> list[Completion]:
-        """The answers of jobs, `AT_ONCE` of which are under way."""
+        return [collect(found) for found in self._events(jobs, progress).values()]
+
+    def _events(self, jobs: Sequence[LanguageJob], progress: Progress) -> dict[str, list[Event]]:
+        """The events of jobs, `AT_ONCE` of which are under way."""
         events: dict[str, list[Event]] = {job.id: [] for job in jobs}
         waiting, done = deque(jobs), 0
         while done < len(jobs):
@@ -89,7 +102,7 @@ class Served:
                 if isinstance(event, Finished | Failed):
                     done += 1
                     progress(done, len(jobs))
-        return [collect(found) for found in events.values()]
+        return events
 
 
 def tokens_of(completion: Completion) -> tuple[Token, ...]:

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from pippin.core.completion import Completion
-from pippin.core.requests import GenerationRequest
 from pippin.core.verification import Finding
+from pippin.engines.language.job import Branch
+from pippin.engines.language.prefix_cache.tree import shared_length
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.verify.asking import Progress, Served, ignored
 from pippin.engines.verify.findings import data, finding
 
 CHOICES: Final = 4
+AT_ONCE: Final = 50
 MANY_LOST: Final = 0.03
 """The share of answers whose loss is more than chance: of 300 questions, 9."""
 
@@ -55,20 +56,19 @@ def questions() -> tuple[Question, ...]:
 
 
 def measure(served: Served, progress: Progress = ignored) -> Answers:
-    """Ask all questions."""
-    pairs = [(question, choice) for question in questions() for choice in question.choices]
-    rows = [_tokens(served.preparer.tokenizer, question, choice) for question, choice in pairs]
-    asked = [
-        GenerationRequest(model="verify", prompt=tuple(ids), echo=True, prompt_logprobs=0, max_tokens=0)
-        for ids, _ in rows
+    """Ask all questions, `AT_ONCE` of which are the branches of what they begin with."""
+    tokenizer, found = served.preparer.tokenizer, list[tuple[float, ...]]()
+    for start in range(0, len(questions()), AT_ONCE):
+        asked = [_branch(tokenizer, each) for each in questions()[start : start + AT_ONCE]]
+        same = min(shared_length(asked[0].tokens, each.tokens[:-1]) for each in asked)
+        branches = tuple(Branch(each.tokens[same:], each.labels) for each in asked)
+        found += served.branch_scores(asked[0].tokens[:same], branches)
+        progress(len(found), len(questions()))
+    each_byte = [
+        [score / (len(choice.encode()) + 1) for score, choice in zip(row, question.choices, strict=True)]
+        for row, question in zip(found, questions(), strict=True)
     ]
-    answers = served.ask_all(asked, lambda done, total: progress(done // CHOICES, total // CHOICES))
-    found = [
-        _score(answer, length) / (len(choice.encode()) + 1)
-        for answer, (_, length), (_, choice) in zip(answers, rows, pairs, strict=True)
-    ]
-    each = [found[start : start + CHOICES] for start in range(0, len(found), CHOICES)]
-    return Answers(tuple(row[0] == max(row) for row in each), tuple(row[0] for row in each))
+    return Answers(tuple(row[0] == max(row) for row in each_byte), tuple(row[0] for row in each_byte))
 
 
 def check(answers: Answers, other: Answers | None) -> Iterator[Finding]:
@@ -84,17 +84,10 @@ def check(answers: Answers, other: Answers | None) -> Iterator[Finding]:
         )
 
 
-def _tokens(tokenizer: Tokenizer, question: Question, choice: str) -> tuple[list[int], int]:
-    """The tokens of a question and a choice, and how many of them are the choice's."""
+def _branch(tokenizer: Tokenizer, question: Question) -> Branch:
+    """The tokens of a question as far as no choice changes them, and what follows with each choice."""
     opening = f"Question: {question.asked}\nAnswer:"
     head = tokenizer.encode(opening, add_special_tokens=True)
-    whole = tokenizer.encode(f"{opening} {choice}", add_special_tokens=True)
-    pairs = enumerate(zip(head, whole, strict=False))
-    same = next((place for place, (one, other) in pairs if one != other), min(len(head), len(whole)))
-    return whole, len(whole) - same
-
-
-def _score(answer: Completion | None, length: int) -> float:
-    """The log probability of the last tokens of a prompt; 0 for a model that tells none."""
-    tokens = () if answer is None or answer.echo is None else answer.echo.tokens
-    return sum(token.logprob or 0.0 for token in tokens[-length:])
+    whole = [tokenizer.encode(f"{opening} {choice}", add_special_tokens=True) for choice in question.choices]
+    same = min(min(shared_length(head, each), len(each) - 1) for each in whole)
+    return Branch(tuple(head[:same]), tuple(tuple(each[same:]) for each in whole))

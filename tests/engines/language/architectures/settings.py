@@ -210,7 +210,9 @@ SETTINGS: dict[str, Json] = {
     },
     "llama4_text": {
         "num_hidden_layers": 4,
-        "no_rope_layers": [1, 1, 1, 1],
+        "no_rope_layers": [1, 1, 0, 1],
+        "floor_scale": 16,
+        "attn_scale": 0.5,
         "intermediate_size_mlp": 96,
         "attention_chunk_size": 24,
     },

@@ -44,7 +44,8 @@ OTHERS = (
         "lfm2_vl",
     ),
     *("llama4", "llava_next", "llava_onevision", "mllama", "muse_glimmer", "paddleocr_vl", "paligemma"),
-    *("qwen3_5_moe", "qwen3_vl_moe"),
+    *("granite4_vision", "minicpmv4_6", "minicpmv4_7", "molmo2", "qwen3_5_moe", "qwen3_vl_moe"),
+    *("qwen4_exp", "step3p7"),
 )
 OWN_FIELDS = ("max_dynamic_patch", "use_thumbnail")
 TEXT = [1, 5, 9, 14, 33, 2, 70]

@@ -7,6 +7,7 @@ from functools import partial
 import mlx.nn as nn
 
 from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
 from pippin.engines.language.loading.asked import AskedWeights
@@ -58,8 +59,11 @@ def _tried(model: VisionModel, preparer: LanguagePreparer) -> Way | None:
 
 
 def _batches(model: VisionModel) -> bool:
-    """Whether sequences of text run together."""
-    return choose_batching(model, ModelOptions()).shape is not None
+    """Whether sequences of text run together. Molmo Point's do not run without its own loop."""
+    try:
+        return choose_batching(model, ModelOptions()).shape is not None
+    except ServerError:
+        return False
 
 
 def load_model(asked: AskedWeights, preparer: LanguagePreparer) -> Way:

@@ -276,7 +276,9 @@ class LanguagePreparer:
         """Raises `ServerError` for a token that the model has no embedding for. Features replace those of media."""
         tokens = prompt.tokens
         if prompt.media is not None:
-            tokens = tuple(token for token in tokens if token >= 0 and token not in self._placeholders)
+            # Some processors give features ids beyond the vocabulary, which no text has.
+            known = range(self.tokenizer.size)
+            tokens = tuple(token for token in tokens if token in known and token not in self._placeholders)
         self.tokenizer.check(tokens, "prompt" if request.messages is None else "messages")
 
     def _prediction(self, request: GenerationRequest) -> tuple[int, ...]:

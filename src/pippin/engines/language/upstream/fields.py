@@ -49,7 +49,9 @@ def filled(config: Config) -> Config:
     # The layers of Gemma 4 have heads of unlike sizes.
     size = None if "kv_lora_rank" in config or kind == "gemma4_text" else head_size(config)
     found = {"head_dim": size, **found} if size is not None else found
-    found = {name: value for name, value in found.items() if config.get(name) is None is not value}
+    found = {
+        name: value for name, value in found.items() if config.get(name) in (None, []) and value is not None
+    }
     found |= _granite(config) if kind == "granitemoehybrid" else {}
     found |= _pattern(config)
     if isinstance(text := config.get("text_config"), dict):
@@ -135,12 +137,19 @@ def _kimi_linear(config: Config) -> Config:
     }
 
 
+def _without_turns(config: Config) -> Config:
+    """Llama 4's layers without rotary positions, of which an empty list says no more than none."""
+    every = config.get("no_rope_layer_interval", 4)
+    return {"no_rope_layers": [int(place % every > 0) for place in range(1, config["num_hidden_layers"] + 1)]}
+
+
 Omitted = Callable[[Config], Config]
 
 OMITTED: dict[str, Omitted] = {
     "gemma3": _vocabulary,
     "gemma4": _vocabulary,
     "kimi_linear": _kimi_linear,
+    "llama4_text": _without_turns,
     "deepseek_v2": lambda config: {"rope_scaling": {"type": "yarn", "factor": 1.0}},
     "glm_moe_dsa": lambda config: {"first_k_dense_replace": _dense_first(config)},
     "mamba2": lambda config: {"intermediate_size": int(config.get("expand", 2) * config["hidden_size"])},
@@ -153,11 +162,6 @@ OMITTED: dict[str, Omitted] = {
     },
 }
 """What the published models of an architecture have all alike, or what follows from other fields."""
-
-
-def _other_turns(config: Config) -> str:
-    """Llama 4's text class norms queries and keys in layers without rotary positions too."""
-    return "" if all(config.get("no_rope_layers") or []) else "no_rope_layers"
 
 
 def _other_experts(config: Config) -> str:
@@ -179,8 +183,7 @@ SPECIAL: dict[str, Callable[[Config], str]] = {
     "laguna": lambda config: (
         "moe_apply_router_weight_on_input" if config.get("moe_apply_router_weight_on_input") else ""
     ),
-    "llama4_text": _other_turns,
-    "nemotron_h": lambda config: "" if config.get("time_step_min") in (None, 0.001) else "time_step_min",
+    "nemotron_h": lambda config: "" if (config.get("time_step_min") or 0) <= 0.001 else "time_step_min",
     "qwen2_moe": lambda config: "norm_topk_prob" if config.get("norm_topk_prob") else "",
 }
 """By type, the name of a field that its class takes for granted, if it is another; else nothing."""

@@ -28,7 +28,11 @@ OF_PART = {
 
 
 def in_its_family(config: Config) -> Config:
-    """The configuration with the type by which mlx-vlm has the family."""
+    """The configuration with the type by which mlx-vlm has the family, and the parts that this has."""
+    vision, adapter = config.get("vision_config"), config.get("adapter_config")
+    if config.get("model_type") == "molmo2" and isinstance(vision, dict) and isinstance(adapter, dict):
+        adapter = {**adapter, "vit_layers": adapter.get("vision_feature_layer", adapter.get("vit_layers"))}
+        return {**config, "vision_config": {"vit_config": vision, "adapter_config": adapter}}
     for (kind, name, own), family in OF_PART.items():
         part = config.get(name)
         if config.get("model_type") == kind and isinstance(part, dict) and part.get("model_type") == own:
@@ -78,10 +82,13 @@ def _of_part(config: Config, fields: Mapping[str, Parameter], family: str) -> Co
     scaling = found.get("rope_scaling") or {}
     if family == "hunyuan_vl" and "mrope_section" in scaling:
         found["rope_scaling"] = {**scaling, "type": "xdrope", "xdrope_section": scaling["mrope_section"]}
-    # transformers 5 gives an encoder a type of its own, where families know their own name alone.
-    known = "model_type" in fields and fields["model_type"].default == family
-    if known and found.get("model_type") == f"{family}_vision":
-        found["model_type"] = family
+    if family == "qwen4_exp" and "layer_types" in found:
+        indexed = {"indexed_attention": "qwen_sparse_attention"}
+        found["layer_types"] = [indexed.get(kind, kind) for kind in found["layer_types"] or []] or None
+    # transformers 5 gives an encoder a type of its own, where families know the name of their class alone.
+    own = fields["model_type"].default if "model_type" in fields else None
+    if isinstance(own, str) and found.get("model_type") == f"{family}_vision":
+        found["model_type"] = own
     return found
 
 

@@ -1,0 +1,55 @@
+"""Llama 4's text layers without rotary positions: mlx-lm 0.32 norms their queries and keys as in the others, and leaves
+out that the queries grow with the tokens behind them (transformers' `Llama4TextAttention`)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.base import scaled_dot_product_attention
+from mlx_lm.models.llama4_text import Attention
+
+from pippin.engines.language.classes import become
+from pippin.engines.language.upstream.mends import Mend
+
+
+class WithoutPositions(Attention):  # type: ignore[misc] # mlx-lm has no types
+    """Attention of a layer without positions. Queries grow by `grows` from every `every` tokens on."""
+
+    grows: float
+    every: int
+
+    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+        rows, length, _ = x.shape
+        queries, keys, values = (
+            each(x).reshape(rows, length, heads, -1).transpose(0, 2, 1, 3)
+            for each, heads in (
+                (self.q_proj, self.n_heads),
+                (self.k_proj, self.n_kv_heads),
+                (self.v_proj, self.n_kv_heads),
+            )
+        )
+        offset = mx.array(0 if cache is None else cache.offset).reshape(-1, 1)
+        growth = self.grows * mx.log1p(mx.floor((offset + mx.arange(1, length + 1)) / self.every))
+        queries = queries * (1 + growth)[:, None, :, None].astype(queries.dtype)
+        if cache is not None:
+            keys, values = cache.update_and_fetch(keys, values)
+        seen = scaled_dot_product_attention(queries, keys, values, cache=cache, scale=self.scale, mask=mask)
+        found: mx.array = self.o_proj(seen.transpose(0, 2, 1, 3).reshape(rows, length, -1))
+        return found
+
+
+def as_published(module: Attention, config: Mapping[str, Any]) -> None:
+    if not module.use_rope:
+        become(module, WithoutPositions)
+        tuned = config.get("attn_temperature_tuning", True)
+        module.grows = config.get("attn_scale", 0.1) if tuned else 0.0
+        module.every = config.get("floor_scale", 8192)
+
+
+MENDS = (
+    Mend(
+        original=Attention,
+        why="layers without rotary positions have norms, and no scale of queries by position",
+        made=as_published,
+    ),
+)
