@@ -292,3 +292,11 @@ def test_a_byte_order_mark_is_refused_by_the_name_of_its_file(tmp_path: Path, fi
     (tmp_path / file).write_text('{"model_type": "llama"}', "utf-8-sig")
     with pytest.raises(ServerError, match=f"{file} .*byte order mark"):
         read_info(tmp_path)
+
+
+def test_a_byte_order_mark_in_a_file_that_nobody_reads_refuses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "notes.json").write_text("{}", "utf-8-sig")
+    with pytest.raises(ServerError) as refused:
+        read_info(tmp_path)
+    assert "byte order mark" not in refused.value.report.message

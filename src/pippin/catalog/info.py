@@ -62,6 +62,16 @@ WHISPER_WEIGHTS: Final = ("weights.npz",)
 """What Whisper folders hold instead of safetensors: arrays that `mx.load` reads without pickles."""
 WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
 TOKENIZERS: Final = ("token*", "vocab.*", "*.model", "*.tiktoken", "tekken.json", "*/tokenizer*")
+JSON_FILES: Final = (
+    "*config.json",
+    "token*.json",
+    "*_tokens*.json",
+    "*.index.json",
+    "vocab.json",
+    "modules.json",
+    "chat_*.json",
+)
+"""What the libraries read of a model's folder."""
 RECURRENT: Final = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv7"})  # families without full attention
 WITH_SINKS: Final = frozenset({"gpt_oss"})  # attention with sinks does not support packed keys
 FULL: Final = frozenset({"full_attention", "attention", "global_attention"})
@@ -75,7 +85,8 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
     Raises `ServerError("load_failed")` if a file is damaged or missing, or the download is incomplete.
     """
     name = id or folder.name
-    if marked := next(filter(begins_with_mark, sorted(folder.glob("*.json"))), None):
+    read = {path for pattern in JSON_FILES for path in folder.glob(pattern)}
+    if marked := next(filter(begins_with_mark, sorted(read)), None):
         what = "begins with a byte order mark, which the model's libraries do not read: save it as UTF-8 without one"
         raise broken(marked, what)
     config = find_json(folder / "config.json")

@@ -16,10 +16,8 @@ from pippin.config.mcp_file import McpServer
 
 log = logging.getLogger(__name__)
 
-RETRY: Final = (
-    1.0,
-    60.0,
-)  # seconds between attempts to connect: the first pause, which is doubled each time, and the longest
+RETRY: Final = (1.0, 60.0)
+"""Seconds between attempts to connect: the first pause, which is doubled each time, and the longest."""
 PATIENCE: Final = 5.0  # seconds that a request waits for a connecting server
 FAREWELL: Final = 2.0  # seconds for a server to acknowledge the end of the session
 MOST_TOOLS: Final = 256

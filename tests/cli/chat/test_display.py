@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from pippin.cli.chat.client import Called, Ended, Piece, parts
-from pippin.cli.chat.display import Display
+from pippin.cli.chat.session import Display
 from pippin.cli.terminal import clean, remark, say, table
 from pippin.core.errors import ServerError
 

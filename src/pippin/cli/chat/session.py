@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, Final, Literal, assert_never, get_args
 
 from pippin.cli.chat.attachments import missing_files, read_prompt
-from pippin.cli.chat.client import Ended, Piece
+from pippin.cli.chat.client import Called, Ended, Part, Piece
 from pippin.cli.chat.conversation import Conversation
-from pippin.cli.chat.display import Display
 from pippin.cli.chat.entry import read_entry, unseen_keys
 from pippin.cli.chat.server import Reached, model_on
-from pippin.cli.terminal import remark, say
+from pippin.cli.terminal import clean, remark, say
 from pippin.config.errors import ConfigError, nearest
 from pippin.core.errors import ServerError
+
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 Name = Literal[
     "help",
@@ -395,3 +396,40 @@ def _number(name: str, text: str) -> float:
         return float(text) if "." in text else int(text)
     except ValueError:
         raise ConfigError(f"/set {name} takes a number, as in `/set {name} 1`.") from None
+
+
+class Display:
+    """Writes the parts of an answer as they arrive: to a terminal with its reasoning dimmed, or to a pipe without it
+    (`plain`).
+
+    Nothing is drawn anew or moved, so that code and mathematics can be copied as the model wrote them.
+    """
+
+    def __init__(self, *, plain: bool, show_reasoning: bool) -> None:
+        self._plain = plain
+        self._show_reasoning = show_reasoning
+        self._thinking = False
+
+    def show(self, part: Part) -> None:
+        match part:
+            case Piece("reasoning", text) if not self._plain:
+                shown = clean(text) if self._show_reasoning else "" if self._thinking else "thinking ..."
+                _write(shown if self._thinking else DIM + shown)
+                self._thinking = True
+            case Piece("text", text):
+                self.close()
+                _write(text if self._plain else clean(text))
+            case Called(str(name), _):
+                self.close()
+                say(f"\n[the model calls {name}]", sys.stderr)
+
+    def close(self) -> None:
+        """End a thought that is open: what follows it is not dimmed."""
+        if self._thinking:
+            _write(f"{PLAIN}\n\n")
+        self._thinking = False
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

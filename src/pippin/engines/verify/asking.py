@@ -53,6 +53,11 @@ class Served:
         """Whether the engine tells log probabilities."""
         return isinstance(self.engine, LanguageEngine)
 
+    @property
+    def branches(self) -> bool:
+        """Whether the engine scores the branches of a prompt."""
+        return isinstance(self.engine, LanguageEngine) and self.engine.batch.groups.layout.forks
+
     def ask(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """The greedy answers, computed together. Raises `ServerError` for a request that is refused."""
         return self._answers(list(map(self._job, requests)), ignored)
@@ -68,11 +73,16 @@ class Served:
     def branch_scores(
         self, prompt: tuple[int, ...], branches: tuple[Branch, ...]
     ) -> Sequence[tuple[float, ...]]:
-        """The log probability of each label of each branch of a prompt, which is computed once."""
+        """The log probability of each label of each branch of a prompt, computed once. Raises `ServerError`."""
         asked = GenerationRequest(model="verify", prompt=prompt, echo=True, max_tokens=0)
         job = dataclasses.replace(self._job(asked), branches=branches)
-        events = self._events([job], ignored)[job.id]
-        return next(event.logprobs for event in events if isinstance(event, Scored))
+        for event in self._events([job], ignored)[job.id]:
+            match event:
+                case Scored(logprobs):
+                    return logprobs
+                case Failed(error):
+                    raise ServerError(error.kind, error.message)
+        raise AssertionError("Branches end scored, or failed.")
 
     def _job(self, request: GenerationRequest) -> LanguageJob:
         greedy = Generate(replace(request, sampling=Sampling(temperature=0.0)))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pippin.core.verification import Finding
 from pippin.engines.language.job import Branch
-from pippin.engines.language.prefix_cache.tree import shared_length
+from pippin.engines.language.prefix_cache.cache import shared_length
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.verify.asking import Progress, Served, ignored
 from pippin.engines.verify.findings import data, finding

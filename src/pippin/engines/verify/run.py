@@ -49,7 +49,7 @@ def _measured(spec: WorkerSpec, asked: Verification, tell: Tell) -> Others:
     try:
         return (
             tools.measure(served) if "tools" in asked.sections and served.chats else None,
-            questions.measure(served) if "questions" in asked.sections else None,
+            questions.measure(served) if "questions" in asked.sections and served.branches else None,
         )
     finally:
         served.engine.close()
@@ -77,6 +77,8 @@ class Verifier:
                 return Section(name=name, left_out=LEFT_OUT)
             if name in ("numbers", "questions") and not self._served.scores:
                 return Section(name=name, left_out="the model's library tells no log probabilities")
+            if name == "questions" and not self._served.branches:
+                return Section(name=name, left_out="the caches of the model can't branch")
             findings, figures = getattr(self, f"_{name}")()
             section = Section(name=name, findings=tuple(findings), figures=figures)
         except ServerError as error:

@@ -7,7 +7,7 @@ import pytest
 from mlx_lm.utils import load_model
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.ranks.split import split_model
+from pippin.engines.language.ranks.opening import split_model
 from tests.engines.tiny_models import tiny_model
 
 

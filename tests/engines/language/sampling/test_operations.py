@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from pippin.core.requests import Sampling
-from pippin.engines.language.sampling.sampler import BatchSampler
-from pippin.engines.language.sampling.usual_draws import usual_draws
+from pippin.engines.language.sampling.sampler import BatchSampler, usual_draws
 from tests.engines.language.sampling.test_sampling import Words
 
 VOCABULARY = 9000

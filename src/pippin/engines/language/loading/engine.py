@@ -43,7 +43,7 @@ from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.model.lora import install
 from pippin.engines.language.model.weights import drop_unused_arrays, keep_at_hand, weight_bytes
 from pippin.engines.language.prompt.preparer import LanguagePreparer
-from pippin.engines.language.sampling.usual_draws import usual_draws
+from pippin.engines.language.sampling.sampler import usual_draws
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import Decodes, LanguageEngine, SpeculativeDecoding
 from pippin.engines.language.step.speculation.followers import Follower

@@ -8,6 +8,7 @@ import mlx.nn as nn
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
+from pippin.engines.device import is_of_device
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
 from pippin.engines.language.loading.asked import AskedWeights
@@ -62,7 +63,9 @@ def _batches(model: VisionModel) -> bool:
     """Whether sequences of text run together. Molmo Point's do not run without its own loop."""
     try:
         return choose_batching(model, ModelOptions()).shape is not None
-    except ServerError:
+    except ServerError as error:
+        if error.__cause__ is not None and is_of_device(error.__cause__):
+            raise
         return False
 
 

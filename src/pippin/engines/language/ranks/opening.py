@@ -1,6 +1,7 @@
 """Opens a rank from a model folder: its part of the weights, and what it agrees on with the other ranks."""
 
 import logging
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,6 @@ from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.ranks.follower import Follower
 from pippin.engines.language.ranks.leader import LeadingEngine
 from pippin.engines.language.ranks.messages import Hello, RankLink, Ready, encode, software
-from pippin.engines.language.ranks.split import split_model
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.steering import Steering
 from pippin.engines.language.vision.media import TEXT_ONLY
@@ -34,6 +34,10 @@ REFUSED = (
     *("warm_prompts", "trust_remote_code"),
 )
 """Options that ranks do not support."""
+HEADS = (
+    "n_heads n_kv_heads num_heads num_kv_heads num_attention_heads num_key_value_heads num_k_heads num_v_heads"
+).split()
+"""What mlx-lm's attention and recurrent layers call the number of their heads."""
 WANTED: Final[dict[RankBackend, str]] = {
     "ring": "It connects them by TCP, each to the next. Where a port was in use the next start takes another one.",
     "jaccl": "It needs Macs with Thunderbolt 5 whose RDMA is on, and on each of them MLX_IBV_DEVICES with the name of "
@@ -153,4 +157,38 @@ def reconciled(ranks: list[Ready]) -> MemoryShares:
     return MemoryShares(
         sequences=min(rank.shares.sequences for rank in ranks),
         prefixes=min(rank.shares.prefixes for rank in ranks),
+    )
+
+
+def split_model(model: nn.Module, group: mx.distributed.Group) -> None:
+    """Keep a part of every layer, its heads and columns, by mlx-lm's own `shard`. Raises `ServerError("load_failed")`
+    for an architecture without one, or whose heads cannot be divided evenly."""
+    shard = getattr(model, "shard", None)
+    if shard is None:
+        raise _refusal(
+            model, "mlx-lm cannot split the layers of this architecture", "Start it on one machine."
+        )
+    ranks = group.size()
+    for name, count in _heads(model):
+        if count % ranks:
+            why = f"its layers have {count} heads ({name}), which {ranks} ranks cannot share evenly"
+            raise _refusal(model, why, "Take another number of --ranks.")
+    try:
+        shard(group)
+    except (ValueError, AssertionError, AttributeError, TypeError) as error:
+        raise _refusal(model, str(error), "Take another number of --ranks.") from error
+
+
+def _heads(model: nn.Module) -> Iterator[tuple[str, int]]:
+    for _, module in model.named_modules():
+        for name in HEADS:
+            count = getattr(module, name, None)
+            if isinstance(count, int):
+                yield name, count
+
+
+def _refusal(model: nn.Module, why: str, way_out: str) -> ServerError:
+    name = getattr(model, "model_type", type(model).__module__.rpartition(".")[2])
+    return ServerError(
+        "load_failed", f"A model of type {name!r} cannot be split so: {why}. {way_out}", "ranks"
     )
