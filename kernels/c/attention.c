@@ -53,19 +53,32 @@ int64_t pk_count_pieces(const pk_step *step, int64_t group)
     return count;
 }
 
-void pk_cut_pieces(const pk_step *step, int64_t group, pk_piece *pieces)
+static int share(const pk_kv *one, const pk_kv *other)
+{
+    return one->shared > 0 && one->shared == other->shared && one->shared_keys == other->shared_keys &&
+           one->shared_values == other->shared_values;
+}
+
+int64_t pk_cut_pieces(const pk_step *step, int64_t group, pk_piece *pieces)
 {
     const int64_t tokens = tokens_of_a_piece(group);
+    const pk_piece *begin = pieces;
     int64_t token = 0;
-    for (int64_t sequence = 0; sequence < step->sequences; sequence++) {
+    for (int64_t sequence = 0, sequences; sequence < step->sequences; sequence += sequences) {
+        int64_t held = step->counts[sequence];
+        sequences = 1;
+        while (sequence + sequences < step->sequences && held + step->counts[sequence + sequences] <= tokens &&
+               share(&step->kv[sequence], &step->kv[sequence + sequences]))
+            held += step->counts[sequence + sequences++];
         /* The last tokens see most: their pieces come first, so that no thread is left with one alone. */
         for (int64_t last = step->counts[sequence]; last > 0; pieces++) {
             const int64_t first = (last - 1) / tokens * tokens;
-            *pieces = (pk_piece){sequence, first, last, token};
+            *pieces = (pk_piece){sequence, first, last, token, sequences};
             last = first;
         }
-        token += step->counts[sequence];
+        token += held;
     }
+    return pieces - begin;
 }
 
 static int check_kv(const pk_kv *kv, int64_t head_dim, int64_t start, int64_t count, int64_t window)
@@ -117,24 +130,37 @@ static void attend_part(void *argument, int64_t chunk, int thread)
     const pk_heads *shape = job->shape;
     const pk_piece *piece = &job->pieces[chunk / shape->kv_heads];
     const int64_t head = chunk % shape->kv_heads, group = shape->heads / shape->kv_heads;
-    const int64_t at = (piece->token * shape->heads + head * group) * shape->head_dim;
-    pk_attend attend = {
-        .queries = job->queries + at,
-        .out = job->out + at,
-        .token_stride = shape->heads * shape->head_dim,
-        .kv = &job->kv[piece->sequence],
-        .head = head,
-        .start = job->step->starts[piece->sequence],
-        .first = piece->first,
-        .last = piece->last,
-        .window = job->window,
-        .group = (int)group,
-        .dim = (int)shape->head_dim,
-        .scale = shape->scale,
-        .softcap = shape->softcap,
-        .sinks = job->sinks == NULL ? NULL : job->sinks + head * group,
-    };
-    job->context->isa->attend(&attend, pk_scratch_of(job->context, thread));
+    const pk_kv *kv = &job->kv[piece->sequence];
+    pk_attend rows[MOST_TOKENS];
+    int64_t token = piece->token;
+    int held = 0;
+    for (int64_t row = 0; row < piece->sequences; row++) {
+        const int64_t at = (token * shape->heads + head * group) * shape->head_dim;
+        const int64_t count = job->step->counts[piece->sequence + row];
+        /* The pieces were cut by what the first layer shares. */
+        if (held > 0 && !share(rows[0].kv, &kv[row])) {
+            job->context->isa->attend(rows, held, pk_scratch_of(job->context, thread));
+            held = 0;
+        }
+        rows[held++] = (pk_attend){
+            .queries = job->queries + at,
+            .out = job->out + at,
+            .token_stride = shape->heads * shape->head_dim,
+            .kv = &kv[row],
+            .head = head,
+            .start = job->step->starts[piece->sequence + row],
+            .first = piece->sequences > 1 ? 0 : piece->first,
+            .last = piece->sequences > 1 ? count : piece->last,
+            .window = job->window,
+            .group = (int)group,
+            .dim = (int)shape->head_dim,
+            .scale = shape->scale,
+            .softcap = shape->softcap,
+            .sinks = job->sinks == NULL ? NULL : job->sinks + head * group,
+        };
+        token += count;
+    }
+    job->context->isa->attend(rows, held, pk_scratch_of(job->context, thread));
 }
 
 void pk_attend_all(pk_context *context, const pk_heads *heads, const pk_step *step, const pk_kv *kv,
@@ -154,11 +180,10 @@ int pk_attention(pk_context *context, const pk_step *step, const float *queries,
     const int32_t windows[] = {(int32_t)window};
     if (pk_check_step(step, 1, windows, head_dim) != PK_OK)
         return PK_REFUSED;
-    const int64_t count = pk_count_pieces(step, heads / kv_heads);
-    pk_piece *pieces = malloc((size_t)count * sizeof *pieces);
+    pk_piece *pieces = malloc((size_t)pk_count_pieces(step, heads / kv_heads) * sizeof *pieces);
     if (pieces == NULL)
         return pk_refuse("There is no memory left for a step.");
-    pk_cut_pieces(step, heads / kv_heads, pieces);
+    const int64_t count = pk_cut_pieces(step, heads / kv_heads, pieces);
     const pk_heads shape = {heads, kv_heads, head_dim, scale, softcap};
     pk_attend_all(context, &shape, step, step->kv, pieces, count, window, sinks, queries, out);
     free(pieces);

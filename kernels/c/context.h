@@ -50,15 +50,17 @@ const pk_int8 *pk_int8_for(const pk_context *context, const pk_matrix *matrix, i
 /* Rotate a head by the cosines and sines [dims / 2] of its position. */
 void pk_turn(const pk_rope *rope, const float *cosines, const float *sines, float *head);
 
-/* Several tokens of one sequence, whose attention is one piece of work for each head of keys. */
+/* Several tokens of one sequence, or all of several sequences that share positions, whose attention is one piece of work
+ * for each head of keys. */
 typedef struct pk_piece {
     int64_t sequence, first, last; /* tokens of the sequence */
     int64_t token;                 /* its token 0 among those of the step */
+    int64_t sequences;             /* from that one on */
 } pk_piece;
 
-/* How many pieces a step has, and these, for heads of which `group` share keys. */
+/* How many pieces a step has at most; and these, and how many they are, for heads of which `group` share keys. */
 int64_t pk_count_pieces(const pk_step *step, int64_t group);
-void pk_cut_pieces(const pk_step *step, int64_t group, pk_piece *pieces);
+int64_t pk_cut_pieces(const pk_step *step, int64_t group, pk_piece *pieces);
 
 /* What does not change from one call of attention to the next. */
 typedef struct pk_heads {

@@ -226,14 +226,13 @@ static int make_tables(step *step)
     pk_decoder *decoder = step->decoder;
     const pk_step *given = step->given;
     const int64_t group = decoder->shape.heads / decoder->shape.kv_heads;
-    step->piece_count = pk_count_pieces(given, group);
-    const int64_t bytes = 16 * step->tokens + (int64_t)sizeof(pk_piece) * step->piece_count;
+    const int64_t bytes = 16 * step->tokens + (int64_t)sizeof(pk_piece) * pk_count_pieces(given, group);
     if (pk_enlarge(&decoder->tables, &decoder->tables_size, bytes / 4) != PK_OK)
         return PK_REFUSED;
     step->positions = (int64_t *)decoder->tables;
     step->sequences = step->positions + step->tokens;
     step->pieces = (pk_piece *)(step->sequences + step->tokens);
-    pk_cut_pieces(given, group, step->pieces);
+    step->piece_count = pk_cut_pieces(given, group, step->pieces);
     int64_t token = 0;
     for (int64_t sequence = 0; sequence < given->sequences; sequence++)
         for (int64_t index = 0; index < given->counts[sequence]; index++, token++) {

@@ -60,7 +60,8 @@ typedef struct pk_isa {
     void (*layer_norm)(const float *x, const float *weight, const float *bias, float eps, int64_t size, float *out);
     /* `up` NULL stands for ones. */
     void (*gated)(int activation, const float *gate, const float *up, int64_t count, float *out);
-    void (*attend)(const pk_attend *attend, float *scratch);
+    /* Of several rows together, if these share positions; with at most PK_QUERIES queries. */
+    void (*attend)(const pk_attend *rows, int count, float *scratch);
 } pk_isa;
 
 /* Products with vectors of whole numbers, each group of PK_QUANTISED columns with a factor of its own. Its panels lie as

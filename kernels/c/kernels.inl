@@ -940,66 +940,105 @@ static void weigh_together(const pk_attend *a, query *queries, const int count, 
                    a->dim);
 }
 
-static void attend_piece(const pk_attend *a, int64_t position, int count, progress *states, float *scratch)
+static int64_t queries_of(const pk_attend *rows, int count)
 {
+    int64_t queries = 0;
+    for (int row = 0; row < count; row++)
+        queries += (rows[row].last - rows[row].first) * rows[row].group;
+    return queries;
+}
+
+/* `count` positions whose keys and values lie in one piece of memory, as `row_count` rows see them. */
+static void attend_piece(const pk_attend *rows, int row_count, int64_t position, int count, progress *states, float *scratch)
+{
+    const pk_attend *a = rows;
     const float *keys, *values;
     float *scores = scratch, *transposed = scratch + HEADS * PK_KEYS;
     find_positions(a, position, count, transposed + PK_KEYS * a->dim, &keys, &values);
-    const int many = (a->last - a->first) * a->group >= 12;
+    const int many = queries_of(rows, row_count) >= 12;
     query waiting[HEADS];
     int held = 0;
     if (many)
         transpose(keys, count, a->dim, transposed);
-    for (int64_t token = a->first; token < a->last; token++) {
-        int64_t from = sees_from(a, token) - position, to = sees_to(a, token) - position;
-        if (from >= count || to <= 0)
-            continue;
-        for (int head = 0; head < a->group; head++) {
-            const int64_t at = token * a->token_stride + (int64_t)head * a->dim;
-            waiting[held++] = (query){.numbers = a->queries + at,
-                                      .out = a->out + at,
-                                      .first = from > 0 ? (int)from : 0,
-                                      .last = to < count ? (int)to : count,
-                                      .state = &states[(token - a->first) * a->group + head]};
-            if (many && held == TOGETHER) {
-                weigh_together(a, waiting, held, transposed, values, scores);
-                held = 0;
-            } else if (!many && (held == HEADS || head + 1 == a->group)) {
-                weigh_heads(a, waiting, held, keys, values, scores);
-                held = 0;
+    for (const pk_attend *row = rows; row < rows + row_count; row++)
+        for (int64_t token = row->first; token < row->last; token++, states += a->group) {
+            int64_t from = sees_from(row, token) - position, to = sees_to(row, token) - position;
+            if (from >= count || to <= 0)
+                continue;
+            for (int head = 0; head < a->group; head++) {
+                const int64_t at = token * a->token_stride + (int64_t)head * a->dim;
+                waiting[held++] = (query){.numbers = row->queries + at,
+                                          .out = row->out + at,
+                                          .first = from > 0 ? (int)from : 0,
+                                          .last = to < count ? (int)to : count,
+                                          .state = &states[head]};
+                if (many && held == TOGETHER) {
+                    weigh_together(a, waiting, held, transposed, values, scores);
+                    held = 0;
+                } else if (!many && (held == HEADS || head + 1 == a->group)) {
+                    weigh_heads(a, waiting, held, keys, values, scores);
+                    held = 0;
+                }
             }
         }
-    }
     if (held > 0)
         weigh_together(a, waiting, held, transposed, values, scores);
 }
 
-static void attend(const pk_attend *a, float *scratch)
+/* Positions [position, end), which lie at the same places for all rows. */
+static void look_at(const pk_attend *rows, int count, int64_t position, int64_t end, progress *states, float *scratch)
 {
-    progress states[PK_QUERIES];
-    for (int64_t token = a->first; token < a->last; token++)
-        for (int head = 0; head < a->group; head++) {
-            progress *state = &states[(token - a->first) * a->group + head];
-            *state = a->sinks == NULL ? (progress){-INFINITY, 0.0f} : (progress){a->sinks[head], 1.0f};
-            memset(a->out + token * a->token_stride + (int64_t)head * a->dim, 0, (size_t)a->dim * sizeof(float));
-        }
-    const int64_t end = sees_to(a, a->last - 1);
-    for (int64_t position = sees_from(a, a->first); position < end;) {
-        const pk_kv *kv = a->kv;
+    const pk_kv *kv = rows->kv;
+    while (position < end) {
         const int64_t before_wrap =
             position < kv->shared ? kv->shared - position : kv->capacity - (position + kv->shift) % kv->capacity;
-        int64_t count = end - position < PK_KEYS ? end - position : PK_KEYS;
-        count = count < before_wrap ? count : before_wrap;
-        attend_piece(a, position, (int)count, states, scratch);
-        position += count;
+        int64_t keys = end - position < PK_KEYS ? end - position : PK_KEYS;
+        keys = keys < before_wrap ? keys : before_wrap;
+        attend_piece(rows, count, position, (int)keys, states, scratch);
+        position += keys;
     }
-    for (int64_t token = a->first; token < a->last; token++)
+}
+
+static void begin_sums(const pk_attend *a, progress *states)
+{
+    for (int64_t token = a->first; token < a->last; token++, states += a->group)
+        for (int head = 0; head < a->group; head++) {
+            states[head] = a->sinks == NULL ? (progress){-INFINITY, 0.0f} : (progress){a->sinks[head], 1.0f};
+            memset(a->out + token * a->token_stride + (int64_t)head * a->dim, 0, (size_t)a->dim * sizeof(float));
+        }
+}
+
+static void end_sums(const pk_attend *a, const progress *states)
+{
+    for (int64_t token = a->first; token < a->last; token++, states += a->group)
         for (int head = 0; head < a->group; head++) {
             float *out = a->out + token * a->token_stride + (int64_t)head * a->dim;
-            const float factor = 1.0f / states[(token - a->first) * a->group + head].total;
+            const float factor = 1.0f / states[head].total;
             for (int index = 0; index < a->dim; index++)
                 out[index] *= factor;
         }
+}
+
+/* What several rows share is looked at once for all of them. */
+static void attend(const pk_attend *rows, int count, float *scratch)
+{
+    progress all[PK_QUERIES], *states = all;
+    const int64_t shared = count > 1 ? rows->kv->shared : 0;
+    int64_t first = shared;
+    for (const pk_attend *row = rows; row < rows + count; row++) {
+        const int64_t from = sees_from(row, row->first);
+        begin_sums(row, states);
+        states += queries_of(row, 1);
+        first = from < first ? from : first;
+    }
+    look_at(rows, count, first, shared, all, scratch);
+    states = all;
+    for (const pk_attend *row = rows; row < rows + count; row++) {
+        const int64_t from = sees_from(row, row->first);
+        look_at(row, 1, from > shared ? from : shared, sees_to(row, row->last - 1), states, scratch);
+        end_sums(row, states);
+        states += queries_of(row, 1);
+    }
 }
 
 #define FUNCTIONS                                                                                                      \
