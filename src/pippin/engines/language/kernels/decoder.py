@@ -6,6 +6,7 @@ may be given says where. Only a CPU may do so, whose kernels and MLX share the m
 
 from collections.abc import Callable, Sequence
 from ctypes import addressof, c_char
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -285,12 +286,12 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
     def _run(self, tokens: NDArray[Any], caches: Sequence[Any]) -> NDArray[np.float32]:
         """Normed states [sequences, count, hidden] after the last layer; zeros for padding."""
         shape = tokens.shape[0], tokens.shape[1]
-        layers = [open_in_place(cache, self._token, shape) for cache in caches]
+        layers = list(map(partial(open_in_place, token=self._token, shape=shape), caches))
         present = (tokens != PADDING).sum(axis=1).tolist()
-        told = [part.count for part in layers[0] for _ in part.starts]
+        starts, told = zip(*[(start, part.count) for part in layers[0] for start in part.starts], strict=True)
         counts = list(map(min, told, present))
         step = Step(
-            starts=[start for part in layers[0] for start in part.starts],
+            starts=starts,
             counts=counts,
             places=self._kept.of(layers),
             adapters=self._chosen(len(counts)),
@@ -329,8 +330,8 @@ class KeptPlaces:
 
 def _identity(part: InPlace) -> tuple[Any, ...]:
     """What `_view` depends on."""
-    arrays = [_lies_at(array) for array in (*part.arrays, *(part.shared or ()))]
-    return arrays, part.low, len(part.starts), part.shift, part.form, part.shared_tokens
+    arrays = map(_lies_at, (*part.arrays, *(part.shared or ())))
+    return tuple(arrays), part.low, len(part.starts), part.shift, part.form, part.shared_tokens
 
 
 def _lies_at(array: Any) -> tuple[int, tuple[int, ...]]:
