@@ -414,11 +414,11 @@ class Display:
         match part:
             case Piece("reasoning", text) if not self._plain:
                 shown = clean(text) if self._show_reasoning else "" if self._thinking else "thinking ..."
-                _write(shown if self._thinking else DIM + shown)
+                print(shown if self._thinking else DIM + shown, end="", flush=True)
                 self._thinking = True
             case Piece("text", text):
                 self.close()
-                _write(text if self._plain else clean(text))
+                print(text if self._plain else clean(text), end="", flush=True)
             case Called(str(name), _):
                 self.close()
                 say(f"\n[the model calls {name}]", sys.stderr)
@@ -426,10 +426,5 @@ class Display:
     def close(self) -> None:
         """End a thought that is open: what follows it is not dimmed."""
         if self._thinking:
-            _write(f"{PLAIN}\n\n")
+            print(PLAIN, end="\n\n", flush=True)
         self._thinking = False
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

@@ -7,6 +7,7 @@ may be given says where. Only a CPU may do so, whose kernels and MLX share the m
 from collections.abc import Callable, Sequence
 from ctypes import addressof, c_char
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import mlx.core as mx
@@ -321,7 +322,10 @@ class KeptPlaces:
 
     def of(self, layers: Sequence[Sequence[InPlace]]) -> Places:
         """The places of these layers. Raises `KernelError`."""
-        known = [_identity(part) for layer in layers for part in layer]
+        parts = list(chain.from_iterable(layers))
+        # All that is new at once: to ask each array where it lies would compute it alone.
+        mx.eval([part.arrays for part in parts])
+        known = list(map(_identity, parts))
         if self._places is None or known != self._known:
             self._places = _places(layers)
             self._known = known
