@@ -15,6 +15,7 @@ from pippin.core.completion import CompletedChoice, CompletedPart, Completion
 from pippin.core.events import Finished, Token
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest
+from pippin.engines.language.kv_cache.layout import CacheLayout
 from pippin.engines.verify import questions, tools
 from pippin.engines.verify.asking import Served
 from pippin.engines.verify.numbers import difference
@@ -52,6 +53,32 @@ def test_a_refused_request_leaves_the_others_their_answers(sound: Path) -> None:
     answers = served.ask_all(requests, lambda done, total: told.append((done, total)))
     assert [each is None for each in answers] == [False, True, False] * 4
     assert told == [(done, 12) for done in range(5, 13)]
+
+
+def test_the_branches_of_questions_score_what_whole_prompts_do(sound: Path) -> None:
+    info = ModelInfo(id="tiny", kind="language", path=str(sound), architecture="llama")
+    served = Served.open(WorkerSpec(info=info))
+    found = questions.measure(served)
+    for number in (0, 1, 149, 299):
+        question = questions.questions()[number]
+        opening, right = f"Question: {question.asked}\nAnswer:", question.choices[0]
+        ids = served.preparer.tokenizer.encode(f"{opening} {right}", add_special_tokens=True)
+        head = served.preparer.tokenizer.encode(opening, add_special_tokens=True)
+        assert ids[: len(head)] == head
+        request = GenerationRequest(model="m", prompt=tuple(ids), echo=True, prompt_logprobs=0, max_tokens=0)
+        [whole] = served.ask([request])
+        assert whole.echo is not None
+        expected = sum(token.logprob or 0.0 for token in whole.echo.tokens[len(head) :])
+        assert found.scores[number] * (len(right.encode()) + 1) == pytest.approx(expected, abs=1e-3)
+
+
+def test_questions_are_left_out_where_the_caches_cannot_branch(
+    sound: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CacheLayout, "forks", False)
+    [section] = report_on(sound, "questions", architecture="llama").sections
+    assert section.left_out == "the caches of the model can't branch"
+    assert not section.findings
 
 
 def answer(*tokens: tuple[int, float]) -> tuple[Token, ...]:

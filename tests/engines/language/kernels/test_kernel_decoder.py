@@ -20,7 +20,7 @@ from pippin.core.models import ModelInfo
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.device import DevicePlan, configure, decide, find_facts
 from pippin.engines.language.kernels.ways import Way, put_on, way_of
-from pippin.engines.language.kv_cache.kinds.attention import JoinedAttention
+from pippin.engines.language.kv_cache.kinds.attention import ForkedAttention, JoinedAttention
 from pippin.engines.language.kv_cache.layout import PADDING, without_padding
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.loading import drafting
@@ -309,6 +309,32 @@ def test_prompts_of_different_lengths_are_computed_together() -> None:
     for row, (count, expected) in enumerate(zip(counts, alone, strict=True)):
         assert float(mx.abs(together[row, :count] - expected).max()) < TOLERANCE
     assert [cache[0].offset for cache in started] == [3 + count for count in counts]
+
+
+def test_rows_that_branch_from_several_prompts_say_what_each_says_alone() -> None:
+    kernels, _ = put_on(made("llama", {}, 4, mx.float16), Way("fused layers"), 2)
+
+    def prompt(*tokens: int) -> list[Any]:
+        cache = make_prompt_cache(kernels)
+        kernels(mx.array([tokens]), cache=cache)
+        return cache
+
+    def branches(*trunks: list[Any]) -> list[Any]:
+        return [ForkedAttention(trunk, trunk.offset, 16) for trunk in trunks]
+
+    one, another, other = prompt(1, 2, 3, 4), prompt(6, 5, 4, 3), prompt(9, 8, 7)
+    # The third row has the first layer's memory of the rows before it, and another's in the layers behind it.
+    mixed = [one[0], *another[1:]]
+    trunks, counts = [one, one, mixed, other, other], [3, 4, 5, 2, 1]
+    tokens = mx.array([[5 + row, 6, 7, 8, 9] for row in range(len(trunks))])
+    alone = [
+        kernels(tokens[row : row + 1, :count], cache=branches(*trunk))[0]
+        for row, (trunk, count) in enumerate(zip(trunks, counts, strict=True))
+    ]
+    layers = zip(*(branches(*trunk) for trunk in trunks), strict=True)
+    together = kernels(tokens, cache=[JoinedAttention(layer, counts) for layer in layers])
+    for row, (count, expected) in enumerate(zip(counts, alone, strict=True)):
+        assert float(mx.abs(together[row, :count] - expected).max()) < TOLERANCE
 
 
 def test_padding_of_a_check_is_not_computed_and_changes_nothing_for_the_tokens_beside_it() -> None:

@@ -99,8 +99,8 @@ class Row:
     done: int = 0  # tokens of the first piece that it has
 
     @property
-    def next(self) -> int:
-        """Tokens of the first piece that it lacks."""
+    def missing(self) -> int:
+        """How many tokens of the first piece it lacks."""
         return len(self.queue[0].tokens) - self.done
 
 
@@ -144,11 +144,11 @@ class Scoring:
         next piece of every row, unless most of these would be too many.
         """
         rows = sorted((row for row in self._rows if row.queue), key=lambda row: -row.left)
-        if sum(row.next for row in rows) <= MOST_STRETCH * most:
-            return [self._chunk(row, row.next) for row in rows]
+        if sum(row.missing for row in rows) <= MOST_STRETCH * most:
+            return [self._chunk(row, row.missing) for row in rows]
         taken: list[Chunk] = []
         for row in rows:
-            if taken and most < row.next:
+            if taken and most < row.missing:
                 break
             taken.append(self._chunk(row, most))
             most -= len(taken[-1].tokens)
