@@ -278,7 +278,7 @@ class Decodes:
     overlaps: bool = True  # the device computes a pass while the host goes on
 
 
-SMALL_REST = 8  # times less than a step's budget
+SMALL_REST = 4  # times less than a step's budget
 DISK_PAUSE = 0.001  # seconds between checks for blocks that the disk is reading
 
 

@@ -263,12 +263,12 @@ class Prefill:
         if not head.works:
             logits = logits[mx.arange(len(chunks))[:, None], mx.array(wanted)]
         logits = logits.astype(mx.float32)
-        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         scores = [score for chunk in chunks for score in chunk.scores]
         rows = [row for row, chunk in enumerate(chunks) for _ in chunk.scores]
         columns = [places[row].index(score.place) for row, score in zip(rows, scores, strict=True)]
         named = rows, columns, [score.token for score in scores]
-        found = logprobs[tuple(mx.array(each, mx.int32) for each in named)]
+        row, column, token = (mx.array(each, mx.int32) for each in named)
+        found = logits[row, column, token] - mx.logsumexp(logits, axis=-1)[row, column]
         mx.eval(found, [arrays_of(cache) for cache in caches])
         prompt.scoring.add(scores, np.array(found).tolist())
         count = sum(map(len, tokens))
