@@ -11,7 +11,8 @@ from typing import Any
 from unittest.mock import patch
 
 from pippin.api import server as api_server
-from pippin.api.server import Server, listen
+from pippin.api.listening import listen
+from pippin.api.server import Server
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import Settings
 from tests.service.doubles import scripted, scripted_service

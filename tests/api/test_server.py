@@ -17,13 +17,14 @@ import httpx
 import pytest
 
 from pippin.api.http import protocol as bounded_http
-from pippin.api.server import AddressError, listen, listen_in_file
+from pippin.api.listening import AddressError, listen, listen_in_file
 from tests.api.live_server import MODEL, live_server, stoppable_server
 
 PROGRAM = """
 import asyncio, json, logging, sys
 from pathlib import Path
-from pippin.api.server import Server, listen
+from pippin.api.listening import listen
+from pippin.api.server import Server
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import Settings
 from tests.service.doubles import scripted, scripted_service

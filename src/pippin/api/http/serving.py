@@ -5,7 +5,6 @@ import contextlib
 import gc
 import logging
 import math
-import resource
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -119,7 +118,6 @@ def web_sockets(unread: UnreadAnswers) -> type[BoundedWebSocket]:
     return Connection
 
 
-MOST: Final = 65_536
 PING_SECONDS: Final = 30.0  # between signs of life of a WebSocket
 KEEP_CONNECTION: Final = 75  # idle seconds
 LAST_WORDS: Final = 1.0
@@ -207,15 +205,6 @@ class Uvicorn(uvicorn.Server):
         ends = asyncio.get_running_loop().time() + within
         while self._occupied and asyncio.get_running_loop().time() < ends:  # noqa: ASYNC110
             await asyncio.sleep(LOOK)
-
-
-def allow_many() -> None:
-    """Raise the limit of open files: every connection takes one, and macOS starts a process with 256."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):  # macOS has a further limit, which it does not report
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def settle_down() -> None:

@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _supervised(settings: Settings, given: Sequence[GivenFlag]) -> int:
     """Serve in a child process, which is started again when it dies."""
-    from pippin.api.server import AddressError, open_listeners
+    from pippin.api.listening import AddressError, open_listeners
 
     try:
         listeners = open_listeners(settings.server)
@@ -131,7 +131,7 @@ def check_beside(server: ServerOptions, catalog: "Catalog") -> None:
 
 
 def _run(settings: Settings, catalog: "Catalog", listeners: Sequence[socket]) -> int:
-    from pippin.api.server import AddressError, run_server
+    from pippin.api.listening import AddressError, run_server
     from pippin.catalog import footprint
     from pippin.service import open_service
 
