@@ -17,7 +17,8 @@ import httpx
 import pytest
 
 from pippin.api.http import protocol as bounded_http
-from pippin.api.listening import AddressError, listen, listen_in_file
+from pippin.api.listening import listen, listen_in_file
+from pippin.core.errors import ServerError
 from tests.api.live_server import MODEL, live_server, stoppable_server
 
 PROGRAM = """
@@ -115,9 +116,9 @@ def test_the_drain_has_a_deadline(script: Path) -> None:
 def test_a_port_in_use_is_one_clear_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(AddressError, match=f"Port {port} of 127.0.0.1 is in use"):
+        with pytest.raises(ServerError, match=f"Port {port} of 127.0.0.1 is in use"):
             listen("127.0.0.1", port)
-    with pytest.raises(AddressError, match="Can't listen"):
+    with pytest.raises(ServerError, match="Can't listen"):
         listen("no.such.host.invalid", 80)
 
 
@@ -141,9 +142,9 @@ def test_a_unix_socket_is_its_owners_and_replaces_that_of_a_killed_server(tmp_pa
     listen_in_file(str(path)).close()
     with contextlib.closing(listen_in_file(str(path))):
         assert path.stat().st_mode & 0o777 == 0o600
-        with pytest.raises(AddressError, match="Another program listens"):
+        with pytest.raises(ServerError, match="Another program listens"):
             listen_in_file(str(path))
-    with pytest.raises(AddressError, match="Can't listen at"):
+    with pytest.raises(ServerError, match="Can't listen at"):
         listen_in_file(str(tmp_path / "none" / "pippin.sock"))
 
 

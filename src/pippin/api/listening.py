@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
+from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
     from pippin.service import Service
@@ -24,13 +25,9 @@ BACKLOG: Final = 2048
 MOST_FILES: Final = 65_536
 
 
-class AddressError(Exception):
-    """The server can't listen on the address. The message is one clear line."""
-
-
 def listen(host: str, port: int) -> list[socket.socket]:
     """Sockets that listen on the address; `localhost` is one in IPv4 and one in IPv6, where there are both, and clients
-    try either first. Raises `AddressError`."""
+    try either first. Raises `ServerError("conflict")`."""
     listeners: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -39,18 +36,19 @@ def listen(host: str, port: int) -> list[socket.socket]:
             listeners.append(_listener(family, (address[0], chosen, *address[2:])))
     except OSError as error:
         if not listeners:
-            raise AddressError(_reason(host, port, error)) from None
+            raise ServerError("conflict", _reason(host, port, error)) from None
         log.warning("localhost is served at %s alone: %s.", listeners[0].getsockname()[0], error.strerror)
     return listeners
 
 
 def listen_in_file(path: str) -> socket.socket:
-    """A socket that listens as a file, which this user alone can use. Raises `AddressError`."""
+    """A socket that listens as a file, which this user alone can use. Raises `ServerError("conflict")`."""
     try:
         if Path(path).is_socket():  # of a server that was killed; connecting to one that lives works
             with contextlib.closing(socket.socket(socket.AF_UNIX)) as client, contextlib.suppress(OSError):
                 client.connect(path)
-                raise AddressError(f"Another program listens at {path}; choose another --unix-socket.")
+                message = f"Another program listens at {path}; choose another --unix-socket."
+                raise ServerError("conflict", message)
             Path(path).unlink()
         before = os.umask(0o177)
         try:
@@ -58,7 +56,8 @@ def listen_in_file(path: str) -> socket.socket:
         finally:
             os.umask(before)
     except OSError as error:
-        raise AddressError(f"Can't listen at {path}: {error.strerror or error}.") from None
+        message = f"Can't listen at {path}: {error.strerror or error}."
+        raise ServerError("conflict", message) from None
 
 
 def _listener(family: int, address: Any) -> socket.socket:
@@ -85,7 +84,7 @@ def _reason(host: str, port: int, error: OSError) -> str:
 
 
 def open_listeners(options: ServerOptions) -> list[socket.socket]:
-    """Sockets that listen on the server's addresses. Raises `AddressError`."""
+    """Sockets that listen on the server's addresses. Raises `ServerError("conflict")`."""
     listeners = listen(options.host, options.port)
     if options.unix_socket is not None:
         listeners.append(listen_in_file(str(Path(options.unix_socket).expanduser())))
@@ -111,9 +110,23 @@ def run_server(
     """Listen and serve; returns the exit status. `prepare` downloads and loads the models that the operator named, also
     while the server already answers. `on_ready` is called with host and port once it does.
 
-    Raises `AddressError` before anything is started, and `ServerError` for options that can't be used.
+    Raises `ServerError` for an address that can't be had, before anything is started, and `ConfigError` for options
+    that can't be used.
     """
     import uvloop
+
+    async def serve() -> None:
+        preparing = asyncio.create_task(prepare())
+        try:
+            # Beside the imports of the first model's worker, which is another process.
+            api = await asyncio.to_thread(import_module, "pippin.api.server")
+            server = api.Server(service, settings, listeners)
+            await server.run(lambda: on_ready(settings.server.host, server.port))
+        finally:
+            preparing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await preparing
+            await service.close(0.0)
 
     allow_many()  # the workers, too
     listeners = listeners or open_listeners(settings.server)
@@ -123,25 +136,5 @@ def run_server(
         for listener in listeners:
             held.enter_context(contextlib.closing(listener))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(service, settings, on_ready, prepare, listeners))
+            runner.run(serve())
     return 0
-
-
-async def _run(
-    service: "Service",
-    settings: Settings,
-    on_ready: Callable[[str, int], None],
-    prepare: Callable[[], Coroutine[Any, Any, None]],
-    listeners: Sequence[socket.socket],
-) -> None:
-    preparing = asyncio.create_task(prepare())
-    try:
-        # Beside the imports of the first model's worker, which is another process.
-        api = await asyncio.to_thread(import_module, "pippin.api.server")
-        server = api.Server(service, settings, listeners)
-        await server.run(lambda: on_ready(settings.server.host, server.port))
-    finally:
-        preparing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await preparing
-        await service.close(0.0)

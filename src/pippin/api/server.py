@@ -16,17 +16,11 @@ from pippin.api.live_settings import LiveSettings, Reloads
 from pippin.api.telemetry.ledger import FILE, Ledger
 from pippin.config import environment
 from pippin.config.mcp_file import McpSettings, load_mcp_file
-from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.mcp import ToolServers
 from pippin.service import Service
 
 log = logging.getLogger(__name__)
-
-
-def open_tool_servers(options: ServerOptions) -> ToolServers:
-    """The tool servers of the operator's file, not connected yet. Raises `ConfigError`."""
-    return ToolServers(McpSettings() if options.mcp_config is None else load_mcp_file(options.mcp_config))
 
 
 class Server:
@@ -38,7 +32,10 @@ class Server:
         self._drain = options.drain_timeout
         self._listeners = listeners
         self._stops = 0
-        self._tool_servers = open_tool_servers(options)
+        tools = options.mcp_config
+        self._tool_servers = ToolServers(
+            McpSettings() if tools is None else load_mcp_file(tools)
+        )  # not connected
         self._batches = Batches(options)
         self._live = LiveSettings(settings, service)
         self._reloads = Reloads(self._live.reload)

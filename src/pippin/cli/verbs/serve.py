@@ -4,7 +4,6 @@ import contextlib
 import faulthandler
 import logging
 import os
-import sys
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -48,13 +47,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _supervised(settings: Settings, given: Sequence[GivenFlag]) -> int:
     """Serve in a child process, which is started again when it dies."""
-    from pippin.api.listening import AddressError, open_listeners
+    from pippin.api.listening import open_listeners
 
-    try:
-        listeners = open_listeners(settings.server)
-    except AddressError as error:
-        print(f"pippin: {error}", file=sys.stderr)
-        return 1
+    listeners = open_listeners(settings.server)
     own = supervise(settings, listeners)
     return own if isinstance(own, int) else _serve(own, given, listeners)
 
@@ -131,7 +126,7 @@ def check_beside(server: ServerOptions, catalog: "Catalog") -> None:
 
 
 def _run(settings: Settings, catalog: "Catalog", listeners: Sequence[socket]) -> int:
-    from pippin.api.listening import AddressError, run_server
+    from pippin.api.listening import run_server
     from pippin.catalog import footprint
     from pippin.service import open_service
 
@@ -151,9 +146,5 @@ def _run(settings: Settings, catalog: "Catalog", listeners: Sequence[socket]) ->
         except OSError as error:  # a service may have no writable folder
             log.warning("`pippin ps` and `stop` can't find this server by themselves: %s.", error)
 
-    try:
-        with until_the_end:
-            return run_server(service, settings, on_ready, preparation.run, listeners)
-    except AddressError as error:
-        print(f"pippin: {error}", file=sys.stderr)
-        return 1
+    with until_the_end:
+        return run_server(service, settings, on_ready, preparation.run, listeners)
