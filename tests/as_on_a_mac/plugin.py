@@ -2,7 +2,7 @@
 
 `--mac 64` chooses the GB of its memory, and `--form 4bit` what its checkpoints are. Tests that ask for equal answers of
 two ways of computing are marked `even`, or run with `--even`: one row is rounded as several are. Those marked `float32`
-are left out.
+are left out. `--pattern 1` rounds otherwise: a fault is one in every pattern, and a tie in few.
 """
 
 import os
@@ -22,13 +22,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     forms = ("bfloat16", "4bit", "mxfp4", "mixed")
     parser.addoption("--form", default="bfloat16", choices=forms, help="what its checkpoints are stored in")
     parser.addoption("--even", action="store_true", help="round one row as several")
+    parser.addoption("--pattern", type=int, default=0, help="number of the pattern by which it rounds")
+
+
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Before any module that asks for the Mac when it is imported, as those are that conftests import."""
+    chosen = early_config.known_args_namespace
+    os.environ[CHOSEN] = f"{chosen.mac} {chosen.form} {'even' if chosen.even else ''}"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """After `tests/conftest.py`, which chooses the BLAS."""
-    even = "even" if config.getoption("--even") else ""
-    os.environ[CHOSEN] = f"{config.getoption('--mac')} {config.getoption('--form')} {even}"
     from tests.as_on_a_mac.mac import chosen_mac
     from tests.as_on_a_mac.process import take
 
@@ -52,4 +57,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def own_rounding(request: pytest.FixtureRequest) -> None:
     """Each test's rounding is its own, whatever ran before."""
     even = request.config.getoption("--even") or request.node.get_closest_marker("even") is not None
-    request.config.stash[GPU].begin(even=even)
+    request.config.stash[GPU].begin(even=even, seed=request.config.getoption("--pattern"))

@@ -62,6 +62,7 @@ def test_a_head_gives_the_models_own_answer(made: Made) -> None:
     judge_own_answers(bench, PROMPTS)
 
 
+@pytest.mark.float32
 def test_it_proposes_what_its_formula_says(any_made: Made) -> None:
     bench = any_made.bench()
     heads, oracle = heads_of(bench), Oracle(any_made.architecture, any_made.head, bench.model)

@@ -83,7 +83,7 @@ def with_qwen_head(folder: Path, **changes: Any) -> tuple[Path, dict[str, Any]]:
 
 MADE = [
     with_v4_head,
-    with_glm_head,
+    pytest.param(with_glm_head, marks=pytest.mark.float32),
     with_next_head,
     with_qwen_head,
 ]

@@ -17,6 +17,8 @@ from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_
 from tests.engines.language.vision.any_family import Family, write
 from tests.engines.language.vision.family_settings import FAMILIES
 
+pytestmark = pytest.mark.float32
+
 TEXT = tuple((place * 17 + place // 9) % 240 for place in range(150))
 PROMPTS = {f"r{place}": (TEXT[place : place + length], 14) for place, length in enumerate((3, 18, 40, 101))}
 

@@ -16,6 +16,8 @@ from pippin.engines.language.model.weights import weight_bytes
 from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import tiny_model
 
+pytestmark = pytest.mark.float32
+
 LONG = tuple(place * 11 % 250 for place in range(1000))
 CHUNK = 64
 RUNS = 3

@@ -57,6 +57,7 @@ def test_a_view_of_a_slot_goes_on_as_the_sequence_does(model: nn.Module, layout:
     assert mx.allclose(group.forward(mx.array([[9]])), alone, atol=1e-3)
 
 
+@pytest.mark.float32
 @pytest.mark.parametrize("forgotten", [(0, 2, 3, 1), (3, 3, 3, 3), (0, 0, 0, 4)])
 def test_each_sequence_forgets_as_many_tokens_of_a_step_as_it_is_told(
     model: nn.Module, layout: CacheLayout, forgotten: tuple[int, ...]

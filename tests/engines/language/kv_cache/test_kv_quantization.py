@@ -17,11 +17,12 @@ from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.kv_cache.kinds.attention import BatchedQuantized
 from pippin.engines.language.kv_cache.kinds.base import SlotGroup
 from pippin.engines.language.sampling.sampler import SampledToken
-from tests.engines.language.bench import PLAN, Bench, run_all
+from tests.engines.language.bench import MAC, PLAN, Bench, run_all
 from tests.engines.tiny_models import ARCHITECTURES, TinyModels
 
 WIDE = {"head_dim": 32}
-SAME = 4e-3  # another order of sums takes a key of 3 bits to its neighbour now and then
+# Another order of sums takes a key of 3 bits to its neighbour now and then.
+SAME = 4e-3 if MAC is None else 0.06
 """Logprobs in float32 that differ less are the same: sums in another order move them, through layers that round."""
 PROMPTS = {
     f"r{index}": (tuple((index * 31 + place * 7) % 250 for place in range(20 + index)), 24)
@@ -154,7 +155,7 @@ def test_mlx_lm_alone_shows_the_last_token_of_a_prompt_the_quantised_cache_and_w
     )[1]
     assert mx.allclose(by_hand - mx.logsumexp(by_hand), theirs, atol=SAME)
     first = noted["a"][0].top[0]
-    assert abs(theirs[first.id].item() - first.logprob) > 10 * SAME
+    assert abs(theirs[first.id].item() - first.logprob) > 4 * SAME
 
 
 def test_bits_of_one_of_both_are_refused_by_name(folders: dict[str, Path]) -> None:
@@ -199,6 +200,7 @@ def test_a_sequence_that_outgrows_its_neighbours_is_not_quantised_again(
     assert moves == 4
 
 
+@pytest.mark.float32
 def test_the_tree_and_the_batch_are_smaller(folders: dict[str, Path]) -> None:
     sizes = {}
     for bits in (None, 8, 4):

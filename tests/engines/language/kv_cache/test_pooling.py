@@ -16,6 +16,8 @@ from pippin.engines.language.upstream.mlx_vlm import deepseek_v4
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.vision.any_family import Family, write
 
+pytestmark = pytest.mark.float32
+
 RATIOS = (0, 4, 128, 4)
 V4 = Family(
     config={

@@ -150,6 +150,7 @@ class Eager:
         return logits
 
 
+@pytest.mark.float32
 def test_what_is_computed_while_a_step_is_built_copies_no_slots(tmp_path: Path) -> None:
     model = model_of("llama", tmp_path)
     group = group_of(model)

@@ -7,7 +7,7 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
-from tests.engines.language.bench import PLAN, Bench, run_all
+from tests.engines.language.bench import MAC, PLAN, Bench, run_all
 from tests.engines.tiny_models import ARCHITECTURES, TinyModels
 
 
@@ -82,7 +82,7 @@ def test_no_token_counts_as_both_known_and_stored(folders: dict[str, Path]) -> N
 def test_the_tree_holds_a_shared_prefix_once_and_its_limit_to_the_byte(folders: dict[str, Path]) -> None:
     bench = bench_of(folders, "llama")
     run_all(bench, {f"r{index}": ((*PROMPT, index, 1, 2, 3), 1) for index in range(16)})
-    per_token = 2 * 2 * 2 * 16 * 4  # layers, keys and values, heads, dim, float32
+    per_token = 2 * 2 * 2 * 16 * (4 if MAC is None else 2)  # layers, keys and values, heads, dim, bytes
     stats = bench.engine.stats().cache
     assert stats.bytes == stats.entries * 8 * per_token
     assert stats.entries <= 100 // 8 + 16

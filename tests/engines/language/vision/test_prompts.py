@@ -46,7 +46,11 @@ def bench(folder: Path) -> VisionBench:
     return VisionBench(folder)
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl", "gemma3", "smolvlm", "mistral3"])
+# The last token of Qwen3-VL's answer is a tie in 16 bits.
+@pytest.mark.parametrize(
+    "family",
+    ["qwen2_vl", pytest.param("qwen3_vl", marks=pytest.mark.float32), "gemma3", "smolvlm", "mistral3"],
+)
 def test_several_pictures_are_answered_as_mlx_vlm_does(family: str, tmp_path: Path) -> None:
     bench = VisionBench(tiny_vision_model(family, tmp_path / family))
     shown = [WIDE, TALL] if family != "mistral3" else [WIDE, picture(60, 28, 5)]
@@ -255,6 +259,7 @@ def test_pictures_go_with_speculation(
         assert ends["a"].usage.draft_tokens > 0
 
 
+@pytest.mark.float32
 def test_pictures_go_with_quantised_caches(tmp_path: Path) -> None:
     rope = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5]}
     folder = tiny_vision_model("qwen3_vl", tmp_path / "qwen3_vl", head_dim=32, rope_scaling=rope)
