@@ -16,7 +16,7 @@ from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.language.loading.engine import open_engine
 from pippin.engines.language.prompt.preparer import open_preparer
-from pippin.engines.language.vision import checkpoint
+from pippin.engines.language.vision import checkpoint, trial
 from pippin.engines.language.vision.processing import MediaProcessor
 from pippin.engines.language.vision.trial import is_faithful, runs
 from tests.engines.language.bench import PLAN, watch
@@ -56,6 +56,25 @@ def test_the_models_files_decide_whether_pictures_are_seen_as_a_whole(tmp_path: 
     assert not bench.model.bidirectional
     shown = picture(60, 28, 1)
     assert bench.alone(bench.job("a", shown, "Where?")) == bench.judged("Where?", [shown])
+
+
+@pytest.mark.parametrize(
+    ("off", "whole"), [((4e-7, 4e-7), False), ((1.1e-6, 6.6e-7), False), ((0.4, 6e-7), True)]
+)
+def test_rounding_makes_no_pictures_seen_as_a_whole(
+    off: tuple[float, float], whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = VisionBench(tiny_vision_model("qwen3_vl", tmp_path / "qwen3_vl"))
+    media = bench.preparer.media
+    assert isinstance(media, MediaProcessor)
+    ways = [(off[0], 0, frozenset[str]()), (off[1], 1, frozenset({"image"}))]
+    monkeypatch.setattr(trial, "_differences", lambda *_: (mx.array([3.0]), ways))
+    sample = media.samples["image"]
+    apart = replace(
+        sample, tokens=(1, *sample.tokens, 1), placeholders=tuple(place + 1 for place in sample.placeholders)
+    )
+    assert is_faithful(bench.model, apart)
+    assert bench.model.bidirectional == ({"image"} if whole else set())
 
 
 def test_pictures_that_are_seen_as_a_whole_must_stand_apart(tmp_path: Path) -> None:
