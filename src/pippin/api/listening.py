@@ -56,8 +56,7 @@ def listen_in_file(path: str) -> socket.socket:
         finally:
             os.umask(before)
     except OSError as error:
-        message = f"Can't listen at {path}: {error.strerror or error}."
-        raise ServerError("conflict", message) from None
+        raise ServerError("conflict", f"Can't listen at {path}: {error.strerror or error}.") from None
 
 
 def _listener(family: int, address: Any) -> socket.socket:
@@ -110,8 +109,7 @@ def run_server(
     """Listen and serve; returns the exit status. `prepare` downloads and loads the models that the operator named, also
     while the server already answers. `on_ready` is called with host and port once it does.
 
-    Raises `ServerError` for an address that can't be had, before anything is started, and `ConfigError` for options
-    that can't be used.
+    Raises `ServerError` for an address that can't be had, and `ConfigError` for options that can't be used.
     """
     import uvloop
 

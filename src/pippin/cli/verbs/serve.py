@@ -138,6 +138,7 @@ def _run(settings: Settings, catalog: "Catalog", listeners: Sequence[socket]) ->
     def on_ready(host: str, port: int) -> None:
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         greet(settings.server, address, served_models(settings.server, catalog), example_of(catalog))
+        preparation.greeted.set()
         log_path = log_file(settings.server.log_file)
         pid = os.getppid() if settings.server.restart else os.getpid()
         word = RunningServer(pid=pid, address=address, started=time.time(), log=log_path)
