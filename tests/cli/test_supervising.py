@@ -87,7 +87,7 @@ def test_a_server_that_is_killed_again_and_again_answers_within_a_second(server:
         assert httpx.get(f"{server.address}/health", timeout=WITHIN).status_code == 200
         took.append(time.monotonic() - begun)
         used = psutil.Process(server.process.pid).children()[0].cpu_times()
-        assert used.user + used.system < 0.5
+        assert used.user + used.system < 0.25, "it imports again what its parent has"
     assert min(took[1:]) < 1.0  # one of them: the machine is shared
 
 

@@ -47,8 +47,7 @@ def listen_in_file(path: str) -> socket.socket:
         if Path(path).is_socket():  # of a server that was killed; connecting to one that lives works
             with contextlib.closing(socket.socket(socket.AF_UNIX)) as client, contextlib.suppress(OSError):
                 client.connect(path)
-                message = f"Another program listens at {path}; choose another --unix-socket."
-                raise ServerError("conflict", message)
+                raise ServerError("conflict", f"A program listens at {path}; choose another --unix-socket.")
             Path(path).unlink()
         before = os.umask(0o177)
         try:

@@ -47,6 +47,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _supervised(settings: Settings, given: Sequence[GivenFlag]) -> int:
     """Serve in a child process, which is started again when it dies."""
+    import pippin.api.server  # noqa: F401 - so that no child imports it again
     from pippin.api.listening import open_listeners
 
     listeners = open_listeners(settings.server)
