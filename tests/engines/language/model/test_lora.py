@@ -2,10 +2,12 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import msgspec
 import pytest
 from mlx.utils import tree_flatten
@@ -279,6 +281,32 @@ def trained(base: Path, folder: Path, keys: list[str], kind: str = "lora") -> Pa
     settings = {"fine_tune_type": kind, "num_layers": 2, "lora_parameters": parameters}
     (folder / "adapter_config.json").write_text(json.dumps(settings))
     return folder
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize(
+    "ways", [{"kernels": True}, {"kernels": False}, {"kernels": False, "dequantize": False}]
+)
+@pytest.mark.parametrize(("mode", "group"), [("mxfp4", 32), ("nvfp4", 16), ("mxfp8", 32)])
+def test_adapters_count_where_scales_are_bytes(
+    mode: str, group: int, ways: dict[str, bool], base: Path, adapters: dict[str, str], tmp_path: Path
+) -> None:
+    model, config = load_model(base)
+    form = {"group_size": group, "bits": 8 if mode == "mxfp8" else 4, "mode": mode}
+    nn.quantize(model, **form)
+    folder = tmp_path / "packed"
+    shutil.copytree(base, folder)
+    mx.save_safetensors(
+        str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())), {"format": "mlx"}
+    )
+    (folder / "config.json").write_text(json.dumps({**config, "quantization": form}))
+    bench = Bench(folder, ModelOptions(adapters=adapters), msgspec.structs.replace(PLAN, **ways))
+    found = set()
+    for name in (None, *adapters):
+        answers, _ = run_all(bench, {"a": (PROMPT, 12)}, adapter=name, key=str(name).encode())
+        judge(folder, adapters.get(name or ""), answers["a", 0])
+        found.add(tuple(answers["a", 0]))
+    assert len(found) == 3
 
 
 @pytest.mark.parametrize(

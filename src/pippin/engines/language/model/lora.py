@@ -213,7 +213,8 @@ def _linear(model: nn.Module, layers: Mapping[str, nn.Module], path: str) -> "_L
     match layers.get(path):
         case nn.QuantizedLinear() as base:
             out, words = base.weight.shape
-            return _Linear(words * 32 // base.bits, out, (base.scales * 1.0).dtype)  # mxfp4 scales by bytes
+            dtype = base.scales.dtype if base.mode == "affine" else mx.float32  # others scale by bytes
+            return _Linear(words * 32 // base.bits, out, dtype)
         case nn.Linear() as base:
             out, inside = base.weight.shape
             return _Linear(inside, out, base.weight.dtype)
