@@ -122,9 +122,10 @@ as-on-a-mac: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) ## Run the tests of the engi
 	@# What fails is tried again in another pattern of rounding.
 	@for each in $(AS_ON_A_MAC); do \
 	  IFS=: read -r tests form more <<< "$$each"; \
-	  mac="$(BIN)/pytest -p tests.as_on_a_mac.plugin --form $$form $$more tests/engines/language/$$tests $(ARGS)"; \
-	  $$mac -m 'not long and not model' -n $(TEST_PROCESSES) --dist loadfile || \
-	    $$mac -m 'not long and not model' --last-failed --last-failed-no-failures none --pattern 1 || exit 1; \
+	  mac() { $(BIN)/pytest -p tests.as_on_a_mac.plugin -m 'not long and not model' --form $$form $$more \
+	    tests/engines/language/$$tests $(ARGS) "$$@"; }; \
+	  mac -n $(TEST_PROCESSES) --dist loadfile || \
+	    mac --last-failed --last-failed-no-failures none --pattern 1 || exit 1; \
 	done
 	$(BIN)/pytest -m '' tests/as_on_a_mac $(ARGS)
 
