@@ -32,10 +32,8 @@ class Server:
         self._drain = options.drain_timeout
         self._listeners = listeners
         self._stops = 0
-        tools = options.mcp_config
-        self._tool_servers = ToolServers(
-            McpSettings() if tools is None else load_mcp_file(tools)
-        )  # not connected
+        tools = McpSettings() if options.mcp_config is None else load_mcp_file(options.mcp_config)
+        self._tool_servers = ToolServers(tools)  # not connected yet
         self._batches = Batches(options)
         self._live = LiveSettings(settings, service)
         self._reloads = Reloads(self._live.reload)

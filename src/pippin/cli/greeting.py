@@ -122,15 +122,16 @@ class Preparation:
     catalog: "Catalog"
     service: "Service"
     started: float = field(default_factory=time.monotonic)
-    greeted: asyncio.Event = field(default_factory=asyncio.Event)  # before a model is ready
+    greeted: asyncio.Event = field(default_factory=asyncio.Event)  # set once the address is told
 
     async def run(self) -> None:
         """Prepare all models. A failure is logged and stops nothing: requests may ask for the model again."""
-        for entry in (each for each in self.options.models if each.preload):
-            try:
-                await self._load(await self._fetch(entry))
-            except ServerError as error:
-                log.error("%s is not ready: %s", entry.called, error.report.message)
+        for entry in self.options.models:
+            if entry.preload:
+                try:
+                    await self._load(await self._fetch(entry))
+                except ServerError as error:
+                    log.error("%s is not ready: %s", entry.called, error.report.message)
 
     async def _fetch(self, entry: ModelEntry) -> str:
         """Download the missing files of a model. Returns its name in the pool."""

@@ -60,7 +60,7 @@ def _is_faithful_between(
         model.bidirectional = known
         return False
     nearest = min(differences)
-    # Rounding, which takes one of two equal ways for the nearer one, makes no attention bidirectional.
+    # Where both kinds of attention give the same, as in families that have one kind only, rounding must not choose.
     found, _, model.bidirectional = differences[0] if differences[0][0] < 10 * nearest[0] else nearest
     if medium.modality in model.bidirectional and not _is_enclosed(medium):
         return False
