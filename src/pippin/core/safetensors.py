@@ -123,21 +123,23 @@ def _tensors(files: Iterable[Path]) -> dict[str, Path]:
     return found
 
 
-ENDS: Final = 1 << 16  # bytes
+SAMPLE: Final = 1 << 10  # bytes
+CONFIGURATIONS: Final = ("config.json", "adapter_config.json", "*processor*.json")
 
 
 def digest_of(folder: Path, *details: str) -> str:
-    """Identifies a folder's configuration and weights, plus `details`. Hashes each file's name, size and both ends,
-    which hold the header and the last array. Reads at most 128 KiB of a file, however large. Raises `OSError`."""
-    digest = hashlib.blake2b(digest_size=12)
-    for detail in details:
-        digest.update(detail.encode() + b"\0")
-    for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
-        if path.exists():
-            size = path.stat().st_size
-            digest.update(f"{path.name} {size}".encode())
-            with path.open("rb") as file:
-                digest.update(file.read(ENDS))
-                file.seek(max(size - ENDS, 0))
-                digest.update(file.read(ENDS))
+    """Identifies a folder's configuration and weights, plus `details`. Hashes the files that say how a model computes,
+    and of each array its name and the bytes in its middle: a fine-tune has the shapes of its base, and many arrays of
+    it. Raises `OSError`."""
+    digest = hashlib.blake2b("\0".join(details).encode(), digest_size=12)
+    for path in sorted(path for pattern in CONFIGURATIONS for path in folder.glob(pattern)):
+        digest.update(path.name.encode() + path.read_bytes())
+    for path in sorted(folder.glob("*.safetensors")):
+        digest.update(f"{path.name} {path.stat().st_size}".encode())
+        header = find_header(path)
+        with path.open("rb", buffering=0) as file:
+            for name, array in {} if header is None else header.arrays.items():
+                begin, end = array.data_offsets
+                file.seek(header.size + max(begin, (begin + end - SAMPLE) // 2))
+                digest.update(name.encode() + file.read(SAMPLE))
     return digest.hexdigest()

@@ -7,11 +7,13 @@ import sys
 import textwrap
 from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
 import pippin
 from pippin.config.options.model import ModelOptions
+from pippin.core.safetensors import digest_of
 from pippin.engines.language.prefix_cache.disk import (
     SWEEP_EVERY,
     DiskCache,
@@ -21,7 +23,7 @@ from pippin.engines.language.prefix_cache.disk import (
     model_folders,
 )
 from tests.engines.language.bench import PLAN, Bench, run_all
-from tests.engines.tiny_models import ARCHITECTURES, TinyModels
+from tests.engines.tiny_models import ARCHITECTURES, TinyModels, tiny_model
 
 MODEL = "0" * 24  # its fingerprint
 PROMPT = tuple(place * 11 % 250 for place in range(100))
@@ -309,6 +311,33 @@ def test_another_model_has_another_fingerprint(folders: dict[str, Path]) -> None
     prints = {fingerprint(folder) for folder in folders.values()}
     assert len(prints) == len(folders)
     assert fingerprint(folders["llama"], "float32") != fingerprint(folders["llama"], "float16")
+
+
+def test_a_fine_tune_of_some_layers_is_another_model(tmp_path: Path) -> None:
+    base = tiny_model("llama", tmp_path / "base", intermediate_size=2000)
+    prints = []
+    for change in (0.0, 0.0, 0.5):
+        weights = dict(mx.load(str(base / "model.safetensors")))
+        mx.eval(weights)  # before the file is written again
+        weights["model.layers.0.self_attn.q_proj.weight"] += change
+        mx.save_safetensors(str(base / "model.safetensors"), weights)
+        prints.append(digest_of(base))
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_an_adapter_with_another_scale_is_another_one(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"scale": 10}')
+    before = fingerprint(tmp_path)
+    (tmp_path / "adapter_config.json").write_text('{"scale": 20}')
+    assert fingerprint(tmp_path) != before
+
+
+def test_weights_that_were_written_again_are_others(folders: dict[str, Path], tmp_path: Path) -> None:
+    changed = shutil.copytree(folders["llama"], tmp_path / "again")
+    before = fingerprint(changed)
+    os.utime(changed / "model.safetensors", ns=(1, 1))
+    assert fingerprint(changed) != before
+    assert digest_of(changed) == digest_of(folders["llama"])
 
 
 def test_files_and_their_folder_are_for_the_user_alone(tmp_path: Path) -> None:

@@ -233,5 +233,7 @@ def _checksum(arrays: Stored) -> str:
 
 
 def fingerprint(folder: Path, *details: str) -> str:
-    """A name for a model's files and all else (`details`) that shapes its caches, so that no other model uses them."""
-    return digest_of(folder, VERSION, *details)
+    """A name for a model's files and all else (`details`) that shapes its caches, so that no other model uses them. The
+    files' times count too, since a few rows of a matrix may have been changed in place."""
+    times = [str(path.stat().st_mtime_ns) for path in sorted(folder.glob("*.safetensors"))]
+    return digest_of(folder, VERSION, *times, *details)
