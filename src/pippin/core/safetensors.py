@@ -136,9 +136,10 @@ def digest_of(folder: Path, *details: str) -> str:
         digest.update(path.name.encode() + path.read_bytes())
     for path in sorted(folder.glob("*.safetensors")):
         digest.update(f"{path.name} {path.stat().st_size}".encode())
-        header = find_header(path)
+        if (header := find_header(path)) is None:
+            continue
         with path.open("rb", buffering=0) as file:
-            for name, array in {} if header is None else header.arrays.items():
+            for name, array in header.arrays.items():
                 begin, end = array.data_offsets
                 file.seek(header.size + max(begin, (begin + end - SAMPLE) // 2))
                 digest.update(name.encode() + file.read(SAMPLE))

@@ -5,18 +5,26 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pippin.config.options.model import ModelOptions
+from pippin.core.models import ModelInfo
 from pippin.engines.language import kept as room
 from pippin.engines.language.configuration import fields_of
 from pippin.engines.language.kept import files_of, kept
+from pippin.engines.language.kv_cache import probe
+from pippin.engines.language.loading.engine import build_engine
+from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.text.tokenizer import Tokenizer
 from tests.engines.language.architectures.any_architecture import architectures
+from tests.engines.language.bench import PLAN
 from tests.engines.language.text.small_tokenizer import ADDED, CHATML, SPECIAL, byte_level, sentencepiece
+from tests.engines.tiny_models import tiny_model
 
 
 class Said(msgspec.Struct):
@@ -88,6 +96,41 @@ def test_a_folder_is_another_when_a_file_of_it_changes_and_not_with_its_weights(
     (tmp_path / "tokenizer.json").write_text("[]")
     os.utime(tmp_path / "tokenizer.json", ns=(1, 1))
     assert files_of(tmp_path) != before
+
+
+def test_trials_that_passed_are_left_out_at_the_next_start_and_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def noting(trials: probe.Trials, what: str, check: Any, own: Any = probe.Trials._tried) -> Any:
+        tried.append(what)
+        return own(trials, what, check)
+
+    monkeypatch.setattr(probe.Trials, "_tried", noting)
+
+    def start(folder: Path, **options: Any) -> str:
+        tried.clear()
+        given = ModelOptions(**options)
+        model = load_weights(ModelInfo(id="a", kind="language", path=str(folder)), PLAN, lambda *_: None)[0]
+        engine = build_engine(model, Tokenizer.load(folder), given, PLAN, folder=folder)
+        return engine.counters.agreement
+
+    folder = tiny_model("llama", tmp_path / "model", head_dim=32)
+    first = start(folder)
+    assert tried == ["prompts in slots", "taking tokens back"]
+    assert start(folder) == first
+    assert not tried
+    start(folder, kv_bits=8, kv_group_size=32)
+    assert "quantised keys and values" in tried
+    os.utime(folder / "model.safetensors", ns=(1, 1))
+    start(folder)
+    assert tried
+    monkeypatch.setattr(probe, "_off_after_rewinding", lambda *_: 1.0)
+    os.utime(folder / "model.safetensors", ns=(2, 2))
+    for _ in range(2):  # what did not pass is tried again
+        start(folder)
+        assert "taking tokens back" in tried
 
 
 TEXTS = st.lists(

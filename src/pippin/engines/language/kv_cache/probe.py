@@ -9,6 +9,7 @@ from functools import partial
 
 import mlx.core as mx
 import mlx.nn as nn
+from msgspec import Struct
 
 from pippin.config.options.model import ModelOptions, asked_type, cache_bits
 from pippin.core.errors import ServerError
@@ -59,7 +60,26 @@ class Batching:
         return self.shape is not None and self.layout.joins
 
 
-def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
+class Passed(Struct, frozen=True):
+    """A trial that passed: the difference of a logit, as a share of the largest, and what it had to stay below."""
+
+    found: float
+    tolerance: float
+
+
+class NotPassed(Exception):
+    """A trial found a difference, or the model raised."""
+
+
+Keep = Callable[[Callable[[], Passed], str], Passed]
+"""Makes a trial of this name, or has kept what an earlier process found. Raises `NotPassed`."""
+
+
+def try_at_once(trial: Callable[[], Passed], what: str) -> Passed:
+    return trial()
+
+
+def choose_batching(model: nn.Module, options: ModelOptions, keep: Keep = try_at_once) -> Batching:
     """Raises `ServerError("load_failed")` if the model does not run, or cannot run as the options ask."""
     started = time.monotonic()
     quantizes = cache_bits(options) != (None, None)
@@ -72,7 +92,7 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
         raise ServerError("load_failed", message, name.split()[0])
     slack = options.cache_block_tokens + options.num_draft_tokens
     with in_float32(model):
-        trials = Trials(model, vocabulary)
+        trials = Trials(model, vocabulary, keep)
         in_slots = _find_batches(trials, layout, may_be_in_slots=not quantizes)
         if in_slots is None:
             if quantizes:
@@ -157,17 +177,26 @@ class Trials:
     """Whether sequences of a batch give what they give alone. What does not is tried with a second reference before it
     is given up: in a mixture, rounding may choose other experts. `str` tells how near those were that passed."""
 
-    def __init__(self, model: nn.Module, vocabulary: int) -> None:
+    def __init__(self, model: nn.Module, vocabulary: int, keep: Keep = try_at_once) -> None:
         self.model = model
         self._vocabulary = vocabulary
+        self._keep = keep
         self._references: list[Reference] = []
-        self._noted: dict[str, tuple[float, float]] = {}
+        self._noted: dict[str, Passed] = {}
 
     def __str__(self) -> str:
-        return ", ".join(f"{found:.4f} of {most} ({what})" for what, (found, most) in self._noted.items())
+        noted = self._noted.items()
+        return ", ".join(f"{passed.found:.4f} of {passed.tolerance} ({what})" for what, passed in noted)
 
     def passes(self, what: str, check: Callable[[Reference], float]) -> bool:
         """Whether a check's difference, as a share of the largest logit, is within the tolerance of a reference."""
+        try:
+            self._noted[what] = self._keep(partial(self._tried, what, check), what)
+        except NotPassed:
+            return False
+        return True
+
+    def _tried(self, what: str, check: Callable[[Reference], float]) -> Passed:
         for attempt in range(TRIES):
             if attempt == len(self._references):
                 self._references.append(Reference(self.model, self._vocabulary, attempt))
@@ -179,10 +208,9 @@ class Trials:
                 log.info("%s: %s: %s", what, type(error).__name__, error)
                 continue
             if found < reference.tolerance:
-                self._noted[what] = found, reference.tolerance
-                return True
+                return Passed(found, reference.tolerance)
             log.info("%s: a logit is off by %.4f of the largest", what, found)
-        return False
+        raise NotPassed
 
     def rewinds(self, shape: BatchShape) -> bool:
         """Whether two sequences of a batch, of which each has forgotten some tokens of a step, go on as alone."""
@@ -233,10 +261,13 @@ def _quantized(trials: Trials, plain: BatchShape, options: ModelOptions) -> Batc
     if not head_sizes:
         raise _no_quantization("it has no layer of full attention")
     if any(size % options.kv_group_size for size in head_sizes):
+        way = (
+            "leave kv_bits out" if any(size % 32 for size in head_sizes) else "take 32, or leave kv_bits out"
+        )
         raise ServerError(
             "load_failed",
             f"kv_group_size {options.kv_group_size} does not divide the size of this model's heads "
-            f"({', '.join(map(str, sorted(head_sizes)))}): take 32, or leave kv_bits out.",
+            f"({', '.join(map(str, sorted(head_sizes)))}): {way}.",
             "kv_group_size",
         )
     form = key_bits, value_bits, options.kv_group_size

@@ -1,15 +1,19 @@
 """How the sequences of a model run together, what is kept of their prompts, and how much a step takes on."""
 
 import logging
+import platform
 from functools import partial
 from pathlib import Path
+
+import mlx.core as mx
 
 from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.device import DevicePlan, kernels_read_cache
+from pippin.engines.language.kept import kept
 from pippin.engines.language.kernels.decoder import fill_in_place
 from pippin.engines.language.kv_cache.layout import BlockLayout, fill_joined
-from pippin.engines.language.kv_cache.probe import Batching, choose_batching
+from pippin.engines.language.kv_cache.probe import Batching, Keep, Passed, choose_batching, try_at_once
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.lora import Adapters
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, Prefixes, PrefixTree
@@ -22,13 +26,22 @@ log = logging.getLogger(__name__)
 
 def find_batching(asked: Asked, adapters: Adapters) -> Batching:
     """How sequences of the model run together. Raises `ServerError("load_failed")`."""
-    batching = choose_batching(asked.model, asked.options)
+    batching = choose_batching(asked.model, asked.options, _trials_of(asked))
     if adapters.names and batching.shape is None:
         message = (
             "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
         )
         raise ServerError("load_failed", message, "adapters")
     return batching
+
+
+def _trials_of(asked: Asked) -> Keep:
+    """Keeps which trials have passed, so that the next start of the same model on this machine leaves them out."""
+    if asked.folder is None:
+        return try_at_once
+    device = f"{platform.node()} {mx.device_info()} {asked.plan.kernels} {asked.plan.activations}"
+    of = f"{_print_of(asked, asked.folder)} {device}"
+    return lambda trial, what: kept(Passed, trial, what, of)
 
 
 def open_prefixes(asked: Asked, batching: Batching, limit: int) -> Prefixes:
