@@ -82,8 +82,11 @@ def note(reply: Reply, chunk: dict[str, Any]) -> None:
             reply.text += piece
 
 
-async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> Reply:
-    reply = Reply(time.perf_counter())
+async def ask(
+    session: aiohttp.ClientSession, url: str, body: dict[str, Any], reply: Reply | None = None
+) -> Reply:
+    """`reply`: where chunks are noted, for who cancels the request."""
+    reply = reply or Reply(time.perf_counter())
     try:
         async with session.post(f"{url}/v1/chat/completions", json=body) as response:
             if response.status != 200:

@@ -57,7 +57,7 @@ def test_the_same_words_are_asked_once_and_others_again() -> None:
 def test_another_version_of_a_library_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ask = Asked()
     kept(Said, ask)
-    monkeypatch.setattr(room, "_code", lambda: "newer")
+    monkeypatch.setattr(room, "code", lambda: "newer")
     assert kept(Said, ask).number == 2
 
 

@@ -25,7 +25,7 @@ Said = TypeVar("Said", bound=msgspec.Struct)
 def kept(kind: type[Said], ask: Callable[[], Said], *of: str) -> Said:
     """What `ask` returns, or what it returned in an earlier process for the same words `of`, kind and versions of the
     libraries. Raises what `ask` raises."""
-    words = (kind.__qualname__, _code(), *of)
+    words = (kind.__qualname__, code(), *of)
     path = environment.home() / "kept" / hashlib.sha256("\0".join(words).encode()).hexdigest()
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return from_message(path.read_bytes(), kind)
@@ -37,7 +37,7 @@ def kept(kind: type[Said], ask: Callable[[], Said], *of: str) -> Said:
 
 
 @cache
-def _code() -> str:
+def code() -> str:
     """The versions of the libraries, and the state of Pippin's own code."""
     versions = []
     for each in LIBRARIES:

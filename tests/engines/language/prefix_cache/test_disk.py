@@ -14,6 +14,7 @@ import pytest
 import pippin
 from pippin.config.options.model import ModelOptions
 from pippin.core.safetensors import digest_of
+from pippin.engines.language.loading import caching
 from pippin.engines.language.prefix_cache.disk import (
     SWEEP_EVERY,
     DiskCache,
@@ -54,6 +55,17 @@ def test_a_restarted_server_remembers(folders: dict[str, Path], tmp_path: Path, 
     second.judge((*PROMPT, 1, 2, 3), answers["b", 0])
     assert ends["b", 0].usage.cached_tokens == 96
     assert second.engine.stats().cache.disk_hits > 0
+    second.engine.close()
+
+
+def test_a_newer_version_does_not_believe_an_older_one(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_all(first := bench_of(folders["llama"], tmp_path), {"a": (PROMPT, 4)})
+    first.engine.close()
+    monkeypatch.setattr(caching, "code", lambda: "mended")
+    _, ends = run_all(second := bench_of(folders["llama"], tmp_path), {"b": (PROMPT, 4)})
+    assert ends["b", 0].usage.cached_tokens == 0
     second.engine.close()
 
 

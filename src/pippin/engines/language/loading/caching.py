@@ -10,7 +10,7 @@ import mlx.core as mx
 from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.device import DevicePlan, kernels_read_cache
-from pippin.engines.language.kept import kept
+from pippin.engines.language.kept import code, kept
 from pippin.engines.language.kernels.decoder import fill_in_place
 from pippin.engines.language.kv_cache.layout import BlockLayout, fill_joined
 from pippin.engines.language.kv_cache.probe import Batching, Keep, Passed, choose_batching, try_at_once
@@ -39,8 +39,7 @@ def _trials_of(asked: Asked) -> Keep:
     """Keeps which trials have passed, so that the next start of the same model on this machine leaves them out."""
     if asked.folder is None:
         return try_at_once
-    device = f"{platform.node()} {mx.device_info()} {asked.plan.kernels} {asked.plan.activations}"
-    of = f"{_print_of(asked, asked.folder)} {device}"
+    of = f"{_print_of(asked, asked.folder)} {platform.node()} {mx.device_info()}"
     return lambda trial, what: kept(Passed, trial, what, of)
 
 
@@ -75,10 +74,12 @@ def _open_disk(asked: Asked) -> DiskCache | None:
 
 
 def _print_of(asked: Asked, folder: Path) -> str:
-    """Tells what computes the caches from all else that does."""
+    """Tells what computes the caches from all else that does, an older version among it: it may have been mended."""
     options = asked.options
     bits = "/".join(map(str, dict.fromkeys(cache_bits(options))))  # one number where both are alike
-    details = f"{asked.plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
+    plan = asked.plan
+    details = f"{code()} {plan.run_type} {plan.kernels} {plan.activations} {options.cache_block_tokens} "
+    details += f"{bits} {options.kv_group_size}"
     if options.context_length is not None:  # positions may be turned by it
         details += f" {options.context_length} tokens"
     return fingerprint(folder, details, *_adapter_prints(options))
