@@ -1,5 +1,6 @@
 """The command line as people type it, in processes of its own."""
 
+import importlib
 import json
 import os
 import re
@@ -220,3 +221,14 @@ def test_the_help_of_serve_shows_twelve_options_and_all_where_they_are_asked_for
         shown[flag] = re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.MULTILINE)
     assert len(shown["--help"]) == 13, "twelve, and --help-all"
     assert len(shown["--help-all"]) > 100
+
+
+@pytest.mark.parametrize("words", [["serve"], ["show", "x"], []])
+def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    assert main(words) == 130

@@ -68,7 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     # There are few cycles: with rare collections imports take two thirds of the time.
     gc.set_threshold(50_000, 20, 50)
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:  # also while a verb is imported
+        return INTERRUPTED
+
+
+def _run(words: list[str]) -> int:
     if not words:
         return _guarded(importlib.import_module("pippin.cli.welcome"), "run", words)
     if words[0] in ("-h", "--help", "help"):
@@ -124,8 +130,6 @@ def _guarded(verb: Command, name: str, arguments: Sequence[str]) -> int:
         message = without_secrets(error.report.message)
         say(f"pippin: {with_next_command(message, name, error.report.kind)}", sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # nobody reads the output any more: print nothing else
         return 1
