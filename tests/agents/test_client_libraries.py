@@ -43,17 +43,17 @@ def address(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("script", "packages"),
     [
-        ("use_langchain.py", ("langchain-openai==1.7.3",)),
+        ("use_langchain.py", ("langchain-openai==1.7.4",)),
         (
             "use_llama_index.py",
             ("llama-index-llms-openai-like==0.8.1", "llama-index-embeddings-openai-like==0.4.0"),
         ),
         ("use_instructor.py", ("instructor==1.17.0",)),
-        ("use_litellm.py", ("litellm==1.106.2",)),
-        ("use_langgraph.py", ("langchain==1.4.7", "langchain-openai==1.7.3")),
+        ("use_litellm.py", ("litellm==1.110.2",)),
+        ("use_langgraph.py", ("langchain==1.5.2", "langchain-openai==1.7.4")),
         ("use_openai_agents.py", ("openai-agents==0.24.0",)),
         ("use_pydantic_ai.py", ("pydantic-ai-slim[openai]==2.68.0",)),
-        ("use_inspect.py", ("inspect-ai==0.3.285", "openai==3.54.0")),
+        ("use_inspect.py", ("inspect-ai==0.3.285", "openai==3.57.0")),
     ],
 )
 def test_a_library(script: str, packages: tuple[str, ...], address: str, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_llm_on_the_command_line(address: str, tmp_path: Path) -> None:
         f"- model_id: pippin\n  model_name: scripted\n  api_base: {address}/v1\n"
         "  supports_tools: true\n  supports_schema: true\n"
     )
-    command = [python_environment("llm", "llm==0.32.1") / "llm", "-m", "pippin"]
+    command = [python_environment("llm", "llm==0.36") / "llm", "-m", "pippin"]
     given = {"LLM_USER_PATH": str(settings), "OPENAI_API_KEY": "none"}
     assert run([*command, "Hello"], tmp_path, **given).strip() == "Hello there."
     assert (

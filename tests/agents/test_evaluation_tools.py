@@ -14,7 +14,7 @@ from tests.running_server import running_server
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]  # the first run fetches the tools
 
 LM_EVAL: Final = ("lm-eval[api]==0.4.13",)
-PROMPTFOO: Final = ("promptfoo@0.121.20", "node@22.23.3")  # which Node 20 does not run
+PROMPTFOO: Final = ("promptfoo@0.123.1", "node@22.23.3")  # which Node 20 does not run
 GUIDELLM: Final = ("guidellm==0.8.1", "torch==2.13.0")  # a newer torch brings gigabytes for CUDA
 RULES: Final[tuple[dict[str, Any], ...]] = (
     {"when": {"user": "capital of France"}, "say": "Paris"},

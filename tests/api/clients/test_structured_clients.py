@@ -371,3 +371,12 @@ def test_disable_any_whitespace_writes_json_without_any(openai_client: OpenAI) -
     )
     said = reply.choices[0].message.content or ""
     assert said == json.dumps(json.loads(said), separators=(",", ":"), ensure_ascii=False)
+
+
+def test_the_special_tokens_and_the_template_are_told(openai_client: OpenAI) -> None:
+    told: Any = openai_client.get("/tokenizer_info", cast_to=object)
+    assert told["eos_token"] == "<|im_end|>"
+    assert told["tokenizer_class"].startswith("PreTrainedTokenizer")
+    assert (
+        "enable_thinking" not in told["chat_template"]
+    )  # the folder's own, not what the operator put over it

@@ -34,7 +34,6 @@ _CLIENTS_WORDS = re.compile(
 
 GONE: Final = {
     "/generate": "mlx_vlm.server had it before its version 0.3: use /v1/chat/completions.",
-    "/tokenizer_info": "/tokenize and /apply-template show what the tokenizer does.",
     "/lmstudio-greeting": "LM Studio's own protocol is not spoken; use /v1, as an OpenAI client does, or /api/v0.",
     "/api/v1/models": "GET /api/v0/models or /v1/models lists the models.",
     "/api/v1/models/load": "use POST /v1/models/load.",

@@ -1,7 +1,9 @@
-"""The models' tokenizers: `/tokenize`, `/detokenize`, `/apply-template`, in vLLM's and llama.cpp's form, and
-`/v1/messages/count_tokens`."""
+"""The models' tokenizers: `/tokenize`, `/detokenize`, `/tokenizer_info`, `/apply-template`, in vLLM's and llama.cpp's
+form, and `/v1/messages/count_tokens`."""
 
+import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
@@ -18,9 +20,11 @@ from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, decode_json, invalid
 from pippin.api.routing import Api, both, json_reply
 from pippin.core.events import Detokenized, Rendered, Tokenized
+from pippin.core.published import chat_templates, object_in, table
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Detokenize, RenderTemplate, Task, Tokenize
 
+TOLD: Final = "tokenizer_class", "model_max_length", "bos_token", "eos_token", "pad_token", "unk_token"
 ID_BYTES: Final = 8  # approximate size of a token in an answer
 PIECE_BYTES: Final = 100
 
@@ -60,6 +64,7 @@ def routes(api: Api) -> list[BaseRoute]:
     return [
         *both("/tokenize", tokens.tokenize, "POST", body=TokenizeRequest),
         *both("/detokenize", tokens.detokenize, "POST", body=DetokenizeRequest),
+        *both("/tokenizer_info", tokens.info),
         *both("/apply-template", tokens.apply_template, "POST", body=openai_chat.ChatRequest),
         *both("/messages/count_tokens", tokens.count, "POST", body=MessagesBody, answer=TokenCount),
     ]
@@ -99,6 +104,13 @@ class TokenRoutes:
         reply = {"prompt": rendered.text, "count": len(rendered.tokens)}
         return await self.api.handler.large.do(len(rendered.text), json_reply, reply)
 
+    async def info(self, request: Request) -> Response:
+        """The tokenizer's special tokens and its chat template, as vLLM has them; `?model=` names the model."""
+        info = await self.api.model(request, request.query_params.get("model") or "default")
+        return json_reply(
+            {} if info.path is None else await asyncio.to_thread(tokenizer_info, Path(info.path))
+        )
+
     async def count(self, request: Request) -> Response:
         return json_reply(TokenCount(input_tokens=await self.api.handler.count(request, COUNTING)))
 
@@ -127,6 +139,14 @@ def asked_of(body: bytes) -> tuple[TokenizeRequest, GenerationRequest | None]:
 def conversation_of(body: bytes) -> GenerationRequest:
     fields, _ = TEMPLATE.decode(body)
     return openai_chat.request_of(fields)
+
+
+def tokenizer_info(folder: Path) -> dict[str, Any]:
+    """What tokenizer_config.json says, without its writer's paths, and the usual chat template. Reads the disk."""
+    settings = object_in(folder / "tokenizer_config.json")
+    texts = {name: table(settings.get(name)).get("content", settings.get(name)) for name in TOLD}
+    template = chat_templates(folder, settings.get("chat_template")).get("default")
+    return {name: text for name, text in (texts | {"chat_template": template}).items() if text is not None}
 
 
 def tokens_body(
