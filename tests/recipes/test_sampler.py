@@ -9,7 +9,7 @@ from tests.recipes.overlay import Overlay, files_of_recipe
 
 PARAMETERS = "src/pippin/core/parameters.py"
 REQUESTS = "src/pippin/core/requests.py"
-FILTERS = "src/pippin/engines/language/sampling/filters.py"
+FILTERS = "src/pippin/engines/language/sampling/sampler.py"
 FIELDS = "src/pippin/api/dialects/shared/engine_fields.py"
 OPTIONS = "src/pippin/config/options/model.py"
 

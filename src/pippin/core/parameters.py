@@ -6,7 +6,7 @@ in `docs/sampling.md` all take their numbers from here. Values that other server
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
@@ -46,6 +46,11 @@ class Parameter(Struct, frozen=True, kw_only=True):
         value = self.neutral if self.default is None else self.default
         assert value is not None, f"{self.name} has no value where it is unset"
         return value
+
+    def of(self, requests: Sequence[Any]) -> list[float]:
+        """The value for each of these `Sampling`s; the value when unset, if one does not name it."""
+        given = [getattr(sampling, self.name) for sampling in requests]
+        return [self.unset if value is None else value for value in given]
 
     @property
     def bounds(self) -> Meta:

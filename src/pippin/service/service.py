@@ -11,15 +11,17 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
 from pippin.config.accelerator import memory_budget
-from pippin.config.options.model import ModelOptions, explain_sampling
+from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
+from pippin.core import parameters as p
 from pippin.core.completion import Completion
 from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
 from pippin.core.events import (
@@ -163,6 +165,46 @@ class Names:
             info.id for info in self._catalog.models() if kind is None or info.kind in (kind, "scripted")
         ]
         return found[0] if len(found) == 1 else None
+
+
+Origin = Literal["request", "model option", "server option", "checkpoint", "profile", "Pippin"]
+
+PIPPIN: Final = Sampling(temperature=1.0)
+"""Defaults where nobody sets a value, as the APIs document them. What is still unset is off."""
+
+OPTION_OF: Final = {each.name: each.public_name for each in p.PARAMETERS}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value and who set it, as `pippin show` prints it."""
+
+    name: str
+    value: Any
+    origin: Origin
+
+
+def explain_sampling(
+    request: Sampling, options: ModelOptions, server: ModelOptions, info: ModelInfo
+) -> list[Setting]:
+    """Every sampling parameter that somebody set. `options` are the model's merged options, `server` the server's
+    defaults."""
+    settings = []
+    for name in Sampling.__struct_fields__:
+        option = getattr(options, OPTION_OF.get(name, name), None)
+        inherited = option == getattr(server, OPTION_OF.get(name, name), None)
+        candidates: tuple[tuple[Any, Origin], ...] = (
+            (getattr(request, name), "request"),
+            (option, "server option" if inherited else "model option"),
+            (getattr(info.sampling, name), "checkpoint"),
+            (getattr(options.fallbacks, name), "profile"),
+            (getattr(PIPPIN, name), "Pippin"),
+        )
+        for value, origin in candidates:
+            if value is not None:
+                settings.append(Setting(name, value, origin))
+                break
+    return settings
 
 
 def merge_sampling(request: Sampling, options: ModelOptions, info: ModelInfo) -> Sampling:
