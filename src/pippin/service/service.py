@@ -45,15 +45,11 @@ log = logging.getLogger(__name__)
 DEFAULT: Final = "default"
 CLAUDE: Final = "claude-"
 # Names that Anthropic's programs know. Claude Desktop refuses others, even `claude-qwen`.
-CLAUDE_NAMES: Final = (
-    "claude-opus-5",
-    "claude-sonnet-5",
-    "claude-haiku-4-5",
-    "claude-fable-5",
-    "claude-sonnet-4-6",
-    "claude-sonnet-4-5",
-    "claude-opus-4-5",
-    "claude-opus-4-1",
+CLAUDE_NAMES: Final = tuple(
+    (
+        "claude-opus-5 claude-sonnet-5 claude-haiku-4-5 claude-fable-5 claude-sonnet-4-6 claude-sonnet-4-5 "
+        "claude-opus-4-5 claude-opus-4-1"
+    ).split()
 )
 VENDORS: Final = ("gemini-", "jev-")
 

@@ -29,24 +29,10 @@ from pippin.core.errors import ServerError
 
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
 PATHS = frozenset(
-    {
-        "adapter_path",
-        "adapters",
-        "aliases",
-        "api_key_file",
-        "cache_dir",
-        "chat_template_file",
-        "draft_model_path",
-        "files_dir",
-        "log_file",
-        "mcp_config",
-        "media_path",
-        "model_dirs",
-        "model_paths",
-        "response_store",
-        "unix_socket",
-        "warm_prompts",
-    }
+    (
+        "adapter_path adapters aliases api_key_file cache_dir chat_template_file draft_model_path files_dir "
+        "log_file mcp_config media_path model_dirs model_paths response_store unix_socket warm_prompts"
+    ).split()
 )
 """Options that reveal paths on the operator's disk; they are not shown."""
 
