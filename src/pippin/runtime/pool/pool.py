@@ -36,25 +36,15 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-class Clock(Protocol):
+class Clock:
+    """The machine's clock; tests turn the hands of their own."""
+
     def now(self) -> float:
         """Monotonic seconds."""
-        ...
-
-    def wall(self) -> float:
-        """Seconds since the epoch."""
-        ...
-
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer: ...
-
-
-class SystemClock:
-    """The machine's clock."""
-
-    def now(self) -> float:
         return time.monotonic()
 
     def wall(self) -> float:
+        """Seconds since the epoch."""
         return time.time()
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
@@ -722,7 +712,7 @@ class Pool:
         """`memory`: bytes that all models together may take."""
         self._options = options
         self._catalog = catalog
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._slots: dict[str, Slot] = {}
         self._changes = Changes(self._clock)
         launch = launcher or ReplicaLauncher(RankLauncher(WorkerProcess.launch))
