@@ -24,11 +24,7 @@ from pippin.config.options.server import ServerOptions
 from pippin.core import parameters as p
 from pippin.core.completion import Completion
 from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
-from pippin.core.events import (
-    Accepted,
-    Event,
-    Failed,
-)
+from pippin.core.events import Accepted, Event, Failed
 from pippin.core.link import merged
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest, Sampling, Thinking

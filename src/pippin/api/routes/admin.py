@@ -14,13 +14,7 @@ from pippin.api.access.guards import NO_ADMIN, NO_KEY
 from pippin.api.dialects.registry import run_id_of
 from pippin.api.dialects.shared.fields import convert, decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
-from pippin.api.routes.status import (
-    adapters_of,
-    current_state,
-    loaded_models,
-    options_of,
-    worker_body,
-)
+from pippin.api.routes.status import adapters_of, current_state, loaded_models, options_of, worker_body
 from pippin.api.routing import Api, both, json_reply, number_of
 from pippin.config.errors import ConfigError
 from pippin.config.options.declaration import SECRET, options

@@ -6,16 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from gguf import TokenType
-from tokenizers import (
-    AddedToken,
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from pippin.catalog.gguf.metadata import Metadata
 from pippin.core.errors import ServerError

@@ -219,10 +219,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             description="Most tokens proposed at a time; how many are, and whether any, follows what was measured."
         ),
     ] = 8
-    prompt_lookup: Annotated[
-        bool,
-        Meta(description="Propose tokens by looking up the text so far."),
-    ] = False
+    prompt_lookup: Annotated[bool, Meta(description="Propose tokens by looking up the text so far.")] = False
 
     json_spacing: Annotated[
         JsonSpacing,

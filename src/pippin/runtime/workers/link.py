@@ -29,16 +29,7 @@ from pippin.core.events import (
     Restarted,
     Usage,
 )
-from pippin.core.link import (
-    SERIAL_MARK,
-    FrameBuffer,
-    FrameError,
-    Order,
-    Report,
-    header,
-    merged,
-    request_id,
-)
+from pippin.core.link import SERIAL_MARK, FrameBuffer, FrameError, Order, Report, header, merged, request_id
 from pippin.core.models import WorkerSpec
 
 LARGEST: Final = 64 << 20  # bytes that may queue for a reader that streams

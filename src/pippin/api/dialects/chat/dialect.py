@@ -134,10 +134,7 @@ class ChatEncoder(ChunkEncoder, Encoder):
 
     def __init__(self, shape: ChatShape, run: RunInfo) -> None:
         self._about = AnswerHead(
-            id=ID_PREFIX + run.id,
-            created=run.created,
-            model=run.model,
-            system_fingerprint=run.fingerprint,
+            id=ID_PREFIX + run.id, created=run.created, model=run.model, system_fingerprint=run.fingerprint
         )
         super().__init__("chat.completion.chunk", self._about, shape.stream, requests=1, choices=shape.n)
         self._shape = shape

@@ -104,10 +104,7 @@ class CompletionsEncoder(ChunkEncoder, Encoder):
 
     def __init__(self, shape: CompletionsShape, run: RunInfo) -> None:
         self._about = AnswerHead(
-            id=ID_PREFIX + run.id,
-            created=run.created,
-            model=run.model,
-            system_fingerprint=run.fingerprint,
+            id=ID_PREFIX + run.id, created=run.created, model=run.model, system_fingerprint=run.fingerprint
         )
         answers = shape.n * shape.requests
         super().__init__(

@@ -442,10 +442,7 @@ class BatchSampler:
         self._plan = None
 
     def sample(
-        self,
-        logits: mx.array,
-        masks: NDArray[np.int32] | None = None,
-        masked_rows: list[int] | None = None,
+        self, logits: mx.array, masks: NDArray[np.int32] | None = None, masked_rows: list[int] | None = None
     ) -> Sampled:
         """Choose a token for each row of `logits` [B, V] and remember it. `masks` [len(masked_rows), words] holds 32
         tokens in a word, the lowest bit first; tokens beyond its words are out."""
