@@ -71,7 +71,8 @@ ROWS: Final = {
     ).items()
     for family in families.split()
 }
-"""The rows of each family of mlx-audio."""
+"""The rows of each family of mlx-audio. `llama` and `qwen3` are Orpheus and its like. The recordings of Sesame's two
+voices are stored with its tokenizer, or with the original."""
 
 
 def companions_of(folder: Path, name: str, config: Json) -> tuple[Companion, ...]:

@@ -165,6 +165,7 @@ PIPPIN: Final = Sampling(temperature=1.0)
 """Defaults where nobody sets a value, as the APIs document them. What is still unset is off."""
 
 OPTION_OF: Final = {each.name: each.public_name for each in p.PARAMETERS}
+"""The options with which operators set sampling defaults, by parameter name."""
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ and transformers). A greedy row stops after the mask and takes the best token. T
 of the row's seed and its count of sampled tokens, so it does not depend on other rows. Logprobs are those of the
 model's own distribution, before any of this.
 
-Filters take scaled logits `x` [R, N] (float32, `-inf` where a token is out), or weights `w` [R, N] in proportion to the
-probabilities (0 where a token is out), and a parameter per row [R, 1], and return them with more tokens out. A row
-whose parameter is the neutral value given in each docstring keeps everything. Tokens that tie with the last one kept
-are kept too.
+Filters narrow a distribution before a token is drawn, each for all rows at once. They take scaled logits `x` [R, N]
+(float32, `-inf` where a token is out), or weights `w` [R, N] in proportion to the probabilities (0 where a token is
+out), and a parameter per row [R, 1], and return them with more tokens out. A row whose parameter is the neutral value
+given in each docstring keeps everything. Tokens that tie with the last one kept are kept too.
 """
 
 import math
