@@ -269,9 +269,6 @@ def repeatable(task: Task) -> Task:
     return Generate(msgspec.structs.replace(task.request, sampling=sampling))
 
 
-CANCELLED: Final = ErrorReport(kind="cancelled", message="The request was cancelled.")
-
-
 class AnyRun(Protocol):
     """The interface that an answer needs from a run, or from several runs in a row."""
 
@@ -417,14 +414,6 @@ class Run:
         """Fail the run from outside."""
         self._drop()
         self._mailbox.end(error)
-
-    def cut(self) -> None:
-        """Stop the run from outside: what a generation has produced so far becomes its answer."""
-        self._drop()
-        if self._request is not None and self.accepted is not None:
-            self._mailbox.cut(self.accepted.prompt_tokens)
-        else:
-            self._mailbox.end(CANCELLED)
 
     def _drop(self) -> None:
         """Let no worker go on with the task."""
@@ -631,16 +620,6 @@ class Service:
         """
         return await self._names.find(name, kind)
 
-    async def cancel(self, id: str) -> bool:
-        """End a request by its id, whoever reads it; a generation keeps what it produced. False if there is none."""
-        if id in self._starting:
-            self._starting[id].end(CANCELLED)
-            return True
-        if id in self._runs:
-            self._runs[id].cut()
-            return True
-        return False
-
     @property
     def active(self) -> int:
         """Number of requests that run or wait to start."""
@@ -667,7 +646,7 @@ class Service:
 
     @contextmanager
     def _starts(self, task: Task, id: str, seconds: float | None) -> Iterator[None]:
-        """Count a request as one that waits to start. `cancel` and `end_all` make it fail, and so do `seconds`. Raises
+        """Count a request as one that waits to start. `end_all` makes it fail, and so do `seconds`. Raises
         `ServerError`."""
         self._check_start(id)
         if isinstance(task, Generate):
