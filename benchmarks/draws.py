@@ -24,7 +24,7 @@ accelerate_blas(ModelOptions(), None)  # before mlx is imported
 import mlx.core as mx  # noqa: E402
 
 from pippin.engines.device import configure, decide, find_facts  # noqa: E402
-from pippin.engines.language.sampling import filters  # noqa: E402
+from pippin.engines.language.sampling import sampler  # noqa: E402
 from pippin.engines.language.sampling.sampler import BatchSampler  # noqa: E402
 
 DRAWS = {
@@ -67,8 +67,8 @@ def main() -> None:
         spent: list[list[float]] = [[], []]
         for _ in range(asked.draws):
             blocks, tokens = next(ways[0])
-            by_mlx = patch.object(filters, "top_p_of_best", filters.top_p)
-            with patch.object(filters, "BLOCK", NO_BLOCKS), by_mlx:
+            by_mlx = patch.object(sampler, "top_p_of_best", sampler.top_p)
+            with patch.object(sampler, "BLOCK", NO_BLOCKS), by_mlx:
                 whole, others = next(ways[1])
             assert tokens == others
             spent[0].append(blocks)

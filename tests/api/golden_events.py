@@ -121,7 +121,6 @@ SEQUENCES: dict[str, list[Event]] = {
     ],
     "length": [accepted(), *part("text", "cut o"), end(2, "length")],
     "stop_sequence": [accepted(), *part("text", "one, two"), end(4, stop=", three")],
-    "cancelled": [accepted(), *part("text", "half"), end(1, "cancelled")],
     "cached": [accepted(), *part("text", "again"), end(1, cached=8, stored=4)],
     "reasoning_then_text": [
         accepted(),

@@ -7,15 +7,17 @@ import pytest
 
 from tests.recipes.overlay import Overlay, files_of_recipe
 
+TABLE = "src/pippin/core/parameters.json"
 PARAMETERS = "src/pippin/core/parameters.py"
 REQUESTS = "src/pippin/core/requests.py"
-FILTERS = "src/pippin/engines/language/sampling/filters.py"
+FILTERS = "src/pippin/engines/language/sampling/sampler.py"
 FIELDS = "src/pippin/api/dialects/shared/engine_fields.py"
 OPTIONS = "src/pippin/config/options/model.py"
 
-PARAMETER = """BEST_GAP: Final = Parameter(
-    name="best_gap", low=0, high=100, neutral=0, help="Keep logits within this distance of the highest; 0 is off."
-)
+PARAMETER = """    "name": "best_gap", "low": 0, "high": 100, "neutral": 0,
+    "help": "Keep logits within this distance of the highest; 0 is off."
+  },
+  {
 """
 FILTER = '''def best_gap(x: mx.array, gap: mx.array) -> mx.array:
     """Keep what lies within `gap` of the best logit. Neutral: 0."""
@@ -84,7 +86,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def overlay(tmp_path_factory: pytest.TempPathFactory) -> Overlay:
     overlay = Overlay(tmp_path_factory.mktemp("recipe"))
-    overlay.insert(PARAMETERS, "PARAMETERS: Final", PARAMETER)
+    overlay.insert(TABLE, '    "name": "seed"', PARAMETER)
     overlay.insert(PARAMETERS, "    SEED,", "    BEST_GAP,\n")
     overlay.insert(REQUESTS, "    logit_bias:", "    best_gap: float | None = None\n")
     overlay.insert(FILTERS, "def weights(", FILTER)

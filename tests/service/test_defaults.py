@@ -2,11 +2,11 @@
 
 import pytest
 
-from pippin.config.options.model import ModelOptions, Setting, explain_sampling
+from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
-from pippin.service.service import merge_sampling, with_defaults, with_manner
+from pippin.service.service import Setting, explain_sampling, merge_sampling, with_defaults, with_manner
 
 CHECKPOINT = ModelInfo(id="m", kind="language", sampling=Sampling(temperature=0.6, top_k=20, top_p=0.95))
 

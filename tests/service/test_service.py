@@ -11,7 +11,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
-from pippin.core.events import Counted, Failed, Finished, PartDelta
+from pippin.core.events import Counted, Failed, PartDelta
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate
 from pippin.service import Service
@@ -176,40 +176,6 @@ def test_tokens_are_counted_before_the_weights_are_there(tmp_path: Path) -> None
             assert service.pool.states()[0].state == "loading"
             with pytest.raises(ServerError, match="window"):
                 await service.start(chat("word " * 5000), model="default", id="s")
-
-    play(scene)
-
-
-def test_cancelling_by_id_keeps_what_was_said(tmp_path: Path) -> None:
-    async def scene() -> None:
-        script = write_script(tmp_path, {"say": "one two three four", "gap": 0.1})
-        async with scripted_service(scripted(script=script)) as service:
-            async with await service.start(chat("Hi"), model="default", id="r") as run:
-                events = []
-                async for event in run.events():
-                    events.append(event)
-                    if isinstance(event, PartDelta):
-                        assert await service.cancel("r") or len(events) > 3
-                last = events[-1]
-                assert isinstance(last, Finished)
-                assert last.reason == "cancelled"
-                assert 1 <= last.usage.completion_tokens < 4
-            assert not await service.cancel("r")
-            assert (await service.pool.stats("scripted")).running == 0
-
-    play(scene)
-
-
-def test_cancelling_by_id_ends_a_request_that_waits_for_its_model(tmp_path: Path) -> None:
-    async def scene() -> None:
-        script = write_script(tmp_path, start_seconds=30.0)
-        async with scripted_service(scripted(script=script)) as service:
-            start = asyncio.create_task(service.start(chat("Hi"), model="default", id="r"))
-            await asyncio.sleep(0.1)
-            assert await service.cancel("r")
-            with pytest.raises(ServerError) as ended:
-                await start
-            assert ended.value.report.kind == "cancelled"
 
     play(scene)
 

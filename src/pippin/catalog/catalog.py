@@ -18,14 +18,7 @@ from pippin.catalog.entry import CatalogEntry, is_script, model_kind, scripted, 
 from pippin.catalog.fitting.recommend import suited
 from pippin.catalog.hub_search import search_hub
 from pippin.catalog.info import read_info
-from pippin.catalog.names import (
-    ambiguous,
-    check_name,
-    check_path,
-    is_repository,
-    match_partial,
-    not_found,
-)
+from pippin.catalog.names import ambiguous, check_name, check_path, is_repository, match_partial, not_found
 from pippin.catalog.others import scan_others
 from pippin.catalog.scan import (
     CatalogRoots,

@@ -27,18 +27,8 @@ from pippin.catalog.scan import hub_folder
 from pippin.core.decoding import from_json
 from pippin.core.published import table
 
-WANTED: Final = (
-    "*.safetensors",
-    "*.json",
-    "*.jinja",
-    "*.txt",
-    "*.model",
-    "*.tiktoken",
-    "*.spm",
-    "*.yaml",
-    "weights.npz",
-    "voices.npz",
-    "voices/*.wav",
+WANTED: Final = tuple(
+    "*.safetensors *.json *.jinja *.txt *.model *.tiktoken *.spm *.yaml weights.npz voices.npz voices/*.wav".split()
 )
 """The files that a model needs. No Python, no pickles (*.bin, *.pt, *.pth, *.ckpt), no archives."""
 

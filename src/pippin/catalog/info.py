@@ -25,14 +25,8 @@ from pippin.core.published import (
 from pippin.core.requests import Sampling
 from pippin.core.safetensors import index_of, missing_shards
 
-WINDOW_KEYS: Final = (
-    "max_position_embeddings",
-    "n_positions",
-    "max_seq_len",
-    "seq_length",
-    "max_sequence_length",
-    "model_max_length",
-    "n_ctx",
+WINDOW_KEYS: Final = tuple(
+    "max_position_embeddings n_positions max_seq_len seq_length max_sequence_length model_max_length n_ctx".split()
 )
 DEFAULT_WINDOWS: Final = {
     "gemma3": 131072,
@@ -62,14 +56,8 @@ WHISPER_WEIGHTS: Final = ("weights.npz",)
 """What Whisper folders hold instead of safetensors: arrays that `mx.load` reads without pickles."""
 WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
 TOKENIZERS: Final = ("token*", "vocab.*", "*.model", "*.tiktoken", "tekken.json", "*/tokenizer*")
-JSON_FILES: Final = (
-    "*config.json",
-    "token*.json",
-    "*_tokens*.json",
-    "*.index.json",
-    "vocab.json",
-    "modules.json",
-    "chat_*.json",
+JSON_FILES: Final = tuple(
+    "*config.json token*.json *_tokens*.json *.index.json vocab.json modules.json chat_*.json".split()
 )
 """What the libraries read of a model's folder."""
 RECURRENT: Final = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv7"})  # families without full attention

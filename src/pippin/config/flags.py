@@ -54,10 +54,7 @@ def read_flags(given: Sequence[GivenFlag], compat: Compat | None) -> Reading:
 
 
 def _values(
-    name: str,
-    texts: Mapping[str, list[str]],
-    own: Mapping[str, Option],
-    terms: Mapping[str, Term],
+    name: str, texts: Mapping[str, list[str]], own: Mapping[str, Option], terms: Mapping[str, Term]
 ) -> tuple[dict[str, Any], list[Note]]:
     if name == POSITIONAL:
         return {"model": tuple(texts[name])}, []

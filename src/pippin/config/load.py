@@ -14,11 +14,7 @@ from pippin.config.settings import DEFAULT, Given, GivenModel, Note, Origin, Rea
 from pippin.config.values import parse
 from pippin.core.requests import Sampling
 
-OF_NAMED_MODELS = (
-    "adapter_path",
-    "draft_model_path",
-    "draft_kind",
-)
+OF_NAMED_MODELS = ("adapter_path", "draft_model_path", "draft_kind")
 """Model options that apply to the models named beside them, not to all models."""
 
 FIRST_MODEL = ("served_model_name", "model_kind")

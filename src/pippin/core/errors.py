@@ -132,11 +132,7 @@ class ServerError(Exception):
     @classmethod
     def of(cls, report: ErrorReport) -> "ServerError":
         return cls(
-            report.kind,
-            report.message,
-            report.param,
-            code=report.code,
-            retry_after=report.retry_after,
+            report.kind, report.message, report.param, code=report.code, retry_after=report.retry_after
         )
 
 

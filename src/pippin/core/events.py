@@ -17,7 +17,7 @@ from pippin.core.errors import ErrorReport
 PartKind = Literal["text", "reasoning", "tool_call", "server_call", "server_result"]
 """The last two belong to tools that Pippin calls for the model; a result has the id of its call."""
 
-FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class Accepted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):

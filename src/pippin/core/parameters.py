@@ -6,28 +6,31 @@ in `docs/sampling.md` all take their numbers from here. Values that other server
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
+from pippin.core.decoding import from_json
 
-class Parameter(Struct, frozen=True, kw_only=True):
-    """A number with which a request controls how tokens are chosen."""
+
+class Parameter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A number with which a request controls how tokens are chosen: a row of `parameters.json`."""
 
     name: str
     """Field of `Sampling`, in `core/requests.py`."""
     type: Literal["float", "int"] = "float"
-    low: float
-    high: float
+    low: int | float
+    high: int | float
     above_low: bool = False
     """Whether `low` itself is out of range."""
-    neutral: float | None
+    neutral: int | float | None
     """The value at which the parameter does nothing; None where only leaving it unset does that."""
-    default: float | None = None
+    default: int | float | None = None
     """The value of an unset parameter where it differs from the neutral one, such as the strength of an active
     filter."""
-    wire: tuple[float, float] | None = None
+    wire: tuple[int | float, int | float] | None = None
     """The range in request bodies where it differs: the APIs allow less, or let -1 or 0 stand for "off"."""
     field: str = ""
     """Name in bodies and options where it differs from `name`."""
@@ -46,6 +49,11 @@ class Parameter(Struct, frozen=True, kw_only=True):
         value = self.neutral if self.default is None else self.default
         assert value is not None, f"{self.name} has no value where it is unset"
         return value
+
+    def of(self, requests: Sequence[Any]) -> list[float]:
+        """The value for each of these `Sampling`s; the value when unset, if one does not name it."""
+        given = [getattr(sampling, self.name) for sampling in requests]
+        return [self.unset if value is None else value for value in given]
 
     @property
     def bounds(self) -> Meta:
@@ -91,138 +99,12 @@ def _shown(value: float) -> str:
     return {2.0**63: "2^63 - 1", -(2.0**63): "-2^63"}.get(float(value), f"{value:,.15g}")
 
 
-LONGEST_CONTEXT: Final = 10_000_000  # tokens
+PARAMETERS: Final = from_json(
+    resources.files("pippin.core").joinpath("parameters.json").read_bytes(), tuple[Parameter, ...]
+)
+"""All numeric parameters, in the order of `Sampling`."""
 
-
-def _context(name: str, field: str, of: str) -> Parameter:
-    return Parameter(
-        name=name,
-        type="int",
-        low=0,
-        high=LONGEST_CONTEXT,
-        neutral=None,
-        default=LONGEST_CONTEXT,
-        wire=(-1, LONGEST_CONTEXT),
-        field=field,
-        help=f"Most recent tokens that {of} looks at.",
-        wire_help="-1 is all of them.",
-    )
-
-
-TEMPERATURE: Final = Parameter(
-    name="temperature",
-    low=0,
-    high=100,
-    wire=(0, 2),
-    neutral=1,
-    help="Randomness of the choice of tokens; 0 is greedy.",
-)
-TOP_P: Final = Parameter(
-    name="top_p",
-    low=0,
-    high=1,
-    above_low=True,
-    neutral=1,
-    wire=(0, 1),
-    help="Choose among the likeliest tokens of this total probability.",
-    wire_help="0 is the likeliest alone.",
-)
-TOP_K: Final = Parameter(
-    name="top_k",
-    type="int",
-    low=0,
-    high=1_000_000,
-    neutral=0,
-    wire=(-1, 1_000_000),
-    help="Choose among this many tokens; 0 is off.",
-    wire_help="-1 is off, too.",
-)
-MIN_P: Final = Parameter(
-    name="min_p",
-    low=0,
-    high=1,
-    neutral=0,
-    help="Leave out tokens less likely than this share of the likeliest.",
-)
-TYPICAL_P: Final = Parameter(
-    name="typical_p",
-    low=0,
-    high=1,
-    above_low=True,
-    neutral=1,
-    wire=(0, 1),
-    help="Locally typical sampling: the share of probability that is kept; 1 is off.",
-    wire_help="0 is off, too.",
-)
-TOP_N_SIGMA: Final = Parameter(
-    name="top_n_sigma",
-    low=0,
-    high=1000,
-    neutral=0,
-    wire=(-1, 1000),
-    help="Keep logits within this many deviations of the highest; 0 is off.",
-    wire_help="-1 is off, too.",
-)
-P_LESS: Final = Parameter(
-    name="p_less",
-    type="int",
-    low=0,
-    high=1,
-    neutral=0,
-    help="Keep tokens at least as likely as two draws are to be the same one; 1 is on.",
-    wire_help="true is on, too.",
-)
-XTC_PROBABILITY: Final = Parameter(
-    name="xtc_probability", low=0, high=1, neutral=0, help="How often XTC cuts the top."
-)
-XTC_THRESHOLD: Final = Parameter(
-    name="xtc_threshold",
-    low=0,
-    high=1,
-    neutral=None,
-    default=0.1,
-    help="Least probability of the tokens that XTC cuts; above 0.5 it cuts none.",
-)
-REPETITION_PENALTY: Final = Parameter(
-    name="repetition_penalty",
-    low=0.001,
-    high=1000,
-    neutral=1,
-    wire=(0, 1000),
-    help="Divides logits of tokens seen; 1 is off.",
-    wire_help="0 is off, too.",
-)
-REPETITION_CONTEXT: Final = _context(
-    "repetition_context", "repetition_context_size", "the repetition penalty"
-)
-PRESENCE_PENALTY: Final = Parameter(
-    name="presence_penalty",
-    low=-1000,
-    high=1000,
-    wire=(-2, 2),
-    neutral=0,
-    help="Subtracted from logits of tokens seen.",
-)
-PRESENCE_CONTEXT: Final = _context("presence_context", "presence_context_size", "the presence penalty")
-FREQUENCY_PENALTY: Final = Parameter(
-    name="frequency_penalty",
-    low=-1000,
-    high=1000,
-    wire=(-2, 2),
-    neutral=0,
-    help="Subtracted from logits for each time a token was seen.",
-)
-FREQUENCY_CONTEXT: Final = _context("frequency_context", "frequency_context_size", "the frequency penalty")
-SEED: Final = Parameter(
-    name="seed",
-    type="int",
-    low=-(2**63),
-    high=2**63 - 1,
-    neutral=None,
-    help="Makes sampling repeatable; without one each request has a seed of its own.",
-)
-
-PARAMETERS: Final = (
+(
     TEMPERATURE,
     TOP_P,
     TOP_K,
@@ -239,9 +121,9 @@ PARAMETERS: Final = (
     FREQUENCY_PENALTY,
     FREQUENCY_CONTEXT,
     SEED,
-)
-"""All numeric parameters, in the order of `Sampling`."""
+) = PARAMETERS
 
+LONGEST_CONTEXT: Final = REPETITION_CONTEXT.high  # tokens
 MOST_STOPS: Final = 32  # stop strings of a request
 LONGEST_STOP: Final = 1024  # characters of one
 MOST_BIASES: Final = 4096  # tokens that `logit_bias` names

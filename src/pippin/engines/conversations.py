@@ -49,11 +49,7 @@ class ConversationPreparer:
         Refusals name `field` if the conversation was made from that field and the client sent no messages.
         """
         request = GenerationRequest(
-            model="",
-            messages=messages,
-            max_tokens=0,
-            continue_final=continues,
-            context_limit=self._limit,
+            model="", messages=messages, max_tokens=0, continue_final=continues, context_limit=self._limit
         )
         try:
             job = self._language.prepare("", Generate(request))

@@ -110,12 +110,7 @@ def padded(batch: Sequence[EncoderInput], pad: int) -> tuple[mx.array, mx.array,
 class EncodingEngine(CachelessEngine):
     """An engine around a function that maps a batch of sequences to an array of float32 [batch, n]."""
 
-    def __init__(
-        self,
-        forward: Forward,
-        *,
-        batch_tokens: int = BATCH_TOKENS,
-    ) -> None:
+    def __init__(self, forward: Forward, *, batch_tokens: int = BATCH_TOKENS) -> None:
         self._forward = forward
         self._batch_tokens = batch_tokens
         self._running: dict[str, _Running] = {}
@@ -232,10 +227,7 @@ class EncodingTokenizer:
         if positions and text.get("model_type") in ("camembert", "roberta", "xlm-roberta"):
             # RoBERTa counts positions from the one after the padding token's id.
             positions -= text.get("pad_token_id", 1) + 1
-        limits = [
-            sentences.get("max_seq_length"),
-            positions,
-        ]
+        limits = [sentences.get("max_seq_length"), positions]
         return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=512)
 
     def id(self, token: str) -> int | None:

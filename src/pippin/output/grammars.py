@@ -170,13 +170,7 @@ class Grammar:
         return "\n".join([f"start: {start}", *rules]) + "\n"
 
     def json_call(
-        self,
-        tool: Tool,
-        *,
-        name: str = "name",
-        arguments: str = "arguments",
-        first: str = "",
-        last: str = "",
+        self, tool: Tool, *, name: str = "name", arguments: str = "arguments", first: str = "", last: str = ""
     ) -> str:
         """`{"name": "f", "arguments": {...}}`. The schema is a separate root, so that its references resolve. `first`
         and `last` are expressions for other members at the beginning and the end."""

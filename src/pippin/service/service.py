@@ -11,22 +11,20 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
 from pippin.config.accelerator import memory_budget
-from pippin.config.options.model import ModelOptions, explain_sampling
+from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
+from pippin.core import parameters as p
 from pippin.core.completion import Completion
 from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
-from pippin.core.events import (
-    Accepted,
-    Event,
-    Failed,
-)
+from pippin.core.events import Accepted, Event, Failed
 from pippin.core.link import merged
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
@@ -43,15 +41,11 @@ log = logging.getLogger(__name__)
 DEFAULT: Final = "default"
 CLAUDE: Final = "claude-"
 # Names that Anthropic's programs know. Claude Desktop refuses others, even `claude-qwen`.
-CLAUDE_NAMES: Final = (
-    "claude-opus-5",
-    "claude-sonnet-5",
-    "claude-haiku-4-5",
-    "claude-fable-5",
-    "claude-sonnet-4-6",
-    "claude-sonnet-4-5",
-    "claude-opus-4-5",
-    "claude-opus-4-1",
+CLAUDE_NAMES: Final = tuple(
+    (
+        "claude-opus-5 claude-sonnet-5 claude-haiku-4-5 claude-fable-5 claude-sonnet-4-6 claude-sonnet-4-5 "
+        "claude-opus-4-5 claude-opus-4-1"
+    ).split()
 )
 VENDORS: Final = ("gemini-", "jev-")
 
@@ -165,6 +159,47 @@ class Names:
         return found[0] if len(found) == 1 else None
 
 
+Origin = Literal["request", "model option", "server option", "checkpoint", "profile", "Pippin"]
+
+PIPPIN: Final = Sampling(temperature=1.0)
+"""Defaults where nobody sets a value, as the APIs document them. What is still unset is off."""
+
+OPTION_OF: Final = {each.name: each.public_name for each in p.PARAMETERS}
+"""The options with which operators set sampling defaults, by parameter name."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value and who set it, as `pippin show` prints it."""
+
+    name: str
+    value: Any
+    origin: Origin
+
+
+def explain_sampling(
+    request: Sampling, options: ModelOptions, server: ModelOptions, info: ModelInfo
+) -> list[Setting]:
+    """Every sampling parameter that somebody set. `options` are the model's merged options, `server` the server's
+    defaults."""
+    settings = []
+    for name in Sampling.__struct_fields__:
+        option = getattr(options, OPTION_OF.get(name, name), None)
+        inherited = option == getattr(server, OPTION_OF.get(name, name), None)
+        candidates: tuple[tuple[Any, Origin], ...] = (
+            (getattr(request, name), "request"),
+            (option, "server option" if inherited else "model option"),
+            (getattr(info.sampling, name), "checkpoint"),
+            (getattr(options.fallbacks, name), "profile"),
+            (getattr(PIPPIN, name), "Pippin"),
+        )
+        for value, origin in candidates:
+            if value is not None:
+                settings.append(Setting(name, value, origin))
+                break
+    return settings
+
+
 def merge_sampling(request: Sampling, options: ModelOptions, info: ModelInfo) -> Sampling:
     settings = explain_sampling(request, options, options, info)
     return Sampling(**{setting.name: setting.value for setting in settings})
@@ -232,9 +267,6 @@ def repeatable(task: Task) -> Task:
         return task
     sampling = msgspec.structs.replace(task.request.sampling, seed=secrets.randbits(63))
     return Generate(msgspec.structs.replace(task.request, sampling=sampling))
-
-
-CANCELLED: Final = ErrorReport(kind="cancelled", message="The request was cancelled.")
 
 
 class AnyRun(Protocol):
@@ -382,14 +414,6 @@ class Run:
         """Fail the run from outside."""
         self._drop()
         self._mailbox.end(error)
-
-    def cut(self) -> None:
-        """Stop the run from outside: what a generation has produced so far becomes its answer."""
-        self._drop()
-        if self._request is not None and self.accepted is not None:
-            self._mailbox.cut(self.accepted.prompt_tokens)
-        else:
-            self._mailbox.end(CANCELLED)
 
     def _drop(self) -> None:
         """Let no worker go on with the task."""
@@ -596,16 +620,6 @@ class Service:
         """
         return await self._names.find(name, kind)
 
-    async def cancel(self, id: str) -> bool:
-        """End a request by its id, whoever reads it; a generation keeps what it produced. False if there is none."""
-        if id in self._starting:
-            self._starting[id].end(CANCELLED)
-            return True
-        if id in self._runs:
-            self._runs[id].cut()
-            return True
-        return False
-
     @property
     def active(self) -> int:
         """Number of requests that run or wait to start."""
@@ -632,7 +646,7 @@ class Service:
 
     @contextmanager
     def _starts(self, task: Task, id: str, seconds: float | None) -> Iterator[None]:
-        """Count a request as one that waits to start. `cancel` and `end_all` make it fail, and so do `seconds`. Raises
+        """Count a request as one that waits to start. `end_all` makes it fail, and so do `seconds`. Raises
         `ServerError`."""
         self._check_start(id)
         if isinstance(task, Generate):

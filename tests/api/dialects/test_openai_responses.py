@@ -650,14 +650,6 @@ def test_a_failure_before_anything_was_sent_is_an_error_event() -> None:
     }
 
 
-def test_a_run_that_is_cancelled_is_incomplete() -> None:
-    sent = run(
-        decode(), PartStarted(0, 0, "text"), PartDelta(0, 0, "Hal"), PartEnded(0, 0), Finished(0, "cancelled")
-    )
-    assert sent[-1]["type"] == "response.incomplete"
-    assert sent[-1]["response"]["output"][0]["status"] == "incomplete"
-
-
 PICTURE = "data:image/png;base64,iVBORw0KGgo="
 
 

@@ -47,7 +47,7 @@ def generations(draw: st.DrawFn) -> list[Event]:
             tokens = (Token(1, piece.encode(), -0.5),) if kind == "text" and draw(st.booleans()) else ()
             events.append(PartDelta(0, index, piece, tokens, 1))
         events.append(PartEnded(0, index))
-    reason = draw(st.sampled_from(["stop", "length", "tool_calls", "cancelled"]))
+    reason = draw(st.sampled_from(["stop", "length", "tool_calls"]))
     usage = Usage(
         prompt_tokens=20, cached_tokens=draw(st.integers(0, 16)), stored_tokens=4, completion_tokens=9
     )

@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 from pippin.core.conversation import Message, Text, Tool
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Detokenize, Generate
-from pippin.runtime.replicas.group import BLOCK, Prefix, Seen, choose, prefix_of
+from pippin.runtime.replicas.routing import BLOCK, Prefix, Seat, Seen, choose, prefix_of
+
+NO_WORKER: Any = None
 
 
 def prompt(*turns: str, salt: str | None = None, tools: tuple[Tool, ...] = ()) -> Prefix:
@@ -14,9 +16,11 @@ def prompt(*turns: str, salt: str | None = None, tools: tuple[Tool, ...] = ()) -
     return prefix_of(Generate(GenerationRequest(model="m", messages=messages, cache_salt=salt, tools=tools)))
 
 
-@dataclass(eq=False)
-class Place:
-    running: int = 0
+def seat(running: int = 0, *, sent: str = "") -> Seat:
+    """A seat whose worker is never asked."""
+    found = Seat(NO_WORKER, running=running)
+    found.seen.add(prompt(sent))
+    return found
 
 
 def test_a_conversation_that_goes_on_begins_with_its_earlier_blocks() -> None:
@@ -41,23 +45,18 @@ def test_a_short_prompt_and_a_task_without_one_have_no_blocks() -> None:
 
 
 def test_a_request_goes_to_who_has_seen_most_of_it() -> None:
-    here, there = (Place(2), Seen()), (Place(0), Seen())
-    here[1].add(prompt("a" * 2000))
-    assert choose(prompt("a" * 2000, "more" * 200), [here, there]) is here[0]
+    here, there = seat(2, sent="a" * 2000), seat(0)
+    assert choose(prompt("a" * 2000, "more" * 200), [here, there]) is here
 
 
 def test_a_much_busier_replica_is_passed_over() -> None:
-    here, there = (Place(8), Seen()), (Place(2), Seen())
-    here[1].add(prompt("a" * 2000))
-    assert choose(prompt("a" * 2000), [here, there]) is there[0]
+    here, there = seat(8, sent="a" * 2000), seat(2)
+    assert choose(prompt("a" * 2000), [here, there]) is there
 
 
 def test_a_new_prompt_goes_to_the_least_busy_and_then_to_who_was_sent_least() -> None:
-    assert choose(prompt("new" * 500), [(busy := Place(1), Seen()), (idle := Place(0), Seen())]) is idle
-    assert busy is not idle
-    known = Seen()
-    known.add(prompt("something" * 500))
-    assert choose(prompt("new" * 500), [(Place(), known), (fresh := Place(), Seen())]) is fresh
+    assert choose(prompt("new" * 500), [seat(1), idle := seat(0)]) is idle
+    assert choose(prompt("new" * 500), [seat(sent="something" * 500), fresh := seat()]) is fresh
 
 
 def test_nobody_is_chosen_of_nobody() -> None:

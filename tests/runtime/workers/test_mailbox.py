@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from pippin.core.errors import ErrorReport
-from pippin.core.events import Counted, Event, Failed, Finished, PartDelta, PartEnded, PartStarted
+from pippin.core.events import Counted, Failed, Finished, PartDelta, PartStarted
 from pippin.runtime.workers import link as module
 from pippin.runtime.workers.link import Mailbox
 
@@ -63,24 +63,6 @@ def test_the_reader_of_a_whole_answer_is_woken_once() -> None:
         assert wakes == 0
         mailbox.put(Finished(0, "stop"))
         assert len(await reading) == 2
-
-    play(scene)
-
-
-def test_cutting_ends_open_parts_and_counts_what_was_said() -> None:
-    async def scene() -> None:
-        mailbox = box(2)
-        mailbox.put(PartStarted(0, 0, "text"))
-        mailbox.put(PartDelta(0, 0, "so far", (), 2))
-        mailbox.put(Finished(1, "stop"))
-        mailbox.cut(prompt_tokens=9)
-        events: list[Event] = await mailbox.take()
-        assert PartEnded(0, 0) in events
-        last = events[-1]
-        assert isinstance(last, Finished)
-        assert (last.choice, last.reason) == (0, "cancelled")
-        assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (9, 2)
-        assert mailbox.complete
 
     play(scene)
 

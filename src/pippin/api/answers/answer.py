@@ -427,12 +427,7 @@ class RunningAnswers:
     """The answers that run in this server, within its limits. Each is found by id, and ends with a line in the log."""
 
     def __init__(
-        self,
-        service: Service,
-        options: ServerOptions,
-        observer: Observer,
-        limits: Limits,
-        ledger: Ledger,
+        self, service: Service, options: ServerOptions, observer: Observer, limits: Limits, ledger: Ledger
     ) -> None:
         self._service = service
         self._options = options

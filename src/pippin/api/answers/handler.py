@@ -292,12 +292,7 @@ class Handler:
         self._unknown.note(operation, names)
 
     async def _decode(
-        self,
-        request: Request,
-        exchange: Exchange,
-        dialect: AnyDialect,
-        body: bytes,
-        history: History | None,
+        self, request: Request, exchange: Exchange, dialect: AnyDialect, body: bytes, history: History | None
     ) -> Decoded[Any]:
         """Decode a body with the dialect, on a thread if it is large.
 

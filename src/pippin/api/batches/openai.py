@@ -106,9 +106,7 @@ def result(line: Line) -> bytes:
         )
     else:
         response = ResultBody(
-            status_code=line.status,
-            request_id=line.request or "",
-            body=msgspec.Raw(_json(line.reply or b"")),
+            status_code=line.status, request_id=line.request or "", body=msgspec.Raw(_json(line.reply or b""))
         )
     request = line.request or f"{line.number:032x}"
     return msgspec.json.encode(

@@ -80,13 +80,7 @@ class BatchRunner:
     example because its model has no room, its batch pauses for a while, and the others continue.
     """
 
-    def __init__(
-        self,
-        store: BatchStore,
-        ask: Ask,
-        others: Callable[[], int],
-        concurrency: int,
-    ) -> None:
+    def __init__(self, store: BatchStore, ask: Ask, others: Callable[[], int], concurrency: int) -> None:
         """`others` returns the number of running requests that are not lines of batches."""
         self._store = store
         self._ask = ask

@@ -144,14 +144,7 @@ def _locked(folder: Path) -> IO[bytes]:
 
 
 Status = Literal[
-    "validating",
-    "in_progress",
-    "finalizing",
-    "completed",
-    "failed",
-    "expired",
-    "cancelling",
-    "cancelled",
+    "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
 ]
 ENDED: Final = ("completed", "failed", "expired", "cancelled")
 MIB: Final = 1 << 20

@@ -14,13 +14,7 @@ from pippin.api.access.guards import NO_ADMIN, NO_KEY
 from pippin.api.dialects.registry import run_id_of
 from pippin.api.dialects.shared.fields import convert, decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
-from pippin.api.routes.status import (
-    adapters_of,
-    current_state,
-    loaded_models,
-    options_of,
-    worker_body,
-)
+from pippin.api.routes.status import adapters_of, current_state, loaded_models, options_of, worker_body
 from pippin.api.routing import Api, both, json_reply, number_of
 from pippin.config.errors import ConfigError
 from pippin.config.options.declaration import SECRET, options
@@ -29,24 +23,10 @@ from pippin.core.errors import ServerError
 
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
 PATHS = frozenset(
-    {
-        "adapter_path",
-        "adapters",
-        "aliases",
-        "api_key_file",
-        "cache_dir",
-        "chat_template_file",
-        "draft_model_path",
-        "files_dir",
-        "log_file",
-        "mcp_config",
-        "media_path",
-        "model_dirs",
-        "model_paths",
-        "response_store",
-        "unix_socket",
-        "warm_prompts",
-    }
+    (
+        "adapter_path adapters aliases api_key_file cache_dir chat_template_file draft_model_path files_dir "
+        "log_file mcp_config media_path model_dirs model_paths response_store unix_socket warm_prompts"
+    ).split()
 )
 """Options that reveal paths on the operator's disk; they are not shown."""
 

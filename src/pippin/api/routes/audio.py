@@ -98,13 +98,7 @@ class AudioRoutes:
         return await self._stream(request, task, speech.SpeechBytes(), fields.model, "speech", media)
 
     async def _stream(
-        self,
-        request: Request,
-        task: Task,
-        encoder: StreamEncoder,
-        model: str,
-        name: str,
-        media: str = EVENTS,
+        self, request: Request, task: Task, encoder: StreamEncoder, model: str, name: str, media: str = EVENTS
     ) -> Response:
         handler, exchange = self.api.handler, exchange_of(request.scope)
         operation = await handler.prepare_task(

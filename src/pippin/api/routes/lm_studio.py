@@ -89,7 +89,6 @@ STOP_REASON: Final[dict[FinishReason, str]] = {
     "stop": "eosFound",
     "length": "maxPredictedTokensReached",
     "tool_calls": "toolCalls",
-    "cancelled": "userStopped",
 }
 
 

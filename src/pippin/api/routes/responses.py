@@ -40,10 +40,7 @@ NO_SOCKET: Final = ErrorReport(
     message="This address speaks no WebSocket; /v1/responses does. To talk with a model, use /v1/audio/transcriptions"
     " and /v1/audio/speech.",
 )
-STOPPED: Final = {
-    "code": "server_error",
-    "message": "The server stopped before the response was complete.",
-}
+STOPPED: Final = {"code": "server_error", "message": "The server stopped before the response was complete."}
 
 
 MOST_ITEMS: Final = 20

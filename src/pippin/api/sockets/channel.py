@@ -182,13 +182,7 @@ def asked_on(socket: HTTPConnection, path: str) -> Request:
         refusal="",
         facts={},
     )
-    scope = {
-        **socket.scope,
-        "type": "http",
-        "method": "POST",
-        "path": path,
-        SCOPE_KEY: exchange,
-    }
+    scope = {**socket.scope, "type": "http", "method": "POST", "path": path, SCOPE_KEY: exchange}
 
     async def receive() -> dict[str, Any]:
         raise AssertionError("the body of such a request is given")

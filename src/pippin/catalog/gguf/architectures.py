@@ -18,11 +18,7 @@ rows of q and k are interleaved."""
 
 Config = dict[str, Any]
 
-OUTSIDE: Final = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
+OUTSIDE: Final = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 BLOCK: Final = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",

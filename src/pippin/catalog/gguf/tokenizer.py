@@ -6,16 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from gguf import TokenType
-from tokenizers import (
-    AddedToken,
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from pippin.catalog.gguf.metadata import Metadata
 from pippin.core.errors import ServerError
@@ -23,19 +14,11 @@ from pippin.core.errors import ServerError
 Json = dict[str, Any]
 SPACE: Final = "▁"  # SentencePiece's substitute for a space
 TEMPLATE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-ENDS: Final = (
-    *(
-        "<|im_end|>",
-        "<|eot_id|>",
-        "<|end|>",
-        "<end_of_turn>",
-        "<turn|>",
-        "<|eom_id|>",
-        "<EOT>",
-        "_<EOT>",
-        "[EOT]",
-    ),
-    *("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>"),
+ENDS: Final = tuple(
+    (
+        "<|im_end|> <|eot_id|> <|end|> <end_of_turn> <turn|> <|eom_id|> <EOT> _<EOT> [EOT] <|endoftext|> "
+        "<|end_of_text|> <｜end▁of▁sentence｜> <|return|> <|call|>"
+    ).split()
 )
 """The tokens that end an answer whatever the file says of them, as in llama.cpp."""
 MARKER: Final = re.compile(r"<\|[^<>|\s]+\|>|<｜[^<>｜\s]+｜>|<start_of_turn>|<\|turn>")

@@ -20,19 +20,7 @@ from pippin.core.errors import ServerError
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 Name = Literal[
-    "help",
-    "model",
-    "system",
-    "save",
-    "load",
-    "new",
-    "undo",
-    "retry",
-    "think",
-    "set",
-    "show",
-    "stats",
-    "bye",
+    "help", "model", "system", "save", "load", "new", "undo", "retry", "think", "set", "show", "stats", "bye"
 ]
 
 HELP: Final[dict[Name, tuple[str, str]]] = {
@@ -57,12 +45,7 @@ HELP: Final[dict[Name, tuple[str, str]]] = {
     "bye": ("", "leave; so does ctrl-D"),
 }
 HELP_AT: Final = 20  # the column where what a command does begins
-OTHER_NAMES: Final[dict[str, Name]] = {
-    "?": "help",
-    "exit": "bye",
-    "quit": "bye",
-    "clear": "new",
-}
+OTHER_NAMES: Final[dict[str, Name]] = {"?": "help", "exit": "bye", "quit": "bye", "clear": "new"}
 
 
 @dataclass(frozen=True)

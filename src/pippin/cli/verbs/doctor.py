@@ -13,9 +13,7 @@ from pippin.cli.running import client_parser
 def _doctor_parser() -> Parser:
     parser = client_parser("pippin doctor", "Check that this machine can run models.")
     parser.add_argument(
-        "--security",
-        action="store_true",
-        help="try what the running server lets strangers do",
+        "--security", action="store_true", help="try what the running server lets strangers do"
     )
     parser.add_argument(
         "--report", action="store_true", help="print facts to send with a question, without paths or keys"

@@ -58,14 +58,7 @@ def _usage(rows: list[dict[str, Any]], *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(rows, indent=2))
         return 0
-    names = (
-        "requests",
-        "prompt_tokens",
-        "cached_tokens",
-        "completion_tokens",
-        "forced_tokens",
-        "accepted_tokens",
-    )
+    names = "requests prompt_tokens cached_tokens completion_tokens forced_tokens accepted_tokens".split()
     heads = ("KEY", "MODEL", "REQUESTS", "PROMPT", "CACHED", "ANSWER", "FORCED", "ACCEPTED", "SECONDS")
     cells = [
         (row["key"] or "-", row["model"], *(str(row[name]) for name in names), f"{row['seconds']:.0f}")

@@ -135,7 +135,7 @@ def _packed_layers(config: dict[str, Any]) -> str:
 
 def _sampling(settings: "Settings", catalog: "Catalog", info: "ModelInfo") -> str:
     """The sampling defaults of a request, each with its origin."""
-    from pippin.config.options.model import explain_sampling
+    from pippin.service.service import explain_sampling
 
     defaults = explain_sampling(Sampling(), catalog.options_for(info), settings.server.model_defaults, info)
     return ", ".join(f"{setting.name} {setting.value} ({setting.origin})" for setting in defaults)

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, get_args
 
-from pippin.config.compat.terms import EFFECTS, KnownModel, Server, Term
+from pippin.config.compat.terms import EFFECTS, Server, Term
 from pippin.config.options.start import Compat
 from pippin.core.decoding import convert
 
@@ -27,24 +27,9 @@ def _server(name: Compat) -> Server:
     text = resources.files("pippin.config.compat").joinpath(f"{name}.yaml").read_bytes()
     # libyaml's parser, where the wheel has it, takes a tenth of the time of Python's.
     data: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return Server(
-        name=name,
-        title=data["title"],
-        command=data["command"],
-        flags=_terms(data, "flags"),
-        variables=_terms(data, "variables"),
-        keys=_terms(data, "keys"),
-        settings=_terms(data, "settings"),
-        mcp_keys=_terms(data, "mcp_keys"),
-        profile={
-            option: tuple(value) if isinstance(value, list) else value
-            for option, value in data["profile"].items()
-        },
-        fallbacks=data.get("fallbacks", {}),
-        known_models=convert(data.get("known_models", []), tuple[KnownModel, ...]),
-        aliases=data.get("aliases", {}),
-        general_variables=tuple(data.get("general_variables", ())),
-    )
+    data |= {part: _terms(data, part) for part in ("flags", "variables", "keys", "settings", "mcp_keys")}
+    lists = {option: tuple(value) for option, value in data["profile"].items() if isinstance(value, list)}
+    return convert(data | {"name": name, "profile": data["profile"] | lists}, Server)
 
 
 def _terms(data: Mapping[str, Any], part: str) -> tuple[Term, ...]:

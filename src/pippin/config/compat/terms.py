@@ -66,10 +66,10 @@ class Server(Struct, frozen=True, kw_only=True):
     settings: tuple[Term, ...]  # names accepted by its PATCH /v1/settings
     mcp_keys: tuple[Term, ...]  # of its MCP file, which Pippin reads unchanged
     profile: Mapping[str, Any]  # defaults that differ from Pippin's
-    fallbacks: Mapping[str, Any]  # sampling defaults that rank below the checkpoint's own
-    known_models: tuple[KnownModel, ...]
-    aliases: Mapping[str, str]  # its own names of models, and what they name at Hugging Face
-    general_variables: tuple[str, ...]  # names too common to be read without its profile
+    fallbacks: Mapping[str, Any] = {}  # sampling defaults that rank below the checkpoint's own
+    known_models: tuple[KnownModel, ...] = ()
+    aliases: Mapping[str, str] = {}  # its own names of models, and what they name at Hugging Face
+    general_variables: tuple[str, ...] = ()  # names too common to be read without its profile
 
 
 ENTRY_FIELDS = ("path", "name", "kind", "preload")

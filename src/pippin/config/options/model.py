@@ -1,14 +1,12 @@
-"""The options of one model: of its worker, and of the pool; and who sets each sampling parameter of a request."""
+"""The options of one model: of its worker, and of the pool."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-import msgspec
 from msgspec import Meta, Struct, field
 
 from pippin.config.options.marks import HOT, default_of, flag
 from pippin.core import parameters as p
-from pippin.core.models import ModelInfo, RankBackend
+from pippin.core.models import RankBackend
 from pippin.core.requests import JsonSpacing, LoopGuard, OverflowPolicy, Sampling
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -221,10 +219,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             description="Most tokens proposed at a time; how many are, and whether any, follows what was measured."
         ),
     ] = 8
-    prompt_lookup: Annotated[
-        bool,
-        Meta(description="Propose tokens by looking up the text so far."),
-    ] = False
+    prompt_lookup: Annotated[bool, Meta(description="Propose tokens by looking up the text so far.")] = False
 
     json_spacing: Annotated[
         JsonSpacing,
@@ -345,48 +340,3 @@ def asked_type(options: ModelOptions) -> WeightsType:
 def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:
     """Bits of keys and of values in the KV cache; None for what is not quantised."""
     return options.kv_key_bits or options.kv_bits, options.kv_value_bits or options.kv_bits
-
-
-Origin = Literal["request", "model option", "server option", "checkpoint", "profile", "Pippin"]
-
-PIPPIN: Final = Sampling(temperature=1.0)
-"""Defaults where nobody sets a value, as the APIs document them. What is still unset is off."""
-
-OPTION_OF: Final = {
-    each.name: each.public_name
-    for each in p.PARAMETERS
-    if each.public_name in {field.name for field in msgspec.structs.fields(ModelOptions)}
-}
-"""The options with which operators set sampling defaults, by parameter name."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A value and who set it, as `pippin show` prints it."""
-
-    name: str
-    value: Any
-    origin: Origin
-
-
-def explain_sampling(
-    request: Sampling, options: ModelOptions, server: ModelOptions, info: ModelInfo
-) -> list[Setting]:
-    """Every sampling parameter that somebody set. `options` are the model's merged options, `server` the server's
-    defaults."""
-    settings = []
-    for name in Sampling.__struct_fields__:
-        option = getattr(options, OPTION_OF[name]) if name in OPTION_OF else None
-        inherited = name in OPTION_OF and option == getattr(server, OPTION_OF[name])
-        candidates: tuple[tuple[Any, Origin], ...] = (
-            (getattr(request, name), "request"),
-            (option, "server option" if inherited else "model option"),
-            (getattr(info.sampling, name), "checkpoint"),
-            (getattr(options.fallbacks, name), "profile"),
-            (getattr(PIPPIN, name), "Pippin"),
-        )
-        for value, origin in candidates:
-            if value is not None:
-                settings.append(Setting(name, value, origin))
-                break
-    return settings

@@ -26,16 +26,7 @@ from pippin.core.events import (
     Word,
 )
 from pippin.core.models import ModelInfo
-from pippin.core.tasks import (
-    Conversation,
-    Embed,
-    GenerateImages,
-    ListVoices,
-    Rerank,
-    Speak,
-    Task,
-    Transcribe,
-)
+from pippin.core.tasks import Conversation, Embed, GenerateImages, ListVoices, Rerank, Speak, Task, Transcribe
 from pippin.engines.scripted import tokenizer
 
 VOICES = ("alba", "basil")

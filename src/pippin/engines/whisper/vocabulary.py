@@ -13,13 +13,8 @@ Vocabulary = Literal["gpt2", "multilingual"]
 END = "<|endoftext|>"
 LAST_TIME = 30.0
 TIME_STEP = 0.02
-AFTER_LANGUAGES = (
-    "<|translate|>",
-    "<|transcribe|>",
-    "<|startoflm|>",
-    "<|startofprev|>",
-    "<|nospeech|>",
-    "<|notimestamps|>",
+AFTER_LANGUAGES = tuple(
+    "<|translate|> <|transcribe|> <|startoflm|> <|startofprev|> <|nospeech|> <|notimestamps|>".split()
 )
 
 

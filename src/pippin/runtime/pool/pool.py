@@ -36,25 +36,15 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-class Clock(Protocol):
+class Clock:
+    """The machine's clock; tests turn the hands of their own."""
+
     def now(self) -> float:
         """Monotonic seconds."""
-        ...
-
-    def wall(self) -> float:
-        """Seconds since the epoch."""
-        ...
-
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer: ...
-
-
-class SystemClock:
-    """The machine's clock."""
-
-    def now(self) -> float:
         return time.monotonic()
 
     def wall(self) -> float:
+        """Seconds since the epoch."""
         return time.time()
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
@@ -276,47 +266,42 @@ GIB: Final = 1 << 30
 Act = Callable[[Slot], Coroutine[Any, Any, None]]
 
 
+@dataclass
+class Shared:
+    """What the parts of a pool have in common. The pool alone changes options and memory."""
+
+    options: ServerOptions
+    memory: int  # bytes that all models together may take
+    changes: Changes
+    clock: Clock
+    slots: dict[str, Slot] = field(default_factory=dict)  # by the model's id
+
+
 class Admission:
     """Admits models to memory one by one; those that need others to leave are served in order of arrival."""
 
-    def __init__(
-        self,
-        options: ServerOptions,
-        budget: int,
-        slots: dict[str, Slot],
-        changes: Changes,
-        clock: Clock,
-        prepare: Act,
-        unload: Act,
-    ) -> None:
+    def __init__(self, shared: Shared, prepare: Act, unload: Act) -> None:
         """`prepare` is the part of a load that takes no memory for the model."""
-        self._options = options
-        self._budget = budget
-        self._slots = slots
-        self._changes = changes
-        self._clock = clock
+        self._shared = shared
+        self._slots, self._changes, self._clock = shared.slots, shared.changes, shared.clock
         self._prepare = prepare
         self._unload = unload
         self._line: list[Slot] = []
-
-    def adopt(self, options: ServerOptions, budget: int) -> None:
-        self._options = options
-        self._budget = budget
 
     async def admit(self, slot: Slot) -> None:
         """Reserve `slot.footprint` bytes of the budget.
 
         Waits, or raises `ServerError`, according to the contention policy.
         """
-        if slot.footprint > self._budget:
+        if slot.footprint > self._shared.memory:
             raise ServerError(
                 "load_failed",
                 f"The model {slot.info.id!r} needs about {slot.footprint / GIB:.1f} GiB, more than the "
-                f"{self._budget / GIB:.1f} GiB that models may take together. Raise memory_budget_gb or "
+                f"{self._shared.memory / GIB:.1f} GiB that models may take together. Raise memory_budget_gb or "
                 "memory_percent, or choose a smaller quantisation.",
             )
-        waits = self._options.contention_policy in ("wait_then_fail", "wait_then_preempt")
-        deadline = self._clock.now() + self._options.contention_wait if waits else None
+        waits = self._shared.options.contention_policy in ("wait_then_fail", "wait_then_preempt")
+        deadline = self._clock.now() + self._shared.options.contention_wait if waits else None
         self._line.append(slot)
         try:
             await self._in_line(slot, deadline)
@@ -327,12 +312,12 @@ class Admission:
     def allowance(self, slot: Slot) -> int:
         """Bytes for a model's weights and caches: its footprint plus an equal share of the free memory."""
         residents = [each for each in self._slots.values() if each.resident]
-        free = max(0, self._budget - sum(each.footprint for each in residents))
+        free = max(0, self._shared.memory - sum(each.footprint for each in residents))
         return slot.footprint + free // max(1, len(residents))
 
     def excess(self) -> int:
         """Bytes by which the resident models exceed the budget."""
-        return sum(each.footprint for each in self._slots.values() if each.resident) - self._budget
+        return sum(each.footprint for each in self._slots.values() if each.resident) - self._shared.memory
 
     async def _in_line(self, slot: Slot, deadline: float | None) -> None:
         while True:
@@ -343,7 +328,7 @@ class Admission:
                     return
                 await self._make_room(slot, missing, deadline)
                 continue
-            if self._options.contention_policy == "fail" and self._missing(slot):
+            if self._shared.options.contention_policy == "fail" and self._missing(slot):
                 raise self._refusal(slot)
             if not await self._changes.until(lambda: self._line[0] is slot, self._left(deadline)):
                 raise self._refusal(slot)
@@ -393,7 +378,7 @@ class Admission:
                 not victim.resident or (victim.claims == 0 and victim.stage is None) for victim in leaving
             )
 
-        policy = self._options.contention_policy
+        policy = self._shared.options.contention_policy
         slot.stage = "waiting"
         if policy not in ("fail", "preempt"):
             await self._changes.until(lambda: done() or slot.lost is not None, self._left(deadline))
@@ -423,12 +408,12 @@ class Admission:
                 )
 
     def _missing(self, slot: Slot) -> Shortage:
-        options = self._options
+        options = self._shared.options
         return shortage(
             self._residents(),
             slot.footprint,
             slot.info.kind,
-            self._budget,
+            self._shared.memory,
             options.max_models,
             options.max_models_per_kind,
         )
@@ -443,34 +428,19 @@ class Admission:
         return ServerError(
             "overloaded",
             f"There is no room in memory for the model {slot.info.id!r}: {why}. Try again later.",
-            retry_after=max(1.0, self._options.contention_wait),
+            retry_after=max(1.0, self._shared.options.contention_wait),
         )
 
 
 class Residency:
     """Loads and unloads the models of slots, with at most one load, one unload and one idle timer per slot."""
 
-    def __init__(
-        self,
-        options: ServerOptions,
-        estimate: Estimate,
-        memory: int,
-        slots: dict[str, Slot],
-        launch: Launcher,
-        changes: Changes,
-        clock: Clock,
-    ) -> None:
-        self._options = options
+    def __init__(self, shared: Shared, estimate: Estimate, launch: Launcher) -> None:
+        self._shared = shared
+        self._slots, self._changes, self._clock = shared.slots, shared.changes, shared.clock
         self._estimate = estimate
-        self._slots = slots
         self._launch = launch
-        self._changes = changes
-        self._clock = clock
-        self._admission = Admission(options, memory, slots, changes, clock, self._prepare, self.unload)
-
-    def adopt(self, options: ServerOptions, memory: int) -> None:
-        self._options = options
-        self._admission.adopt(options, memory)
+        self._admission = Admission(shared, self._prepare, self.unload)
 
     def ready(self, slot: Slot) -> "asyncio.Future[Worker]":
         """A future for the worker, resolved once it can prepare requests; starts the load if none runs."""
@@ -607,9 +577,9 @@ class Residency:
             options=msgspec.to_builtins(slot.options),
             threads=blas_threads(others + 1),
             expected_bytes=slot.footprint or self._estimate(slot.info, slot.options),
-            log_level=self._options.log_level,
-            offline=self._options.offline,
-            log_format=self._options.log_format,
+            log_level=self._shared.options.log_level,
+            offline=self._shared.options.offline,
+            log_format=self._shared.options.log_format,
         )
 
     # Unloading
@@ -720,15 +690,13 @@ class Pool:
         clock: Clock | None = None,
     ) -> None:
         """`memory`: bytes that all models together may take."""
-        self._options = options
         self._catalog = catalog
-        self._clock = clock or SystemClock()
-        self._slots: dict[str, Slot] = {}
+        self._clock = clock or Clock()
         self._changes = Changes(self._clock)
+        self._shared = Shared(options, memory, self._changes, self._clock)
+        self._slots = self._shared.slots
         launch = launcher or ReplicaLauncher(RankLauncher(WorkerProcess.launch))
-        self._residency = Residency(
-            options, estimate, memory, self._slots, launch, self._changes, self._clock
-        )
+        self._residency = Residency(self._shared, estimate, launch)
         self._closed = False
 
     # Called by requests
@@ -784,7 +752,7 @@ class Pool:
             return False
         slot.drains += 1
         try:
-            if not await self._changes.until(lambda: slot.claims == 0, self._options.drain_timeout):
+            if not await self._changes.until(lambda: slot.claims == 0, self._shared.options.drain_timeout):
                 self._cut(
                     slot, f"The model {slot.info.id!r} was unloaded. Send the request again to load it."
                 )
@@ -844,8 +812,7 @@ class Pool:
 
     async def adopt(self, options: ServerOptions) -> None:
         """Apply changed server options, and those of each model in use."""
-        self._options = options
-        self._residency.adopt(options, memory_budget(options))
+        self._shared.options, self._shared.memory = options, memory_budget(options)
         for slot in list(self._slots.values()):
             before = msgspec.structs.asdict(slot.options)
             after = msgspec.structs.asdict(self._catalog.options_for(slot.info))

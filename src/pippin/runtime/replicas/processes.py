@@ -3,6 +3,9 @@
 The model serves once its first replica does; the others take requests as they become ready. A replica that dies, or for
 which the cluster had no room, is started again while the others continue. The pool learns of a death only when no
 replica is left that takes requests.
+
+The replica that computes a request delivers its events straight into one mailbox, so replicas add no hop to a token.
+Whoever sent a request that is lost with its replica sends it again, and it is placed anew.
 """
 
 import asyncio
@@ -22,8 +25,8 @@ from pippin.core.tasks import Task
 from pippin.runtime.cluster.asking import Clusters
 from pippin.runtime.cluster.needs import CLUSTER, PLACE_WITHIN, Cluster, Need, in_the_cluster
 from pippin.runtime.ranks.cluster import need_of_each
-from pippin.runtime.replicas.group import Seat, Spread
-from pippin.runtime.workers.link import Mailbox
+from pippin.runtime.replicas.routing import Seat, Seen, choose, prefix_of
+from pippin.runtime.workers.link import LOST, Mailbox
 from pippin.runtime.workers.machines import shared_out
 from pippin.runtime.workers.worker import Launcher, Stages, Worker
 
@@ -49,18 +52,14 @@ class ReplicaLauncher:
 
 @dataclass(eq=False)
 class Process:
-    """One replica, across restarts. What it has seen is forgotten with each process."""
+    """One replica, across restarts."""
 
     spec: WorkerSpec
-    worker: Worker
-    seat: Seat = field(init=False)
+    seat: Seat
 
-    def __post_init__(self) -> None:
-        self.seat = Seat(self.worker)
-
-    def replace(self, worker: Worker) -> None:
-        self.worker = worker
-        self.seat = Seat(worker)
+    @property
+    def worker(self) -> Worker:
+        return self.seat.worker
 
     @property
     def is_here(self) -> bool:
@@ -85,9 +84,9 @@ class Replicas(Stages):
         super().__init__()
         self._info = spec.info
         self._launch = launch
-        self.processes = [Process(spec, worker) for worker in workers]
+        self.processes = [Process(spec, Seat(worker)) for worker in workers]
         self._bound = bound
-        self._spread = Spread(self._info.id, self._seats)
+        self._requests: dict[str, tuple[Seat, Mailbox]] = {}  # that were not cancelled
         self._memory: int | None = None  # for each replica
         self._ending: asyncio.Task[None] | None = None
         self._tasks = [asyncio.create_task(self._begin())]
@@ -141,20 +140,37 @@ class Replicas(Stages):
             process.worker.load_weights(self._memory_of(process))
 
     def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
-        return self._spread.submit(
-            id, task, choices, mailbox or Mailbox(choices, on_overflow=lambda: self.cancel(id))
-        )
+        """Place a request on the best seat. Raises `ServerError`, of kind `LOST` if there is none."""
+        mailbox = mailbox or Mailbox(choices, on_overflow=lambda: self.cancel(id))
+        prefix = prefix_of(task)
+        seat = choose(prefix, self._seats())
+        if seat is None:
+            raise ServerError(LOST, f"All servers of the model {self._info.id!r} are lost; try again later.")
+        self._requests[id] = seat, mailbox
+        seat.running += 1
+        seat.seen.add(prefix)
+        try:
+            return seat.worker.submit(id, task, choices, mailbox)
+        except BaseException:
+            self.cancel(id)
+            raise
 
     def cancel(self, id: str) -> None:
-        self._spread.cancel(id)
+        """Drop a request, which may have ended; its mailbox gets nothing more."""
+        if (found := self._requests.pop(id, None)) is not None:
+            seat, _ = found
+            seat.running -= 1
+            seat.worker.cancel(id)
 
     def fail_all(self, error: ErrorReport) -> None:
-        self._spread.fail_all(error)
+        for own, (_, mailbox) in list(self._requests.items()):
+            self.cancel(own)
+            mailbox.fail(error)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         for process in self.processes:
             process.worker.clear_cache(prefixes_only=prefixes_only, disk=disk)
-            process.seat.seen = type(process.seat.seen)()
+            process.seat.seen = Seen()
 
     def reconfigure(self, options: dict[str, object]) -> None:
         if isinstance(share := options.get("memory_bytes"), int):
@@ -237,7 +253,7 @@ class Replicas(Stages):
                 log.error("A replica of %s did not start: %s", self._info.id, error)
                 await asyncio.sleep(LONGEST_PAUSE)
                 continue
-            process.replace(worker)
+            process.seat = Seat(worker)  # what the last process had seen is forgotten
             try:
                 await asyncio.shield(worker.prompt_ready)
                 worker.load_weights(self._memory_of(process))

@@ -27,18 +27,8 @@ from pippin.core.events import (
     Progress,
     PromptEcho,
     Restarted,
-    Usage,
 )
-from pippin.core.link import (
-    SERIAL_MARK,
-    FrameBuffer,
-    FrameError,
-    Order,
-    Report,
-    header,
-    merged,
-    request_id,
-)
+from pippin.core.link import SERIAL_MARK, FrameBuffer, FrameError, Order, Report, header, merged, request_id
 from pippin.core.models import WorkerSpec
 
 LARGEST: Final = 64 << 20  # bytes that may queue for a reader that streams
@@ -186,7 +176,6 @@ class Mailbox:
         self._events: list[Event] = []
         self._bytes = 0
         self._unfinished = set(range(choices))
-        self._open_parts: dict[int, int] = {}  # by choice: the part that is still open
         self._completed: dict[int, int] = {}  # by choice: tokens so far
         self._reader: asyncio.Future[None] | None = None
         self._whole = False  # the reader wants all events at once
@@ -220,10 +209,6 @@ class Mailbox:
             case PartDelta(choice, _, text, tokens, completed):
                 self._completed[choice] = completed
                 self._bytes += EVENT_BYTES + len(text) + TOKEN_BYTES * len(tokens)
-            case PartStarted(choice, index):
-                self._open_parts[choice] = index
-            case PartEnded(choice):
-                self._open_parts.pop(choice, None)
             case Finished(choice):
                 self._unfinished.discard(choice)
                 self.complete = not self._unfinished
@@ -267,18 +252,9 @@ class Mailbox:
             kept.append(Restarted())
         self._events, self._bytes = kept, 0
         self._unfinished = set(range(self._choices))
-        self._open_parts.clear()
         self._completed.clear()
         self.record = Record()
         self._again = False
-
-    def cut(self, prompt_tokens: int) -> None:
-        """End a generation early: the text so far becomes the answer."""
-        for choice in sorted(self._unfinished):
-            if choice in self._open_parts:
-                self._put(PartEnded(choice, self._open_parts[choice]))
-            usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=self._completed.get(choice, 0))
-            self._put(Finished(choice, "cancelled", usage=usage))
 
     async def first(self) -> Event:
         """Wait for the first event and return it. It stays in the mailbox unless it is `Accepted`."""

@@ -55,12 +55,7 @@ class ToolRound:
     """
 
     def __init__(
-        self,
-        offered: Mapping[str, OfferedTool],
-        index: int,
-        *,
-        first: bool,
-        results: Sequence[Event] = (),
+        self, offered: Mapping[str, OfferedTool], index: int, *, first: bool, results: Sequence[Event] = ()
     ) -> None:
         """`results`: the tools' answers before this round, as events for the client."""
         self.results = list(results)

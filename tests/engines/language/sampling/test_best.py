@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from pippin.engines.language.sampling.filters import BLOCK, best
+from pippin.engines.language.sampling.sampler import BLOCK, best
 
 WIDTHS = [1, 15, 16, 300, 2 * BLOCK * 20, 2 * BLOCK * 20 - 1, 10_000, 49_152, 50_257]
 

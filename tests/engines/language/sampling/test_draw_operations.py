@@ -10,8 +10,7 @@ import mlx.core as mx
 import pytest
 
 from pippin.core.requests import Sampling
-from pippin.engines.language.sampling.filters import BLOCK
-from pippin.engines.language.sampling.sampler import SHORT, BatchSampler
+from pippin.engines.language.sampling.sampler import BLOCK, SHORT, BatchSampler
 from tests.as_on_a_mac.test_step_operations import VIEWS
 
 VOCABULARY = 49_152

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pippin.core.requests import Sampling
-from pippin.engines.language.sampling import filters
+from pippin.engines.language.sampling import sampler
 from pippin.engines.language.sampling.sampler import BatchSampler, choice_seed, uniform
 
 VOCABULARY = 700  # more than the short path looks at
@@ -97,23 +97,23 @@ def reckoned(reckon, column):
 
 REFERENCES = {
     "top_k": (
-        lambda x, k: filters.top_k(x, reckoned(filters.last_of, k)),
+        lambda x, k: sampler.top_k(x, reckoned(sampler.last_of, k)),
         reference_top_k,
         [1, 3, 40, 699],
     ),
     "top_p": (
-        lambda x, p: mx.log(filters.top_p(filters.weights(x), reckoned(filters.rest_of, p))),
+        lambda x, p: mx.log(sampler.top_p(sampler.weights(x), reckoned(sampler.rest_of, p))),
         reference_top_p,
         [0.05, 0.5, 0.9, 0.99],
     ),
     "min_p": (
-        lambda x, p: mx.log(filters.min_p(filters.weights(x), p)),
+        lambda x, p: mx.log(sampler.min_p(sampler.weights(x), p)),
         reference_min_p,
         [0.01, 0.1, 0.5, 1.0],
     ),
-    "typical_p": (filters.typical_p, reference_typical, [0.1, 0.5, 0.95]),
-    "p_less": (filters.p_less, reference_p_less, [1]),
-    "top_n_sigma": (filters.top_n_sigma, reference_sigma, [0.5, 1.0, 2.0]),
+    "typical_p": (sampler.typical_p, reference_typical, [0.1, 0.5, 0.95]),
+    "p_less": (sampler.p_less, reference_p_less, [1]),
+    "top_n_sigma": (sampler.top_n_sigma, reference_sigma, [0.5, 1.0, 2.0]),
 }
 
 
@@ -126,8 +126,8 @@ def test_a_nucleus_looked_for_among_the_best_is_the_nucleus(seed: int, shares: l
     drawn = np.random.default_rng(seed).normal(size=(3, 5000)).astype(np.float32) * np.array(
         [[0.1], [3], [8]]
     )
-    w = filters.weights(mx.array(drawn.astype(np.float32)))
-    narrowed = np.array(filters.top_p_of_best(w, reckoned(filters.rest_of, mx.array(shares)[:, None]))) > 0
+    w = sampler.weights(mx.array(drawn.astype(np.float32)))
+    narrowed = np.array(sampler.top_p_of_best(w, reckoned(sampler.rest_of, mx.array(shares)[:, None]))) > 0
     probabilities = np.array(w).astype(np.float64)
     probabilities /= probabilities.sum(axis=-1, keepdims=True)
     for row, inside, share in zip(probabilities, narrowed, shares, strict=True):
@@ -171,7 +171,7 @@ def test_p_less_keeps_what_mlx_vlm_keeps(temperature: float) -> None:
 
     logits = mx.array(logits_of(3, 4))
     wanted = kept(apply_p_less(logits, temperature))
-    assert kept(filters.p_less(logits / temperature, mx.ones((4, 1)))) == wanted
+    assert kept(sampler.p_less(logits / temperature, mx.ones((4, 1)))) == wanted
 
 
 @pytest.mark.parametrize("name", REFERENCES)
@@ -184,7 +184,7 @@ def test_a_filter_keeps_what_a_mask_left_alone(name):
 
 
 def xtc(row: np.ndarray, threshold: float, on: bool, protected: list[bool]) -> list[set[int]]:
-    left = filters.xtc(mx.array(row), mx.array([[threshold]]), mx.array([[on]]), mx.array([protected]))
+    left = sampler.xtc(mx.array(row), mx.array([[threshold]]), mx.array([[on]]), mx.array([protected]))
     return kept(mx.log(left))
 
 
@@ -208,13 +208,13 @@ def test_the_draw_falls_where_the_cumulated_probability_says():
         (0.61, 3),
         (0.999, 3),
     ]:
-        assert filters.draw(mx.array(row), mx.array([[number]])).item() == column
+        assert sampler.draw(mx.array(row), mx.array([[number]])).item() == column
 
 
 def test_a_masked_token_is_never_drawn():
     row = np.array([[0, 0, 0, 0.5, 0]], np.float32)
     for number in (0.0, 0.5, 1 - 2**-24):
-        assert filters.draw(mx.array(row), mx.array([[number]])).item() == 3
+        assert sampler.draw(mx.array(row), mx.array([[number]])).item() == 3
 
 
 def test_uniform_numbers_are_uniform_and_apart():

@@ -29,7 +29,6 @@ from pippin.api.dialects.shared.media import (
     source_of_url,
 )
 from pippin.api.dialects.shared.openai import (
-    STOPPED,
     AnswerHead,
     ChunkEncoder,
     LogprobsBody,
@@ -134,10 +133,7 @@ class ChatEncoder(ChunkEncoder, Encoder):
 
     def __init__(self, shape: ChatShape, run: RunInfo) -> None:
         self._about = AnswerHead(
-            id=ID_PREFIX + run.id,
-            created=run.created,
-            model=run.model,
-            system_fingerprint=run.fingerprint,
+            id=ID_PREFIX + run.id, created=run.created, model=run.model, system_fingerprint=run.fingerprint
         )
         super().__init__("chat.completion.chunk", self._about, shape.stream, requests=1, choices=shape.n)
         self._shape = shape
@@ -250,7 +246,7 @@ class ChatEncoder(ChunkEncoder, Encoder):
             if self._shape.stream.usage_unasked:
                 usage = b',"usage":' + _encode(usage_body([[each.usage for each in choices]]))
             tail = b"]" + usage + b',"timings":' + _encode(timings_body(choices)) + tail.removeprefix(b"]")
-        reason = STOPPED[finished.reason].encode()
+        reason = finished.reason.encode()
         return (
             self._head
             + b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}' % (finished.choice, reason)
@@ -281,7 +277,7 @@ class ChatEncoder(ChunkEncoder, Encoder):
             annotations=annotations_of(text, pages),
         )
         logprobs = LogprobsBody(content=logprobs_of(choice.tokens("text"))) if self._shape.logprobs else None
-        reason = STOPPED[choice.finished.reason] if choice.finished is not None else "stop"
+        reason = choice.finished.reason if choice.finished is not None else "stop"
         return AnswerChoice(index=number, message=message, logprobs=logprobs, finish_reason=reason)
 
 

@@ -13,7 +13,6 @@ from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.fields import Contract, called, invalid, unsupported, without_effect
 from pippin.api.dialects.shared.openai import (
-    STOPPED,
     AnswerHead,
     ChunkEncoder,
     OpenAIErrors,
@@ -104,10 +103,7 @@ class CompletionsEncoder(ChunkEncoder, Encoder):
 
     def __init__(self, shape: CompletionsShape, run: RunInfo) -> None:
         self._about = AnswerHead(
-            id=ID_PREFIX + run.id,
-            created=run.created,
-            model=run.model,
-            system_fingerprint=run.fingerprint,
+            id=ID_PREFIX + run.id, created=run.created, model=run.model, system_fingerprint=run.fingerprint
         )
         answers = shape.n * shape.requests
         super().__init__(
@@ -186,7 +182,7 @@ class CompletionsEncoder(ChunkEncoder, Encoder):
 
 def _stopped(reason: FinishReason) -> str:
     """The finish reason in Completions, which has no tool calls."""
-    return "stop" if reason == "tool_calls" else STOPPED[reason]
+    return "stop" if reason == "tool_calls" else reason
 
 
 MAX_PROMPTS = 512

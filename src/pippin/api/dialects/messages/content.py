@@ -8,12 +8,7 @@ from msgspec import Struct
 
 from pippin.api.dialects.messages.tools import ToolChange, member_name
 from pippin.api.dialects.shared.fields import convert, invalid, unsupported
-from pippin.api.dialects.shared.media import (
-    document_of,
-    placed,
-    source_of_base64,
-    source_of_url,
-)
+from pippin.api.dialects.shared.media import document_of, placed, source_of_base64, source_of_url
 from pippin.api.dialects.shared.sealed_text import unseal
 from pippin.core.conversation import (
     WEB_SEARCH,

@@ -28,13 +28,7 @@ from pippin.api.dialects.messages.tools import (
 )
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import (
-    Contract,
-    Unused,
-    accepted_beside,
-    invalid,
-    without_effect,
-)
+from pippin.api.dialects.shared.fields import Contract, Unused, accepted_beside, invalid, without_effect
 from pippin.api.dialects.shared.tools import left_out
 from pippin.core.conversation import WEB_SEARCH, Message, Text, Tool
 from pippin.core.errors import ErrorReport

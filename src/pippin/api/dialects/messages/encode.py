@@ -194,7 +194,6 @@ STOP_REASON: Final[dict[FinishReason, StopReason]] = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool_calls": "tool_use",
-    "cancelled": "end_turn",
 }
 
 

@@ -94,10 +94,7 @@ class OllamaFields(Struct, kw_only=True, omit_defaults=True):
     ] = None
 
 
-ACCEPTED: Final = {
-    "shift": "An answer ends where the context window does.",
-    "user": BOOKKEEPING,
-}
+ACCEPTED: Final = {"shift": "An answer ends where the context window does.", "user": BOOKKEEPING}
 
 
 def model_of(name: str) -> str:
@@ -286,9 +283,7 @@ class OllamaChatDialect(_OllamaDialect):
         if not fields.messages:
             raise invalid("messages", "must hold at least one message.")
         request = GenerationRequest(
-            model=model_of(fields.model),
-            messages=messages_of(fields.messages),
-            tools=tools_of(fields.tools),
+            model=model_of(fields.model), messages=messages_of(fields.messages), tools=tools_of(fields.tools)
         )
         return _decoded(with_fields(request, fields), fields, ignored, chat=True)
 
@@ -336,10 +331,7 @@ def _decoded(
     return Decoded(
         requests=(request,),
         shape=OllamaShape(
-            model=fields.model,
-            chat=chat,
-            thinking=fields.think is not False,
-            logprobs=bool(fields.logprobs),
+            model=fields.model, chat=chat, thinking=fields.think is not False, logprobs=bool(fields.logprobs)
         ),
         stream=fields.stream is not False,
         ignored=ignored,

@@ -32,7 +32,6 @@ DONE_REASON: Final[dict[FinishReason, str]] = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "stop",
-    "cancelled": "stop",
 }
 
 

@@ -278,15 +278,15 @@ class ResponsesEncoder(Encoder):
         yield from self._mcp_calls.abandon()
 
     def _finished(self, event: Finished) -> bytes:
-        cut = event.reason in ("length", "cancelled")
+        cut = event.reason == "length"
         frames = self._frames(self._close_all("incomplete" if cut else "completed"))
         self._answer.usage = usage_of(event.usage)
         self._answer.warnings = warnings_of([event])
         self._answer.status = "incomplete" if cut else "completed"
-        if not cut:
-            self._answer.completed_at = int(self._clock())
-        if event.reason == "length":
+        if cut:
             self._answer.incomplete_details = Incompleteness(reason="max_output_tokens")
+        else:
+            self._answer.completed_at = int(self._clock())
         return frames + self._lifecycle(f"response.{self._answer.status}")
 
     def _lifecycle(self, type: str) -> bytes:

@@ -84,10 +84,7 @@ def sampling_of(fields: SamplingFields) -> Sampling:
         value = asked[each.name]
         if value is not None and value <= 0 and not each.holds(value):
             asked[each.name] = each.neutral
-    return Sampling(
-        **asked,
-        logit_bias=_biases(fields.logit_bias),
-    )
+    return Sampling(**asked, logit_bias=_biases(fields.logit_bias))
 
 
 def _biases(given: dict[str, float] | None) -> dict[int, float] | None:

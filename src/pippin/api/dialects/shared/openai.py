@@ -12,7 +12,7 @@ from pippin.api.dialects.shared.engine_fields import EngineFields, MostTokens, N
 from pippin.api.dialects.shared.fields import invalid, unsupported, without_effect
 from pippin.api.dialects.shared.frames import DONE
 from pippin.core.errors import ErrorKind, ErrorReport
-from pippin.core.events import Accepted, Finished, FinishReason, Progress, Timings, Token, Usage
+from pippin.core.events import Accepted, Finished, Progress, Timings, Token, Usage
 from pippin.core.parameters import LONGEST_STOP, MOST_STOPS
 
 MAX_ANSWERS = 1024
@@ -167,13 +167,6 @@ ERROR_CODE: Final[dict[ErrorKind, str | None]] = {
     "internal": "internal_error",
 }
 """Kinds not listed here are their own code."""
-
-STOPPED: Final[dict[FinishReason, str]] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool_calls",
-    "cancelled": "stop",
-}
 
 
 class ErrorDetail(Struct, kw_only=True):

@@ -69,11 +69,7 @@ class BlockHead(DraftHead):
             part.update_and_fetch(inner.rope(keys, offset=part.offset), values)
 
     def draft_ahead(
-        self,
-        forward: Callable[[mx.array, Any], mx.array],
-        last: mx.array,
-        own: mx.array,
-        most: int,
+        self, forward: Callable[[mx.array, Any], mx.array], last: mx.array, own: mx.array, most: int
     ) -> mx.array:
         masks = mx.full((last.shape[0], most), self.inner.config.mask_token_id, last.dtype)
         states = forward(mx.concatenate([last, masks], axis=1), None)

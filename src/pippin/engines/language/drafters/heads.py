@@ -57,11 +57,7 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         return found
 
     def draft_ahead(
-        self,
-        forward: Callable[[mx.array, Any], mx.array],
-        last: mx.array,
-        own: mx.array,
-        most: int,
+        self, forward: Callable[[mx.array, Any], mx.array], last: mx.array, own: mx.array, most: int
     ) -> mx.array:
         """Up to `most` tokens [sequences, count] after the `last` [sequences, 1]; its `own` states [sequences, 1, size]
         are those of the last call. `forward` calls it with the sequences' caches, which then forget what it adds."""

@@ -292,10 +292,7 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         starts, told = zip(*[(start, part.count) for part in layers[0] for start in part.starts], strict=True)
         counts = list(map(min, told, present))
         step = Step(
-            starts=starts,
-            counts=counts,
-            places=self._kept.of(layers),
-            adapters=self._chosen(len(counts)),
+            starts=starts, counts=counts, places=self._kept.of(layers), adapters=self._chosen(len(counts))
         )
         real = None if min(counts) == shape[1] else np.arange(shape[1]) < np.array(counts)[:, None]
         taken = tokens.reshape(-1) if real is None else tokens[real]

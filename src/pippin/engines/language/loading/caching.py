@@ -67,9 +67,7 @@ def _open_disk(asked: Asked) -> DiskCache | None:
         )
     except OSError as error:
         raise ServerError(
-            "load_failed",
-            f"cache_dir {options.cache_dir!r} cannot be used: {error.strerror}.",
-            "cache_dir",
+            "load_failed", f"cache_dir {options.cache_dir!r} cannot be used: {error.strerror}.", "cache_dir"
         ) from error
 
 

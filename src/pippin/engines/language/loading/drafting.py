@@ -124,11 +124,7 @@ def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKin
 
 
 def _open_follower(
-    folder: Path,
-    kind: drafters.HeadKind | Literal["assistant"],
-    asked: Asked,
-    head: Head,
-    batching: Batching,
+    folder: Path, kind: drafters.HeadKind | Literal["assistant"], asked: Asked, head: Head, batching: Batching
 ) -> Follower:
     model, plan, words = asked.model, asked.plan, batching.vocabulary
     if kind == "assistant":

@@ -74,13 +74,7 @@ def open_engine(
     if way.alone is not None:
         return open_autoregressive_engine(way.alone, preparer, options, plan)
     engine = build_engine(
-        way.model,
-        preparer.tokenizer,
-        options,
-        plan,
-        folder=folder,
-        progress=progress,
-        kernel_threads=threads,
+        way.model, preparer.tokenizer, options, plan, folder=folder, progress=progress, kernel_threads=threads
     )
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
     keep_at_hand(way.model)

@@ -16,15 +16,7 @@ LAYOUTS = (
 )
 """Prompts of the models that have all that stands around `prefix` and `suffix` as tokens."""
 
-ENDS = (
-    "<|fim_pad|>",
-    "<|file_sep|>",
-    "<|repo_name|>",
-    "<file_sep>",
-    "<|file_separator|>",
-    "▁<EOT>",
-    "<|cursor|>",
-)
+ENDS = tuple("<|fim_pad|> <|file_sep|> <|repo_name|> <file_sep> <|file_separator|> ▁<EOT> <|cursor|>".split())
 """Tokens that end an infill besides the end-of-sequence tokens, in models that have them."""
 
 

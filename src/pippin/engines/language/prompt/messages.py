@@ -8,15 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal
 
-from pippin.core.conversation import (
-    Message,
-    Part,
-    Reasoning,
-    Text,
-    Tool,
-    ToolCall,
-    ToolResult,
-)
+from pippin.core.conversation import Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ServerError
 from pippin.engines.language.template.traits import Messages, Traits, thinking_parts
 from pippin.engines.language.text.tokenizer import Literals, broken

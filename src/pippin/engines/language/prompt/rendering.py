@@ -206,10 +206,7 @@ class PromptRenderer:
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
         tokens, placed = self.media.placed(
-            text,
-            media,
-            list(media_parts(messages)),
-            lambda text: self._tokenizer.literals.encode(text, most),
+            text, media, list(media_parts(messages)), lambda text: self._tokenizer.literals.encode(text, most)
         )
         return RenderedPrompt(
             tuple(tokens), plain(text), continued=continued or "", media=placed, warnings=warnings

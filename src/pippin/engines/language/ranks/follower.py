@@ -98,10 +98,7 @@ class HeardSampler(BatchSampler):
         self._hearing = hearing
 
     def sample(
-        self,
-        logits: mx.array,
-        masks: NDArray[np.int32] | None = None,
-        masked_rows: list[int] | None = None,
+        self, logits: mx.array, masks: NDArray[np.int32] | None = None, masked_rows: list[int] | None = None
     ) -> Sampled:
         tokens = self._hearing.expect(Tokens).tokens
         if len(tokens) != len(self):

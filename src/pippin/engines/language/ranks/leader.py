@@ -103,10 +103,7 @@ class ToldSampler(BatchSampler):
         self._telling = telling
 
     def sample(
-        self,
-        logits: mx.array,
-        masks: NDArray[np.int32] | None = None,
-        masked_rows: list[int] | None = None,
+        self, logits: mx.array, masks: NDArray[np.int32] | None = None, masked_rows: list[int] | None = None
     ) -> Sampled:
         found = super().sample(logits, masks, masked_rows)
         fields = found.tokens, found.scored, found.logprobs, found.top_ids, found.top_logprobs

@@ -75,11 +75,7 @@ def open_rank(
 
 
 def _build(
-    model: nn.Module,
-    preparer: LanguagePreparer,
-    options: ModelOptions,
-    plan: DevicePlan,
-    steering: Steering,
+    model: nn.Module, preparer: LanguagePreparer, options: ModelOptions, plan: DevicePlan, steering: Steering
 ) -> LanguageEngine:
     return build_engine(model, preparer.tokenizer, options, plan, steering=steering)
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from pippin.core import parameters as p
 from pippin.core.requests import Sampling
-from pippin.engines.language.sampling.filters import values
 
 CAPACITY_STEP = 256
 
@@ -95,7 +94,7 @@ class Penalties:
 
     def __init__(self, rows: Sequence[Sampling]) -> None:
         self._columns: dict[str, NDArray[Any]] = {
-            each.name: np.array(values(each, rows), np.int32 if each.type == "int" else np.float32)
+            each.name: np.array(each.of(rows), np.int32 if each.type == "int" else np.float32)
             for *pair, _ in APPLIED
             for each in pair
         }

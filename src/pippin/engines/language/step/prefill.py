@@ -13,7 +13,7 @@ from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.kv_cache.layout import arrays_of
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, Prefixes, shared_length
-from pippin.engines.language.sampling.filters import best
+from pippin.engines.language.sampling.sampler import best
 from pippin.engines.language.step.branches import Scoring
 from pippin.engines.language.step.joining import fits
 from pippin.engines.language.step.scheduler import Scheduler

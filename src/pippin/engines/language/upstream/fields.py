@@ -11,24 +11,13 @@ GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu_tanh")
 """Activations that classes have in one form for all: names in published files are not exact."""
 
 NEUTRAL = (None, False)
-COMPUTING = (
-    "activation_function",
-    "attn_logit_softcapping",
-    "clip_qkv",
-    "final_logit_softcapping",
-    "hidden_act",
-    "hidden_activation",
-    "mamba_hidden_act",
-    "mlp_hidden_act",
-    "moe_router_logit_softcapping",
-    "qk_layernorm",
-    "rope_interleave",
-    "scale_attn_by_inverse_layer_idx",
-    "scale_attn_weights",
-    "swiglu_alpha",
-    "swiglu_limit",
-    "topk_method",
-    "use_parallel_residual",
+COMPUTING = tuple(
+    (
+        "activation_function attn_logit_softcapping clip_qkv final_logit_softcapping hidden_act "
+        "hidden_activation mamba_hidden_act mlp_hidden_act moe_router_logit_softcapping qk_layernorm "
+        "rope_interleave scale_attn_by_inverse_layer_idx scale_attn_weights swiglu_alpha swiglu_limit "
+        "topk_method use_parallel_residual"
+    ).split()
 )
 """Fields that add nothing to the weights, and change the answers."""
 

@@ -174,9 +174,7 @@ class TextOnly:
         return self
 
     def joined(
-        self,
-        renderer: "SampleRenderer",
-        find: "Callable[[Sequence[WholePrompt]], JointTokens | None]",
+        self, renderer: "SampleRenderer", find: "Callable[[Sequence[WholePrompt]], JointTokens | None]"
     ) -> "TextOnly":
         """This with all media of a prompt as one, for the engine's batches, as far as `find` finds the tokens that
         features replace in samples; else `TEXT_ONLY`."""

@@ -196,10 +196,7 @@ class Heads:
         return self._followed[sequence].waiting.count
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
-        most = max(
-            (count for sequence, count in wanted if sequence in self._followed),
-            default=0,
-        )
+        most = max((count for sequence, count in wanted if sequence in self._followed), default=0)
         if not most:
             return [NOTHING for _ in wanted]
         most = most if self.head.most is None else min(most, self.head.most)
