@@ -211,6 +211,7 @@ def test_fill_in_tokens_are_seen(tmp_path: Path) -> None:
         ({"temperature": 0.6, "top_p": 0.95, "top_k": 20}, Sampling(temperature=0.6, top_p=0.95, top_k=20)),
         ({"top_p": 1.0, "repetition_penalty": 1.0, "top_k": 0}, Sampling()),
         ({"do_sample": False, "temperature": 0.6}, Sampling(temperature=0.0)),
+        ({"do_sample": False, "repetition_penalty": 1.1}, Sampling(temperature=0.0, repetition_penalty=1.1)),
         ({"temperature": "hot", "min_p": 7}, Sampling()),
         ({"typical_p": 0.9, "presence_penalty": 1.5}, Sampling(typical_p=0.9, presence_penalty=1.5)),
         ({"repetition_penalty": 1.1, "min_p": 0.05}, Sampling(repetition_penalty=1.1, min_p=0.05)),

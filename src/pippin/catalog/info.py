@@ -299,13 +299,13 @@ def _capabilities(kind: ModelKind, config: Json, tokenizer: Json, template: str)
 
 def _sampling(generation: Json) -> Sampling:
     """The checkpoint's sampling defaults, without values that are out of range or have no effect."""
-    if generation.get("do_sample") is False:
-        return Sampling(temperature=0.0)
     said: dict[str, Any] = {}
     for parameter in p.OF_CHECKPOINTS:
         value: Any = generation.get(parameter.name)
         if parameter.holds(value) and parameter.acts(value):
             said[parameter.name] = float(value) if parameter.type == "float" else value
+    if generation.get("do_sample") is False:
+        said["temperature"] = 0.0
     return Sampling(**said)
 
 

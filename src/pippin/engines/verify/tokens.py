@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from pippin.core.parameters import LEFT_OUT, OF_LENGTH, left_out
 from pippin.core.verification import Finding
 from pippin.engines.language.text.tokenizer import Tokenizer, ids_in
 from pippin.engines.verify.findings import data, finding
@@ -27,6 +28,9 @@ def check(folder: Folder, tokenizer: Tokenizer, kind: str, turn_end: str = "") -
     yield from _added(folder, tokenizer)
     yield from _starts(folder, tokenizer)
     if kind == "language":
+        if fields := left_out(folder.generation, tokenizer.asked):
+            only_lengths = {*fields} <= {*LEFT_OUT[OF_LENGTH]}
+            yield finding("generation-unread", "note" if only_lengths else None, fields=fields)
         yield from _ends(folder, tokenizer, turn_end)
         yield from _round_trips(tokenizer)
     yield from _publisher(folder, tokenizer)
