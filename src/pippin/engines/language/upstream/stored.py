@@ -61,7 +61,10 @@ def _settle_ties(arrays: Arrays, config: Config) -> None:
     if head is None:
         changed = {True, False} <= said
     else:
-        changed = embedding is not None and False not in said and not mx.array_equal(head, embedding)
+        # Where they disagree, what is stored decides.
+        changed = {True, False} <= said or (
+            embedding is not None and False not in said and not mx.array_equal(head, embedding)
+        )
     if changed:
         for part in parts:
             part[TIED] = head is None
