@@ -146,6 +146,15 @@ WINDOWS: list[tuple[str, dict[str, Any], dict[str, Any], int | None]] = [
         {},
         8192,
     ),
+    (
+        "windows that mlx-vlm's class does not know",
+        {
+            "model_type": "paligemma",
+            "text_config": {"model_type": "gemma2", "max_position_embeddings": 8192, "sliding_window": 4096},
+        },
+        {},
+        4096,
+    ),
     ("other chunks", {"max_position_embeddings": 32768, "attention_chunk_size": 8192}, {}, 32768),
     ("tokenizer", {}, {"model_max_length": 4096}, 4096),
     ("no limit", {}, {"model_max_length": 10**30}, None),

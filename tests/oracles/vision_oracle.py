@@ -114,6 +114,12 @@ def regrouped(kind: str, arrays: dict[str, Any], picture: int) -> dict[str, Any]
     if kind == "kimi_k25":
         grids = arrays.pop("image_grid_hws")
         arrays["image_grid_thw"] = np.concatenate([np.ones_like(grids[:, :1]), grids], axis=1)
+    if kind == "muse_spark":  # patches of two equal frames, in rows
+        _, channels, height, width = (pixels := arrays["pixel_values"]).shape
+        grid = (1, height // 8, width // 8)
+        patches = pixels.reshape(channels, grid[1], 8, grid[2], 8).transpose(1, 3, 0, 2, 4)
+        arrays["pixel_values"] = np.repeat(patches[:, :, None], 2, axis=2).reshape(grid[1] * grid[2], -1)
+        arrays["image_grid_thw"] = np.array([grid])
     if kind.startswith("minicpmv4"):
         arrays["target_sizes"] = arrays.pop("tgt_sizes")[0]
         arrays["pixel_values"] = arrays["pixel_values"][0]

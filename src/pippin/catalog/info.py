@@ -200,10 +200,14 @@ def context_window(folder: Path, kind: ModelKind, config: Json, tokenizer: Json)
 
 
 def _chunk(config: Json) -> int:
-    """Tokens up to which a text model of Llama 4's architecture answers as published: its layers attend within chunks,
-    and mlx-lm's class knows of none."""
-    chunk = whole(config.get("attention_chunk_size")) if config.get("model_type") == "llama4_text" else None
-    return chunk or NO_LIMIT
+    """Tokens up to which a model answers as published whose layers attend within chunks or windows that the libraries'
+    classes do not know: the text model of Llama 4 in mlx-lm, and PaliGemma 2 in mlx-vlm."""
+    match config:
+        case {"model_type": "llama4_text", "attention_chunk_size": int(most)} if most > 0:
+            return most
+        case {"model_type": "paligemma", "text_config": {"sliding_window": int(most)}} if most > 0:
+            return most
+    return NO_LIMIT
 
 
 def _scaled(config: Json) -> int:
