@@ -63,7 +63,9 @@ def flattened(kind: str, described: Json) -> None:
         described["vision_start_token_id"] = described["image_token_id"] - 2
     if kind == "minimax_m3_vl":
         text |= {"rotary_dim": 8, "partial_rotary_factor": 0.5, "index_head_dim": 16}
-    if kind == "granite4_vision":  # transformers has the form with layers of two matrices, as granite-vision-4.1
+    if (
+        kind == "granite4_vision"
+    ):  # transformers has the form with layers of two matrices, as granite-vision-4.1
         del text["shared_intermediate_size"]
         vision["model_type"] = "siglip_vision_model"
         described["vision_feature_select_strategy"] = "full"
@@ -96,7 +98,10 @@ def flattened(kind: str, described: Json) -> None:
 
 
 WRITTEN = {
-    "kimi_k25": (("language_model.model.blocks.", "language_model.model.layers."), ("model.mm_projector.", "mm_projector.")),
+    "kimi_k25": (
+        ("language_model.model.blocks.", "language_model.model.layers."),
+        ("model.mm_projector.", "mm_projector."),
+    ),
 }
 """Beginnings of names that transformers writes and no publisher has, and the published ones, which it reads."""
 
