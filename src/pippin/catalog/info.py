@@ -26,31 +26,15 @@ from pippin.core.requests import Sampling
 from pippin.core.safetensors import index_of, missing_shards
 
 WINDOW_KEYS: Final = (
-    "max_position_embeddings",
-    "n_positions",
-    "max_seq_len",
-    "seq_length",
-    "max_sequence_length",
-    "model_max_length",
-    "n_ctx",
+    *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
+    *("max_sequence_length", "model_max_length", "n_ctx"),
 )
 DEFAULT_WINDOWS: Final = {
-    "gemma3": 131072,
-    "gemma3_text": 131072,
-    "gemma3n": 32768,
-    "gemma3n_text": 32768,
-    "gemma4": 131072,
-    "gemma4_text": 131072,
-    "llama4": 131072,
-    "mllama": 131072,
-    "mistral": 131072,
-    "mixtral": 131072,
-    "qwen2": 32768,
-    "qwen3": 32768,
-    "qwen2_vl": 32768,
-    "qwen2_5_vl": 32768,
+    **dict.fromkeys(("gemma3", "gemma3_text", "gemma4", "gemma4_text"), 131072),
+    **dict.fromkeys(("llama4", "mllama", "mistral", "mixtral"), 131072),
+    **dict.fromkeys(("gemma3n", "gemma3n_text", "glm4v"), 32768),
+    **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3"), 32768),
     "qwen3_vl": 128000,
-    "glm4v": 32768,
 }
 """Windows of architectures whose config.json may omit them: the defaults of their configurations in transformers, which
 checkpoints leave out when they match."""
@@ -63,13 +47,8 @@ WHISPER_WEIGHTS: Final = ("weights.npz",)
 WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
 TOKENIZERS: Final = ("token*", "vocab.*", "*.model", "*.tiktoken", "tekken.json", "*/tokenizer*")
 JSON_FILES: Final = (
-    "*config.json",
-    "token*.json",
-    "*_tokens*.json",
-    "*.index.json",
-    "vocab.json",
-    "modules.json",
-    "chat_*.json",
+    *("*config.json", "token*.json", "*_tokens*.json", "*.index.json"),
+    *("vocab.json", "modules.json", "chat_*.json"),
 )
 """What the libraries read of a model's folder."""
 RECURRENT: Final = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv7"})  # families without full attention

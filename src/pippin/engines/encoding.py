@@ -238,10 +238,7 @@ class EncodingTokenizer:
         if positions and text.get("model_type") in ("camembert", "roberta", "xlm-roberta"):
             # RoBERTa counts positions from the one after the padding token's id.
             positions -= text.get("pad_token_id", 1) + 1
-        limits = [
-            sentences.get("max_seq_length"),
-            positions,
-        ]
+        limits = [sentences.get("max_seq_length"), positions]
         return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=512)
 
     def id(self, token: str) -> int | None:

@@ -1,4 +1,4 @@
-"""A text is cut as tokenizer.json says, whatever class tokenizer_config.json names: transformers 5 goes by the class."""
+"""A text is cut as tokenizer.json says, whatever class tokenizer_config.json names, by which transformers 5 goes."""
 
 import json
 from pathlib import Path

@@ -58,14 +58,9 @@ def _settle_ties(arrays: Arrays, config: Config) -> None:
     )
     parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
     said = {part.get(TIED) for part in parts}
-    if head is None:
-        changed = {True, False} <= said
-    else:
-        # Where they disagree, what is stored decides.
-        changed = {True, False} <= said or (
-            embedding is not None and False not in said and not mx.array_equal(head, embedding)
-        )
-    if changed:
+    own = head is not None and embedding is not None and False not in said
+    # Where the parts disagree, what is stored decides.
+    if {True, False} <= said or (own and not mx.array_equal(head, embedding)):
         for part in parts:
             part[TIED] = head is None
 
