@@ -14,38 +14,14 @@ LoopGuard = Literal["off", "warn", "stop"]
 RESERVED_VARIABLES: Final = frozenset(
     {
         # Variables that a renderer passes to every chat template, and the arguments of transformers' renderer.
-        *(
-            "messages",
-            "conversation",
-            "tools",
-            "tool_choice",
-            "chat_template",
-            "tokenize",
-            "add_generation_prompt",
-        ),
-        *(
-            "continue_final_message",
-            "return_dict",
-            "return_tensors",
-            "return_assistant_tokens_mask",
-            "padding",
-        ),
-        *("truncation", "max_length", "tokenizer_kwargs", "raise_exception", "strftime_now"),
+        *("messages", "conversation", "tools", "tool_choice", "chat_template", "tokenize"),
+        *("add_generation_prompt", "continue_final_message", "return_dict", "return_tensors"),
+        *("return_assistant_tokens_mask", "padding", "truncation", "max_length"),
+        *("tokenizer_kwargs", "raise_exception", "strftime_now"),
         *("bos_token", "eos_token", "pad_token", "unk_token"),
         # Jinja's own names.
-        *(
-            "range",
-            "namespace",
-            "dict",
-            "lipsum",
-            "cycler",
-            "joiner",
-            "loop",
-            "self",
-            "caller",
-            "varargs",
-            "kwargs",
-        ),
+        *("range", "namespace", "dict", "lipsum", "cycler", "joiner", "loop"),
+        *("self", "caller", "varargs", "kwargs"),
     }
 )
 """Template variables that a request may not set: the server sets them, or they would change the template."""

@@ -110,12 +110,7 @@ def padded(batch: Sequence[EncoderInput], pad: int) -> tuple[mx.array, mx.array,
 class EncodingEngine(CachelessEngine):
     """An engine around a function that maps a batch of sequences to an array of float32 [batch, n]."""
 
-    def __init__(
-        self,
-        forward: Forward,
-        *,
-        batch_tokens: int = BATCH_TOKENS,
-    ) -> None:
+    def __init__(self, forward: Forward, *, batch_tokens: int = BATCH_TOKENS) -> None:
         self._forward = forward
         self._batch_tokens = batch_tokens
         self._running: dict[str, _Running] = {}

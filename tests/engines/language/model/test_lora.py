@@ -261,7 +261,7 @@ def test_peft_s_adapters_are_refused_where_a_class_multiplies_what_they_add_to(
     model = nn.Module()
     model.model_type = "falcon_h1"
     folder = as_peft(Path(adapters["one"]), tmp_path / "peft")
-    with pytest.raises(ServerError, match="falcon_h1 has multiplied its weights"):
+    with pytest.raises(ServerError, match="falcon_h1's class multiplies its weights"):
         install(model, None, {"bad": str(folder)})
 
 

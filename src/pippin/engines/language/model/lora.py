@@ -142,7 +142,7 @@ def _install_low_rank(model: nn.Module, folders: Mapping[str, str], default: int
         place = Path(folder).expanduser()
         found[name] = _placed(_read(name, place), layers)
         if (kind := getattr(model, "model_type", None)) in FOLDED and (place / PEFT).exists():
-            raise _refused(name, f"the class of {kind} has multiplied its weights with factors that PEFT's lack")
+            raise _refused(name, f"{kind}'s class multiplies its weights with factors that PEFT's lack")
         _check_layers(name, found[name], model, layers)
     names = list(found)
     numbers = {
