@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -297,10 +298,8 @@ def _weights(folder: Path, patterns: tuple[str, ...] = WEIGHTS) -> list[tuple[Pa
     found = []
     for pattern in patterns:
         for path in folder.glob(pattern):
-            try:
+            with suppress(OSError):
                 found.append((path, path.stat().st_size))
-            except OSError:
-                continue
     return found
 
 
@@ -312,8 +311,6 @@ def _pipeline(folder: Path) -> str | None:
 def _modified(folder: Path) -> float:
     # Folders saved by mflux have neither file.
     for path in (folder / "config.json", folder / "model_index.json", folder):
-        try:
+        with suppress(OSError):
             return path.stat().st_mtime
-        except OSError:
-            continue
     raise broken(folder / "config.json", "cannot be read")

@@ -287,7 +287,10 @@ class OfEveryAnswer(Struct, frozen=True):
         return tuple(filter(None, (ends,) if isinstance(ends, str) else ends))
 
 
-OF_LENGTH: Final = "a request tells how long its answer is"
+OF_LENGTHS: Final = {
+    *("max_length", "max_new_tokens", "max_time", "min_length"),
+    *("forced_eos_token_id", "exponential_decay_length_penalty"),
+}
 LEFT_OUT: Final = {
     "an answer is drawn token by token, and searched in no other way": (
         *("num_beams", "num_beam_groups", "diversity_penalty", "penalty_alpha", "dola_layers"),
@@ -298,10 +301,7 @@ LEFT_OUT: Final = {
         *("no_repeat_ngram_size", "encoder_repetition_penalty", "encoder_no_repeat_ngram_size"),
         *("epsilon_cutoff", "eta_cutoff", "top_h"),
     ),
-    OF_LENGTH: (
-        *("max_length", "max_new_tokens", "max_time", "min_length"),
-        *("forced_eos_token_id", "exponential_decay_length_penalty"),
-    ),
+    "a request tells how long its answer is": tuple(sorted(OF_LENGTHS)),
     "answers are not marked": ("watermarking_config",),
 }
 """Fields of generation_config.json that change an answer of transformers, and none here, by the reason: the log of a

@@ -20,7 +20,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
-from pippin.core.published import find_json, name_of
+from pippin.core.published import find_json, name_of, table
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.text.tokenizer import TooLong, beginning
@@ -222,8 +222,7 @@ class EncodingTokenizer:
 
     def _special(self, settings: dict[str, Any], name: str) -> int | None:
         """The id of a token that tokenizer_config.json names, as a text or as an object."""
-        text = settings.get(name)
-        text = text.get("content") if isinstance(text, dict) else text
+        text = table(settings.get(name)).get("content", settings.get(name))
         return self.id(text) if isinstance(text, str) else None
 
     def _own_limit(self, sentences: dict[str, Any]) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from pippin.core.parameters import LEFT_OUT, OF_LENGTH, left_out
+from pippin.core.parameters import OF_LENGTHS, left_out
 from pippin.core.verification import Finding
 from pippin.engines.language.text.tokenizer import Tokenizer, encode_text, ids_in
 from pippin.engines.verify.findings import data, finding
@@ -31,8 +31,7 @@ def check(folder: Folder, tokenizer: Tokenizer, kind: str, turn_end: str = "") -
     yield from _starts(folder, tokenizer)
     if kind == "language":
         if fields := left_out(folder.generation, tokenizer.asked):
-            only_lengths = {*fields} <= {*LEFT_OUT[OF_LENGTH]}
-            yield finding("generation-unread", "note" if only_lengths else None, fields=fields)
+            yield finding("generation-unread", None if {*fields} - OF_LENGTHS else "note", fields=fields)
         yield from _ends(folder, tokenizer, turn_end)
         yield from _round_trips(tokenizer)
     yield from _publisher(folder, tokenizer)
