@@ -39,12 +39,13 @@ def _table() -> str:
         (
             "`generation_config.json`",
             _listed(generation),
-            f"named in the log: {'; '.join(f'{_listed(names)}: {why}' for why, names in LEFT_OUT.items())}",
+            f"told by `pippin show`: {'; '.join(f'{_listed(names)}: {why}' for why, names in LEFT_OUT.items())}",
         ),
         (
             "`tokenizer_config.json`",
-            "as transformers reads it, and `chat_template`; `model_max_length` where nothing else tells a window",
-            "sides of padding and truncation: no text is padded or cut; `clean_up_tokenization_spaces`: answers keep "
+            "as transformers reads it, cut as `tokenizer.json` says; `chat_template`; `model_max_length` where nothing "
+            "else tells a window",
+            "sides of padding and truncation: none happens; `clean_up_tokenization_spaces`: answers keep "
             "the spaces that the model writes",
         ),
         (

@@ -146,6 +146,15 @@ WINDOWS: list[tuple[str, dict[str, Any], dict[str, Any], int | None]] = [
         {},
         8192,
     ),
+    (
+        "windows that mlx-vlm's class does not know",
+        {
+            "model_type": "paligemma",
+            "text_config": {"model_type": "gemma2", "max_position_embeddings": 8192, "sliding_window": 4096},
+        },
+        {},
+        4096,
+    ),
     ("other chunks", {"max_position_embeddings": 32768, "attention_chunk_size": 8192}, {}, 32768),
     ("tokenizer", {}, {"model_max_length": 4096}, 4096),
     ("no limit", {}, {"model_max_length": 10**30}, None),
@@ -211,6 +220,7 @@ def test_fill_in_tokens_are_seen(tmp_path: Path) -> None:
         ({"temperature": 0.6, "top_p": 0.95, "top_k": 20}, Sampling(temperature=0.6, top_p=0.95, top_k=20)),
         ({"top_p": 1.0, "repetition_penalty": 1.0, "top_k": 0}, Sampling()),
         ({"do_sample": False, "temperature": 0.6}, Sampling(temperature=0.0)),
+        ({"do_sample": False, "repetition_penalty": 1.1}, Sampling(temperature=0.0, repetition_penalty=1.1)),
         ({"temperature": "hot", "min_p": 7}, Sampling()),
         ({"typical_p": 0.9, "presence_penalty": 1.5}, Sampling(typical_p=0.9, presence_penalty=1.5)),
         ({"repetition_penalty": 1.1, "min_p": 0.05}, Sampling(repetition_penalty=1.1, min_p=0.05)),

@@ -69,13 +69,16 @@ def test_a_model_is_shown_with_its_defaults_and_who_gave_them(
 ) -> None:
     heads = {"model_type": "llama", "num_hidden_layers": 30, "num_attention_heads": 9}
     config = {**heads, "max_position_embeddings": 64}
-    write_model(imports / "small", config, generation_config={"temperature": 0.6, "top_p": 0.9})
+    write_model(
+        imports / "small", config, generation_config={"temperature": 0.6, "top_p": 0.9, "num_beams": 4}
+    )
     monkeypatch.setenv("PIPPIN_TEMPERATURE", "0.2")
     monkeypatch.setenv("PIPPIN_CPU_KERNELS", "off")  # how a CPU computes is asked in a process of its own
     assert main(["show", "small"]) == 0
     shown = capsys.readouterr().out
     assert "window        64 tokens\n" in shown
     assert "kv_bits       packs all 30 layers\n" in shown
+    assert "left out      num_beams of generation_config.json\n" in shown
     assert "temperature 0.2 (server option), top_p 0.9 (checkpoint)" in shown
 
 

@@ -1,12 +1,17 @@
 """Batches of sequences across requests, over an encoder that is a plain function."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import models, pre_tokenizers, processors
 
 from pippin.core.events import Accepted, Embedded
-from pippin.engines.encoding import EncoderInput, EncodingEngine, EncodingJob, Floats
+from pippin.engines.encoding import EncoderInput, EncodingEngine, EncodingJob, EncodingTokenizer, Floats
 from tests.engines.driving import run
 
 
@@ -91,3 +96,16 @@ def test_options_of_an_encoder_need_a_restart() -> None:
 
 def test_a_share_of_memory_is_no_news_to_an_engine_without_caches() -> None:
     EncodingEngine(Sums()).reconfigure({"memory_bytes": 1 << 30})
+
+
+@pytest.mark.parametrize("end", ["</s>", {"content": "</s>", "lstrip": False}])
+def test_a_text_ends_as_its_configuration_asks(end: object, tmp_path: Path) -> None:
+    # As transformers reads e5-mistral and its kind, whose vector is that of the last token.
+    stored = tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 1, "<s>": 2, "</s>": 3}, unk_token="a"))
+    stored.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
+    stored.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])  # type: ignore[assignment]
+    stored.save(str(tmp_path / "tokenizer.json"))
+    for asked, tokens in ((True, (2, 0, 1, 3)), (False, (2, 0, 1))):
+        settings = {"add_eos_token": asked, "eos_token": end}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+        assert EncodingTokenizer(tmp_path, 8).encode("a b").tokens == tokens

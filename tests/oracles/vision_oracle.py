@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 Json = dict[str, Any]
@@ -52,9 +53,27 @@ def flattened(kind: str, described: Json) -> None:
         vision |= {"embed_dim": vision["dim_embed"], "model_type": "florence_vision"}
         text["model_type"] = "bart"
         described["image_token_id"] = described["vocab_size"] - 2
+    if kind == "cohere_compass":
+        text |= {"layer_types": ["sliding_attention", "full_attention"], "logit_scale": 0.7}
+        text["rope_parameters"] = {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50000.0, "mrope_section": [4, 2, 2]},
+            "full_attention": None,
+        }
+        vision |= {"deepstack_visual_indexes": [0], "num_position_embeddings": 64}
+        described["vision_start_token_id"] = described["image_token_id"] - 2
+    if kind == "minimax_m3_vl":
+        text |= {"rotary_dim": 8, "partial_rotary_factor": 0.5, "index_head_dim": 16}
+    if (
+        kind == "granite4_vision"
+    ):  # transformers has the form with layers of two matrices, as granite-vision-4.1
+        del text["shared_intermediate_size"]
+        vision["model_type"] = "siglip_vision_model"
+        described["vision_feature_select_strategy"] = "full"
     if kind == "kimi_k25":
         described["projection_hidden_size"] = vision["hidden_size"]
         described["image_token_id"] = described["media_placeholder_token_id"]
+        vision |= {"num_hidden_layers": vision["depth"], "num_attention_heads": vision["num_heads"]}
+        described["tie_word_embeddings"] = text["tie_word_embeddings"] = False
     if kind == "molmo2":
         text["additional_vocab_size"] = text["vocab_size"]  # transformers cuts the embedding in two halves
         described |= {"adapter_config": vision["adapter_config"], "vision_config": vision["vit_config"]}
@@ -78,11 +97,34 @@ def flattened(kind: str, described: Json) -> None:
         described["model_type"] = "unlimited_ocr"
 
 
+WRITTEN = {
+    "kimi_k25": (
+        ("language_model.model.blocks.", "language_model.model.layers."),
+        ("model.mm_projector.", "mm_projector."),
+    ),
+}
+"""Beginnings of names that transformers writes and no publisher has, and the published ones, which it reads."""
+
+
+def named_as_published(kind: str, folder: Path) -> None:
+    path, arrays = folder / "model.safetensors", {}
+    for name, array in load_file(path).items():
+        own = next((old for old, _ in WRITTEN[kind] if name.startswith(old)), None)
+        arrays[name if own is None else dict(WRITTEN[kind])[own] + name.removeprefix(own)] = array
+    save_file(arrays, path, {"format": "pt"})
+
+
 def regrouped(kind: str, arrays: dict[str, Any], picture: int) -> dict[str, Any]:
     """A processor's arrays as transformers' class of the family takes them; `picture` is the token of its features."""
     if kind == "kimi_k25":
         grids = arrays.pop("image_grid_hws")
         arrays["image_grid_thw"] = np.concatenate([np.ones_like(grids[:, :1]), grids], axis=1)
+    if kind == "muse_spark":  # patches of two equal frames, in rows
+        _, channels, height, width = (pixels := arrays["pixel_values"]).shape
+        grid = (1, height // 8, width // 8)
+        patches = pixels.reshape(channels, grid[1], 8, grid[2], 8).transpose(1, 3, 0, 2, 4)
+        arrays["pixel_values"] = np.repeat(patches[:, :, None], 2, axis=2).reshape(grid[1] * grid[2], -1)
+        arrays["image_grid_thw"] = np.array([grid])
     if kind.startswith("minicpmv4"):
         arrays["target_sizes"] = arrays.pop("tgt_sizes")[0]
         arrays["pixel_values"] = arrays["pixel_values"][0]
@@ -144,6 +186,8 @@ def write(folder: Path) -> None:
             # Wide enough that the random model answers differently to different pictures.
             parameter.add_(torch.randn_like(parameter) * (0.08 if parameter.ndim > 1 else 0.02))
     model.save_pretrained(folder)
+    if kind in WRITTEN:
+        named_as_published(kind, folder)
     # What the folder says is compared, not what was in memory.
     model = type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     for module in model.modules():
@@ -158,7 +202,9 @@ def write(folder: Path) -> None:
         del given["labels"]
     if described["model_type"] == "hunyuan_vl":
         del given["position_ids"]
+    if described["model_type"] in ("cohere_compass", "hunyuan_vl"):
         given["mm_token_type_ids"] = (given["input_ids"] == config.image_token_id).long()
+    given["input_ids"] = given["input_ids"].long()
     given["attention_mask"] = torch.ones_like(given["input_ids"])
     with torch.no_grad():
         logits = model(**given).logits[0].numpy()

@@ -37,14 +37,9 @@ class CatalogEntry:
 def stamp_of(folder: Path) -> Stamp:
     """A stamp that changes when files are added or removed, or one of the files that are read is written."""
     times = []
-    for path in (
-        folder,
-        folder / "config.json",
-        folder / "tokenizer_config.json",
-        folder / "generation_config.json",
-    ):
+    for name in ("", "config.json", "tokenizer_config.json", "generation_config.json"):
         try:
-            status = os.stat(path)
+            status = os.stat(folder / name)
         except OSError:
             times.append((0, 0))
         else:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,22 +30,11 @@ WINDOW_KEYS: Final = tuple(
     "max_position_embeddings n_positions max_seq_len seq_length max_sequence_length model_max_length n_ctx".split()
 )
 DEFAULT_WINDOWS: Final = {
-    "gemma3": 131072,
-    "gemma3_text": 131072,
-    "gemma3n": 32768,
-    "gemma3n_text": 32768,
-    "gemma4": 131072,
-    "gemma4_text": 131072,
-    "llama4": 131072,
-    "mllama": 131072,
-    "mistral": 131072,
-    "mixtral": 131072,
-    "qwen2": 32768,
-    "qwen3": 32768,
-    "qwen2_vl": 32768,
-    "qwen2_5_vl": 32768,
+    **dict.fromkeys(("gemma3", "gemma3_text", "gemma4", "gemma4_text"), 131072),
+    **dict.fromkeys(("llama4", "mllama", "mistral", "mixtral"), 131072),
+    **dict.fromkeys(("gemma3n", "gemma3n_text", "glm4v"), 32768),
+    **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3"), 32768),
     "qwen3_vl": 128000,
-    "glm4v": 32768,
 }
 """Windows of architectures whose config.json may omit them: the defaults of their configurations in transformers, which
 checkpoints leave out when they match."""
@@ -188,10 +178,14 @@ def context_window(folder: Path, kind: ModelKind, config: Json, tokenizer: Json)
 
 
 def _chunk(config: Json) -> int:
-    """Tokens up to which a text model of Llama 4's architecture answers as published: its layers attend within chunks,
-    and mlx-lm's class knows of none."""
-    chunk = whole(config.get("attention_chunk_size")) if config.get("model_type") == "llama4_text" else None
-    return chunk or NO_LIMIT
+    """Tokens up to which a model answers as published whose layers attend within chunks or windows that the libraries'
+    classes do not know: the text model of Llama 4 in mlx-lm, and PaliGemma 2 in mlx-vlm."""
+    match config:
+        case {"model_type": "llama4_text", "attention_chunk_size": int(most)} if most > 0:
+            return most
+        case {"model_type": "paligemma", "text_config": {"sliding_window": int(most)}} if most > 0:
+            return most
+    return NO_LIMIT
 
 
 def _scaled(config: Json) -> int:
@@ -287,13 +281,13 @@ def _capabilities(kind: ModelKind, config: Json, tokenizer: Json, template: str)
 
 def _sampling(generation: Json) -> Sampling:
     """The checkpoint's sampling defaults, without values that are out of range or have no effect."""
-    if generation.get("do_sample") is False:
-        return Sampling(temperature=0.0)
     said: dict[str, Any] = {}
     for parameter in p.OF_CHECKPOINTS:
         value: Any = generation.get(parameter.name)
         if parameter.holds(value) and parameter.acts(value):
             said[parameter.name] = float(value) if parameter.type == "float" else value
+    if generation.get("do_sample") is False:
+        said["temperature"] = 0.0
     return Sampling(**said)
 
 
@@ -302,10 +296,8 @@ def _weights(folder: Path, patterns: tuple[str, ...] = WEIGHTS) -> list[tuple[Pa
     found = []
     for pattern in patterns:
         for path in folder.glob(pattern):
-            try:
+            with suppress(OSError):
                 found.append((path, path.stat().st_size))
-            except OSError:
-                continue
     return found
 
 
@@ -317,8 +309,6 @@ def _pipeline(folder: Path) -> str | None:
 def _modified(folder: Path) -> float:
     # Folders saved by mflux have neither file.
     for path in (folder / "config.json", folder / "model_index.json", folder):
-        try:
+        with suppress(OSError):
             return path.stat().st_mtime
-        except OSError:
-            continue
     raise broken(folder / "config.json", "cannot be read")

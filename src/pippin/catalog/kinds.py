@@ -29,9 +29,8 @@ def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
         return "images"
     model_type = text(config.get("model_type")) or ""
     architectures = config.get("architectures")
-    named = (
-        [item for item in architectures if isinstance(item, str)] if isinstance(architectures, list) else []
-    )
+    listed = architectures if isinstance(architectures, list) else []
+    named = [item for item in listed if isinstance(item, str)]
     if model_type in MODEL_TYPES["decisions"] or _decides(model_type, config):
         return "decisions"
     lower = name.rpartition("/")[2].lower()

@@ -141,6 +141,7 @@ class OfEveryAnswer(Struct, frozen=True):
     token hold."""
 
     suppress_tokens: tuple[int, ...] | None = None
+    begin_suppress_tokens: tuple[int, ...] | None = None
     bad_words_ids: tuple[tuple[int, ...], ...] | None = None
     sequence_bias: tuple[tuple[tuple[int, ...], float], ...] | None = None
     stop_strings: str | tuple[str, ...] | None = None
@@ -168,26 +169,25 @@ class OfEveryAnswer(Struct, frozen=True):
         return tuple(filter(None, (ends,) if isinstance(ends, str) else ends))
 
 
+OF_LENGTHS: Final = {
+    *("max_length", "max_new_tokens", "max_time", "min_length"),
+    *("forced_eos_token_id", "exponential_decay_length_penalty"),
+}
 LEFT_OUT: Final = {
     "an answer is drawn token by token, and searched in no other way": (
         *("num_beams", "num_beam_groups", "diversity_penalty", "penalty_alpha", "dola_layers"),
         *("force_words_ids", "constraints", "guidance_scale", "token_healing"),
     ),
-    "no model with an encoder is served as a language model": (
-        *("encoder_repetition_penalty", "encoder_no_repeat_ngram_size"),
-        *("forced_bos_token_id", "begin_suppress_tokens"),
-    ),
+    "no model with an encoder is served as a language model": ("forced_bos_token_id",),
     "requests have `repetition_penalty`, `min_p` and `top_n_sigma` for it": (
-        *("no_repeat_ngram_size", "epsilon_cutoff", "eta_cutoff", "top_h"),
+        *("no_repeat_ngram_size", "encoder_repetition_penalty", "encoder_no_repeat_ngram_size"),
+        *("epsilon_cutoff", "eta_cutoff", "top_h"),
     ),
-    "a request tells how long its answer is": (
-        *("max_length", "max_new_tokens", "max_time", "min_length"),
-        *("forced_eos_token_id", "exponential_decay_length_penalty"),
-    ),
+    "a request tells how long its answer is": tuple(sorted(OF_LENGTHS)),
     "answers are not marked": ("watermarking_config",),
 }
 """Fields of generation_config.json that change an answer of transformers, and none here, by the reason: the log of a
-load names them."""
+load, `pippin show` and `pippin verify` name them."""
 
 
 def left_out(generation: Mapping[str, Any], asked: OfEveryAnswer) -> list[str]:

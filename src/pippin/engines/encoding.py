@@ -20,7 +20,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
-from pippin.core.published import find_json, name_of
+from pippin.core.published import find_json, name_of, table
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.text.tokenizer import TooLong, beginning
@@ -216,9 +216,14 @@ class EncodingTokenizer:
         self.limit = limit or self._own_limit(sentences)
         self._lower = bool(sentences.get("do_lower_case"))
         settings = find_json(folder / "tokenizer_config.json") or {}
-        pad = settings.get("pad_token")
-        pad = pad.get("content") if isinstance(pad, dict) else pad
-        self.pad = (self._tokenizer.token_to_id(pad) if isinstance(pad, str) else None) or 0
+        self.pad = self._special(settings, "pad_token") or 0
+        asks = settings.get("add_eos_token") is True  # whatever tokenizer.json puts around a text
+        self._end = self._special(settings, "eos_token") if asks else None
+
+    def _special(self, settings: dict[str, Any], name: str) -> int | None:
+        """The id of a token that tokenizer_config.json names, as a text or as an object."""
+        text = table(settings.get(name)).get("content", settings.get(name))
+        return self.id(text) if isinstance(text, str) else None
 
     def _own_limit(self, sentences: dict[str, Any]) -> int:
         """The smallest limit that the folder's files name (`max_seq_length` is sentence-transformers'), or 512."""
@@ -242,8 +247,10 @@ class EncodingTokenizer:
         text = self._bounded(text.lower() if self._lower else text, truncating=truncating)
         pair = None if pair is None else self._bounded(pair, truncating=truncating)
         encoding = self._plain.encode(text, pair)
-        segments = tuple(encoding.type_ids) if pair is not None else None
-        return EncoderInput(self._embedded(encoding.ids), segments)
+        if pair is not None:
+            return EncoderInput(self._embedded(encoding.ids), tuple(encoding.type_ids))
+        ends = [self._end] if self._end is not None and encoding.ids[-1:] != [self._end] else []
+        return EncoderInput(self._embedded(encoding.ids + ends))
 
     def template(self, text: str) -> tuple[int, ...]:
         """Encode a piece of Pippin's own prompt, in which special tokens count as such."""

@@ -200,7 +200,7 @@ def test_a_configuration_that_transformers_writes_has_what_mlx_lm_requires(kind:
 def test_exaone_4_has_its_layers_of_sliding_attention() -> None:
     config = {**CONFIG_MAPPING["exaone4"](num_hidden_layers=8).to_dict(), "model_type": "exaone4"}
     _, arguments = classes_of(config)
-    assert arguments.from_dict(config).sliding_window_pattern == "LLLG"
+    assert arguments.from_dict(config).sliding_window_pattern == "LLLGLLLG"
 
 
 @pytest.mark.parametrize(
@@ -212,6 +212,8 @@ def test_exaone_4_has_its_layers_of_sliding_attention() -> None:
         ),
         ({"model_type": "dbrx", "ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, "ffn_config"),
         ({"model_type": "dbrx", "ffn_config": {"moe_normalize_expert_weights": 2}}, "ffn_config"),
+        ({"model_type": "gemma2", "attn_logit_softcapping": None}, "attn_logit_softcapping"),
+        ({"model_type": "nemotron", "hidden_act": "gelu"}, "hidden_act"),
     ],
 )
 def test_what_a_class_takes_for_granted_is_refused_if_it_is_another(

@@ -5,6 +5,7 @@ Only imported if the operator enables metrics: the library takes a fifth of a se
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import resources
 from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -12,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from pippin.api.telemetry.ledger import FIGURES, Observer, RequestObserver, Row, Used
+from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorKind
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta
 from pippin.core.models import CacheStats, EngineStats, ModelState
@@ -26,33 +28,9 @@ METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OP
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 GAPS: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
-VLLM_MLX_NAMES: Final = {
-    "pippin_http_requests": "vllm_mlx_http_requests",
-    "pippin_http_request_duration_seconds": "vllm_mlx_http_request_duration_seconds",
-    "pippin_requests_in_flight": "vllm_mlx_http_requests_in_flight",
-    "pippin_requests": "vllm_mlx_inference_requests",
-    "pippin_request_seconds": "vllm_mlx_inference_request_duration_seconds",
-    "pippin_time_to_first_token_seconds": "vllm_mlx_inference_ttft_seconds",
-    "pippin_prompt_tokens": "vllm_mlx_prompt_tokens",
-    "pippin_completion_tokens": "vllm_mlx_completion_tokens",
-    "pippin_model_loaded": "vllm_mlx_model_loaded",
-    "pippin_waiting_requests": "vllm_mlx_scheduler_waiting_requests",
-    "pippin_running_requests": "vllm_mlx_scheduler_running_requests",
-    "pippin_engine_steps": "vllm_mlx_engine_steps_executed",
-    "pippin_uptime_seconds": "vllm_mlx_engine_uptime_seconds",
-    "pippin_memory_bytes": "vllm_mlx_metal_memory_bytes",
-    "pippin_cache_entries": "vllm_mlx_cache_entry_count",
-    "pippin_cache_hits": "vllm_mlx_cache_hits",
-    "pippin_cache_misses": "vllm_mlx_cache_misses",
-    "pippin_cache_evictions": "vllm_mlx_cache_evictions",
-    "pippin_cache_hit_ratio": "vllm_mlx_cache_hit_rate",
-    "pippin_cache_utilization_ratio": "vllm_mlx_cache_utilization_ratio",
-    "pippin_cache_bytes": "vllm_mlx_cache_memory_bytes",
-    "pippin_cache_limit_bytes": "vllm_mlx_cache_memory_limit_bytes",
-    "pippin_cache_hit_tokens": "vllm_mlx_cache_tokens_saved",
-    "pippin_models_known": "vllm_mlx_model_registry_entries",
-    "pippin_model_active_requests": "vllm_mlx_model_registry_active_owners",
-}
+VLLM_MLX_NAMES: Final = from_json(
+    resources.files(__package__).joinpath("vllm_mlx_names.json").read_bytes(), dict[str, str]
+)
 """The names that vllm-mlx documents for the same metrics."""
 
 

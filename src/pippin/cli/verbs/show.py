@@ -14,7 +14,9 @@ from pippin.cli.local import OPTIONS, open_catalog, settings_of
 from pippin.cli.running import ask, is_there
 from pippin.cli.terminal import size
 from pippin.config.accelerator import accelerator
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
+from pippin.core.parameters import OfEveryAnswer, left_out
 from pippin.core.published import object_in
 from pippin.core.requests import Sampling
 
@@ -112,11 +114,20 @@ def _of_text(catalog: "Catalog", info: "ModelInfo", folder: Path) -> dict[str, s
     from pippin.catalog.footprint import runs_on_kernels
 
     config = object_in(folder / "config.json")
-    found = {"kv_bits": _packed_layers(config)} if info.kind == "language" else {}
+    found = {"kv_bits": _packed_layers(config), **_left_out(folder)} if info.kind == "language" else {}
     if accelerator() == "cpu":
         packed = runs_on_kernels(config, catalog.options_for(info), info.kind)
         found["on a CPU"] = "by the kernels, as stored" if packed else "float32, or in part by the kernels"
     return found
+
+
+def _left_out(folder: Path) -> dict[str, str]:
+    """The fields of generation_config.json that change no answer here."""
+    generation = object_in(folder / "generation_config.json")
+    with contextlib.suppress(msgspec.ValidationError):  # told when the model is loaded
+        if names := left_out(generation, convert(generation, OfEveryAnswer)):
+            return {"left out": f"{', '.join(names)} of generation_config.json"}
+    return {}
 
 
 def _packed_layers(config: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from mlx_lm.utils import load_adapters, load_model
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.language.model.lora import is_low_rank
+from pippin.engines.language.model.lora import install, is_low_rank
 from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import tiny_model
 
@@ -253,6 +253,16 @@ def test_numbers_of_peft_that_are_none_are_refused(
     folder = as_peft(Path(adapters["one"]), tmp_path / "peft", **config)
     with pytest.raises(ServerError, match="no plain r and lora_alpha"):
         Bench(base, ModelOptions(adapter_path=str(folder)))
+
+
+def test_peft_s_adapters_are_refused_where_a_class_multiplies_what_they_add_to(
+    adapters: dict[str, str], tmp_path: Path
+) -> None:
+    model = nn.Module()
+    model.model_type = "falcon_h1"
+    folder = as_peft(Path(adapters["one"]), tmp_path / "peft")
+    with pytest.raises(ServerError, match="falcon_h1's class multiplies its weights"):
+        install(model, None, {"bad": str(folder)})
 
 
 def test_adapters_of_experts_are_refused_by_name(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from mlx_lm.utils import quantize_model, save_model
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.language.model.weights import Reading, load_weights
+from pippin.engines.language.upstream.stored import read_arrays
 from tests.engines.language.bench import PLAN
 from tests.engines.tiny_models import tiny_model
 
@@ -279,3 +280,14 @@ def test_rotary_settings_that_a_class_leaves_out_are_named(tmp_path: Path) -> No
     folder = tiny_model("llama", tmp_path / "llama")
     config(folder, rope_parameters={"rope_theta": 5e5, "partial_rotary_factor": 0.5, "rope_type": "default"})
     assert "partial_rotary_factor 0.5 is not read" in refusal(folder)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_stored_head_counts_where_the_parts_of_a_configuration_disagree(
+    whole: bool, tmp_path: Path
+) -> None:
+    arrays = {"model.embed_tokens.weight": mx.ones((4, 2)), "lm_head.weight": mx.zeros((4, 2))}
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), arrays)
+    said = {"tie_word_embeddings": whole, "text_config": {"tie_word_embeddings": not whole}}
+    read_arrays(tmp_path, said)
+    assert said == {"tie_word_embeddings": False, "text_config": {"tie_word_embeddings": False}}

@@ -1,5 +1,6 @@
 """One choice, token by token: what is shown, when it ends, and what may come next."""
 
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, PartDelta, PartEnded
+from pippin.core.parameters import OfEveryAnswer
 from pippin.core.requests import Choice, GenerationRequest, JsonSchema, Sampling
 from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.engines.language.job import LanguageJob
@@ -108,6 +110,19 @@ def test_no_end_before_the_least_number_of_tokens():
     assert END not in allowed(decoder)
     for token in TOKENIZER.encode("abc def ghi")[:3]:
         decoder.accept(token)
+    assert not decoder.needs_mask
+
+
+def test_no_answer_begins_with_what_the_checkpoint_leaves_out_there():
+    [first, other, *_] = TOKENIZER.encode("abc def ghi")
+    asking_so = copy(TOKENIZER)
+    asking_so.asked = OfEveryAnswer(begin_suppress_tokens=(first, END, -1))
+    decoder = SequenceDecoder(job(), 0, asking_so)
+    assert decoder.needs_mask
+    assert {first, END} & allowed(decoder) == set()
+    assert {other, TOKENIZER.size - 1} < allowed(decoder)
+    assert decoder.allowed([first]) == 0
+    decoder.accept(other)
     assert not decoder.needs_mask
 
 

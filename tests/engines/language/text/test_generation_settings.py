@@ -30,6 +30,8 @@ def test_settings_that_change_no_answer_are_named_in_the_log(
         "num_beams": 4,
         "top_h": None,
         "guidance_scale": 1.0,
+        "no_repeat_ngram_size": 3,
+        "encoder_repetition_penalty": 1.2,
         "bad_words_ids": [[7], [8, 9]],
         "top_p": 0.9,
     }
@@ -37,7 +39,8 @@ def test_settings_that_change_no_answer_are_named_in_the_log(
     Tokenizer.load(folder)
     told = [record.getMessage() for record in caplog.records if record.name.startswith("pippin")]
     assert told == [
-        "generation_config.json sets num_beams, bad_words_ids of several tokens, which change no answer here"
+        "generation_config.json sets num_beams, no_repeat_ngram_size, encoder_repetition_penalty, bad_words_ids of "
+        "several tokens, which change no answer here"
     ]
 
 

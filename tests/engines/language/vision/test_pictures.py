@@ -17,7 +17,7 @@ from pippin.core.conversation import Image, Inline
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Finished
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.vision.preprocessor import other_pixels, resize_alike
+from pippin.engines.language.vision.preprocessor import other_pixels, resize_alike, settings_of
 from pippin.engines.language.vision.processing import resized
 from pippin.engines.language.vision.tiles import TileProcessor, best_canvas, canvases
 from pippin.engines.pictures import MOST_PIXELS, decode
@@ -378,3 +378,23 @@ def test_hunyuan_vl_resizes_as_transformers_does() -> None:
     shown = Pictures.open(io.BytesIO(picture(701, 533, 1)))
     [expected] = HunYuanVLImageProcessorPil()(images=[shown], return_tensors="np")["pixel_values"][None]
     np.testing.assert_allclose(own(images=[shown])["pixel_values"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (
+            {"size": {"shortest_edge": 256, "longest_edge": 4096}},
+            {"min_pixels": 256, "max_pixels": 4096, "size": {"shortest_edge": 256, "longest_edge": 4096}},
+        ),
+        (
+            {"media_proc_cfg": {"patch_size": 8}},
+            {"patch_size": 8, "media_proc_cfg": {"patch_size": 8}},
+        ),
+    ],
+)
+def test_settings_are_found_where_publishers_put_them(
+    said: dict[str, Any], found: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    assert settings_of(tmp_path) == found

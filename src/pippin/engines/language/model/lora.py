@@ -139,7 +139,10 @@ def _install_low_rank(model: nn.Module, folders: Mapping[str, str], default: int
     layers = dict(model.named_modules())
     found: dict[str, dict[str, _Addition]] = {}
     for name, folder in folders.items():
-        found[name] = _placed(_read(name, Path(folder).expanduser()), layers)
+        place = Path(folder).expanduser()
+        found[name] = _placed(_read(name, place), layers)
+        if (kind := getattr(model, "model_type", None)) in FOLDED and (place / PEFT).exists():
+            raise _refused(name, f"{kind}'s class multiplies its weights with factors that PEFT's lack")
         _check_layers(name, found[name], model, layers)
     names = list(found)
     numbers = {
@@ -178,6 +181,10 @@ def _check_layers(
                 name, f"it changes {path}, and the model {linear}; only plain linear layers can be adapted"
             )
 
+
+FOLDED: Final = ("falcon_h1",)
+"""Architectures whose linear layers hold factors of the configuration beside the published numbers. mlx-lm's own
+adapters were trained with them."""
 
 PEFT = "adapter_model.safetensors"
 """The file of an adapter that PEFT wrote."""

@@ -204,7 +204,7 @@ class SequenceDecoder:
     @property
     def needs_mask(self) -> bool:
         """Whether the next token must be masked. All earlier tokens must have been accepted before."""
-        return bool(self.forced) or self._constrained or self._too_short or self._owes_an_answer
+        return bool(self.forced) or self._constrained or bool(self._left_out)
 
     def fill_mask(self, row: NDArray[np.int32]) -> None:
         """Write the bits of allowed tokens into `row`, int32 [ceil(vocab / 32)], bit 0 of word 0 for token 0."""
@@ -218,12 +218,11 @@ class SequenceDecoder:
                 _set(row, self.job.thinking_start[0])
         else:
             row[:] = -1
-        if self._too_short or self._owes_an_answer:
+        if left_out := self._left_out:
             allowed = row.copy()
-            for token in self.job.eos:
-                if not self._ends_thinking(token):
-                    _clear(row, token)
-            if not row.any():  # the grammar allows only an end
+            for token in left_out:
+                _clear(row, token)
+            if not row.any():  # the grammar allows only these
                 row[:] = allowed
 
     @property
@@ -240,7 +239,7 @@ class SequenceDecoder:
         if self.forced:
             pairs = zip(tokens, self.certain, strict=False)
             return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        if self._too_short or room <= 0:
+        if self._left_out or room <= 0:
             return 0
         proposals = tokens[:room]
         if self._reader.thinking:
@@ -283,6 +282,14 @@ class SequenceDecoder:
     @property
     def _too_short(self) -> bool:
         return self.completion_tokens < self.job.request.min_tokens
+
+    @property
+    def _left_out(self) -> tuple[int, ...]:
+        """The tokens that may not come next: ends where the sequence may not end, and those that begin no answer."""
+        first = () if self.completion_tokens else self._tokenizer.asked.begin_suppress_tokens or ()
+        if not self._too_short and not self._owes_an_answer:
+            return first
+        return (*first, *(token for token in self.job.eos if not self._ends_thinking(token)))
 
     @property
     def _owes_an_answer(self) -> bool:
@@ -396,7 +403,7 @@ def _set(row: NDArray[np.int32], token: int) -> None:
 
 
 def _clear(row: NDArray[np.int32], token: int) -> None:
-    if token // 32 < row.size:
+    if 0 <= token // 32 < row.size:
         row.view(np.uint32)[token // 32] &= np.uint32(~(1 << (token % 32)) & 0xFFFFFFFF)
 
 

@@ -20,7 +20,7 @@ from msgspec import Struct, ValidationError
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.parameters import OfEveryAnswer, left_out
-from pippin.core.published import chat_templates, find_json, mistaken, name_of
+from pippin.core.published import chat_templates, find_json, mistaken, name_of, object_in, table
 from pippin.engines.language.kept import files_of, kept
 from pippin.engines.language.text.fast_forms import open_fast_form
 
@@ -465,7 +465,7 @@ def _read_whole(folder: Path, *, trust_remote_code: bool) -> Read:
     found = open_fast_form(folder) or _from_transformers(folder, trust_remote_code=trust_remote_code)
     backend = found.backend_tokenizer
     return Read(
-        backend.to_str(),
+        _as_stored(folder, backend.to_str()),
         backend.encode_special_tokens,
         found.eos_token_id,
         found.bos_token_id,
@@ -474,16 +474,41 @@ def _read_whole(folder: Path, *, trust_remote_code: bool) -> Read:
     )
 
 
+WAYS: Final = ("normalizer", "pre_tokenizer", "model", "decoder")
+"""What a tokenizer.json says of how texts are cut and joined."""
+
+
+def _as_stored(folder: Path, made: str) -> str:
+    """A tokenizer with the ways of its folder's tokenizer.json, where those are BPE's. transformers 5 puts those of the
+    class that tokenizer_config.json names in their place, which published tokenizers often are not; transformers 4
+    kept them, but for `add_prefix_space`."""
+    stored = object_in(folder / "tokenizer.json")
+    if table(stored.get("model")).get("type") != "BPE":
+        return made
+    prefixed = object_in(folder / "tokenizer_config.json").get("add_prefix_space")
+    cut = stored.get("pre_tokenizer")
+    if isinstance(prefixed, bool):
+        if '"ByteLevel"' not in json.dumps([cut, stored.get("decoder")]):
+            return made
+        if isinstance(cut, dict) and "add_prefix_space" in cut:
+            cut["add_prefix_space"] = prefixed
+    return json.dumps(json.loads(made) | {way: stored.get(way) for way in WAYS})
+
+
 def _from_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
     """The tokenizer as transformers reads it. Raises what that raises."""
     from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoTokenizer, PretrainedConfig
+    from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 
-    load = partial(
-        AutoTokenizer.from_pretrained, folder, trust_remote_code=trust_remote_code, local_files_only=True
-    )
+    given: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
+    load = partial(AutoTokenizer.from_pretrained, folder, **given)
     try:
         return load()
+    except ImportError:
+        # Mistral's own class needs a package of theirs, and its folders have a tokenizer.json as well.
+        if not (folder / "tokenizer.json").is_file():
+            raise
+        return PreTrainedTokenizerFast.from_pretrained(folder, **given)
     except (StrictDataclassError, AttributeError):
         # transformers checks the model's whole configuration. It refuses that of Step 3.5, which also lists the layers
         # of prediction heads; for an unknown architecture, it fails at rotary embeddings that are scaled by YaRN.

@@ -81,9 +81,11 @@ def _pattern(config: Config) -> Config:
     """Which layer is the first that sees all tokens, and so each that comes as many behind it: transformers lists the
     types of all layers instead."""
     types = config.get("layer_types") or []
+    if config.get("model_type") == "exaone4":  # whose class reads a letter for each layer
+        letters = ("L" if kind == "sliding_attention" else "G" for kind in types)
+        return {"sliding_window_pattern": "".join(letters)} if types and config.get("sliding_window") else {}
     name = PATTERNS.get(" ".join(sorted({*types})), "")
-    told = config.get(name) is not None or config.get("model_type") == "exaone4"
-    return {} if not name or told else {name: types.index("full_attention") + 1}
+    return {} if not name or config.get(name) is not None else {name: types.index("full_attention") + 1}
 
 
 def _granite(config: Config) -> Config:
@@ -161,6 +163,7 @@ def _other_experts(config: Config) -> str:
     return "" if usual else "ffn_config"
 
 
+CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 NO_LIMITS = [0.0, float("inf")]
 
 SPECIAL: dict[str, Callable[[Config], str]] = {
@@ -168,10 +171,12 @@ SPECIAL: dict[str, Callable[[Config], str]] = {
     "falcon_h1": lambda config: (
         "" if list(config.get("time_step_limit") or NO_LIMITS) == NO_LIMITS else "time_step_limit"
     ),
+    "gemma2": lambda config: next((name for name in CAPS if config.get(name, 0) is None), ""),
     "gpt_bigcode": lambda config: "" if config.get("multi_query", True) else "multi_query",
     "laguna": lambda config: (
         "moe_apply_router_weight_on_input" if config.get("moe_apply_router_weight_on_input") else ""
     ),
+    "nemotron": lambda config: "" if config.get("hidden_act", "relu2") == "relu2" else "hidden_act",
     "nemotron_h": lambda config: "" if (config.get("time_step_min") or 0) <= 0.001 else "time_step_min",
     "qwen2_moe": lambda config: "norm_topk_prob" if config.get("norm_topk_prob") else "",
 }

@@ -58,10 +58,9 @@ def _settle_ties(arrays: Arrays, config: Config) -> None:
     )
     parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
     said = {part.get(TIED) for part in parts}
-    if head is None:
-        changed = {True, False} <= said
-    else:
-        changed = embedding is not None and False not in said and not mx.array_equal(head, embedding)
+    changed = {True, False} <= said  # where the parts disagree, what is stored decides
+    if False not in said and head is not None and embedding is not None:
+        changed = not mx.array_equal(head, embedding)
     if changed:
         for part in parts:
             part[TIED] = head is None

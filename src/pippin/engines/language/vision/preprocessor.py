@@ -37,9 +37,14 @@ FILTERS = {
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """The settings of pictures, as transformers reads them: those in processor_config.json come first."""
+    """The settings of pictures, as transformers reads them: those in processor_config.json come first. Limits of pixels
+    that transformers 5 writes as a size are there under their own names too, and settings that Kimi nests as others."""
     nested = object_in(folder / "processor_config.json").get("image_processor")
-    return nested if isinstance(nested, dict) else object_in(folder / FILE)
+    said = nested if isinstance(nested, dict) else object_in(folder / FILE)
+    if isinstance(size := said.get("size"), dict) and size.keys() >= {"shortest_edge", "longest_edge"}:
+        said = {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"], **said}
+    inner = said.get("media_proc_cfg")
+    return {**inner, **said} if isinstance(inner, dict) else said
 
 
 @contextmanager

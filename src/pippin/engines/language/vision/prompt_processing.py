@@ -188,7 +188,10 @@ class PromptProcessor(TextOnly):
         trusted = options.trust_remote_code
         with in_older_files(folder) as files:
             self._processor = mlx_vlm.utils.load_processor(files, False, trust_remote_code=trusted)
-            if hasattr(package, "ImageProcessor"):
+            reader = getattr(package, "ImageProcessor", None)
+            pixels = getattr(self._processor, "image_processor", None)
+            # As mlx-vlm does, but for one that has read the folder's settings: this knows config.json alone.
+            if reader is not None and not isinstance(pixels, reader):
                 pixels = mlx_vlm.utils.load_image_processor(files, trust_remote_code=trusted)
                 self._processor.image_processor = pixels
         cut_into_tiles(self._processor, config)

@@ -1,0 +1,75 @@
+"""A text is cut as tokenizer.json says, whatever class tokenizer_config.json names, by which transformers 5 goes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+
+from pippin.engines.language.text.tokenizer import Tokenizer
+
+TEXTS = ("Hello world 12345  x\n\ndef f():\n    return 1", " lead", "l'été", "It's 2024", "\t\tx\r\n")
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
+def byte_level(*first: Any) -> tokenizers.Tokenizer:
+    made = tokenizers.Tokenizer(models.BPE())
+    # Untyped in tokenizers.
+    last: Any = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not first)
+    made.pre_tokenizer = pre_tokenizers.Sequence([*first, last]) if first else last  # type: ignore[assignment]
+    made.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    return trained(made, trainers.BpeTrainer(vocab_size=400, initial_alphabet=ALPHABET, show_progress=False))
+
+
+def trained(made: tokenizers.Tokenizer, trainer: Any) -> tokenizers.Tokenizer:
+    made.train_from_iterator(TEXTS * 3, trainer)
+    made.add_special_tokens(["<s>", "</s>"])
+    return made
+
+
+def words_of_three_digits() -> tokenizers.Tokenizer:
+    return byte_level(pre_tokenizers.Split(Regex(r"\p{N}{1,3}|\s*[\r\n]+| ?[^\s\p{N}]+|\s+"), "isolated"))
+
+
+def without_a_first_space() -> tokenizers.Tokenizer:
+    made = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)  # type: ignore[assignment]
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()])  # type: ignore[assignment]
+    special = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    return trained(made, trainers.BpeTrainer(vocab_size=500, special_tokens=special, show_progress=False))
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        # As published models of Llama's architecture are cut by other rules than GPT-2.
+        ("GPT2Tokenizer", words_of_three_digits),
+        ("Qwen2Tokenizer", byte_level),
+        ("GPTNeoXTokenizer", words_of_three_digits),
+        ("GemmaTokenizer", byte_level),
+        ("LlamaTokenizerFast", without_a_first_space),
+        ("MistralCommonBackend", words_of_three_digits),
+    ],
+)
+def test_a_text_is_cut_as_its_file_says(kind: str, make: Any, tmp_path: Path) -> None:
+    stored = make()
+    stored.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    settings = {"tokenizer_class": kind, "bos_token": "<s>", "eos_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    read = Tokenizer.load(tmp_path)
+    for text in TEXTS:
+        ids = stored.encode(text, add_special_tokens=False).ids
+        assert read.encode(text) == ids
+        assert read.decode(ids) == stored.decode(ids)
+
+
+def test_a_space_that_is_asked_for_begins_a_text(tmp_path: Path) -> None:
+    stored = byte_level()
+    stored.save(str(tmp_path / "tokenizer.json"))
+    settings = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    read = Tokenizer.load(tmp_path)
+    assert read.encode("Hello") == stored.encode(" Hello").ids
