@@ -376,7 +376,7 @@ def test_calls_in_brackets_alone_are_read_where_the_template_tells_nothing() -> 
         assert parts("auto", text) == (("text", text),)
 
 
-@pytest.mark.parametrize("rest", ['" b}}</tool_call>', '" ', '"}, "oops"}</tool_call> Bye.'])
+@pytest.mark.parametrize("rest", ['" b}}</tool_call>', ' ', '"}, "oops"}</tool_call> Bye.'])
 def test_a_long_call_that_breaks_off_is_text_and_counts_as_none(rest: str) -> None:
     text = f'<tool_call>{{"name": "f", "arguments": {{"a": "{"x" * 5000}{rest}'
     reader = OutputReader(0, Formats(tools=tool_format("json_tools")), ToolUse(tools=OFFERED))

@@ -326,7 +326,13 @@ class OutputReader:
         except Malformed:
             self._release()
         else:
-            self._calls.close()
+            yield from self._end_block(tools)
+
+    def _end_block(self, tools: ToolFormat) -> Reading[None]:
+        """End a block of calls. What closes a call once more than it was opened is dropped."""
+        if self._calls.close():
+            while (yield from self._source.literal("}", "]", *tools.closers)):
+                yield from self._source.space()
 
     def _read_first_header(self, channels: Channels) -> Reading[None]:
         """Read the rest of a header that the prompt may have begun."""
@@ -350,14 +356,14 @@ class OutputReader:
             if route.channel == "call" and self._tools:
                 self._channel = "text"
                 yield from read_message_call(self._calls, route.name, channels.ends)
+                yield from self._end_block(self._tools)
             else:
                 self._channel = "reasoning" if route.channel == "reasoning" else "text"
                 self._answering |= self._channel == "text"
                 self._writer.marker()
+                self._calls.close()
         except Malformed:
             self._release()
-        else:
-            self._calls.close()
 
     def _release(self) -> None:
         """Give up a malformed call: it becomes text, unless a limit cut the text inside the call."""

@@ -490,11 +490,13 @@ class Calls:
         self._opener, self._refused = "", arguments is None
         self.source.remember()
 
-    def close(self) -> None:
-        """End the block. What follows a call that became text, such as an end marker, is text as well."""
+    def close(self) -> bool:
+        """End the block; returns whether its last call was one. What follows a call that became text, such as an end
+        marker, is text as well."""
         rest = self.source.recall()
         if self._refused:
             self._put_text(rest)
+        return not self._refused
 
     def give_up(self) -> tuple[str, str]:
         """End a malformed block. Returns what becomes text: the opener, and what was read since."""

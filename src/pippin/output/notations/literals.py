@@ -147,7 +147,7 @@ def _number(word: str) -> str | None:
     if not any(character.isdigit() for character in digits) or not _NUMBER.fullmatch(digits):
         return None
     try:
-        value = json.loads(digits)
-    except ValueError:  # numbers that are valid in Python but not in JSON: `.5`, `+1`
+        value: float = int(digits)
+    except ValueError:
         value = float(digits)
     return json.dumps(value) if value - value == 0 else None  # JSON has no infinity

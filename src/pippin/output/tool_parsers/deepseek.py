@@ -34,18 +34,19 @@ class DeepSeekCalls(ToolFormat):
 
     def _read_call(self, calls: Calls) -> Reading[None]:
         source = calls.source
-        text, found = yield from source.before(Markers((SEPARATOR, "\n")))
+        text, found = yield from source.before(Markers((SEPARATOR, "\n", END)))
         if found == SEPARATOR and text.strip() == "function" and (yield from source.peek()) != "{":
-            text, _ = yield from source.before(Markers(("\n",)))
+            text, found = yield from source.before(Markers(("\n", END)))
         calls.start(tool_name(text))
         yield from source.space()
-        fence = yield from source.literal("```json", "```")
-        yield from source.space()
-        yield from read_arguments(calls)
-        yield from source.space()
-        if fence:
-            yield from source.literal("```")
-        yield from source.literal(END)
+        if found != END and (yield from source.literal(END)) is None:
+            fence = yield from source.literal("```json", "```")
+            yield from source.space()
+            yield from read_arguments(calls)
+            yield from source.space()
+            if fence:
+                yield from source.literal("```")
+            yield from source.literal(END)
         calls.end()
 
     def lark(self, grammar: Grammar) -> str:

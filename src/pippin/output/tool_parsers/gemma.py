@@ -34,7 +34,7 @@ class GemmaCalls(ToolFormat):
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         source = calls.source
-        notation = Notation(('"',), (self.fence,), _BARE_END, calls.counts)
+        notation = Notation(('"', "'"), (self.fence,), _BARE_END, calls.counts)
         yield from source.space()
         found: str | None = yield from source.expect("call:")
         while found == "call:":
@@ -51,12 +51,12 @@ class GemmaCalls(ToolFormat):
             found = yield from source.literal("call:", *self.closers)
 
     def _read_arguments(self, calls: Calls, name: str, notation: Notation) -> Reading[None]:
-        """Read from after the opening brace through the closing one. A fenced value is converted if the tool's schema
-        says that it is not a string."""
+        """Read from after the opening brace through the closing one, or to the end marker. A fenced value is converted
+        if the tool's schema says that it is not a string."""
         source = calls.source
         arguments = ArgumentsWriter(calls.arguments, calls.schema(name), "string")
         yield from source.space()
-        while (yield from source.literal("}")) is None:
+        while (yield from source.literal("}")) is None and (yield from source.peek()) != "<":
             key = yield from read_key(source, notation)
             yield from source.space()
             if (yield from source.literal(self.fence)):
@@ -67,7 +67,7 @@ class GemmaCalls(ToolFormat):
                 arguments.member(key)
                 yield from read_literal(source, arguments.raw, notation)
             yield from source.space()
-            if (yield from source.literal(",")) is None and (yield from source.peek()) != "}":
+            if (yield from source.literal(",")) is None and (yield from source.peek()) not in ("}", "<"):
                 raise Malformed
             yield from source.space()
         arguments.close()

@@ -25,7 +25,7 @@ class PythonicCalls(ToolFormat):
         while found == ",":
             yield from read_python_call(calls, PYTHON, listed=True)
             yield from source.space()
-            found = yield from source.literal(",", "]")
+            found = yield from source.literal(",", "]", ",]")
             yield from source.space()
         yield from source.literal(*self.closers)
 

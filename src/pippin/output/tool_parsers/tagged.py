@@ -24,7 +24,6 @@ FUNCTION_TAGS = Tags(
     opens="<parameter",
     close="</parameter>",
     ends=("</function>", "</tool_call>"),
-    abrupt=("</function>\n</tool_call>", "</function></tool_call>"),
     lines=True,
     untyped="string",
 )
@@ -80,9 +79,14 @@ class TaggedCalls(ToolFormat):
             yield from self._close(calls)
             return
         yield from source.space()
+        fence = yield from source.literal("```json", "```")
+        yield from source.space()
         found = yield from source.literal("{", "[", FUNCTION)
         while found is not None:
             yield from self._read_one(calls, found)
+            if fence:
+                yield from source.space()
+                yield from source.literal("```")
             if (yield from self._close(calls)):
                 return
             found = yield from source.literal("{", FUNCTION)
@@ -103,15 +107,21 @@ class TaggedCalls(ToolFormat):
             yield from read_function(calls, self.function_tags)
 
     def _read_keys(self, calls: Calls) -> Reading[None]:
-        tags = self.key_tags
-        text, found = yield from calls.source.before(Markers((tags.opens, *tags.ends)), LONGEST_PLAIN)
+        tags, source = self.key_tags, calls.source
+        markers = Markers((tags.opens, tags.head_end, *tags.ends))
+        text, found = yield from source.before(markers, LONGEST_PLAIN)
         if found in tags.ends:
             _put_plain(calls, text)
             calls.end()
-        else:
-            name = tool_name(text)
-            calls.start(name)
-            yield from read_parameters(calls, name, tags, found)
+            return
+        key: str | None = None
+        if found == tags.head_end:  # the tag before the first key is missing
+            names = (tool.name for tool in calls.tools if text.lstrip().startswith(tool.name))
+            text, key = max(names, key=len, default=""), text.lstrip()
+            key = key.removeprefix(text)
+        name = tool_name(text)
+        calls.start(name)
+        yield from read_parameters(calls, name, tags, tags.opens, key)
 
     def lark(self, grammar: Grammar) -> str:
         rest = grammar.calls(lambda tool: self._body(grammar, tool))
@@ -221,7 +231,7 @@ FORMATS = (
         closers=("</seed:tool_call>",),
         body="function",
         function_tags=replace(
-            FUNCTION_TAGS, ends=("</function>", "</seed:tool_call>"), abrupt=(), lines=False
+            FUNCTION_TAGS, ends=("</function>", "</seed:tool_call>"), lines=False
         ),
         signs=(("<seed:tool_call>",),),
         priority=40,
