@@ -160,11 +160,12 @@ class OutputReader:
             self._resume()
         return self._writer.drain()
 
-    def finish(self, *, truncated: bool = False) -> list[Event]:
-        """End the text. `truncated`: a limit cut it off, so an open call must not look complete."""
+    def finish(self, *, truncated: bool = False, stopped: bool = False) -> list[Event]:
+        """End the text. `truncated`: a limit cut it off, `stopped`: a client's stop string did. Either way an open call
+        must not look complete; only a limit cuts markers."""
         if truncated and self._ends_in_marker():
             self._source.drop_rest()
-        self._source.close(truncated=truncated)
+        self._source.close(truncated=truncated or stopped)
         self._resume()
         self._writer.finish()
         return self._writer.drain()

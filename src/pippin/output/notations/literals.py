@@ -136,6 +136,8 @@ def _read_bare(source: Source, put: Put, notation: Notation) -> Reading[None]:
 
 def word_value(word: str, notation: Notation) -> str:
     """The JSON of a word without quotes: a constant, a number, or a string if the notation allows bare strings."""
+    for fence in notation.fences:  # which models forget before a string more often than behind it
+        word = word.strip().removesuffix(fence)
     value = _WORDS.get(word.strip()) or _number(word)
     if value is None and notation.bare_end is None:
         raise Malformed

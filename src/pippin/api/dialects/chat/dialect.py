@@ -316,7 +316,7 @@ class RefusalPart(Marked, tag_field="type", tag="refusal"):
 
 
 class ThinkingPart(Marked, tag_field="type", tag="thinking", kw_only=True):
-    thinking: str
+    thinking: str | tuple[TextPart, ...]  # parts are Mistral's form
     signature: str | None = None
 
 
@@ -547,7 +547,8 @@ def _part_of(part: ContentPart, at: str) -> Part:
     match part:
         case TextPart(text=text) | RefusalPart(refusal=text):
             return Text(text)
-        case ThinkingPart(thinking=text, signature=signature):
+        case ThinkingPart(thinking=thought, signature=signature):
+            text = thought if isinstance(thought, str) else "".join(part.text for part in thought)
             return Reasoning(text, signature)
         case ReasoningPart(text=text):
             return Reasoning(text)
