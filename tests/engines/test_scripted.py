@@ -141,7 +141,9 @@ def test_stop_strings_do_not_cut_reasoning_as_of_any_model(tmp_path: Path) -> No
 
 
 def test_a_stop_string_inside_a_call_leaves_nothing_of_it(tmp_path: Path) -> None:
-    preparer = prepared(tmp_path, {"say": "So.", "calls": [{"name": "weather", "arguments": {"city": "Oslo"}}]})
+    preparer = prepared(
+        tmp_path, {"say": "So.", "calls": [{"name": "weather", "arguments": {"city": "Oslo"}}]}
+    )
     answer = played(preparer, request(tools=(WEATHER,), stop=("Oslo",)))
     assert [part.kind for part in answer.choices[0].parts] == ["text"]
     assert (answer.choices[0].text("text"), finished(answer).stop_sequence) == ("So.", "Oslo")

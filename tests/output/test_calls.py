@@ -377,7 +377,7 @@ def test_calls_in_brackets_alone_are_read_where_the_template_tells_nothing() -> 
         assert parts("auto", text) == (("text", text),)
 
 
-@pytest.mark.parametrize("rest", ['" b}}</tool_call>', ' ', '"}, "oops"}</tool_call> Bye.'])
+@pytest.mark.parametrize("rest", ['" b}}</tool_call>', " ", '"}, "oops"}</tool_call> Bye.'])
 def test_a_long_call_that_breaks_off_is_text_and_counts_as_none(rest: str) -> None:
     text = f'<tool_call>{{"name": "f", "arguments": {{"a": "{"x" * 5000}{rest}'
     reader = OutputReader(0, Formats(tools=tool_format("json_tools")), ToolUse(tools=OFFERED))
@@ -406,7 +406,11 @@ SLIPS = (
         [("f", {"a": "x"})],
     ),
     ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>\nx\n</function>", [("f", {"a": "x"})]),
-    ("seed_oss", "<seed:tool_call><function=f><parameter=a>x</function></seed:tool_call>", [("f", {"a": "x"})]),
+    (
+        "seed_oss",
+        "<seed:tool_call><function=f><parameter=a>x</function></seed:tool_call>",
+        [("f", {"a": "x"})],
+    ),
     (
         "minimax_m2",
         '<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">x</invoke>\n</minimax:tool_call>',
@@ -420,7 +424,11 @@ SLIPS = (
     ),
     # The beginning of the first key is missing: vllm#47190.
     ("glm47", "<tool_call>fa</arg_key><arg_value>x</arg_value></tool_call>", [("f", {"a": "x"})]),
-    ("glm47", "<tool_call>write path</arg_key><arg_value>x</arg_value></tool_call>", [("write", {"path": "x"})]),
+    (
+        "glm47",
+        "<tool_call>write path</arg_key><arg_value>x</arg_value></tool_call>",
+        [("write", {"path": "x"})],
+    ),
     # One closing bracket too many: langchain-qwq#30. What follows is no text.
     ("json_tools", '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}}\n</tool_call>', [("f", {"a": "x"})]),
     ("granite", '<|tool_call|>[{"name": "f", "arguments": {"a": "x"}}}]', [("f", {"a": "x"})]),
@@ -450,7 +458,11 @@ SLIPS = (
     ("gemma4", '<|tool_call>call:f{a:<|"|>x<|"|>}}<tool_call|>', [("f", {"a": "x"})]),
     ("llama4_pythonic", '[f(a="x"),]', [("f", {"a": "x"})]),
     # Two opening brackets: llamadart#43.
-    ("json_tools", '<tool_call>\n{{"name": "f", "arguments": {"a": "x"}}}\n</tool_call>', [("f", {"a": "x"})]),
+    (
+        "json_tools",
+        '<tool_call>\n{{"name": "f", "arguments": {"a": "x"}}}\n</tool_call>',
+        [("f", {"a": "x"})],
+    ),
     # No closing bracket at the end of the answer: Qwen-Agent#734, hermes-agent#115096.
     ("json_tools", '<tool_call>\n{"name": "f", "arguments": {"a": "x"}\n', [("f", {"a": "x"})]),
     ("mistral", '[TOOL_CALLS]f{"a": "x"', [("f", {"a": "x"})]),
@@ -473,11 +485,11 @@ SLIPS = (
     *(
         (
             "kimi_k2",
-            f"<|tool_calls_section_begin|><|tool_call_begin|>{id}<|tool_call_argument_begin|>"
+            f"<|tool_calls_section_begin|><|tool_call_begin|>{call_id}<|tool_call_argument_begin|>"
             '{"b": 5}<|tool_call_end|><|tool_calls_section_end|>',
             [("g", {"b": 5})],
         )
-        for id in ("functions_g_1", "functionsg5", "g:0", "functions.g", "g_0")
+        for call_id in ("functions_g_1", "functionsg5", "g:0", "functions.g", "g_0")
     ),
     (
         "kimi_k2",
@@ -487,8 +499,8 @@ SLIPS = (
     ),
     # No arguments at all: vllm#28806, vllm#44326.
     *(
-        (format, text.replace("F", "now"), [("now", {})])
-        for format, text in (
+        (name, text.replace("F", "now"), [("now", {})])
+        for name, text in (
             ("kimi_k2", "<|tool_call_begin|>functions.F:0<|tool_call_argument_begin|><|tool_call_end|>"),
             ("kimi_k2", "<|tool_call_begin|>functions.F:0<|tool_call_end|>"),
             ("deepseek_v31", "<｜tool▁call▁begin｜>F<｜tool▁sep｜><｜tool▁call▁end｜>"),

@@ -330,10 +330,11 @@ class OutputReader:
             yield from self._end_block(tools)
 
     def _end_block(self, tools: ToolFormat) -> Reading[None]:
-        """End a block of calls. What closes a call once more than it was opened is dropped."""
-        if self._calls.close():
-            while (yield from self._source.literal("}", "]", *tools.closers)):
-                yield from self._source.space()
+        """End a block of calls. What closes it is dropped, also what closes it once more than it was opened."""
+        found: str | None = "" if self._calls.close() else None
+        while found is not None:
+            self._write((yield from self._source.space()))
+            found = yield from self._source.literal("}", "]", *tools.closers)
 
     def _read_first_header(self, channels: Channels) -> Reading[None]:
         """Read the rest of a header that the prompt may have begun."""

@@ -412,6 +412,18 @@ class Writer:
             self._kind = None
 
 
+def read_run(
+    source: Source, begin: str, read: Callable[[], Reading[None]], *, begun: bool = False
+) -> Reading[None]:
+    """Read what begins with `begin`, one after the other. `begun`: the first `begin` is taken."""
+    yield from source.space()
+    found: str | None = begin if begun else (yield from source.expect(begin))
+    while found:
+        yield from read()
+        yield from source.space()
+        found = yield from source.literal(begin)
+
+
 class Check:
     """Takes note of a choice and says what it does not keep to. This one, of an answer without a schema, has nothing to
     say."""

@@ -164,7 +164,9 @@ class _Parameters:
                 if found is None and (yield from source.peek()):
                     value.close(closed)
                     continue
-            if found in (None, *tags.ends) and not (opened or closed) or (found is None and source.truncated):
+            if (found in (None, *tags.ends) and not (opened or closed)) or (
+                found is None and source.truncated
+            ):
                 raise Malformed
             if found == tags.opens:
                 head = yield from self._read_head(value, closed)

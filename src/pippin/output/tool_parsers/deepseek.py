@@ -2,12 +2,13 @@
 
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.json_calls import read_arguments
 from pippin.output.notations.parameters import tool_name
-from pippin.output.stream import Calls, Markers, Reading
+from pippin.output.stream import Calls, Markers, Reading, read_run
 from pippin.output.tool_format import History, ToolFormat
 
 SECTION, SECTION_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -22,15 +23,8 @@ class DeepSeekCalls(ToolFormat):
     fenced: bool
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
-        source = calls.source
-        if opener == SECTION:
-            yield from source.space()
-            yield from source.expect(BEGIN)
-        found: str | None = BEGIN
-        while found == BEGIN:
-            yield from self._read_call(calls)
-            yield from source.space()
-            found = yield from source.literal(BEGIN, SECTION_END)
+        one = partial(self._read_call, calls)
+        yield from read_run(calls.source, BEGIN, one, begun=opener != SECTION)
 
     def _read_call(self, calls: Calls) -> Reading[None]:
         source = calls.source

@@ -25,7 +25,7 @@ class JsonEnvelope(ToolFormat):
         source = calls.source
         yield from read_calls(calls)
         yield from source.space()
-        while (yield from source.literal(*self.closers)) is None and (yield from source.peek()) == "{":
+        while (yield from source.peek()) == "{":
             yield from read_call(calls)
             yield from source.space()
 

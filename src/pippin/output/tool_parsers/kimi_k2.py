@@ -3,12 +3,13 @@
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.arguments import object_text
 from pippin.output.notations.json_calls import read_arguments
-from pippin.output.stream import Calls, Malformed, Markers, Reading
+from pippin.output.stream import Calls, Malformed, Markers, Reading, read_run
 from pippin.output.tool_format import History, ToolFormat
 
 BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
@@ -38,24 +39,17 @@ def _fitting(tools: tuple[Tool, ...], arguments: str) -> str:
 @dataclass(frozen=True, kw_only=True)
 class KimiK2Calls(ToolFormat):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
-        source = calls.source
-        if opener == SECTION:
-            yield from source.space()
-            yield from source.expect(BEGIN)
-        found: str | None = BEGIN
-        while found == BEGIN:
-            yield from self._read_call(calls)
-            yield from source.space()
-            found = yield from source.literal(BEGIN, SECTION_END)
+        one = partial(self._read_call, calls)
+        yield from read_run(calls.source, BEGIN, one, begun=opener != SECTION)
 
     def _read_call(self, calls: Calls) -> Reading[None]:
         source = calls.source
         text, found = yield from source.before(Markers((ARGUMENTS, END)))
-        id = text.strip()
-        name = _named(calls.tools, id)
+        call_id = text.strip()
+        name = _named(calls.tools, call_id)
         if name:
-            calls.start(name, id if id != name else None)
-        elif not id.isdecimal():
+            calls.start(name, call_id if call_id != name else None)
+        elif not call_id.isdecimal():
             raise Malformed
         held: list[str] = []
         yield from source.space()

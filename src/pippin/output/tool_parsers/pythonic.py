@@ -27,7 +27,6 @@ class PythonicCalls(ToolFormat):
             yield from source.space()
             found = yield from source.literal(",", "]", ",]")
             yield from source.space()
-        yield from source.literal(*self.closers)
 
     def lark(self, grammar: Grammar) -> str:
         call = grammar.calls(lambda tool: grammar.python_call(tool, '")"'))

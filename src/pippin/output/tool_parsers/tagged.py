@@ -76,27 +76,19 @@ class TaggedCalls(ToolFormat):
         source = calls.source
         if opener.startswith(FUNCTION):
             yield from read_function(calls, self.function_tags, taken=opener.removeprefix(FUNCTION))
-            yield from self._close(calls)
             return
         yield from source.space()
         fence = yield from source.literal("```json", "```")
         yield from source.space()
         found = yield from source.literal("{", "[", FUNCTION)
+        if found is None:
+            yield from self._read_keys(calls)
         while found is not None:
             yield from self._read_one(calls, found)
-            if fence:
+            yield from source.space()
+            if fence and (yield from source.literal("```")):
                 yield from source.space()
-                yield from source.literal("```")
-            if (yield from self._close(calls)):
-                return
             found = yield from source.literal("{", FUNCTION)
-            if found is None:
-                return
-        yield from self._read_keys(calls)
-
-    def _close(self, calls: Calls) -> Reading[bool]:
-        yield from calls.source.space()
-        return (yield from calls.source.literal(*self.closers)) is not None
 
     def _read_one(self, calls: Calls, found: str) -> Reading[None]:
         if found == "{":
@@ -230,9 +222,7 @@ FORMATS = (
         openers=("<seed:tool_call>",),
         closers=("</seed:tool_call>",),
         body="function",
-        function_tags=replace(
-            FUNCTION_TAGS, ends=("</function>", "</seed:tool_call>"), lines=False
-        ),
+        function_tags=replace(FUNCTION_TAGS, ends=("</function>", "</seed:tool_call>"), lines=False),
         signs=(("<seed:tool_call>",),),
         priority=40,
     ),

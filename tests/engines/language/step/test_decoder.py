@@ -137,7 +137,9 @@ def test_a_stop_string_inside_a_call_leaves_nothing_of_the_call(stop):
 
 def test_a_stop_string_behind_what_looks_like_a_marker_leaves_it():
     request = asking(stop=("!",), tools=(TOOL,))
-    decoder = SequenceDecoder(job(request, tools=(TOOL,), tool_format=tool_format("json_tools")), 0, TOKENIZER)
+    decoder = SequenceDecoder(
+        job(request, tools=(TOOL,), tool_format=tool_format("json_tools")), 0, TOKENIZER
+    )
     assert run(decoder, "if a <!").text("text") == "if a <"
 
 
