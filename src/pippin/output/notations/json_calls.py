@@ -116,15 +116,11 @@ def read_arguments(
         yield from read_value(source, put)
 
 
-def read_rest_of_call(calls: Calls, end: str) -> Reading[None]:
-    """Read the arguments of a started call, which may be none, and the marker behind them, which models forget."""
-    source = calls.source
-    yield from source.space()
-    if (yield from source.literal(end)) is None:
-        yield from read_arguments(calls)
-        yield from source.space()
-        yield from source.literal(end)
-    calls.end()
+def read_arguments_or_none(calls: Calls, put: Callable[[str], None] | None = None) -> Reading[None]:
+    """Read arguments before a marker. A tool without parameters may have none."""
+    yield from calls.source.space()
+    if (yield from calls.source.peek()) != "<":
+        yield from read_arguments(calls, put)
 
 
 def read_message_call(calls: Calls, name: str, ends: tuple[str, ...]) -> Reading[None]:

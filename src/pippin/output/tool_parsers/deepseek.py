@@ -2,13 +2,12 @@
 
 import json
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from pippin.output.grammars import Grammar, string
-from pippin.output.notations.json_calls import read_arguments
+from pippin.output.notations.json_calls import read_arguments_or_none
 from pippin.output.notations.parameters import tool_name
-from pippin.output.stream import Calls, Markers, Reading, read_run
+from pippin.output.stream import Calls, Markers, Reading
 from pippin.output.tool_format import History, ToolFormat
 
 SECTION, SECTION_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -23,24 +22,21 @@ class DeepSeekCalls(ToolFormat):
     fenced: bool
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
-        one = partial(self._read_call, calls)
-        yield from read_run(calls.source, BEGIN, one, begun=opener != SECTION)
-
-    def _read_call(self, calls: Calls) -> Reading[None]:
         source = calls.source
+        if opener == SECTION:
+            yield from source.space()
+            yield from source.expect(BEGIN)
         text, found = yield from source.before(Markers((SEPARATOR, "\n", END)))
         if found == SEPARATOR and text.strip() == "function" and (yield from source.peek()) != "{":
             text, found = yield from source.before(Markers(("\n", END)))
         calls.start(tool_name(text))
-        yield from source.space()
-        if found != END and (yield from source.literal(END)) is None:
-            fence = yield from source.literal("```json", "```")
+        if found != END:
             yield from source.space()
-            yield from read_arguments(calls)
+            fence = yield from source.literal("```json", "```")
+            yield from read_arguments_or_none(calls)
             yield from source.space()
             if fence:
                 yield from source.literal("```")
-            yield from source.literal(END)
         calls.end()
 
     def lark(self, grammar: Grammar) -> str:

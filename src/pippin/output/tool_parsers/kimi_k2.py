@@ -3,13 +3,12 @@
 import json
 import re
 from dataclasses import dataclass
-from functools import partial
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.arguments import object_text
-from pippin.output.notations.json_calls import read_arguments
-from pippin.output.stream import Calls, Malformed, Markers, Reading, read_run
+from pippin.output.notations.json_calls import read_arguments_or_none
+from pippin.output.stream import Calls, Malformed, Markers, Reading
 from pippin.output.tool_format import History, ToolFormat
 
 BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
@@ -39,11 +38,10 @@ def _fitting(tools: tuple[Tool, ...], arguments: str) -> str:
 @dataclass(frozen=True, kw_only=True)
 class KimiK2Calls(ToolFormat):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
-        one = partial(self._read_call, calls)
-        yield from read_run(calls.source, BEGIN, one, begun=opener != SECTION)
-
-    def _read_call(self, calls: Calls) -> Reading[None]:
         source = calls.source
+        if opener == SECTION:
+            yield from source.space()
+            yield from source.expect(BEGIN)
         text, found = yield from source.before(Markers((ARGUMENTS, END)))
         call_id = text.strip()
         name = _named(calls.tools, call_id)
@@ -52,11 +50,8 @@ class KimiK2Calls(ToolFormat):
         elif not call_id.isdecimal():
             raise Malformed
         held: list[str] = []
-        yield from source.space()
-        if found == ARGUMENTS and (yield from source.literal(END)) is None:
-            yield from read_arguments(calls, calls.arguments if name else held.append)
-            yield from source.space()
-            yield from source.literal(END)
+        if found == ARGUMENTS:
+            yield from read_arguments_or_none(calls, calls.arguments if name else held.append)
         if not name:
             calls.start(_fitting(calls.tools, "".join(held)))
             calls.arguments("".join(held))
