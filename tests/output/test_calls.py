@@ -467,13 +467,8 @@ SLIPS = (
     ("json_tools", '<tool_call>\n{"name": "f", "arguments": {"a": "x"}\n', [("f", {"a": "x"})]),
     ("mistral", '[TOOL_CALLS]f{"a": "x"', [("f", {"a": "x"})]),
     ("gemma4", '<|tool_call>call:f{a:<|"|>x<|"|><tool_call|>', [("f", {"a": "x"})]),
-    # Arguments beside the name, a fence inside the tag, quotes of Python.
+    # Arguments beside the name, quotes of Python.
     ("json_tools", '<tool_call>\n{"name": "f", "a": "x", "id": 1}\n</tool_call>', [("f", {"a": "x"})]),
-    (
-        "json_tools",
-        '<tool_call>\n```json\n{"name": "f", "arguments": {"a": "x"}}\n```\n</tool_call>',
-        [("f", {"a": "x"})],
-    ),
     (
         "json_tools",
         "<tool_call>\n{'name': 'f', 'arguments': {'a': 'it\\'s', 'b': None}}\n</tool_call>",

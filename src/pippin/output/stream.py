@@ -412,12 +412,10 @@ class Writer:
             self._kind = None
 
 
-def read_run(
-    source: Source, begin: str, read: Callable[[], Reading[None]], *, begun: bool = False
-) -> Reading[None]:
-    """Read what begins with `begin`, one after the other. `begun`: the first `begin` is taken."""
+def read_run(source: Source, begin: str, read: Callable[[], Reading[None]]) -> Reading[None]:
+    """Read what begins with `begin`, one after the other."""
     yield from source.space()
-    found: str | None = begin if begun else (yield from source.expect(begin))
+    found: str | None = yield from source.expect(begin)
     while found:
         yield from read()
         yield from source.space()

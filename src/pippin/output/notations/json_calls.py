@@ -69,16 +69,6 @@ def read_call(
     yield from calls.source.span("}")
 
 
-def read_calls(calls: Calls, *, bare: bool = False) -> Reading[None]:
-    """Read one object or an array of objects."""
-    source = calls.source
-    yield from source.space()
-    if (yield from source.literal("[")) is None:
-        yield from read_call(calls, bare=bare)
-    else:
-        yield from read_array(calls, bare=bare)
-
-
 def read_array(calls: Calls, *, bare: bool = False) -> Reading[None]:
     """Read objects from after the opening bracket through the closing one. Malformed if there is no object."""
     source = calls.source

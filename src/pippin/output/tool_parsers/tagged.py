@@ -29,13 +29,19 @@ FUNCTION_TAGS = Tags(
 )
 """`<parameter=k>` newline v newline `</parameter>`: Qwen3-Coder, Nemotron 3, Step 3.5."""
 
-KEY_TAGS = Tags(
-    opens="<arg_key>",
-    head_end="</arg_key>",
-    value_opens="<arg_value>",
-    close="</arg_value>",
-    ends=("</tool_call>",),
-)
+
+def _key_tags(family: str = "") -> Tags:
+    """A name, and each key and value in an element of its own; the family may be named in all tags."""
+    return Tags(
+        opens=f"<{family}arg_key>",
+        head_end=f"</{family}arg_key>",
+        value_opens=f"<{family}arg_value>",
+        close=f"</{family}arg_value>",
+        ends=(f"</{family}tool_call>",),
+    )
+
+
+KEY_TAGS, LONGCAT_TAGS = _key_tags(), _key_tags("longcat_")
 
 
 def _put_plain(calls: Calls, text: str) -> None:
@@ -78,16 +84,12 @@ class TaggedCalls(ToolFormat):
             yield from read_function(calls, self.function_tags, taken=opener.removeprefix(FUNCTION))
             return
         yield from source.space()
-        fence = yield from source.literal("```json", "```")
-        yield from source.space()
         found = yield from source.literal("{", "[", FUNCTION)
         if found is None:
             yield from self._read_keys(calls)
         while found is not None:
             yield from self._read_one(calls, found)
             yield from source.space()
-            if fence and (yield from source.literal("```")):
-                yield from source.space()
             found = yield from source.literal("{", FUNCTION)
 
     def _read_one(self, calls: Calls, found: str) -> Reading[None]:
@@ -168,7 +170,7 @@ GLM47 = TaggedCalls(
     name="glm47",
     aliases=("glm4", "glm4_moe", "glm45", "glm47_moe", "poolside_v1", "laguna"),
     openers=("<tool_call>",),
-    further_markers=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    further_markers=KEY_TAGS.markers,
     body="keys",
     signs=(("<arg_key>",),),
     priority=30,
@@ -180,20 +182,9 @@ LONGCAT = TaggedCalls(
     history=History(),
     openers=("<longcat_tool_call>",),
     closers=("</longcat_tool_call>",),
-    further_markers=(
-        "<longcat_arg_key>",
-        "</longcat_arg_key>",
-        "<longcat_arg_value>",
-        "</longcat_arg_value>",
-    ),
+    further_markers=LONGCAT_TAGS.markers,
     body="keys",
-    key_tags=Tags(
-        opens="<longcat_arg_key>",
-        head_end="</longcat_arg_key>",
-        value_opens="<longcat_arg_value>",
-        close="</longcat_arg_value>",
-        ends=("</longcat_tool_call>",),
-    ),
+    key_tags=LONGCAT_TAGS,
     signs=(("<longcat_tool_call>",),),
     priority=40,
 )
