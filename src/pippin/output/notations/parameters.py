@@ -169,9 +169,8 @@ class _Parameters:
                 if found is None and (yield from source.peek()):
                     value.close(closed)
                     continue
-            if (found in (None, *tags.ends) and not (opened or closed)) or (
-                found is None and source.truncated
-            ):
+            without_tags = found in (None, *tags.ends) and not (opened or closed)
+            if without_tags or (found is None and source.truncated):
                 raise Malformed
             if found == tags.opens:
                 head = yield from self._read_head(value, closed)

@@ -23,7 +23,6 @@ MAX_TOOLS: Final = 1024
 TOOLSET: Final = "mcp_toolset"
 CLIENT_TOOLSET: Final = re.compile(r"(browser|computer)_toolset_\d+")
 SEPARATOR: Final = "__"
-_DATED: Final = re.compile(r"_\d{8}$")  # what ends the types of Anthropic's own tools
 
 
 class GivenFields(Struct, kw_only=True):
@@ -237,7 +236,7 @@ def _tools(spec: dict[str, Any], param: str) -> Iterator[Tool]:
     elif kind.startswith("computer_"):
         yield _computer(convert(spec, ClientTool, param), param)
     else:
-        if not _DATED.search(kind):
+        if not kind[-8:].isdecimal():  # the date that ends each of Anthropic's types
             raise unsupported(f"{param}.type", "tools have an `input_schema`, or a type of Anthropic's.")
         for prefix, known in client_tools()[""].items():
             if kind.startswith(prefix):
