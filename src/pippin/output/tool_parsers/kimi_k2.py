@@ -72,7 +72,8 @@ KIMI_K2 = KimiK2Calls(
     aliases=("kimi", "moonshot"),
     openers=(SECTION, BEGIN),
     closers=(END, SECTION_END),
-    dropped=("<|tool_call_section_begin|>", "<|tool_call_section_end|>"),  # which some checkpoints write
+    # Some checkpoints write these.
+    dropped=("<|tool_call_section_begin|>", "<|tool_call_section_end|>"),
     further_markers=(ARGUMENTS,),
     history=History(call_ids="function"),
     signs=((SECTION,),),
