@@ -501,8 +501,7 @@ class Calls:
         self.source.remember()
 
     def close(self) -> bool:
-        """End the block; returns whether its last call was one. What follows a call that became text, such as an end
-        marker, is text as well."""
+        """End the block; returns whether its last call was sent. What follows one that became text is text too."""
         rest = self.source.recall()
         if self._refused:
             self._put_text(rest)
