@@ -132,6 +132,23 @@ def test_limits_and_stop_strings_cut_with_the_right_reason(tmp_path: Path) -> No
     assert said(preparer, request(ignore_eos=True, max_tokens=7)) == "one two three fourone t"
 
 
+def test_stop_strings_do_not_cut_reasoning_as_of_any_model(tmp_path: Path) -> None:
+    for told in ({"say": "<think>One two.</think>Three two."}, {"think": "One two.", "say": "Three two."}):
+        answer = played(prepared(tmp_path, told), request(stop=("two",))).choices[0]
+        assert (answer.text("reasoning"), answer.text("text")) == ("One two.", "Three ")
+    open_end = played(prepared(tmp_path, {"say": "<think>One two."}), request(stop=("two",))).choices[0]
+    assert open_end.text("reasoning") == "One two."
+
+
+def test_a_stop_string_inside_a_call_leaves_nothing_of_it(tmp_path: Path) -> None:
+    preparer = prepared(
+        tmp_path, {"say": "So.", "calls": [{"name": "weather", "arguments": {"city": "Oslo"}}]}
+    )
+    answer = played(preparer, request(tools=(WEATHER,), stop=("Oslo",)))
+    assert [part.kind for part in answer.choices[0].parts] == ["text"]
+    assert (answer.choices[0].text("text"), finished(answer).stop_sequence) == ("So.", "Oslo")
+
+
 def test_an_end_of_reasoning_alone_splits_what_is_said(tmp_path: Path) -> None:
     preparer = prepared(tmp_path, {"say": "Let me see.</think>Done."})
     answer = played(preparer, request()).choices[0]

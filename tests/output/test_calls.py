@@ -1,6 +1,7 @@
 """When text is a call: only if it is a complete call of an offered tool, in every format, wherever a stream is cut."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -376,7 +377,7 @@ def test_calls_in_brackets_alone_are_read_where_the_template_tells_nothing() -> 
         assert parts("auto", text) == (("text", text),)
 
 
-@pytest.mark.parametrize("rest", ['" b}}</tool_call>', '" ', '"}, "oops"}</tool_call> Bye.'])
+@pytest.mark.parametrize("rest", ['" b}}</tool_call>', " ", '"}, "oops"}</tool_call> Bye.'])
 def test_a_long_call_that_breaks_off_is_text_and_counts_as_none(rest: str) -> None:
     text = f'<tool_call>{{"name": "f", "arguments": {{"a": "{"x" * 5000}{rest}'
     reader = OutputReader(0, Formats(tools=tool_format("json_tools")), ToolUse(tools=OFFERED))
@@ -384,3 +385,148 @@ def test_a_long_call_that_breaks_off_is_text_and_counts_as_none(rest: str) -> No
     assert "".join(part[1] for part in found) == text
     assert {part[0] for part in found} == {"text"}
     assert reader.calls == 0
+
+
+# What models write that is not quite the format, with the thread that shows it
+
+NOTHING = {"type": "object", "properties": {}}
+NOW = Tool(name="now", parameters=NOTHING)
+SLIPS = (
+    # An end of a value is missing: ollama#14656, sglang#40236. It may be that of the last value, or of each call.
+    ("glm47", "<tool_call>f<arg_key>a</arg_key><arg_value>x</tool_call>", [("f", {"a": "x"})]),
+    (
+        "glm47",
+        "<tool_call>f<arg_key>a</arg_key><arg_value>x</tool_call>\n"
+        "<tool_call>g<arg_key>b</arg_key><arg_value>5</arg_value></tool_call>",
+        [("f", {"a": "x"}), ("g", {"b": 5})],
+    ),
+    (
+        "qwen3_coder",
+        "<tool_call>\n<function=f>\n<parameter=a>\nx\n</tool_call>",
+        [("f", {"a": "x"})],
+    ),
+    ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>\nx\n</function>", [("f", {"a": "x"})]),
+    (
+        "seed_oss",
+        "<seed:tool_call><function=f><parameter=a>x</function></seed:tool_call>",
+        [("f", {"a": "x"})],
+    ),
+    (
+        "minimax_m2",
+        '<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">x</invoke>\n</minimax:tool_call>',
+        [("f", {"a": "x"})],
+    ),
+    (
+        "deepseek_v32",
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a" string="true">x'
+        "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        [("f", {"a": "x"})],
+    ),
+    # The beginning of the first key is missing: vllm#47190.
+    ("glm47", "<tool_call>fa</arg_key><arg_value>x</arg_value></tool_call>", [("f", {"a": "x"})]),
+    (
+        "glm47",
+        "<tool_call>write path</arg_key><arg_value>x</arg_value></tool_call>",
+        [("write", {"path": "x"})],
+    ),
+    # One closing bracket too many: langchain-qwq#30. What follows is no text.
+    ("json_tools", '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}}\n</tool_call>', [("f", {"a": "x"})]),
+    ("granite", '<|tool_call|>[{"name": "f", "arguments": {"a": "x"}}}]', [("f", {"a": "x"})]),
+    (
+        "xlam",
+        '[{"name": "f", "arguments": {"a": "x"}}}, {"name": "g", "arguments": {"b": 5}}}]',
+        [("f", {"a": "x"}), ("g", {"b": 5})],
+    ),
+    ("mistral", '[TOOL_CALLS]f{"a": "x"}}', [("f", {"a": "x"})]),
+    (
+        "kimi_k2",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+        '{"a": "x"}}<|tool_call_end|><|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>'
+        '{"b": 5}}<|tool_call_end|><|tool_calls_section_end|>',
+        [("f", {"a": "x"}), ("g", {"b": 5})],
+    ),
+    (
+        "deepseek_v31",
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": "x"}}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        [("f", {"a": "x"})],
+    ),
+    (
+        "harmony",
+        '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": "x"}}<|call|>',
+        [("f", {"a": "x"})],
+    ),
+    ("gemma4", '<|tool_call>call:f{a:<|"|>x<|"|>}}<tool_call|>', [("f", {"a": "x"})]),
+    ("llama4_pythonic", '[f(a="x"),]', [("f", {"a": "x"})]),
+    # Two opening brackets: llamadart#43.
+    (
+        "json_tools",
+        '<tool_call>\n{{"name": "f", "arguments": {"a": "x"}}}\n</tool_call>',
+        [("f", {"a": "x"})],
+    ),
+    # No closing bracket at the end of the answer: Qwen-Agent#734, hermes-agent#115096.
+    ("json_tools", '<tool_call>\n{"name": "f", "arguments": {"a": "x"}\n', [("f", {"a": "x"})]),
+    ("mistral", '[TOOL_CALLS]f{"a": "x"', [("f", {"a": "x"})]),
+    ("gemma4", '<|tool_call>call:f{a:<|"|>x<|"|><tool_call|>', [("f", {"a": "x"})]),
+    # Arguments beside the name, quotes of Python.
+    ("json_tools", '<tool_call>\n{"name": "f", "a": "x", "id": 1}\n</tool_call>', [("f", {"a": "x"})]),
+    (
+        "json_tools",
+        "<tool_call>\n{'name': 'f', 'arguments': {'a': 'it\\'s', 'b': None}}\n</tool_call>",
+        [("f", {"a": "it's", "b": None})],
+    ),
+    # Strings of Python and JSON in Gemma's calls: vllm#51284.
+    ("gemma4", "<|tool_call>call:f{a:['x, y', \"z\"]}<tool_call|>", [("f", {"a": ["x, y", "z"]})]),
+    # Ids of Kimi that name the tool otherwise, or not at all: exo#2281, sglang#21377, vllm#46127; llama.cpp#17376.
+    *(
+        (
+            "kimi_k2",
+            f"<|tool_calls_section_begin|><|tool_call_begin|>{call_id}<|tool_call_argument_begin|>"
+            '{"b": 5}<|tool_call_end|><|tool_calls_section_end|>',
+            [("g", {"b": 5})],
+        )
+        for call_id in ("functions_g_1", "functionsg5", "g:0", "functions.g", "g_0")
+    ),
+    (
+        "kimi_k2",
+        "<|tool_call_section_begin|><|tool_call_begin|>3<|tool_call_argument_begin|>"
+        '{"path": "x", "content": "y"}<|tool_call_end|><|tool_call_section_end|>',
+        [("write", {"path": "x", "content": "y"})],
+    ),
+    # No arguments at all: vllm#28806, vllm#44326.
+    *(
+        (name, text.replace("F", "now"), [("now", {})])
+        for name, text in (
+            ("kimi_k2", "<|tool_call_begin|>functions.F:0<|tool_call_argument_begin|><|tool_call_end|>"),
+            ("kimi_k2", "<|tool_call_begin|>functions.F:0<|tool_call_end|>"),
+            ("deepseek_v31", "<｜tool▁call▁begin｜>F<｜tool▁sep｜><｜tool▁call▁end｜>"),
+            ("deepseek_v31", "<｜tool▁call▁begin｜>F<｜tool▁call▁end｜>"),
+            ("deepseek", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>F\n<｜tool▁call▁end｜>"),
+            ("solar_open", "<|tool_call:begin|>i<|tool_call:name|>F<|tool_call:args|><|tool_call:end|>"),
+        )
+    ),
+)
+
+
+@pytest.mark.parametrize(("format", "text", "expected"), SLIPS)
+def test_slips_that_trackers_report_are_made_good(
+    format: str, text: str, expected: list[tuple[str, Any]]
+) -> None:
+    tools = (*OFFERED, NOW)
+    whole = fold(read(reader_of(format, tools=tools), [text]))
+    assert fold(read(reader_of(format, tools=tools), list(text))) == whole
+    assert [(part[1], json.loads(part[2])) for part in whole if part[0] == "tool_call"] == expected
+    assert {part[0] for part in whole} == {"tool_call"}, whole
+
+
+def test_a_number_as_the_id_names_no_tool_where_two_fit() -> None:
+    text = '<|tool_call_begin|>0<|tool_call_argument_begin|>{"b": 5}<|tool_call_end|>'
+    tools = (G, Tool(name="h", parameters=G.parameters))
+    assert fold(read(reader_of("kimi_k2", tools=tools), [text])) == (("text", text),)
+
+
+@pytest.mark.parametrize("format", ["glm47", "qwen3_coder"])
+def test_many_ends_inside_a_value_are_read_in_one_go(format: str) -> None:
+    content = "Use </tool_call> or </function> here.\n" * 2_000
+    began = time.process_time()
+    assert calls(format, LAYOUTS[format].replace("{}", content + "."))[0][1]["content"] == content + "."
+    assert time.process_time() - began < 10

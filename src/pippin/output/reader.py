@@ -160,11 +160,12 @@ class OutputReader:
             self._resume()
         return self._writer.drain()
 
-    def finish(self, *, truncated: bool = False) -> list[Event]:
-        """End the text. `truncated`: a limit cut it off, so an open call must not look complete."""
+    def finish(self, *, truncated: bool = False, stopped: bool = False) -> list[Event]:
+        """End the text. `truncated`: a limit cut it off, `stopped`: a client's stop string did. Either way an open call
+        must not look complete; only a limit cuts markers."""
         if truncated and self._ends_in_marker():
             self._source.drop_rest()
-        self._source.close(truncated=truncated)
+        self._source.close(truncated=truncated or stopped)
         self._resume()
         self._writer.finish()
         return self._writer.drain()
@@ -326,7 +327,14 @@ class OutputReader:
         except Malformed:
             self._release()
         else:
-            self._calls.close()
+            yield from self._end_block(tools)
+
+    def _end_block(self, tools: ToolFormat) -> Reading[None]:
+        """End a block of calls. What closes it is dropped, also what closes it once more than it was opened."""
+        found: str | None = "" if self._calls.close() else None
+        while found is not None:
+            self._write((yield from self._source.space()))
+            found = yield from self._source.literal("}", "]", *tools.closers)
 
     def _read_first_header(self, channels: Channels) -> Reading[None]:
         """Read the rest of a header that the prompt may have begun."""
@@ -350,14 +358,14 @@ class OutputReader:
             if route.channel == "call" and self._tools:
                 self._channel = "text"
                 yield from read_message_call(self._calls, route.name, channels.ends)
+                yield from self._end_block(self._tools)
             else:
                 self._channel = "reasoning" if route.channel == "reasoning" else "text"
                 self._answering |= self._channel == "text"
                 self._writer.marker()
+                self._calls.close()
         except Malformed:
             self._release()
-        else:
-            self._calls.close()
 
     def _release(self) -> None:
         """Give up a malformed call: it becomes text, unless a limit cut the text inside the call."""

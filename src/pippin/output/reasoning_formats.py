@@ -112,6 +112,14 @@ def next_message_of_muse(grammar: Grammar) -> str:
 SOLAR_OPEN_ENVELOPE = ("<|begin|>assistant", "<|content|>", "<|flush|>", "<|end|>")
 
 
+def _between(name: str, start: str, end: str, families: str, *aliases: str) -> ReasoningFormat:
+    """Reasoning between two markers that only these families have."""
+    about, signs = f"`{start}` reasoning `{end}`: {families}.", ((start,),)
+    return ReasoningFormat(
+        about=about, name=name, aliases=aliases, start=start, end=end, signs=signs, priority=20
+    )
+
+
 REASONING_FORMATS = (
     ReasoningFormat(
         about="`<|START_THINKING|>` reasoning `<|END_THINKING|>`, then a response: Command R7B, Command A.",
@@ -185,31 +193,9 @@ REASONING_FORMATS = (
         signs=(("<|open|>", "<|sep|>"),),
         priority=30,
     ),
-    ReasoningFormat(
-        about="`<longcat_think>` reasoning `</longcat_think>`: LongCat Flash.",
-        name="longcat",
-        start="<longcat_think>",
-        end="</longcat_think>",
-        signs=(("<longcat_think>",),),
-        priority=20,
-    ),
-    ReasoningFormat(
-        about="`<mm:think>` reasoning `</mm:think>`: MiniMax M3.",
-        name="minimax_m3",
-        start="<mm:think>",
-        end="</mm:think>",
-        signs=(("<mm:think>",),),
-        priority=20,
-    ),
-    ReasoningFormat(
-        about="`[THINK]` reasoning `[/THINK]`: Magistral, Ministral 3.",
-        name="mistral",
-        aliases=("magistral",),
-        start="[THINK]",
-        end="[/THINK]",
-        signs=(("[THINK]",),),
-        priority=20,
-    ),
+    _between("longcat", "<longcat_think>", "</longcat_think>", "LongCat Flash"),
+    _between("minimax_m3", "<mm:think>", "</mm:think>", "MiniMax M3"),
+    _between("mistral", "[THINK]", "[/THINK]", "Magistral, Ministral 3", "magistral"),
     ReasoningFormat(
         about="`<think>` or `<thinking>`, which a call ends as well as its own end marker.",
         name="mixed_think_tool_handoff",
@@ -231,14 +217,7 @@ REASONING_FORMATS = (
         signs=(("to=self<|message|>",), ("<|eom|>", "<|message|>")),
         priority=20,
     ),
-    ReasoningFormat(
-        about="`<seed:think>` reasoning `</seed:think>`: Seed-OSS.",
-        name="seed_oss",
-        start="<seed:think>",
-        end="</seed:think>",
-        signs=(("<seed:think>",),),
-        priority=20,
-    ),
+    _between("seed_oss", "<seed:think>", "</seed:think>", "Seed-OSS"),
     ReasoningFormat(
         about="`<|think|>` reasoning `<|end|>`, then a message of its own: Solar Open.",
         name="solar_open",

@@ -412,6 +412,16 @@ class Writer:
             self._kind = None
 
 
+def read_run(source: Source, begin: str, read: Callable[[], Reading[None]]) -> Reading[None]:
+    """Read what begins with `begin`, one after the other."""
+    yield from source.space()
+    found: str | None = yield from source.expect(begin)
+    while found:
+        yield from read()
+        yield from source.space()
+        found = yield from source.literal(begin)
+
+
 class Check:
     """Takes note of a choice and says what it does not keep to. This one, of an answer without a schema, has nothing to
     say."""
@@ -490,11 +500,12 @@ class Calls:
         self._opener, self._refused = "", arguments is None
         self.source.remember()
 
-    def close(self) -> None:
-        """End the block. What follows a call that became text, such as an end marker, is text as well."""
+    def close(self) -> bool:
+        """End the block; returns whether its last call was sent. What follows one that became text is text too."""
         rest = self.source.recall()
         if self._refused:
             self._put_text(rest)
+        return not self._refused
 
     def give_up(self) -> tuple[str, str]:
         """End a malformed block. Returns what becomes text: the opener, and what was read since."""

@@ -208,6 +208,12 @@ def test_tools_without_a_schema_are_left_out_unless_their_schema_is_known() -> N
     assert "web_search_20250305" in decoded.warnings[0]
 
 
+def test_a_tool_in_the_shape_of_another_api_is_refused_not_left_out() -> None:
+    openai = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    with pytest.raises(ServerError, match=r"`tools\[1\].type` is not supported"):
+        decode(tools=[TOOL, openai])
+
+
 @pytest.mark.parametrize(
     ("kind", "more", "has", "lacks"),
     [

@@ -306,6 +306,7 @@ OWN: Final[dict[str, dict[str, Any]]] = {
                 "responseFormat.image": [{"image": {"aspectRatio": "1:1"}}],
                 "responseFormat.video": [{"video": {"duration": "9s"}}],
                 "responseJsonSchema": SCHEMA,
+                "_responseJsonSchema": SCHEMA,
                 "responseLogprobs": True,
                 "responseMimeType": "application/json",
                 "responseModalities": ["IMAGE"],

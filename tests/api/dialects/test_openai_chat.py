@@ -476,6 +476,14 @@ def test_template_variables_of_the_server_can_not_be_set() -> None:
         assert refusal(chat_template_kwargs={name: 1}).report.param == f"chat_template_kwargs.{name}"
 
 
+@pytest.mark.parametrize("thinking", ["Hm.", [{"type": "text", "text": "H"}, {"type": "text", "text": "m."}]])
+def test_a_thinking_part_is_reasoning_in_anthropics_and_in_mistrals_form(thinking: Any) -> None:
+    parts = [{"type": "thinking", "thinking": thinking}, {"type": "text", "text": "So."}]
+    request = chat(messages=[USER, {"role": "assistant", "content": parts}, USER])
+    assert request.messages is not None
+    assert request.messages[1].parts == (Reasoning("Hm."), Text("So."))
+
+
 def test_a_prefill_is_continued() -> None:
     last = {"role": "assistant", "content": "So"}
     assert chat(

@@ -10,7 +10,14 @@ from msgspec import Meta, Struct
 from pippin.api.dialects.chat.dialect import ChatMessage, Content, UserMessage, messages_of
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
-from pippin.api.dialects.shared.media import MAX_URL, PATH, image_of, source_of_base64, source_of_url
+from pippin.api.dialects.shared.media import (
+    MAX_URL,
+    PATH,
+    GivenUrl,
+    image_of,
+    source_of_base64,
+    source_of_url,
+)
 from pippin.core.conversation import Image, MediaSource, Message, Part, Text, Video
 from pippin.core.events import Embedded
 from pippin.core.tasks import Conversation, Embed
@@ -21,18 +28,14 @@ MOST_INPUTS: Final = 2048
 TokenId = Annotated[int, Meta(ge=0, lt=2**48)]
 
 
-class MediaUrl(Struct, kw_only=True):
-    url: str
-
-
 class MediaObject(Struct, kw_only=True, omit_defaults=True):
     """A text, a picture or a clip, under Jina's and mlx-vlm's names; several of them form one input."""
 
     text: str | None = None
-    image: str | MediaUrl | None = None
-    image_url: str | MediaUrl | None = None
-    video: str | MediaUrl | None = None
-    video_url: str | MediaUrl | None = None
+    image: str | GivenUrl | None = None
+    image_url: str | GivenUrl | None = None
+    video: str | GivenUrl | None = None
+    video_url: str | GivenUrl | None = None
 
 
 class InputObject(MediaObject, kw_only=True, omit_defaults=True):
@@ -211,7 +214,7 @@ def object_parts(item: MediaObject, at: str) -> tuple[Text | Image | Video, ...]
     return tuple(parts)
 
 
-def media_source(given: str | MediaUrl, at: str) -> MediaSource:
+def media_source(given: str | GivenUrl, at: str) -> MediaSource:
     """The source at a URL, or the bytes of bare base64."""
     text = given if isinstance(given, str) else given.url
     if ":" in text[:16] or (len(text) <= MAX_URL and PATH.fullmatch(text)):

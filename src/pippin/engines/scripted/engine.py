@@ -86,11 +86,11 @@ class PlayedChoice:
         reason: FinishReason = (
             "length" if self._loops.over and not self.reader.calls else self.performance.reason
         )
-        events = self.reader.finish(truncated=reason == "length")
+        stop = self.performance.stop_sequence
+        events = self.reader.finish(truncated=reason == "length", stopped=stop is not None)
         self.check.see(events)
         if self.reader.calls and reason == "stop":
             reason = "tool_calls"
-        stop = self.performance.stop_sequence
         warnings = self.check.warnings(reason if stop is None else None) + self._loops.warnings
         return [*events, Finished(self.number, reason, stop, usage, timings, warnings)]
 

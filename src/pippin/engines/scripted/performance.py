@@ -153,7 +153,7 @@ def perform(
     if request.ignore_eos and tokens:  # no end: the answer begins again
         tokens = (tokens * (limit // len(tokens) + 1))[: min(limit, MOST_TOKENS) + 1]
     reason: FinishReason = "stop" if len(tokens) <= limit else "length"
-    return replace(_stopped(tokens[:limit], request, reason), thought=len(thought))
+    return replace(_stopped(tokens[:limit], request, reason, reasoning_format), thought=len(thought))
 
 
 def scripted_tokens(texts: tuple[str, ...] | list[str], alternatives: int) -> tuple[Token, ...]:
@@ -220,14 +220,19 @@ def _unscripted(request: GenerationRequest, most: int) -> str:
             return last_text(request)
 
 
-def _stopped(tokens: list[str], request: GenerationRequest, reason: FinishReason) -> Performance:
-    """Cut at the first stop token or string; a string may begin in one token and end in another."""
+def _stopped(
+    tokens: list[str], request: GenerationRequest, reason: FinishReason, reasoning: ReasoningFormat
+) -> Performance:
+    """Cut at the first stop token, or the first stop string behind the reasoning; a string may begin in one token and
+    end in another."""
     if request.stop_token_ids:
         ids = [tokenizer.token_id(token) in request.stop_token_ids for token in tokens]
         if True in ids:
             tokens, reason = tokens[: ids.index(True)], "stop"
     text = "".join(tokens)
     least = len("".join(tokens[: request.min_tokens]))
+    if text.startswith((reasoning.start, *reasoning.starts)):
+        least = max(least, text.find(reasoning.end) % (len(text) + 1))
     found = [(start, stop) for stop in request.stop if stop and (start := text.find(stop, least)) >= 0]
     if not found:
         return Performance(tuple(tokens), reason)

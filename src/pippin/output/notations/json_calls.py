@@ -1,16 +1,16 @@
 """Reads calls that are JSON objects: a name, and arguments that are passed on as they arrive."""
 
+import json
 from collections.abc import Callable
 
-from pippin.output.notations.arguments import ArgumentsWriter
+from pippin.output.notations.arguments import ArgumentsWriter, quoted
 from pippin.output.notations.json_text import (
     StringDecoder,
-    discard,
     read_object_rest,
-    read_string,
     read_string_body,
     read_value,
 )
+from pippin.output.notations.literals import PYTHON, read_key, read_literal
 from pippin.output.stream import Calls, Malformed, Markers, Reading
 
 NAMES = ("name", "tool_name", "function", "function_name")
@@ -27,6 +27,8 @@ class _Call:
     def __init__(self, calls: Calls, *, bare: bool, listed: bool) -> None:
         self._calls, self.bare, self._listed = calls, bare, listed
         self._held: list[str] = []
+        self.given = False  # there is a member for the arguments
+        self.others: dict[str, str] = {}  # the JSON of members that are neither the name nor the arguments
         self.name: str | None = None
 
     def start(self, name: str) -> None:
@@ -43,6 +45,16 @@ class _Call:
             return
         self._held.append(text)
 
+    def end(self) -> None:
+        """End the call. Where no member has the arguments, the model may have written each argument as a member."""
+        if self.name is None:
+            raise Malformed
+        if not self.given:
+            known = (self._calls.schema(self.name) or {}).get("properties") or {}
+            own = [f"{quoted(key)}: {value}" for key, value in self.others.items() if key in known]
+            self._calls.arguments(f"{{{', '.join(own)}}}")
+        self._calls.end()
+
 
 def read_call(
     calls: Calls, *, bare: bool = False, listed: bool = False, opened: bool = False
@@ -51,20 +63,10 @@ def read_call(
     call = _Call(calls, bare=bare, listed=listed)
     if not opened:
         yield from calls.source.expect("{")
+    yield from calls.source.literal("{")  # early templates of Qwen 2.5 show double braces
     yield from _read_members(calls, call)
-    if call.name is None:
-        raise Malformed
-    calls.end()
-
-
-def read_calls(calls: Calls, *, bare: bool = False) -> Reading[None]:
-    """Read one object or an array of objects."""
-    source = calls.source
-    yield from source.space()
-    if (yield from source.literal("[")) is None:
-        yield from read_call(calls, bare=bare)
-    else:
-        yield from read_array(calls, bare=bare)
+    call.end()
+    yield from calls.source.span("}")
 
 
 def read_array(calls: Calls, *, bare: bool = False) -> Reading[None]:
@@ -104,14 +106,11 @@ def read_arguments(
         yield from read_value(source, put)
 
 
-def read_rest_of_call(calls: Calls, end: str) -> Reading[None]:
-    """Read the arguments of a started call, and the marker behind them, which models forget."""
-    source = calls.source
-    yield from source.space()
-    yield from read_arguments(calls)
-    yield from source.space()
-    yield from source.literal(end)
-    calls.end()
+def read_arguments_or_none(calls: Calls, put: Callable[[str], None] | None = None) -> Reading[None]:
+    """Read arguments before a marker. A tool without parameters may have none."""
+    yield from calls.source.space()
+    if (yield from calls.source.peek()) != "<":
+        yield from read_arguments(calls, put)
 
 
 def read_message_call(calls: Calls, name: str, ends: tuple[str, ...]) -> Reading[None]:
@@ -150,11 +149,9 @@ def _read_members(calls: Calls, call: _Call) -> Reading[None]:
         yield from source.space()
         if (yield from source.literal("}")):
             return
-        if call.name is not None and (yield from source.peek()) == "<":
+        if call.name is not None and (yield from source.peek()) in ("<", "") and not source.truncated:
             return
-        key = yield from read_string(source)
-        yield from source.space()
-        yield from source.expect(":")
+        key = yield from read_key(source, PYTHON)
         yield from source.space()
         yield from _read_member(calls, call, key)
         yield from source.space()
@@ -163,14 +160,18 @@ def _read_members(calls: Calls, call: _Call) -> Reading[None]:
 
 def _read_member(calls: Calls, call: _Call, key: str) -> Reading[None]:
     first = yield from calls.source.peek()
+    value: list[str] = []
     if key == "function" and first == "{":
         calls.source.take(1)
         yield from _read_members(calls, call)
-    elif key in NAMES and first == '"':
-        call.start((yield from read_string(calls.source)))
+    elif key in NAMES and first in ('"', "'"):
+        yield from read_literal(calls.source, value.append, PYTHON)
+        call.start(json.loads("".join(value)))
     elif key in ARGUMENTS:
+        call.given = True
         yield from read_arguments(calls, call.put)
     elif call.bare and key not in ("type", "id"):
         raise Malformed
     else:
-        yield from read_value(calls.source, discard)
+        yield from read_value(calls.source, value.append)
+        call.others[key] = "".join(value)

@@ -15,18 +15,13 @@ _LEGAL_ESCAPES = frozenset('"\\/bfnrtu')
 _HEX = re.compile(r"[0-9a-fA-F]+")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _CLOSING = {"{": "}", "[": "]"}
-NAME_LIMIT = 256
-
-
-def discard(_: str) -> None:
-    """A `Put` that ignores a value."""
 
 
 def read_value(source: Source, put: Put) -> Reading[None]:
     """Read one JSON value and put its raw text as it arrives.
 
-    A `<` outside strings can only be the format's own end marker: the value ends before it, and brackets that the
-    model left open are closed. Malformed if the stream ends inside the value, whose text so far was put.
+    A `<` outside strings can only be the format's own end marker: the value ends before it, or where the model ended,
+    and brackets that it left open are closed. Malformed if the stream ends inside a string, or by a limit.
     """
     first = yield from source.peek()
     if first in ("{", "["):
@@ -65,7 +60,9 @@ def _read_rest(source: Source, put: Put, opened: list[str]) -> Reading[None]:
             opened.pop()
             if not opened:
                 return
-    raise Malformed
+    if source.truncated:
+        raise Malformed
+    put("".join(reversed(opened)))
 
 
 def read_string_body(source: Source, put: Put) -> Reading[None]:
@@ -107,20 +104,6 @@ def _until_pattern(source: Source, pattern: re.Pattern[str], put: Put) -> Readin
         if token:
             return token
     return ""
-
-
-def read_string(source: Source, limit: int = NAME_LIMIT) -> Reading[str]:
-    """Read and decode a short JSON string."""
-    pieces = [(yield from source.expect('"'))]
-    while pieces[-1] != '"' or len(pieces) == 1:
-        if len(pieces) > limit:
-            raise Malformed
-        piece = yield from source.exactly(1)
-        pieces.append(piece + (yield from source.exactly(1)) if piece == "\\" else piece)
-    try:
-        return str(json.loads("".join(pieces), strict=False))
-    except ValueError:
-        raise Malformed from None
 
 
 class StringDecoder:

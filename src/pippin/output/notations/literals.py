@@ -136,6 +136,8 @@ def _read_bare(source: Source, put: Put, notation: Notation) -> Reading[None]:
 
 def word_value(word: str, notation: Notation) -> str:
     """The JSON of a word without quotes: a constant, a number, or a string if the notation allows bare strings."""
+    for fence in notation.fences:  # which models forget before a string more often than behind it
+        word = word.strip().removesuffix(fence)
     value = _WORDS.get(word.strip()) or _number(word)
     if value is None and notation.bare_end is None:
         raise Malformed
@@ -147,7 +149,7 @@ def _number(word: str) -> str | None:
     if not any(character.isdigit() for character in digits) or not _NUMBER.fullmatch(digits):
         return None
     try:
-        value = json.loads(digits)
-    except ValueError:  # numbers that are valid in Python but not in JSON: `.5`, `+1`
+        value: float = int(digits)
+    except ValueError:
         value = float(digits)
     return json.dumps(value) if value - value == 0 else None  # JSON has no infinity

@@ -26,12 +26,16 @@ class Tags:
     value_opens: str | None = None
     close: str
     ends: tuple[str, ...]
-    abrupt: tuple[str, ...] = ()  # ends of the call that also end a value whose own end is missing
     lines: bool = False  # a value is on lines of its own
     cdata: bool = False
     untyped: Untyped = "json"
     function_head_end: str = ">"
     whole: tuple[str, ...] = ()  # tags around arguments written as one JSON object
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """The tags around keys and values."""
+        return (self.opens, self.head_end, self.value_opens or self.close, self.close)
 
     @property
     def begins(self) -> tuple[str, ...]:
@@ -83,8 +87,11 @@ def read_function(calls: Calls, tags: Tags, taken: str = "", *, listed: bool = F
         yield from read_parameters(calls, name, tags)
 
 
-def read_parameters(calls: Calls, name: str, tags: Tags, first: str | None = None) -> Reading[None]:
-    """Read the arguments of a started call, including its end. `first` is the marker that was already taken."""
+def read_parameters(
+    calls: Calls, name: str, tags: Tags, first: str | None = None, head: str | None = None
+) -> Reading[None]:
+    """Read the arguments of a started call, including its end. `first` is the marker that was already taken, and `head`
+    what comes after it."""
     source = calls.source
     if first is None:
         yield from source.space()
@@ -93,7 +100,7 @@ def read_parameters(calls: Calls, name: str, tags: Tags, first: str | None = Non
         raise Malformed
     parameters = _Parameters(calls, name, tags)
     if first == tags.opens:
-        yield from parameters.read()
+        yield from parameters.read(head)
     parameters.close()
     calls.end()
 
@@ -103,8 +110,8 @@ class _Parameters:
 
     A value may contain the format's own tags. An end of an element counts only if the next element, an end of the call
     or the end of the text follows it. The beginning of an element inside a value belongs to the value, unless it names
-    a property of the tool that has no value yet: then the end before it was left out. The end of a call that begins
-    inside a value belongs to the value if the end of the outer one follows.
+    a property of the tool that has no value yet: then the end before it was left out. The end of a call inside a value
+    belongs to the value if the end of the outer one follows, else the end of the value was left out.
     """
 
     def __init__(self, calls: Calls, name: str, tags: Tags) -> None:
@@ -113,15 +120,19 @@ class _Parameters:
         self._arguments = ArgumentsWriter(calls.arguments, schema, tags.untyped)
         self._known = frozenset((schema or {}).get("properties") or ())
         self._given = set[str]()  # keys that have a value
-        self._inner = Markers((tags.close, tags.opens, *tags.begins, *tags.abrupt))
+        self._inner = Markers((tags.close, tags.opens, *tags.begins, *tags.ends))
         self._head = Markers((tags.head_end, "\n"))
+        begins, ends = ("|".join(map(re.escape, each)) for each in (tags.begins, tags.ends))
+        self._bounds = re.compile(rf"({begins})|{re.escape(tags.close)}\s*(?:{ends})")
+        self._inside_to = 0  # position of the source before which no end is that of the call
 
     def close(self) -> None:
         self._arguments.close()
 
-    def read(self) -> Reading[None]:
-        """Read from after the first element's `opens`."""
-        head: str | None = (yield from self._source.before(Markers((self._tags.head_end,)), _HEAD_LIMIT))[0]
+    def read(self, head: str | None) -> Reading[None]:
+        """Read from after the first element's `opens`, or after its `head`."""
+        if head is None:
+            head, _ = yield from self._source.before(Markers((self._tags.head_end,)), _HEAD_LIMIT)
         while head is not None:
             opened = True
             kind: Literal["string", "json"] | None = None
@@ -158,12 +169,15 @@ class _Parameters:
                 if found is None and (yield from source.peek()):
                     value.close(closed)
                     continue
-            if found is None and (source.truncated or not (opened or closed)):
+            without_tags = found in (None, *tags.ends) and not (opened or closed)
+            if without_tags or (found is None and source.truncated):
                 raise Malformed
             if found == tags.opens:
                 head = yield from self._read_head(value, closed)
                 if head is not None:
                     return head
+            elif found and not closed and (yield from self._ends_again()):
+                value(found)
             elif found and (value.elements or value.calls) and (yield from self._ends_again()):
                 value.close(closed + found)
                 value.calls = max(value.calls - 1, 0)
@@ -172,16 +186,19 @@ class _Parameters:
 
     def _ends_again(self) -> Reading[bool]:
         """Whether more calls end in the rest of the text than begin there. What a limit has cut could have done so."""
-        while not self._source.ended:
+        source, begun = self._source, 0
+        while not source.ended:
             yield
-        tags, begun = self._tags, 0
-        begins, ends = ("|".join(map(re.escape, each)) for each in (tags.begins, tags.ends))
-        bounds = re.compile(rf"({begins})|{re.escape(tags.close)}\s*(?:{ends})")
-        for bound in bounds.finditer(self._source.rest):
+        if source.position < self._inside_to:
+            return True
+        rest = source.rest
+        for bound in self._bounds.finditer(rest):
             begun += 1 if bound[1] else -1
             if begun < 0:
+                self._inside_to = source.position + bound.start()
                 return True
-        return self._source.truncated
+        self._inside_to = source.position + len(rest) if source.truncated else 0
+        return source.truncated
 
     def _read_head(self, value: "_Value", closed: str) -> Reading[str | None]:
         """Read the head of an element after its `opens`, and `closed`, the end before it. Returns the head of the next

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pippin.output.grammars import Grammar, string
-from pippin.output.notations.json_calls import read_arguments
+from pippin.output.notations.json_calls import read_arguments_or_none
 from pippin.output.notations.parameters import tool_name
 from pippin.output.stream import Calls, Markers, Reading
 from pippin.output.tool_format import History, ToolFormat
@@ -26,26 +26,17 @@ class DeepSeekCalls(ToolFormat):
         if opener == SECTION:
             yield from source.space()
             yield from source.expect(BEGIN)
-        found: str | None = BEGIN
-        while found == BEGIN:
-            yield from self._read_call(calls)
-            yield from source.space()
-            found = yield from source.literal(BEGIN, SECTION_END)
-
-    def _read_call(self, calls: Calls) -> Reading[None]:
-        source = calls.source
-        text, found = yield from source.before(Markers((SEPARATOR, "\n")))
+        text, found = yield from source.before(Markers((SEPARATOR, "\n", END)))
         if found == SEPARATOR and text.strip() == "function" and (yield from source.peek()) != "{":
-            text, _ = yield from source.before(Markers(("\n",)))
+            text, found = yield from source.before(Markers(("\n", END)))
         calls.start(tool_name(text))
-        yield from source.space()
-        fence = yield from source.literal("```json", "```")
-        yield from source.space()
-        yield from read_arguments(calls)
-        yield from source.space()
-        if fence:
-            yield from source.literal("```")
-        yield from source.literal(END)
+        if found != END:
+            yield from source.space()
+            fence = yield from source.literal("```json", "```")
+            yield from read_arguments_or_none(calls)
+            yield from source.space()
+            if fence:
+                yield from source.literal("```")
         calls.end()
 
     def lark(self, grammar: Grammar) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pippin.output.grammars import (
@@ -17,7 +18,7 @@ from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.literals import PYTHON, Notation, read_key, read_literal, read_string_rest
 from pippin.output.notations.parameters import tool_name
 from pippin.output.notations.python_calls import read_python_arguments, read_python_call, write_python_call
-from pippin.output.stream import Calls, Malformed, Reading
+from pippin.output.stream import Calls, Malformed, Reading, read_run
 from pippin.output.tool_format import History, ToolFormat
 
 _NAME_END = re.compile(r"[{(\s]")
@@ -33,30 +34,28 @@ class GemmaCalls(ToolFormat):
     fence: str
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
+        yield from read_run(calls.source, "call:", partial(self._read_call, calls))
+
+    def _read_call(self, calls: Calls) -> Reading[None]:
         source = calls.source
-        notation = Notation(('"',), (self.fence,), _BARE_END, calls.counts)
+        name = tool_name((yield from source.word(_NAME_END)))
         yield from source.space()
-        found: str | None = yield from source.expect("call:")
-        while found == "call:":
-            name = tool_name((yield from source.word(_NAME_END)))
-            yield from source.space()
-            bracket = yield from source.expect("(", "{")
-            calls.start(name, listed=True)
-            if bracket == "(":
-                yield from read_python_arguments(calls, name, PYTHON)
-            else:
-                yield from self._read_arguments(calls, name, notation)
-            calls.end()
-            yield from source.space()
-            found = yield from source.literal("call:", *self.closers)
+        bracket = yield from source.expect("(", "{")
+        calls.start(name, listed=True)
+        if bracket == "(":
+            yield from read_python_arguments(calls, name, PYTHON)
+        else:
+            notation = Notation(('"', "'"), (self.fence,), _BARE_END, calls.counts)
+            yield from self._read_arguments(calls, name, notation)
+        calls.end()
 
     def _read_arguments(self, calls: Calls, name: str, notation: Notation) -> Reading[None]:
-        """Read from after the opening brace through the closing one. A fenced value is converted if the tool's schema
-        says that it is not a string."""
+        """Read from after the opening brace through the closing one, or to the end marker. A fenced value is converted
+        if the tool's schema says that it is not a string."""
         source = calls.source
         arguments = ArgumentsWriter(calls.arguments, calls.schema(name), "string")
         yield from source.space()
-        while (yield from source.literal("}")) is None:
+        while (yield from source.literal("}")) is None and (yield from source.peek()) != "<":
             key = yield from read_key(source, notation)
             yield from source.space()
             if (yield from source.literal(self.fence)):
@@ -67,7 +66,7 @@ class GemmaCalls(ToolFormat):
                 arguments.member(key)
                 yield from read_literal(source, arguments.raw, notation)
             yield from source.space()
-            if (yield from source.literal(",")) is None and (yield from source.peek()) != "}":
+            if (yield from source.literal(",")) is None and (yield from source.peek()) not in ("}", "<"):
                 raise Malformed
             yield from source.space()
         arguments.close()

@@ -1,12 +1,13 @@
 """Calls as `<invoke name="f"><parameter name="k">v</parameter></invoke>` inside a block, under any prefix."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.parameters import Tags, read_function
 from pippin.output.reasoning_formats import MUSE, next_message_of_muse, thoughts_of_muse
-from pippin.output.stream import Calls, Reading
+from pippin.output.stream import Calls, Reading, read_run
 from pippin.output.tool_format import ToolFormat
 
 
@@ -19,13 +20,7 @@ class InvokeCalls(ToolFormat):
     typed: bool = False
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
-        source = calls.source
-        yield from source.space()
-        found: str | None = yield from source.expect(self.invoke)
-        while found == self.invoke:
-            yield from read_function(calls, self.tags, listed=True)
-            yield from source.space()
-            found = yield from source.literal(self.invoke, *self.closers)
+        yield from read_run(calls.source, self.invoke, partial(read_function, calls, self.tags, listed=True))
 
     def lark(self, grammar: Grammar) -> str:
         call = grammar.calls(lambda tool: self.invocation(grammar, tool))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.arguments import quoted
-from pippin.output.notations.json_calls import read_call, read_calls
+from pippin.output.notations.json_calls import read_array, read_call
 from pippin.output.stream import Calls, Reading
 from pippin.output.tool_format import History, ToolFormat, json_between
 
@@ -23,9 +23,11 @@ class JsonEnvelope(ToolFormat):
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         source = calls.source
-        yield from read_calls(calls)
         yield from source.space()
-        while (yield from source.literal(*self.closers)) is None and (yield from source.peek()) == "{":
+        listed = (yield from source.expect("[", "{")) == "["
+        yield from read_array(calls) if listed else read_call(calls, opened=True)
+        yield from source.space()
+        while (yield from source.peek()) == "{":
             yield from read_call(calls)
             yield from source.space()
 

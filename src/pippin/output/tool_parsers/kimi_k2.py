@@ -1,17 +1,38 @@
 """Calls of Kimi K2: a name with a counter, and JSON."""
 
+import json
 import re
 from dataclasses import dataclass
 
+from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, string
-from pippin.output.notations.json_calls import read_rest_of_call
-from pippin.output.notations.parameters import tool_name
-from pippin.output.stream import Calls, Markers, Reading
+from pippin.output.notations.arguments import object_text
+from pippin.output.notations.json_calls import read_arguments_or_none
+from pippin.output.stream import Calls, Malformed, Markers, Reading
 from pippin.output.tool_format import History, ToolFormat
 
 BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
-_COUNTER = re.compile(r":[0-9]+$")
+
+
+def _named(tools: tuple[Tool, ...], id: str) -> str:
+    """The tool that an id names. Of ids that clients spell otherwise, models learn to write `functions_NAME_0` or
+    `functionsNAME0`."""
+    around = (r"(?:functions[._]?)?", r"(?:[:_]?[0-9]+)?")
+    fitting = [tool.name for tool in tools if re.fullmatch(re.escape(tool.name).join(around), id)]
+    return max(fitting, key=len, default="")
+
+
+def _fitting(tools: tuple[Tool, ...], arguments: str) -> str:
+    """The only tool that has all of these arguments, and needs no others: some checkpoints write a number as the id."""
+    given = set(json.loads(object_text(arguments) or "{}"))
+    schemas = ((tool.name, tool.parameters or {}) for tool in tools)
+    fitting = [
+        name
+        for name, schema in schemas
+        if {*(schema.get("required") or ())} <= given <= {*(schema.get("properties") or ())}
+    ]
+    return fitting[0] if given and len(fitting) == 1 else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +42,20 @@ class KimiK2Calls(ToolFormat):
         if opener == SECTION:
             yield from source.space()
             yield from source.expect(BEGIN)
-        found: str | None = BEGIN
-        while found == BEGIN:
-            text, _ = yield from source.before(Markers((ARGUMENTS,)))
-            name = tool_name(_COUNTER.sub("", text.strip()))
-            calls.start(name, text.strip() if text.strip() != name else None)
-            yield from read_rest_of_call(calls, END)
-            yield from source.space()
-            found = yield from source.literal(BEGIN, SECTION_END)
+        text, found = yield from source.before(Markers((ARGUMENTS, END)))
+        call_id = text.strip()
+        name = _named(calls.tools, call_id)
+        if name:
+            calls.start(name, call_id if call_id != name else None)
+        elif not call_id.isdecimal():
+            raise Malformed
+        held: list[str] = []
+        if found == ARGUMENTS:
+            yield from read_arguments_or_none(calls, calls.arguments if name else held.append)
+        if not name:
+            calls.start(_fitting(calls.tools, "".join(held)))
+            calls.arguments("".join(held))
+        calls.end()
 
     def lark(self, grammar: Grammar) -> str:
         named = grammar.named_calls(
@@ -45,6 +72,8 @@ KIMI_K2 = KimiK2Calls(
     aliases=("kimi", "moonshot"),
     openers=(SECTION, BEGIN),
     closers=(END, SECTION_END),
+    # Some checkpoints write these.
+    dropped=("<|tool_call_section_begin|>", "<|tool_call_section_end|>"),
     further_markers=(ARGUMENTS,),
     history=History(call_ids="function"),
     signs=((SECTION,),),

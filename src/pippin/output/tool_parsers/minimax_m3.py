@@ -1,6 +1,7 @@
 """Calls of MiniMax M3: an element for each argument, with elements inside."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pippin.core.conversation import Tool
@@ -16,7 +17,7 @@ from pippin.output.grammars import (
 from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.parameters import head_name, tool_name
 from pippin.output.schemas import property_schema, types_of
-from pippin.output.stream import SPACE, Calls, Malformed, Markers, Put, Reading, Source
+from pippin.output.stream import SPACE, Calls, Malformed, Markers, Put, Reading, Source, read_run
 from pippin.output.tool_format import ToolFormat
 
 TOKEN = "]<]minimax[>["
@@ -97,22 +98,13 @@ def read_tag(source: Source) -> Reading[str]:
 @dataclass(frozen=True, kw_only=True)
 class MinimaxM3Calls(ToolFormat):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
-        source = calls.source
-        found = True
-        yield from source.space()
-        yield from source.expect(TOKEN)
-        while found:
-            yield from source.expect("<invoke")
-            head, _ = yield from source.before(Markers((">",)))
-            name = tool_name(head_name(head))
-            calls.start(name, listed=True)
-            yield from self._read_arguments(calls, name)
-            yield from source.space()
-            token = yield from source.literal(TOKEN)
-            found = token is not None and (yield from source.literal("</tool_call>")) is None
+        yield from read_run(calls.source, f"{TOKEN}<invoke", partial(self._read_call, calls))
 
-    def _read_arguments(self, calls: Calls, name: str) -> Reading[None]:
+    def _read_call(self, calls: Calls) -> Reading[None]:
         source, put = calls.source, calls.arguments
+        head, _ = yield from source.before(Markers((">",)))
+        name = tool_name(head_name(head))
+        calls.start(name, listed=True)
         root = calls.schema(name) or {}
         separator = "{"
         while True:

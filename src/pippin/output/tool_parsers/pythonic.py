@@ -25,9 +25,8 @@ class PythonicCalls(ToolFormat):
         while found == ",":
             yield from read_python_call(calls, PYTHON, listed=True)
             yield from source.space()
-            found = yield from source.literal(",", "]")
+            found = yield from source.literal(",", "]", ",]")
             yield from source.space()
-        yield from source.literal(*self.closers)
 
     def lark(self, grammar: Grammar) -> str:
         call = grammar.calls(lambda tool: grammar.python_call(tool, '")"'))

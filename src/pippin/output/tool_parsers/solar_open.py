@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pippin.output.grammars import Grammar, string
-from pippin.output.notations.json_calls import read_rest_of_call
+from pippin.output.notations.json_calls import read_arguments_or_none
 from pippin.output.notations.parameters import tool_name
 from pippin.output.reasoning_formats import SOLAR_OPEN_ENVELOPE
 from pippin.output.stream import Calls, Markers, Reading
@@ -25,7 +25,8 @@ class SolarCalls(ToolFormat):
         call_id, _ = yield from source.before(Markers((NAME,)))
         name, _ = yield from source.before(Markers((ARGUMENTS,)))
         calls.start(tool_name(name), call_id.strip() or None)
-        yield from read_rest_of_call(calls, END)
+        yield from read_arguments_or_none(calls)
+        calls.end()
 
     def lark(self, grammar: Grammar) -> str:
         named = grammar.named_calls(

@@ -24,19 +24,24 @@ FUNCTION_TAGS = Tags(
     opens="<parameter",
     close="</parameter>",
     ends=("</function>", "</tool_call>"),
-    abrupt=("</function>\n</tool_call>", "</function></tool_call>"),
     lines=True,
     untyped="string",
 )
 """`<parameter=k>` newline v newline `</parameter>`: Qwen3-Coder, Nemotron 3, Step 3.5."""
 
-KEY_TAGS = Tags(
-    opens="<arg_key>",
-    head_end="</arg_key>",
-    value_opens="<arg_value>",
-    close="</arg_value>",
-    ends=("</tool_call>",),
-)
+
+def _key_tags(family: str = "") -> Tags:
+    """A name, and each key and value in an element of its own; the family may be named in all tags."""
+    return Tags(
+        opens=f"<{family}arg_key>",
+        head_end=f"</{family}arg_key>",
+        value_opens=f"<{family}arg_value>",
+        close=f"</{family}arg_value>",
+        ends=(f"</{family}tool_call>",),
+    )
+
+
+KEY_TAGS, LONGCAT_TAGS = _key_tags(), _key_tags("longcat_")
 
 
 def _put_plain(calls: Calls, text: str) -> None:
@@ -77,22 +82,15 @@ class TaggedCalls(ToolFormat):
         source = calls.source
         if opener.startswith(FUNCTION):
             yield from read_function(calls, self.function_tags, taken=opener.removeprefix(FUNCTION))
-            yield from self._close(calls)
             return
         yield from source.space()
         found = yield from source.literal("{", "[", FUNCTION)
+        if found is None:
+            yield from self._read_keys(calls)
         while found is not None:
             yield from self._read_one(calls, found)
-            if (yield from self._close(calls)):
-                return
+            yield from source.space()
             found = yield from source.literal("{", FUNCTION)
-            if found is None:
-                return
-        yield from self._read_keys(calls)
-
-    def _close(self, calls: Calls) -> Reading[bool]:
-        yield from calls.source.space()
-        return (yield from calls.source.literal(*self.closers)) is not None
 
     def _read_one(self, calls: Calls, found: str) -> Reading[None]:
         if found == "{":
@@ -103,15 +101,21 @@ class TaggedCalls(ToolFormat):
             yield from read_function(calls, self.function_tags)
 
     def _read_keys(self, calls: Calls) -> Reading[None]:
-        tags = self.key_tags
-        text, found = yield from calls.source.before(Markers((tags.opens, *tags.ends)), LONGEST_PLAIN)
+        tags, source = self.key_tags, calls.source
+        markers = Markers((tags.opens, tags.head_end, *tags.ends))
+        text, found = yield from source.before(markers, LONGEST_PLAIN)
         if found in tags.ends:
             _put_plain(calls, text)
             calls.end()
-        else:
-            name = tool_name(text)
-            calls.start(name)
-            yield from read_parameters(calls, name, tags, found)
+            return
+        key: str | None = None
+        if found == tags.head_end:  # the tag before the first key is missing
+            names = (tool.name for tool in calls.tools if text.lstrip().startswith(tool.name))
+            text, key = max(names, key=len, default=""), text.lstrip()
+            key = key.removeprefix(text)
+        name = tool_name(text)
+        calls.start(name)
+        yield from read_parameters(calls, name, tags, tags.opens, key)
 
     def lark(self, grammar: Grammar) -> str:
         rest = grammar.calls(lambda tool: self._body(grammar, tool))
@@ -166,7 +170,7 @@ GLM47 = TaggedCalls(
     name="glm47",
     aliases=("glm4", "glm4_moe", "glm45", "glm47_moe", "poolside_v1", "laguna"),
     openers=("<tool_call>",),
-    further_markers=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    further_markers=KEY_TAGS.markers,
     body="keys",
     signs=(("<arg_key>",),),
     priority=30,
@@ -178,20 +182,9 @@ LONGCAT = TaggedCalls(
     history=History(),
     openers=("<longcat_tool_call>",),
     closers=("</longcat_tool_call>",),
-    further_markers=(
-        "<longcat_arg_key>",
-        "</longcat_arg_key>",
-        "<longcat_arg_value>",
-        "</longcat_arg_value>",
-    ),
+    further_markers=LONGCAT_TAGS.markers,
     body="keys",
-    key_tags=Tags(
-        opens="<longcat_arg_key>",
-        head_end="</longcat_arg_key>",
-        value_opens="<longcat_arg_value>",
-        close="</longcat_arg_value>",
-        ends=("</longcat_tool_call>",),
-    ),
+    key_tags=LONGCAT_TAGS,
     signs=(("<longcat_tool_call>",),),
     priority=40,
 )
@@ -220,9 +213,7 @@ FORMATS = (
         openers=("<seed:tool_call>",),
         closers=("</seed:tool_call>",),
         body="function",
-        function_tags=replace(
-            FUNCTION_TAGS, ends=("</function>", "</seed:tool_call>"), abrupt=(), lines=False
-        ),
+        function_tags=replace(FUNCTION_TAGS, ends=("</function>", "</seed:tool_call>"), lines=False),
         signs=(("<seed:tool_call>",),),
         priority=40,
     ),

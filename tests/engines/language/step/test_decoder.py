@@ -136,6 +136,28 @@ def test_reasoning_is_counted_and_stop_strings_do_not_cut_it():
     assert decoder.reasoning_tokens == len(TOKENIZER.encode("Hello world</think>"))
 
 
+@pytest.mark.parametrize("stop", ['"b"', "x", "\n</tool_call>", '"arguments"'])
+def test_a_stop_string_inside_a_call_leaves_nothing_of_the_call(stop):
+    request = asking(stop=(stop,), tools=(TOOL,))
+    form = tool_format("json_tools")
+    decoder = SequenceDecoder(job(request, tools=(TOOL,), tool_format=form), 0, TOKENIZER)
+    call = f'{{"name": "{TOOL.name}", "arguments": {{"a": 1, "b": "x"}}}}'
+    choice = run(decoder, f"So: <tool_call>\n{call}\n</tool_call>")
+    # The call itself is complete before its end marker.
+    kinds = ["text", "tool_call"] if stop.startswith("\n") else ["text"]
+    assert [part.kind for part in choice.parts] == kinds
+    said = choice.text("text").rstrip()
+    assert (said, decoder.finished, decoder.stop_sequence) == ("So:", "stop", stop)
+
+
+def test_a_stop_string_behind_what_looks_like_a_marker_leaves_it():
+    request = asking(stop=("!",), tools=(TOOL,))
+    decoder = SequenceDecoder(
+        job(request, tools=(TOOL,), tool_format=tool_format("json_tools")), 0, TOKENIZER
+    )
+    assert run(decoder, "if a <!").text("text") == "if a <"
+
+
 def test_a_used_up_budget_forces_the_end_of_reasoning():
     end = tuple(TOKENIZER.encode("</think>"))
     decoder = SequenceDecoder(

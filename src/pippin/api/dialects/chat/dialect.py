@@ -21,7 +21,10 @@ from pippin.api.dialects.shared.fields import (
 )
 from pippin.api.dialects.shared.media import (
     FileContent,
+    GivenAudio,
     GivenDetail,
+    GivenUrl,
+    ImageUrl,
     file_of,
     image_of,
     placed,
@@ -48,7 +51,6 @@ from pippin.core.conversation import (
     Attachment,
     Audio,
     FoundPage,
-    Image,
     Message,
     Part,
     Reasoning,
@@ -312,17 +314,12 @@ class RefusalPart(Marked, tag_field="type", tag="refusal"):
 
 
 class ThinkingPart(Marked, tag_field="type", tag="thinking", kw_only=True):
-    thinking: str
+    thinking: str | tuple[TextPart, ...]  # parts are Mistral's form
     signature: str | None = None
 
 
 class ReasoningPart(Marked, tag_field="type", tag="reasoning"):
     text: str
-
-
-class ImageUrl(Struct, kw_only=True):
-    url: str
-    detail: GivenDetail | None = None
 
 
 class ImagePart(Marked, tag_field="type", tag="image_url", kw_only=True):
@@ -336,21 +333,12 @@ class InputImagePart(Marked, tag_field="type", tag="input_image", kw_only=True):
     detail: GivenDetail | None = None
 
 
-class AudioData(Struct, kw_only=True):
-    data: str
-    format: Annotated[str, Meta(min_length=1, max_length=16)] | None = None
-
-
 class InputAudioPart(Marked, tag_field="type", tag="input_audio", kw_only=True):
-    input_audio: AudioData | str
-
-
-class MediaUrl(Struct, kw_only=True):
-    url: str
+    input_audio: GivenAudio | str
 
 
 class AudioUrlPart(Marked, tag_field="type", tag="audio_url", kw_only=True):
-    audio_url: MediaUrl | str
+    audio_url: GivenUrl | str
 
 
 class Clip(Marked, kw_only=True):
@@ -359,7 +347,7 @@ class Clip(Marked, kw_only=True):
 
 
 class VideoUrlPart(Clip, tag_field="type", tag="video_url", kw_only=True):
-    video_url: MediaUrl | str
+    video_url: GivenUrl | str
 
 
 class VideoPart(Clip, tag_field="type", tag="video", kw_only=True):
@@ -543,39 +531,27 @@ def _part_of(part: ContentPart, at: str) -> Part:
     match part:
         case TextPart(text=text) | RefusalPart(refusal=text):
             return Text(text)
-        case ThinkingPart(thinking=text, signature=signature):
+        case ThinkingPart(thinking=thought, signature=signature):
+            text = thought if isinstance(thought, str) else "".join(part.text for part in thought)
             return Reasoning(text, signature)
         case ReasoningPart(text=text):
             return Reasoning(text)
         case ImagePart(image_url=address, detail=detail):
-            return _image_of(address, detail, f"{at}.image_url")
+            return image_of(address, detail, f"{at}.image_url")
         case InputImagePart(image_url=address, detail=detail):
             if address is None:
                 raise unsupported(f"{at}.file_id", "give the image as `image_url`, by address or as `data:`.")
-            return _image_of(address, detail, f"{at}.image_url")
+            return image_of(address, detail, f"{at}.image_url")
         case InputAudioPart(input_audio=audio):
-            if isinstance(audio, str):
-                return sound_of(audio, None, f"{at}.input_audio")
-            return sound_of(audio.data, audio.format, f"{at}.input_audio.data")
+            return sound_of(audio, f"{at}.input_audio")
         case AudioUrlPart(audio_url=address):
-            return Audio(source_of_url(_url_of(address), f"{at}.audio_url"))
+            return Audio(source_of_url(address, f"{at}.audio_url"))
         case VideoPart(video=address) | VideoUrlPart(video_url=address):
-            source = source_of_url(_url_of(address), at)
-            return Video(source, part.fps, part.max_frames)
+            return Video(source_of_url(address, at), part.fps, part.max_frames)
         case FilePart(file=file):
             return file_of(file, f"{at}.file")
         case InputFilePart(file_data=data, file_id=file_id, file_url=url, filename=name):
             return file_of(FileContent(file_data=data, file_id=file_id, file_url=url, filename=name), at)
-
-
-def _url_of(address: MediaUrl | ImageUrl | str) -> str:
-    return address if isinstance(address, str) else address.url
-
-
-def _image_of(address: ImageUrl | str, detail: GivenDetail | None, at: str) -> Image:
-    if isinstance(address, ImageUrl):
-        detail = address.detail or detail
-    return image_of(_url_of(address), detail, at)
 
 
 class PredictedText(Struct, tag_field="type", tag="text", kw_only=True):

@@ -77,7 +77,7 @@ class ResponseFormat(Struct, kw_only=True, rename="camel"):
 class GenerationConfig(Struct, kw_only=True, omit_defaults=True, rename="camel"):
     temperature: Annotated[float, p.TEMPERATURE.wire_meta] | None = None
     top_p: Annotated[float, p.TOP_P.wire_meta] | None = None
-    top_k: Annotated[float, Meta(ge=-1, le=2**31)] | None = None
+    top_k: Annotated[int, p.TOP_K.wire_meta] | None = None
     presence_penalty: Annotated[float, p.PRESENCE_PENALTY.wire_meta] | None = None
     frequency_penalty: Annotated[float, p.FREQUENCY_PENALTY.wire_meta] | None = None
     seed: Annotated[int, p.SEED.wire_meta] | None = None
@@ -89,6 +89,7 @@ class GenerationConfig(Struct, kw_only=True, omit_defaults=True, rename="camel")
     response_mime_type: str | None = None
     response_schema: dict[str, Any] | None = None
     response_json_schema: engine.Schema | None = None
+    raw_json_schema: engine.Schema | None = msgspec.field(default=None, name="_responseJsonSchema")
     response_modalities: tuple[str, ...] | None = None
     thinking_config: ThinkingConfig | None = None
     media_resolution: str | None = None
@@ -214,7 +215,7 @@ def _request_of(config: GenerationConfig, model: str, messages: list[Message]) -
     return GenerationRequest(
         model=model,
         messages=tuple(messages),
-        sampling=engine.sampling_of(engine.SamplingFields(top_k=_whole(config.top_k), **sampled)),
+        sampling=engine.sampling_of(engine.SamplingFields(top_k=config.top_k, **sampled)),
         n=config.candidate_count or 1,
         max_tokens=config.max_output_tokens or None,
         # Clients take it from their tables of Google's models.
@@ -234,18 +235,14 @@ def _request_of(config: GenerationConfig, model: str, messages: list[Message]) -
     )
 
 
-def _whole(number: float | None) -> int | None:
-    """A count that clients write as `40.0`. Raises `ServerError`."""
-    if number is not None and not number.is_integer():
-        raise invalid(f"{CONFIG}.topK", "must be a whole number.")
-    return None if number is None else int(number)
-
-
 def format_of(config: GenerationConfig) -> tuple[str, OutputFormat | None]:
     """The field that asks for an output format, and the format. Raises `ServerError` for two, or an unknown one."""
     given = config.response_format or ()
     mime_at, mime = f"{CONFIG}.responseMimeType", config.response_mime_type
-    schemas: dict[str, engine.Schema | None] = {f"{CONFIG}.responseJsonSchema": config.response_json_schema}
+    schemas: dict[str, engine.Schema | None] = {
+        f"{CONFIG}.responseJsonSchema": config.response_json_schema,
+        f"{CONFIG}._responseJsonSchema": config.raw_json_schema,
+    }
     if (google := config.response_schema) is not None:
         at = f"{CONFIG}.responseSchema"
         schemas[at] = json_schema_of(google, at)

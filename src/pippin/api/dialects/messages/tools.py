@@ -236,6 +236,8 @@ def _tools(spec: dict[str, Any], param: str) -> Iterator[Tool]:
     elif kind.startswith("computer_"):
         yield _computer(convert(spec, ClientTool, param), param)
     else:
+        if not kind[-8:].isdecimal():  # the date that ends each of Anthropic's types
+            raise unsupported(f"{param}.type", "tools have an `input_schema`, or a type of Anthropic's.")
         for prefix, known in client_tools()[""].items():
             if kind.startswith(prefix):
                 given = convert(spec, ClientTool, param)

@@ -21,7 +21,7 @@ from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, Unused, cal
 from pippin.api.dialects.shared.media import source_of_data
 from pippin.api.dialects.shared.openai import StopTexts, stops_of
 from pippin.api.dialects.shared.tools import CallsInOrder, FunctionDefinition, ToolName, offer
-from pippin.core.conversation import Image, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
+from pippin.core.conversation import Image, Message, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ErrorReport
 from pippin.core.requests import GenerationRequest, JsonObject, LoopGuard, OutputFormat, Thinking
 
@@ -205,14 +205,12 @@ def _message_of(message: OllamaMessage, calls: CallsInOrder, at: str) -> Message
         return Message("tool", (ToolResult(call_id, said + shown, name),))
     if message.role != "user" and shown:
         raise unsupported(f"{at}.images", "images belong to the user's messages and to tools' results.")
-    parts: list[Part] = []
-    if message.role == "assistant":
-        if message.thinking:
-            parts.append(Reasoning(message.thinking))
-        return Message(
-            "assistant", (*parts, *said, *(_call(given, calls) for given in message.tool_calls or ()))
-        )
-    return Message(message.role, said + shown)
+    if message.role != "assistant":
+        return Message(message.role, said + shown)
+    thought = (Reasoning(message.thinking),) if message.thinking else ()
+    return Message(
+        message.role, (*thought, *said, *(_call(given, calls) for given in message.tool_calls or ()))
+    )
 
 
 def images_of(given: Images | None, at: str) -> tuple[Image, ...]:
@@ -229,12 +227,9 @@ def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[Tool, ...]:
     if given is not None and len(given) > MAX_TOOLS:
         raise invalid("tools", f"must not hold more than {MAX_TOOLS} tools.")
     for place, tool in enumerate(given or ()):
-        function = tool.function
         if tool.type != "function":
             raise unsupported(f"tools[{place}].type", 'only tools of type "function" are supported.')
-        if function.parameters is not None and function.parameters.get("properties", {}) is None:
-            function.parameters |= {"properties": {}}
-        offer(function, tools, f"tools[{place}].function", _NAME)
+        offer(tool.function, tools, f"tools[{place}].function", _NAME)
     return tuple(tools.values())
 
 

@@ -10,7 +10,9 @@ from pippin.api.dialects.responses.tools import custom_arguments, flat_name
 from pippin.api.dialects.shared.fields import convert, invalid, unsupported
 from pippin.api.dialects.shared.media import (
     FileContent,
+    GivenAudio,
     GivenDetail,
+    ImageUrl,
     file_of,
     image_of,
     placed,
@@ -43,32 +45,22 @@ class RefusalContent(Struct, kw_only=True):
 
 
 class ImageContent(Struct, kw_only=True):
-    image_url: str | None = None
+    image_url: ImageUrl | str | None = None
     file_id: str | None = None
     detail: GivenDetail | None = None
-
-
-class GivenAudio(Struct, kw_only=True):
-    data: str
-    format: str | None = None
 
 
 class AudioContent(Struct, kw_only=True):
     input_audio: GivenAudio | str
 
 
-class MediaUrl(Struct, kw_only=True):
-    url: str
-    detail: GivenDetail | None = None
-
-
 class ChatMedia(Struct, kw_only=True):
     """A media part in the form of Chat Completions, which mlx-vlm accepts here too."""
 
-    image_url: MediaUrl | str | None = None
-    audio_url: MediaUrl | str | None = None
-    video_url: MediaUrl | str | None = None
-    video: MediaUrl | str | None = None
+    image_url: ImageUrl | str | None = None
+    audio_url: ImageUrl | str | None = None
+    video_url: ImageUrl | str | None = None
+    video: ImageUrl | str | None = None
     detail: GivenDetail | None = None
 
 
@@ -94,10 +86,7 @@ def _part_of(part: dict[str, Any], param: str) -> Part:
         case "input_image" | "computer_screenshot":
             return _image(convert(part, ImageContent, param), param)
         case "input_audio":
-            audio = convert(part, AudioContent, param).input_audio
-            if isinstance(audio, str):
-                return sound_of(audio, None, f"{param}.input_audio")
-            return sound_of(audio.data, audio.format, f"{param}.input_audio.data")
+            return sound_of(convert(part, AudioContent, param).input_audio, f"{param}.input_audio")
         case "image_url" | "audio_url" | "video_url" | "video" | "input_video" as kind:
             return _chat_media(kind, convert(part, ChatMedia, param), param)
         case "input_file":
@@ -112,19 +101,17 @@ def _part_of(part: dict[str, Any], param: str) -> Part:
 
 def _chat_media(kind: str, given: ChatMedia, param: str) -> Part:
     name = "video_url" if kind == "input_video" else kind
-    address: MediaUrl | str | None = getattr(given, name)
+    address: ImageUrl | str | None = getattr(given, name)
     param = f"{param}.{name}"
     if address is None:
         raise invalid(param, "is required.")
-    url = address if isinstance(address, str) else address.url
     match name:
         case "image_url":
-            own = None if isinstance(address, str) else address.detail
-            return image_of(url, own or given.detail, param)
+            return image_of(address, given.detail, param)
         case "audio_url":
-            return Audio(source_of_url(url, param))
+            return Audio(source_of_url(address, param))
         case _:
-            return Video(source_of_url(url, param))
+            return Video(source_of_url(address, param))
 
 
 def _image(image: ImageContent, param: str) -> Image:

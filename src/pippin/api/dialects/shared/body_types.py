@@ -134,6 +134,18 @@ def without_nulls(value: Any, place: inspect.Type) -> Any:
     return _rewritten(value, place, change)
 
 
+def with_whole_numbers(value: Any) -> Any:
+    """A decoded value in which whole numbers are integers: some clients write all numbers as `4096.0`."""
+    match value:
+        case float() if value.is_integer() and abs(value) < 2**53:
+            return int(value)
+        case list():
+            return [with_whole_numbers(each) for each in value]
+        case dict():
+            return {name: with_whole_numbers(inner) for name, inner in value.items()}
+    return value
+
+
 def in_camel_case(value: Any, place: inspect.Type) -> Any:
     """A decoded value of that type with the fields of its structs in camel case: clients of protocol buffers may write
     `max_tokens` for `maxTokens`. Keys of free-form values stay."""

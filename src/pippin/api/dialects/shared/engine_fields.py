@@ -11,7 +11,16 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.shared.fields import called, check_depth, check_small, convert, invalid, unsupported
+from pippin.api.dialects.shared.fields import (
+    called,
+    check_depth,
+    check_refused,
+    check_small,
+    convert,
+    invalid,
+    refused,
+    unsupported,
+)
 from pippin.config.values import parse_duration
 from pippin.core import parameters as p
 from pippin.core.conversation import Image, Message, Part, ToolResult, Video
@@ -149,10 +158,12 @@ class StructuredOutputs(Struct, kw_only=True):
     choice: Options | None = None
     grammar: GrammarText | None = None
     json_object: bool | None = None
-    structural_tag: Any = None
+    structural_tag: Annotated[Any, refused("use `tools`, `regex` or `grammar` instead.")] = None
     disable_any_whitespace: bool | None = None
-    disable_additional_properties: bool | None = None
-    whitespace_pattern: str | None = None
+    disable_additional_properties: Annotated[
+        bool | None, refused('write "additionalProperties": false in the schema.')
+    ] = None
+    whitespace_pattern: Annotated[str | None, refused("leave it out; whitespace is kept compact.")] = None
     disable_fallback: Annotated[
         bool | None, Meta(description="Accepted: there is nothing to fall back to.")
     ] = None
@@ -251,25 +262,15 @@ def grammar_of(source: str) -> Grammar:
 
 def _of_structured_outputs(given: StructuredOutputs) -> list[Wanted]:
     name = "structured_outputs"
-    if given.structural_tag is not None:
-        raise unsupported(f"{name}.structural_tag", "use `tools`, `regex` or `grammar` instead.")
-    if given.whitespace_pattern is not None:
-        raise unsupported(f"{name}.whitespace_pattern", "leave it out; whitespace is kept compact.")
-    if given.disable_additional_properties:
-        raise unsupported(
-            f"{name}.disable_additional_properties", 'write "additionalProperties": false in the schema.'
-        )
-    asked: list[Wanted] = []
-    if given.json is not None:
-        asked.append(Wanted(f"{name}.json", schema_format(given.json, f"{name}.json")))
-    if given.regex is not None:
-        asked.append(Wanted(f"{name}.regex", Regex(given.regex)))
-    if given.choice is not None:
-        asked.append(Wanted(f"{name}.choice", Choice(given.choice)))
-    if given.grammar is not None:
-        asked.append(Wanted(f"{name}.grammar", grammar_of(given.grammar)))
-    if given.json_object:
-        asked.append(Wanted(f"{name}.json_object", JsonObject()))
+    check_refused(given, name)
+    kinds = {
+        "json": None if given.json is None else schema_format(given.json, f"{name}.json"),
+        "regex": None if given.regex is None else Regex(given.regex),
+        "choice": None if given.choice is None else Choice(given.choice),
+        "grammar": None if given.grammar is None else grammar_of(given.grammar),
+        "json_object": JsonObject() if given.json_object else None,
+    }
+    asked = [Wanted(f"{name}.{kind}", wanted) for kind, wanted in kinds.items() if wanted is not None]
     if not asked:
         raise invalid(name, "must set one of `json`, `regex`, `choice`, `grammar` and `json_object`.")
     return asked

@@ -16,6 +16,7 @@ from pippin.api.dialects.shared.body_types import (
     settings_of,
     type_of,
     unknown_keys,
+    with_whole_numbers,
     without_nulls,
 )
 from pippin.core import decoding
@@ -48,6 +49,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_]{1,64}")
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _FIELD_BEFORE = re.compile(rb'"([A-Za-z_]{1,64})"\s*:\s*(?:\{\s*"\d+"\s*:)?[\s\[\d.,-]*$')
 NEAR: Final = 200  # bytes before a number that are searched for its field's name
+_REWRITABLE = re.compile(r"got `(null|float)`")
 MOST_NAMED: Final = 32  # unknown fields reported of one body
 _AT_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 
@@ -212,7 +214,7 @@ def _decode(data: bytes, type: type[Decodable]) -> Decodable:
     try:
         return cast(Decodable, _decoder(cast(Any, type)).decode(data))
     except msgspec.ValidationError as error:
-        if "got `null`" in str(error):
+        if _REWRITABLE.search(str(error)):
             return convert(from_json(data), type, "")
         raise validation_error(str(error), type) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -252,9 +254,10 @@ def convert(value: Any, type: type[Decodable], path: str) -> Decodable:
     try:
         return decoding.convert(value, type=type)
     except msgspec.ValidationError as error:
-        if "got `null`" in str(error):
-            given = without_nulls(value, type_of(cast(Any, type)))
-            if given != value:
+        if found := _REWRITABLE.search(str(error)):
+            null = found[1] == "null"
+            given = without_nulls(value, type_of(cast(Any, type))) if null else with_whole_numbers(value)
+            if repr(given) != repr(value):  # 1.0 equals 1
                 return convert(given, type, path)
         raise validation_error(str(error), type, path) from None
     except RecursionError:

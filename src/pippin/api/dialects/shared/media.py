@@ -2,9 +2,9 @@
 
 import base64
 import re
-from typing import Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from pippin.api.dialects.shared.fields import invalid, unsupported
@@ -41,8 +41,22 @@ class FileContent(Struct, kw_only=True):
     filename: str | None = None
 
 
-def source_of_url(url: str, param: str) -> MediaSource:
+class GivenUrl(Struct, kw_only=True):
+    url: str
+
+
+class ImageUrl(GivenUrl, kw_only=True):
+    detail: GivenDetail | None = None
+
+
+class GivenAudio(Struct, kw_only=True):
+    data: str
+    format: Annotated[str, Meta(min_length=1, max_length=16)] | None = None
+
+
+def source_of_url(given: GivenUrl | str, param: str) -> MediaSource:
     """The bytes of a `data:` URL, or the URL itself, which the server fetches or refuses later."""
+    url = given if isinstance(given, str) else given.url
     if url[:5].lower() == "data:":
         header, comma, payload = url[5:].partition(",")
         if not comma or not header.lower().endswith(";base64"):
@@ -59,8 +73,10 @@ def source_of_data(text: str, param: str) -> MediaSource:
     return (source_of_url if text[:5].lower() == "data:" else source_of_base64)(text, param)
 
 
-def image_of(url: str, detail: GivenDetail | None, param: str) -> Image:
+def image_of(url: ImageUrl | str, detail: GivenDetail | None, param: str) -> Image:
     """The image at a URL. `original` is read as `high`, the finest detail that a processor knows."""
+    if isinstance(url, ImageUrl):
+        detail = url.detail or detail
     return Image(source_of_url(url, param), "high" if detail == "original" else detail or "auto")
 
 
@@ -106,17 +122,19 @@ def document_of(source: MediaSource, name: str, param: str, heading: str = "") -
             return Document(source, name)
 
 
-def sound_of(text: str, format: str | None, param: str) -> Audio:
+def sound_of(given: GivenAudio | str, param: str) -> Audio:
     """The sound in a string: base64, a `data:` or http(s) URL, or the path of a file.
 
     A string is a path if it begins with `./`, `../` or `~/`, or has a short extension, which base64 can't have.
     """
+    text, param = (given, param) if isinstance(given, str) else (given.data, f"{param}.data")
+    kind = None if isinstance(given, str) else given.format
     head = text[:8].lower()
     is_address = head.startswith(("data:", "http:", "https:", "file:", "./", "../", "~/"))
     is_path = len(text) <= MAX_URL and (PATH.fullmatch(text) is not None)
     if is_address or is_path:
-        return Audio(source_of_url(text, param), format)
-    return Audio(source_of_base64(text, param), format)
+        return Audio(source_of_url(text, param), kind)
+    return Audio(source_of_base64(text, param), kind)
 
 
 def source_of_base64(payload: str, param: str, mime: str | None = None) -> Inline:

@@ -5,14 +5,25 @@ Schemas of parameters are only looked at as far as every template relies on them
 
 import re
 from collections.abc import Collection
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.shared.fields import Unused, check_depth, invalid, loggable, unsupported
+from pippin.api.dialects.shared.fields import (
+    Unused,
+    check_depth,
+    check_refused,
+    invalid,
+    loggable,
+    refused,
+    unsupported,
+)
 from pippin.core.conversation import Tool, Toolset
 
 ServerTool = Annotated[str, Meta(max_length=128)]
+OF_AN_ADDRESS: Final = refused(
+    "only MCP servers that the operator has set up are called; name one in `server_label` alone."
+)
 
 
 class FunctionDefinition(Struct, kw_only=True):
@@ -40,6 +51,8 @@ def offer(function: FunctionDefinition, tools: dict[str, Tool], param: str, name
     if parameters is not None:
         if parameters.get("type", "object") != "object":
             raise invalid(f"{param}.parameters.type", 'must be "object": arguments are passed by name.')
+        if parameters.get("properties", {}) is None:
+            parameters = parameters | {"properties": {}}
         if not isinstance(parameters.get("properties", {}), dict):
             raise invalid(f"{param}.parameters.properties", "must map names to schemas.")
         check_depth(parameters, f"{param}.parameters")
@@ -90,40 +103,26 @@ class McpTool(Struct, tag_field="type", tag="mcp", kw_only=True):
     server_label: Annotated[str, Meta(min_length=1, max_length=64)]
     allowed_tools: Annotated[tuple[ServerTool, ...], Meta(max_length=512)] | ToolFilter | None = None
     require_approval: Any = None
-    server_url: str | None = None
-    connector_id: str | None = None
-    tunnel_id: str | None = None
-    headers: dict[str, str] | None = None
-    authorization: str | None = None
+    server_url: Annotated[str | None, OF_AN_ADDRESS] = None
+    connector_id: Annotated[str | None, OF_AN_ADDRESS] = None
+    tunnel_id: Annotated[str | None, OF_AN_ADDRESS] = None
+    headers: Annotated[dict[str, str] | None, OF_AN_ADDRESS] = None
+    authorization: Annotated[str | None, OF_AN_ADDRESS] = None
     server_description: Unused = None
     allowed_callers: Unused = None
     defer_loading: Unused = None
 
 
 def toolset_of(tool: McpTool, param: str) -> Toolset:
-    for name, given in (
-        ("server_url", tool.server_url),
-        ("connector_id", tool.connector_id),
-        ("tunnel_id", tool.tunnel_id),
-        ("headers", tool.headers),
-        ("authorization", tool.authorization),
-    ):
-        if given:
-            raise unsupported(
-                f"{param}.{name}",
-                "only MCP servers that the operator has set up are called; name one in `server_label` alone.",
-            )
+    check_refused(tool, param)
     if tool.require_approval not in (None, "never"):
         raise unsupported(f"{param}.require_approval", 'calls are not held back for approval; send "never".')
-    match tool.allowed_tools:
-        case ToolFilter(read_only=bool()):
+    allowed = tool.allowed_tools or ()
+    if isinstance(allowed, ToolFilter):
+        if allowed.read_only is not None:
             raise unsupported(
                 f"{param}.allowed_tools.read_only",
                 "which tools only read is not known; list them in `tool_names`.",
             )
-        case ToolFilter(tool_names=names):
-            return Toolset(tool.server_label, names)
-        case None:
-            return Toolset(tool.server_label)
-        case names:
-            return Toolset(tool.server_label, names)
+        allowed = allowed.tool_names
+    return Toolset(tool.server_label, allowed)

@@ -180,7 +180,7 @@ class SequenceDecoder:
         events: list[Event] = []
         if self._stops.found is None:
             events = self._show(self._detokenizer.finish(), ()) + self._read(self._stops.finish())
-        ending = self._reader.finish(truncated=reason == "length")
+        ending = self._reader.finish(truncated=reason == "length", stopped=self.stop_sequence is not None)
         self._check.see(ending)
         events += ending
         if not self._reader.reasoned:  # text that could have been reasoning was the answer
