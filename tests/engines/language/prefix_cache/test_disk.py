@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 import pippin
 from pippin.config.options.model import ModelOptions
+from pippin.engines.language.prefix_cache import disk
 from pippin.engines.language.prefix_cache.disk import (
     SWEEP_EVERY,
     DiskCache,
@@ -20,6 +22,7 @@ from pippin.engines.language.prefix_cache.disk import (
     fingerprint,
     model_folders,
 )
+from pippin.engines.language.step.engine import LanguageEngine
 from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import ARCHITECTURES, TinyModels
 
@@ -67,6 +70,66 @@ def test_tenants_stay_apart_on_the_disk_too(folders: dict[str, Path], tmp_path: 
     second.engine.close()
 
 
+def written(cache: Path, engine: LanguageEngine, files: int) -> list[Path]:
+    """The files that are there when the disk's thread has done what an idle engine gave it."""
+    assert not engine.busy
+    found: list[Path] = []
+    for _ in range(1000):
+        found = list(cache.rglob("[0-9a-f]*.safetensors"))
+        if len(found) >= files:
+            break
+        time.sleep(0.01)
+    return found
+
+
+def test_a_kill_after_an_answer_finds_all_of_its_prompt_on_the_disk(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """Nothing waits for the steps of a later request."""
+    bench = bench_of(folders["llama"], tmp_path)
+    prompt = PROMPT * 10
+    run_all(bench, {"a": (prompt, 1)})
+    assert len(written(tmp_path, bench.engine, 125)) == 125
+    bench.engine.close()
+
+
+def test_a_slow_disk_gets_every_block(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left out once would be missing for good, and all behind it."""
+    monkeypatch.setattr(disk, "BACKLOG", 2)
+    store = DiskCache._store
+
+    def slowly(*given: object) -> None:
+        time.sleep(0.002)
+        store(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DiskCache, "_store", slowly)
+    bench = bench_of(folders["llama"], tmp_path)
+    run_all(bench, {"a": (PROMPT * 2, 4)})
+    assert len(written(tmp_path, bench.engine, 25)) == 25
+    bench.engine.close()
+
+
+def test_a_state_that_moves_on_is_not_written_at_each_block(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    bench = bench_of(folders["qwen3_next"], tmp_path)
+    run_all(bench, {"a": (PROMPT, 60)})
+    bench.engine.close()
+    states = list(tmp_path.rglob("*-state.safetensors"))
+    assert len(states) <= 5, "those of the prompt's chunks, and the last"
+    second = bench_of(folders["qwen3_next"], tmp_path)
+    answers, ends = run_all(second, {"b": (PROMPT, 60)})
+    more = (*PROMPT, *answers["b", 0], 1, 2, 3)
+    second.engine.close()
+    third = bench_of(folders["qwen3_next"], tmp_path)
+    answers, ends = run_all(third, {"c": (more, 10)})
+    third.judge(more, answers["c", 0])
+    assert ends["c", 0].usage.cached_tokens == (len(PROMPT) + 59) // 8 * 8
+    third.engine.close()
+
+
 SERVER = """
     import os, sys
     from pathlib import Path
@@ -84,7 +147,7 @@ SERVER = """
         print(seed, ends["a", 0].usage.cached_tokens, flush=True)
     if end == "kill":
         while bench.engine.prefixes._disk.disk.writes < 8:
-            bench.engine.prefixes.upkeep[0]()
+            pass
         os.kill(os.getpid(), 9)
     bench.engine.close()
 """

@@ -13,9 +13,10 @@ import hashlib
 from array import array
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import mlx.core as mx
@@ -277,7 +278,7 @@ def ancestors(node: Node) -> set[Node]:
     return found
 
 
-WRITES_A_STEP = 8  # blocks copied to the host in one step
+WRITES_A_STEP = 8  # nodes copied to the host in one step
 STATE = "-state"
 NUMPY_LACKS = {mx.bfloat16: mx.uint16}
 
@@ -289,24 +290,24 @@ class DiskTier:
         self.disk = disk
         self._tree = tree
         self._layout = layout
-        self._unwritten: deque[tuple[str, dict[str, mx.array]]] = deque()
-
-    def keep(self, node: Node) -> None:
-        """Queue what is new at a node for `write_some`."""
-        name = node.digest.hex()
-        if node.block and not self.disk.has(name):
-            self._unwritten.append((name, {str(place): array for place, array in enumerate(node.block)}))
-        if node.snapshot is not None and not self.disk.has(name + STATE):
-            self._unwritten.append((name + STATE, _named(node.snapshot)))
+        # Nodes, and whether it is their state. Their arrays are the tree's: what is evicted meanwhile is not written.
+        self.unwritten: deque[tuple[Node, bool]] = deque()
 
     def wipe(self) -> None:
-        self._unwritten.clear()
+        self.unwritten.clear()
         self.disk.wipe()
 
-    def write_some(self, most: int = WRITES_A_STEP) -> None:
-        """Copy some queued arrays to the host, and hand them to the disk."""
-        for _ in range(min(most, len(self._unwritten))):
-            name, arrays = self._unwritten.popleft()
+    def write_some(self) -> None:
+        """Copy some of what is new to the host and hand it to the disk, as far as that keeps up."""
+        for _ in range(min(WRITES_A_STEP, len(self.unwritten))):
+            if not self.disk.has_room:
+                return
+            self._write(*self.unwritten.popleft())
+
+    def _write(self, node: Node, is_state: bool) -> None:
+        name = node.digest.hex() + STATE * is_state
+        arrays = _named(node.snapshot or ()) if is_state else dict(zip(map(str, count()), node.block or ()))
+        if arrays and not self.disk.has(name):
             self.disk.write(name, *_to_host(arrays))
 
     def find(self, key: bytes, tokens: Sequence[int]) -> "DiskRead | None":
@@ -361,7 +362,8 @@ class DiskTier:
             self._tree.set_snapshot(path[-1], snapshot, held)
 
     def close(self) -> None:
-        self.write_some(len(self._unwritten))
+        for each in self.unwritten:
+            self._write(*each)
         self.disk.close()
 
 
@@ -484,12 +486,20 @@ class PrefixCache:
         self._hit_tokens += match.known
         self._layout.restore(cache, match.blocks, match.snapshot, match.known)
 
-    def keep(self, key: bytes, tokens: Sequence[int], cache: PromptCache, pins: Sequence[int] = ()) -> int:
+    def keep(
+        self,
+        key: bytes,
+        tokens: Sequence[int],
+        cache: PromptCache,
+        pins: Sequence[int] = (),
+        *,
+        moves: bool = False,
+    ) -> int:
         """Store the cache of a sequence that has computed `tokens`, as whole blocks; returns how many tokens are new in
         the tree.
 
-        If the sequence ends with a block, the state of layers that cannot be cut is kept there. `pins` are token counts
-        up to which blocks are pinned, as far as they are in the tree.
+        If the sequence ends with a block, the state of layers that cannot be cut is kept there; where it `moves`, the
+        disk waits for `settle`. `pins` are token counts up to which blocks are pinned, as far as they are in the tree.
         """
         size = self.block_tokens
         path = self.tree.path(key, tokens)
@@ -501,11 +511,14 @@ class PrefixCache:
             if self.tree.add(path, key, added, block, held) is None:
                 break
             if self._disk is not None:
-                self._disk.keep(path[-1])
+                self._disk.unwritten.append((path[-1], False))
         self.tree.touch(path)
         at_end = stop == len(tokens) == len(path) * size
         if self.has_snapshots and at_end and path and path[-1].snapshot is None:
-            self._keep_snapshot(path[-1], self._layout.snapshot(cache))
+            snapshot = self._layout.snapshot(cache)
+            held = self._layout.held_bytes(snapshot_arrays(snapshot), self.tree.limit)
+            if self.tree.set_snapshot(path[-1], snapshot, held) and not moves:
+                self.settle(path[-1])
         for pin in pins:
             if 0 < pin // size <= len(path):
                 self.tree.pin(path[pin // size - 1])
@@ -518,20 +531,30 @@ class PrefixCache:
         `before`. Returns the node of its state now, or None if that state was there already: it is not the sequence's
         own."""
         is_new = self._at(key, tokens) is None
-        self.keep(key, tokens, cache)
+        self.keep(key, tokens, cache, moves=True)
         node = self._at(key, tokens)
         if before is not None:
             self.tree.drop_snapshot(before)
         return node if is_new else None
+
+    def settle(self, node: Node | None) -> None:
+        """Note that the state at this node moves on no more, so that the disk may have it."""
+        if self._disk is not None and node is not None:
+            self._disk.unwritten.append((node, True))
 
     def block_end(self, length: int) -> int:
         """How many of the first `length` tokens of a sequence can be kept."""
         return length // self.block_tokens * self.block_tokens
 
     @property
-    def upkeep(self) -> list[Callable[[], None]]:
-        """What is to be called after each step: hands a few new blocks to the disk."""
-        return [] if self._disk is None else [self._disk.write_some]
+    def writes(self) -> bool:
+        """Whether the disk is behind the memory."""
+        return self._disk is not None and bool(self._disk.unwritten)
+
+    def write_some(self) -> None:
+        """Hand a few new blocks and states to the disk."""
+        if self._disk is not None:
+            self._disk.write_some()
 
     def resize(self, limit: int) -> None:
         """Set the bytes that blocks may take in memory from now on."""
@@ -575,16 +598,11 @@ class PrefixCache:
         path = self._usable(self.tree.path(key, tokens))
         return path[-1] if path and len(path) * self.block_tokens == len(tokens) else None
 
-    def _keep_snapshot(self, node: Node, snapshot: Snapshots) -> None:
-        size = self._layout.held_bytes(snapshot_arrays(snapshot), self.tree.limit)
-        if self.tree.set_snapshot(node, snapshot, size) and self._disk is not None:
-            self._disk.keep(node)
-
 
 class NoPrefixes:
     """Stands where nothing is kept of prompts: each is computed whole."""
 
-    keeps = has_snapshots = has_state = False
+    keeps = has_snapshots = has_state = writes = False
     block_tokens = 1
 
     def match(self, key: bytes, tokens: Sequence[int], *, whole_blocks: bool = False) -> Match:
@@ -610,9 +628,11 @@ class NoPrefixes:
     def block_end(self, length: int) -> int:
         return 0
 
-    @property
-    def upkeep(self) -> list[Callable[[], None]]:
-        return []
+    def settle(self, node: Node | None) -> None:
+        pass
+
+    def write_some(self) -> None:
+        pass
 
     def resize(self, limit: int) -> None:
         pass

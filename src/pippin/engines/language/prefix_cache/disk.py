@@ -87,7 +87,8 @@ def delete(files: Iterable[CacheFile]) -> tuple[int, int]:
 log = logging.getLogger(__name__)
 
 VERSION: Final = "1"
-BACKLOG: Final = 512  # files that may wait to be written; more are dropped
+BACKLOG: Final = 512  # files that may wait to be written
+BACKLOG_BYTES: Final = 1 << 28
 SWEEP_EVERY: Final = 64  # files written between checks of the folder's size
 
 Stored = dict[str, np.ndarray]
@@ -113,16 +114,21 @@ class DiskCache:
         self._root = folder
         self._folder = folder / fingerprint
         self._open_folder()
-        self._waiting: set[str] = set()
+        self._waiting: dict[str, int] = {}  # bytes of the files that are to be written, by name
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefix-cache-disk")
         self.sweep()
 
     def has(self, name: str) -> bool:
         return (self._folder / (name + SUFFIX)).exists()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be written now: a slow disk would fill the memory."""
+        return len(self._waiting) < BACKLOG and sum(list(self._waiting.values())) < BACKLOG_BYTES
+
     def write(self, name: str, arrays: Stored, types: dict[str, str]) -> None:
-        if len(self._waiting) < BACKLOG and name not in self._waiting and not self.has(name):
-            self._waiting.add(name)
+        if name not in self._waiting and not self.has(name):
+            self._waiting[name] = sum(array.nbytes for array in arrays.values())
             self._do(self._store, name, arrays, types)
 
     def read(self, names: Sequence[str]) -> "Future[list[Entry | None]]":
@@ -148,7 +154,7 @@ class DiskCache:
         return done
 
     def _store(self, name: str, arrays: Stored, types: dict[str, str]) -> None:
-        self._waiting.discard(name)
+        del self._waiting[name]
         metadata = {f"type.{key}": value for key, value in types.items()}
         metadata |= {"version": VERSION, "name": name, "checksum": _checksum(arrays)}
         data = save(arrays, metadata)

@@ -231,8 +231,9 @@ class Lifecycle:
     def _leave(self, gone: list[Running]) -> None:
         """Take sequences out of the batch, whether they have ended or not."""
         self._batch.leave(gone)
-        for told in self.on_leave:
-            for running in gone:
+        for running in gone:
+            self._prefixes.settle(running.sequence.state_node)
+            for told in self.on_leave:
                 told(running.sequence)
 
     def _finish(self, sequence: Sequence) -> None:
