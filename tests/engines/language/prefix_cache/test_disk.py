@@ -8,6 +8,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -86,9 +87,9 @@ def test_a_kill_after_an_answer_finds_all_of_its_prompt_on_the_disk(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
     """Nothing waits for the steps of a later request."""
-    bench = bench_of(folders["llama"], tmp_path)
-    prompt = PROMPT * 10
-    run_all(bench, {"a": (prompt, 1)})
+    options = ModelOptions(cache_block_tokens=8, cache_dir=str(tmp_path))
+    bench = Bench(folders["llama"], options, msgspec.structs.replace(PLAN, prefill_chunk=500))
+    run_all(bench, {"a": (PROMPT * 10, 1)})
     assert len(written(tmp_path, bench.engine, 125)) == 125
     bench.engine.close()
 
