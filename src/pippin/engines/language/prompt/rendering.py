@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -62,6 +63,7 @@ class RenderedPrompt:
     raw: bool = False  # text or token ids, not a conversation
     continued: str = ""  # the assistant's words that the answer continues
     pins: tuple[int, ...] = ()  # counts of tokens after which the prefix cache keeps the prompt
+    partings: tuple[int, ...] = ()  # counts of tokens after which other prompts are likely to go on otherwise
     dropped: int = 0  # messages that were dropped to fit the context window
     media: PromptMedia | WholePrompt | None = None
     warnings: tuple[str, ...] = ()
@@ -183,6 +185,20 @@ class PromptRenderer:
         """The tokens of the first messages of a conversation, without the beginning of an answer."""
         text, _ = self._expanded(request, messages, tools, generation=False)
         return self._tokenizer.literals.encode(text)
+
+    def parting(
+        self,
+        request: GenerationRequest,
+        messages: tuple[Message, ...],
+        tools: tuple[Tool, ...],
+        whole: RenderedPrompt,
+    ) -> int:
+        """How many of a prompt's tokens another conversation begins with. Where media follow it is an estimate."""
+        text, other = (
+            self._render(request, each, tools, generation=True) for each in (request.messages or (), messages)
+        )
+        rest = self._tokenizer.literals.encode(text[shared_length(text, other) :])
+        return max(len(whole.tokens) - len(rest), 0)
 
     def _chat(
         self,
@@ -376,8 +392,11 @@ def fit_prompt(
     tools: tuple[Tool, ...],
     context_window: int,
     reserve: int,
+    *,
+    partings: bool = False,
 ) -> RenderedPrompt:
-    """Render the prompt, and leave at least `reserve` tokens of the context window to the answer.
+    """Render the prompt, and leave at least `reserve` tokens of the context window to the answer; `partings`: find out
+    where other prompts are likely to part from it.
 
     With `overflow: truncate` the oldest turns of a conversation are dropped for that. Otherwise one free token is
     enough. Raises `ServerError("context_length_exceeded")` for a prompt that is too long.
@@ -389,7 +408,8 @@ def fit_prompt(
         length = f"{error.least} tokens or more"
     else:
         if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= context_window:
-            return replace(whole, pins=_pins(renderer, request, tools, whole))
+            parted = _partings(renderer, request, tools, whole) if partings else ()
+            return replace(whole, pins=_pins(renderer, request, tools, whole), partings=parted)
         length = f"{len(whole.tokens)} tokens"
     if truncates and request.messages is not None:
         shorter = _truncated(renderer, request, request.messages, tools, context_window - reserve)
@@ -424,6 +444,33 @@ def _pins(
             continue
         pins.add(shared_length(tuple(tokens), whole.tokens))
     return tuple(sorted(pins - {0}))
+
+
+WORDS: Final = (Text("\N{WHITE SQUARE}"),)
+"""What somebody else says, or later."""
+
+
+def _partings(
+    renderer: PromptRenderer, request: GenerationRequest, tools: tuple[Tool, ...], whole: RenderedPrompt
+) -> tuple[int, ...]:
+    """The counts of prompt tokens that the user's next turn leaves as they are, and of those before what the user says
+    at first, and last, of a conversation that begins: others begin alike, and this one itself once it is compacted."""
+    messages = request.messages or ()
+    speakers = [message.role for message in messages]
+    if "user" not in speakers or speakers[-1] == "assistant":
+        return ()
+    others = [(*messages, Message("assistant", WORDS), Message("user", WORDS))]
+    if "assistant" not in speakers:
+        last = max(index for index, role in enumerate(speakers) if role == "user")
+        asked = (*messages[last].parts[:-1], *WORDS)
+        others.append((*messages[: speakers.index("user")], Message("user", WORDS)))
+        others.append((*messages[:last], Message("user", asked), *messages[last + 1 :]))
+    found = set()
+    for other in others:
+        # It may break the template's rules.
+        with suppress(ServerError):
+            found.add(renderer.parting(request, other, tools, whole))
+    return tuple(sorted(found - {0}))
 
 
 def _truncated(

@@ -81,7 +81,9 @@ def _build(
     plan: DevicePlan,
     steering: Steering,
 ) -> LanguageEngine:
-    return build_engine(model, preparer.tokenizer, options, plan, steering=steering)
+    engine = build_engine(model, preparer.tokenizer, options, plan, steering=steering)
+    preparer.finds_partings = engine.prefixes.has_snapshots
+    return engine
 
 
 def refuse_options(options: ModelOptions) -> None:

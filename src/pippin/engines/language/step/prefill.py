@@ -142,8 +142,10 @@ class Prefill:
         # A block may end inside a medium only if all of the medium's first part is known, so media use whole blocks.
         match = prefixes.match(request.job.key, asked, whole_blocks=request.media is not None)
         if prefixes.has_snapshots:
-            ends = {match.asked, match.in_tree, *(pin for pin in request.job.pins if pin <= match.asked)}
-            prompt.chunk_ends |= {request.block_end(end, prefixes.block_tokens) for end in ends}
+            ends = {match.asked, match.in_tree, *request.job.pins, *request.job.partings}
+            prompt.chunk_ends |= {
+                request.block_end(end, prefixes.block_tokens) for end in ends if end <= match.asked
+            }
         prefixes.restore(match, cache)
         if request.prefilled is None:
             request.cached_tokens = match.known
