@@ -112,9 +112,7 @@ def test_a_slow_disk_gets_every_block(
     bench.engine.close()
 
 
-def test_a_state_that_moves_on_is_not_written_at_each_block(
-    folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_state_that_moves_on_is_not_written_at_each_block(folders: dict[str, Path], tmp_path: Path) -> None:
     bench = bench_of(folders["qwen3_next"], tmp_path)
     run_all(bench, {"a": (PROMPT, 60)})
     bench.engine.close()

@@ -16,7 +16,6 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import mlx.core as mx
@@ -246,7 +245,7 @@ class PrefixTree:
                 leaf = parent
 
 
-def shared_length(first: Sequence[int], second: Sequence[int]) -> int:
+def shared_length(first: Sequence[Any], second: Sequence[Any]) -> int:
     """Length of the common prefix."""
     low, high = 0, min(len(first), len(second))
     # Slices are compared in C, so a binary search is faster than a loop over tokens.
@@ -306,7 +305,8 @@ class DiskTier:
 
     def _write(self, node: Node, is_state: bool) -> None:
         name = node.digest.hex() + STATE * is_state
-        arrays = _named(node.snapshot or ()) if is_state else dict(zip(map(str, count()), node.block or ()))
+        blocks = {str(place): array for place, array in enumerate(node.block or ())}
+        arrays = _named(node.snapshot or ()) if is_state else blocks
         if arrays and not self.disk.has(name):
             self.disk.write(name, *_to_host(arrays))
 

@@ -413,6 +413,7 @@ class LanguagePreparer:
             context_window=None if self.context_window == UNKNOWN_CONTEXT_WINDOW else self.context_window,
             tool_format=self._tools.name if self._tools else None,
             reasoning_format=self._reasoning.name if self._reasoning else None,
+            rewrites=self._renderer.rewrites,
         )
 
 

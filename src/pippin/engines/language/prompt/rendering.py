@@ -23,6 +23,7 @@ from pippin.core.conversation import (
     Video,
 )
 from pippin.core.errors import ServerError
+from pippin.core.models import Rewritten
 from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest
 from pippin.engines.base import check_wanted
 from pippin.engines.language.job import Branch
@@ -117,6 +118,13 @@ class PromptRenderer:
         """The text that the default template writes after an assistant message."""
         found = self._templates.get("default")
         return found[1].traits.turn_end if found else ""
+
+    @property
+    def rewrites(self) -> tuple[Rewritten, ...]:
+        """What the templates change of earlier turns when a conversation goes on."""
+        return tuple(
+            dict.fromkeys(each for _, found, _ in self._templates.values() for each in found.traits.rewrites)
+        )
 
     def prompt(
         self, request: GenerationRequest, tools: tuple[Tool, ...], most: int | None = None
