@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import pippin
 from pippin.config.options.model import ModelOptions
@@ -320,22 +321,30 @@ def test_weights_that_lie_in_the_same_folder_are_not_the_caches_to_delete(tmp_pa
     assert weights.exists()
 
 
+def wait_for(cache: DiskCache, writes: int) -> None:
+    while cache.writes < writes:
+        time.sleep(0.001)
+
+
 def test_a_wipe_from_outside_is_a_miss_and_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """While a server writes and reads."""
     cache = DiskCache(tmp_path, MODEL, 1 << 30)
     for index in range(50):
         cache.write(name(index), {"0": np.full(1000, index, np.float32)}, {})
+    wait_for(cache, 50)
     assert None not in cache.read([name(index) for index in range(50)]).result()
     for index in range(50, 300):
         cache.write(name(index), {"0": np.full(1000, index, np.float32)}, {})
         if index % 10 == 0:
             delete(file for folder in model_folders(tmp_path) for file in cache_files(folder))
+    wait_for(cache, 300)
     entries = cache.read([name(index) for index in range(300)]).result()
     assert entries[:50] == [None] * 50
     for index, entry in enumerate(entries):
         assert entry is None or (entry.arrays["0"] == index).all()
     shutil.rmtree(tmp_path / MODEL)
     cache.write(name(1), {"0": np.zeros(1)}, {})
+    wait_for(cache, 301)
     assert cache.read([name(1)]).result()[0] is not None
     cache.close()
     assert not caplog.records
@@ -371,6 +380,28 @@ def test_another_model_has_another_fingerprint(folders: dict[str, Path]) -> None
     prints = {fingerprint(folder) for folder in folders.values()}
     assert len(prints) == len(folders)
     assert fingerprint(folders["llama"], "float32") != fingerprint(folders["llama"], "float16")
+
+
+def test_a_model_with_other_weights_in_its_middle_has_another_fingerprint(tmp_path: Path) -> None:
+    """As one has whose attention alone was trained on."""
+    names = []
+    for place, value in enumerate((1.0, 1.0, 2.0)):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        same = np.ones(50_000, np.float32)
+        arrays = {"a": same, "b": np.full(50_000, value, np.float32), "c": same}
+        save_file(arrays, folder / "model.safetensors")
+        names.append(fingerprint(folder))
+    assert names[0] == names[1] != names[2]
+
+
+def test_a_model_that_another_version_computes_has_another_fingerprint(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = fingerprint(folders["llama"])
+    monkeypatch.setattr(disk, "__version__", "0.0.1")
+    assert fingerprint(folders["llama"]) != now
 
 
 def test_files_and_their_folder_are_for_the_user_alone(tmp_path: Path) -> None:

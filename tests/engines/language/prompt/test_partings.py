@@ -54,6 +54,7 @@ SESSIONS: dict[str, tuple[tuple[Message, ...], ...]] = {
         WORKED,
         (SYSTEM, user("This goes on from a summary: the tests were mended.")),
     ),
+    "the same conversation with a tool more": (FIRST, (*FIRST, *step(1))),
     "another question after the same words": (
         (SYSTEM, Message("user", (Text("The folder is /tmp. " * 9), Text("Mend the tests.")))),
         (SYSTEM, Message("user", (Text("The folder is /tmp. " * 9), Text("What is here?")))),
@@ -61,9 +62,12 @@ SESSIONS: dict[str, tuple[tuple[Message, ...], ...]] = {
 }
 
 
-def job_of(preparer: LanguagePreparer, messages: tuple[Message, ...]) -> LanguageJob:
+LOOK = Tool("look", "Looks at a page. " * 20, READ.parameters)
+
+
+def job_of(preparer: LanguagePreparer, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> LanguageJob:
     asked = GenerationRequest(
-        model="small", messages=messages, tools=(READ,), max_tokens=4, sampling=Sampling(temperature=0)
+        model="small", messages=messages, tools=tools, max_tokens=4, sampling=Sampling(temperature=0)
     )
     job = preparer.prepare("a", Generate(asked))
     assert isinstance(job, LanguageJob)
@@ -85,8 +89,9 @@ def test_what_prompts_share_is_computed_once(
     )
     preparer.finds_partings = bench.engine.prefixes.has_snapshots
     earlier: list[tuple[int, ...]] = []
-    for messages in SESSIONS[session]:
-        job = job_of(preparer, messages)
+    for number, messages in enumerate(SESSIONS[session]):
+        tools = (READ, LOOK) if session.endswith("with a tool more") and number else (READ,)
+        job = job_of(preparer, messages, tools)
         bench.engine.submit(job)
         while bench.engine.busy:
             for _, event in bench.engine.step():

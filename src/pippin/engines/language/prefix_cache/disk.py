@@ -5,15 +5,16 @@ counted or deleted.
 """
 
 import errno
-import hashlib
 import logging
 import os
 import re
 import secrets
 import stat
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -22,6 +23,7 @@ from msgspec import Struct
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from pippin import __version__
 from pippin.core.safetensors import digest_of
 
 SUFFIX: Final = ".safetensors"
@@ -86,7 +88,8 @@ def delete(files: Iterable[CacheFile]) -> tuple[int, int]:
 
 log = logging.getLogger(__name__)
 
-VERSION: Final = "1"
+VERSION: Final = "2"
+READERS: Final = 4  # threads: one alone reads less than a disk gives, since it checks what it has read
 BACKLOG: Final = 512  # files that may wait to be written
 BACKLOG_BYTES: Final = 1 << 28
 SWEEP_EVERY: Final = 64  # files written between checks of the folder's size
@@ -101,7 +104,7 @@ class Entry(Struct, frozen=True):
 
 
 class DiskCache:
-    """Files of arrays, one for each block or snapshot, written and read by the cache's own thread.
+    """Files of arrays, one for each block or snapshot, written and read by the cache's own threads.
 
     `folder` may be shared: the files of this model lie in a folder under it. `limit` is in bytes, over all models.
     """
@@ -116,6 +119,9 @@ class DiskCache:
         self._open_folder()
         self._waiting: dict[str, int] = {}  # bytes of the files that are to be written, by name
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefix-cache-disk")
+        # Whoever waits for blocks does not wait for those that are still to be written.
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="prefix-cache-reads")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="prefix-cache-reader")
         self.sweep()
 
     def has(self, name: str) -> bool:
@@ -132,7 +138,7 @@ class DiskCache:
             self._do(self._store, name, arrays, types)
 
     def read(self, names: Sequence[str]) -> "Future[list[Entry | None]]":
-        return self._do(lambda: [self._load(name) for name in names])
+        return _told(self._reading.submit(self._load_all, names))
 
     def wipe(self) -> None:
         """Delete all files of this model that may be deleted."""
@@ -144,14 +150,13 @@ class DiskCache:
         return self._do(self._sweep)
 
     def close(self) -> None:
-        """Write the files that still wait, and end the thread."""
-        self._thread.shutdown()
+        """Write the files that still wait, and end the threads."""
+        for each in (self._thread, self._reading, self._readers):
+            each.shutdown()
 
     def _do(self, act: Callable[..., Found], *given: Any) -> "Future[Found]":
         """What the thread does after all that it was given before."""
-        done = self._thread.submit(act, *given)
-        done.add_done_callback(_tell)
-        return done
+        return _told(self._thread.submit(act, *given))
 
     def _store(self, name: str, arrays: Stored, types: dict[str, str]) -> None:
         del self._waiting[name]
@@ -183,6 +188,11 @@ class DiskCache:
         if mode & 0o077:  # made by an earlier version
             self._folder.chmod(0o700)
 
+    def _load_all(self, names: Sequence[str]) -> list[Entry | None]:
+        found = list(self._readers.map(self._load, names))
+        self.hits += sum(entry is not None for entry in found)
+        return found
+
     def _load(self, name: str) -> Entry | None:
         path = self._folder / (name + SUFFIX)
         try:
@@ -202,7 +212,6 @@ class DiskCache:
             log.warning("dropped a file of the prefix cache: %s: %s", path.name, error)
             path.unlink(missing_ok=True)
             return None
-        self.hits += 1
         types = {
             key.removeprefix("type."): value for key, value in metadata.items() if key.startswith("type.")
         }
@@ -222,6 +231,11 @@ class DiskCache:
             self.bytes -= delete([file])[1]
 
 
+def _told(done: "Future[Found]") -> "Future[Found]":
+    done.add_done_callback(_tell)
+    return done
+
+
 def _tell(done: "Future[Any]") -> None:
     """A full or vanished disk costs the cache, and not the server."""
     if isinstance(error := done.exception(), OSError):
@@ -231,13 +245,15 @@ def _tell(done: "Future[Any]") -> None:
 
 
 def _checksum(arrays: Stored) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+    """Tells damage, not forgery: the folder is the user's own."""
+    found = 0
     for name in sorted(arrays):
-        digest.update(f"{name}{arrays[name].dtype}{arrays[name].shape}".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).data)
-    return digest.hexdigest()
+        found = zlib.crc32(f"{name}{arrays[name].dtype}{arrays[name].shape}".encode(), found)
+        found = zlib.crc32(np.ascontiguousarray(arrays[name]).data, found)
+    return f"{found:08x}"
 
 
 def fingerprint(folder: Path, *details: str) -> str:
-    """A name for a model's files and all else (`details`) that shapes its caches, so that no other model uses them."""
-    return digest_of(folder, VERSION, *details)
+    """A name for a model's files and all else (`details`) that shapes its caches, so that no other model uses them, nor
+    this one once another version computes it."""
+    return digest_of(folder, VERSION, __version__, *map(version, ("mlx", "mlx-lm")), *details)

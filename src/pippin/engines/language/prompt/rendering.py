@@ -197,14 +197,15 @@ class PromptRenderer:
     def parting(
         self,
         request: GenerationRequest,
-        messages: tuple[Message, ...],
         tools: tuple[Tool, ...],
         whole: RenderedPrompt,
+        messages: tuple[Message, ...],
+        offered: tuple[Tool, ...],
     ) -> int:
-        """How many of a prompt's tokens another conversation begins with. Where media follow it is an estimate."""
-        text, other = (
-            self._render(request, each, tools, generation=True) for each in (request.messages or (), messages)
-        )
+        """How many of a prompt's tokens another conversation begins with, to which other tools are offered. Where media
+        follow it is an estimate."""
+        text = self._render(request, request.messages or (), tools, generation=True)
+        other = self._render(request, messages, offered, generation=True)
         rest = self._tokenizer.literals.encode(text[shared_length(text, other) :])
         return max(len(whole.tokens) - len(rest), 0)
 
@@ -456,28 +457,32 @@ def _pins(
 
 WORDS: Final = (Text("\N{WHITE SQUARE}"),)
 """What somebody else says, or later."""
+LATER: Final = Tool("\N{WHITE SQUARE}", "\N{WHITE SQUARE}", {"type": "object", "properties": {}})
+"""A tool that is offered later, behind the others."""
 
 
 def _partings(
     renderer: PromptRenderer, request: GenerationRequest, tools: tuple[Tool, ...], whole: RenderedPrompt
 ) -> tuple[int, ...]:
     """The counts of prompt tokens that the user's next turn leaves as they are, and of those before what the user says
-    at first, and last, of a conversation that begins: others begin alike, and this one itself once it is compacted."""
+    at first, and last, and before further tools, of a conversation that begins: others begin alike, and this one itself
+    once it is compacted or gets more tools."""
     messages = request.messages or ()
     speakers = [message.role for message in messages]
     if "user" not in speakers or speakers[-1] == "assistant":
         return ()
-    others = [(*messages, Message("assistant", WORDS), Message("user", WORDS))]
+    others = [((*messages, Message("assistant", WORDS), Message("user", WORDS)), tools)]
     if "assistant" not in speakers:
         last = max(index for index, role in enumerate(speakers) if role == "user")
         asked = (*messages[last].parts[:-1], *WORDS)
-        others.append((*messages[: speakers.index("user")], Message("user", WORDS)))
-        others.append((*messages[:last], Message("user", asked), *messages[last + 1 :]))
+        others.append(((*messages[: speakers.index("user")], Message("user", WORDS)), tools))
+        others.append(((*messages[:last], Message("user", asked), *messages[last + 1 :]), tools))
+        others += [(messages, (*tools, LATER))] if tools else []
     found = set()
-    for other in others:
+    for other, offered in others:
         # It may break the template's rules.
         with suppress(ServerError):
-            found.add(renderer.parting(request, other, tools, whole))
+            found.add(renderer.parting(request, tools, whole, other, offered))
     return tuple(sorted(found - {0}))
 
 
