@@ -19,11 +19,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 
 from pippin.core.models import CacheStats
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
-from pippin.engines.language.kv_cache.layout import Block, BlockLayout, Snapshots, snapshot_arrays
+from pippin.engines.language.kv_cache.layout import (
+    Block,
+    BlockLayout,
+    CacheLayout,
+    Snapshots,
+    snapshot_arrays,
+)
 from pippin.engines.language.prefix_cache.disk import DiskCache, Entry, Stored
 
 PINNED_SHARE = 0.5  # the most of the limit that pins may hold
@@ -222,24 +229,10 @@ class PrefixTree:
 
     def _limit_leaves(self, spared: set[Node]) -> None:
         while self._leaf_limit is not None and self.leaves > self._leaf_limit:
-            leaf = next(
-                (
-                    node
-                    for node in self._nodes
-                    if not node.children and not node.pinned and node not in spared
-                ),
-                None,
-            )
+            leaf = next((node for node in self._nodes if _ends(node, spared)), None)
             if leaf is None:
                 return
-            parent: Node | None = leaf
-            while (
-                leaf is not None
-                and not leaf.children
-                and not leaf.pinned
-                and leaf not in spared
-                and leaf.depth
-            ):
+            while leaf is not None and leaf.depth and _ends(leaf, spared):
                 parent = leaf.parent
                 self._shrink(leaf)
                 leaf = parent
@@ -256,6 +249,11 @@ def shared_length(first: Sequence[Any], second: Sequence[Any]) -> int:
         else:
             high = middle - 1
     return low
+
+
+def _ends(node: Node, spared: set[Node]) -> bool:
+    """Whether it is the end of a conversation that may be forgotten."""
+    return not node.children and not node.pinned and node not in spared
 
 
 def _may_go(node: Node) -> bool:
@@ -599,53 +597,19 @@ class PrefixCache:
         return path[-1] if path and len(path) * self.block_tokens == len(tokens) else None
 
 
-class NoPrefixes:
+class NoPrefixes(PrefixCache):
     """Stands where nothing is kept of prompts: each is computed whole."""
 
-    keeps = has_snapshots = has_state = writes = False
-    block_tokens = 1
+    keeps = False
 
-    def match(self, key: bytes, tokens: Sequence[int], *, whole_blocks: bool = False) -> Match:
-        return Match(asked=len(tokens), known=0, in_tree=0, blocks=[], snapshot=None)
+    def __init__(self) -> None:
+        super().__init__(PrefixTree(1, 0), BlockLayout(CacheLayout(nn.Module(), ())))
 
-    def read_disk(self, key: bytes, tokens: Sequence[int]) -> DiskRead | None:
-        return None
-
-    def take(self, read: DiskRead) -> None:
-        pass
-
-    def restore(self, match: Match, cache: PromptCache) -> None:
-        pass
-
-    def keep(self, key: bytes, tokens: Sequence[int], cache: PromptCache, pins: Sequence[int] = ()) -> int:
+    def keep(self, *given: Any, **how: Any) -> int:
         return 0
-
-    def keep_state(
-        self, key: bytes, tokens: Sequence[int], cache: PromptCache, before: Node | None
-    ) -> Node | None:
-        return None
 
     def block_end(self, length: int) -> int:
         return 0
 
-    def settle(self, node: Node | None) -> None:
-        pass
-
-    def write_some(self) -> None:
-        pass
-
-    def resize(self, limit: int) -> None:
-        pass
-
-    def clear(self, *, disk: bool) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
     def stats(self) -> CacheStats:
         return CacheStats()
-
-
-Prefixes = PrefixCache | NoPrefixes
-"""What an engine has for a prefix cache."""

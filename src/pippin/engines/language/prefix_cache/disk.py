@@ -14,7 +14,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,7 +22,6 @@ from msgspec import Struct
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from pippin import __version__
 from pippin.core.safetensors import digest_of
 
 SUFFIX: Final = ".safetensors"
@@ -135,28 +133,31 @@ class DiskCache:
     def write(self, name: str, arrays: Stored, types: dict[str, str]) -> None:
         if name not in self._waiting and not self.has(name):
             self._waiting[name] = sum(array.nbytes for array in arrays.values())
-            self._do(self._store, name, arrays, types)
+            self._do(self._thread, self._store, name, arrays, types)
 
     def read(self, names: Sequence[str]) -> "Future[list[Entry | None]]":
-        return _told(self._reading.submit(self._load_all, names))
+        return self._do(self._reading, self._load_all, names)
 
     def wipe(self) -> None:
         """Delete all files of this model that may be deleted."""
-        self._do(delete, cache_files(self._folder)).exception()  # waits for the end; failures are in the log
+        wiped = self._do(self._thread, delete, cache_files(self._folder))
+        wiped.exception()  # waits for its end; failures are in the log
         self.sweep().exception()
 
     def sweep(self) -> "Future[None]":
         """Enforce the limit over all models in the folder."""
-        return self._do(self._sweep)
+        return self._do(self._thread, self._sweep)
 
     def close(self) -> None:
         """Write the files that still wait, and end the threads."""
         for each in (self._thread, self._reading, self._readers):
             each.shutdown()
 
-    def _do(self, act: Callable[..., Found], *given: Any) -> "Future[Found]":
-        """What the thread does after all that it was given before."""
-        return _told(self._thread.submit(act, *given))
+    def _do(self, thread: ThreadPoolExecutor, act: Callable[..., Found], *given: Any) -> "Future[Found]":
+        """What a thread does after all that it was given before."""
+        done = thread.submit(act, *given)
+        done.add_done_callback(_tell)
+        return done
 
     def _store(self, name: str, arrays: Stored, types: dict[str, str]) -> None:
         del self._waiting[name]
@@ -231,11 +232,6 @@ class DiskCache:
             self.bytes -= delete([file])[1]
 
 
-def _told(done: "Future[Found]") -> "Future[Found]":
-    done.add_done_callback(_tell)
-    return done
-
-
 def _tell(done: "Future[Any]") -> None:
     """A full or vanished disk costs the cache, and not the server."""
     if isinstance(error := done.exception(), OSError):
@@ -254,6 +250,5 @@ def _checksum(arrays: Stored) -> str:
 
 
 def fingerprint(folder: Path, *details: str) -> str:
-    """A name for a model's files and all else (`details`) that shapes its caches, so that no other model uses them, nor
-    this one once another version computes it."""
-    return digest_of(folder, VERSION, __version__, *map(version, ("mlx", "mlx-lm")), *details)
+    """A name for a model's files and all else (`details`) that shapes its caches, so that no other model uses them."""
+    return digest_of(folder, VERSION, *details)

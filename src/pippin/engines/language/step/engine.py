@@ -24,7 +24,7 @@ from pippin.core.models import EngineStats, RequestStatus
 from pippin.engines.base import Emission
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.prefix_cache.cache import Prefixes
+from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.sampling.sampler import SampledToken
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.lifecycle import Lifecycle
@@ -296,7 +296,7 @@ class LanguageEngine:
         limits: StepLimits,
         share: Callable[[int], MemoryShares],
         batch: Batch,
-        prefixes: Prefixes,
+        prefixes: PrefixCache,
         decodes: Decodes,
         steering: Steering = ALONE,
     ) -> None:
@@ -463,7 +463,7 @@ def engine_stats(
     lifecycle: Lifecycle,
     batch: Batch,
     model: nn.Module,
-    prefixes: Prefixes,
+    prefixes: PrefixCache,
     vision: Vision,
 ) -> EngineStats:
     now = time.monotonic()

@@ -9,7 +9,7 @@ from pippin.engines.base import Emission
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.model.loaded import LoadedModel
-from pippin.engines.language.prefix_cache.cache import Prefixes
+from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.sampling.sampler import SampledToken
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.branches import rows_of
@@ -37,7 +37,7 @@ class Lifecycle:
         scheduler: Scheduler,
         prefill: Prefill,
         batch: Batch,
-        prefixes: Prefixes,
+        prefixes: PrefixCache,
         *,
         stream_interval: int,
         steering: Steering = ALONE,
