@@ -70,6 +70,10 @@ class RenderedPrompt:
     warnings: tuple[str, ...] = ()
 
 
+Other = tuple[tuple[Message, ...], tuple[Tool, ...], bool]
+"""Another conversation: its messages, the tools on offer, and whether an answer follows."""
+
+
 class PromptRenderer:
     """The chat templates of a model and what they need. Several threads may use it at once."""
 
@@ -187,27 +191,25 @@ class PromptRenderer:
             warnings=warnings,
         )
 
-    def prefix(
-        self, request: GenerationRequest, messages: tuple[Message, ...], tools: tuple[Tool, ...]
-    ) -> list[int]:
-        """The tokens of the first messages of a conversation, without the beginning of an answer."""
-        text, _ = self._expanded(request, messages, tools, generation=False)
-        return self._tokenizer.literals.encode(text)
-
-    def parting(
+    def partings(
         self,
         request: GenerationRequest,
         tools: tuple[Tool, ...],
         whole: RenderedPrompt,
-        messages: tuple[Message, ...],
-        offered: tuple[Tool, ...],
-    ) -> int:
-        """How many of a prompt's tokens another conversation begins with, to which other tools are offered. Where media
-        follow it is an estimate."""
-        text = self._render(request, request.messages or (), tools, generation=True)
-        other = self._render(request, messages, offered, generation=True)
-        rest = self._tokenizer.literals.encode(text[shared_length(text, other) :])
-        return max(len(whole.tokens) - len(rest), 0)
+        others: Sequence[Other],
+    ) -> tuple[int, ...]:
+        """How many of a prompt's tokens each of these conversations begins with, in order. Where media follow it is an
+        estimate."""
+        if not others:
+            return ()
+        text, found = self._render(request, request.messages or (), tools, generation=True), set()
+        for messages, offered, generation in others:
+            # A conversation that ends there may break the template's rules.
+            with suppress(ServerError):
+                other = self._render(request, messages, offered, generation=generation)
+                rest = self._tokenizer.literals.encode(text[shared_length(text, other) :])
+                found.add(max(len(whole.tokens) - len(rest), 0))
+        return tuple(sorted(found - {0}))
 
     def _chat(
         self,
@@ -417,8 +419,10 @@ def fit_prompt(
         length = f"{error.least} tokens or more"
     else:
         if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= context_window:
-            parted = _partings(renderer, request, tools, whole) if partings else ()
-            return replace(whole, pins=_pins(renderer, request, tools, whole), partings=parted)
+            messages = request.messages or ()
+            kept = _pinned(messages, tools), _likely(messages, tools) if partings else []
+            pins, parted = (renderer.partings(request, tools, whole, others) for others in kept)
+            return replace(whole, pins=pins, partings=parted)
         length = f"{len(whole.tokens)} tokens"
     if truncates and request.messages is not None:
         shorter = _truncated(renderer, request, request.messages, tools, context_window - reserve)
@@ -438,21 +442,10 @@ def too_long(length: str, context_window: int, request: GenerationRequest) -> Se
     )
 
 
-def _pins(
-    renderer: PromptRenderer, request: GenerationRequest, tools: tuple[Tool, ...], whole: RenderedPrompt
-) -> tuple[int, ...]:
-    """The counts of prompt tokens up to and including the messages that ask to be kept in the prefix cache."""
-    messages = request.messages or ()
+def _pinned(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[Other]:
+    """A conversation up to and including each message that asks to be kept in the prefix cache."""
     pinned = [index for index, message in enumerate(messages) if message.pin][-MOST_PINS:]
-    pins = set()
-    for index in pinned:
-        try:
-            tokens = renderer.prefix(request, messages[: index + 1], tools)
-        except ServerError:
-            # A conversation that ends there may break the template's rules; then it is not pinned.
-            continue
-        pins.add(shared_length(tuple(tokens), whole.tokens))
-    return tuple(sorted(pins - {0}))
+    return [(messages[: index + 1], tools, False) for index in pinned]
 
 
 WORDS: Final = (Text("\N{WHITE SQUARE}"),)
@@ -461,29 +454,21 @@ LATER: Final = Tool("\N{WHITE SQUARE}", "\N{WHITE SQUARE}", {"type": "object", "
 """A tool that is offered later, behind the others."""
 
 
-def _partings(
-    renderer: PromptRenderer, request: GenerationRequest, tools: tuple[Tool, ...], whole: RenderedPrompt
-) -> tuple[int, ...]:
-    """The counts of prompt tokens that the user's next turn leaves as they are, and of those before what the user says
-    at first, and last, and before further tools, of a conversation that begins: others begin alike, and this one itself
-    once it is compacted or gets more tools."""
-    messages = request.messages or ()
+def _likely(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[Other]:
+    """Conversations that are likely to come: this one after the user's next turn; if it only begins, also others in
+    which the user says something else at first or last, and this one with a tool more. Compacted, it begins as others
+    do."""
     speakers = [message.role for message in messages]
     if "user" not in speakers or speakers[-1] == "assistant":
-        return ()
-    others = [((*messages, Message("assistant", WORDS), Message("user", WORDS)), tools)]
+        return []
+    others = [((*messages, Message("assistant", WORDS), Message("user", WORDS)), tools, True)]
     if "assistant" not in speakers:
         last = max(index for index, role in enumerate(speakers) if role == "user")
-        asked = (*messages[last].parts[:-1], *WORDS)
-        others.append(((*messages[: speakers.index("user")], Message("user", WORDS)), tools))
-        others.append(((*messages[:last], Message("user", asked), *messages[last + 1 :]), tools))
-        others += [(messages, (*tools, LATER))] if tools else []
-    found = set()
-    for other, offered in others:
-        # It may break the template's rules.
-        with suppress(ServerError):
-            found.add(renderer.parting(request, tools, whole, other, offered))
-    return tuple(sorted(found - {0}))
+        asked = Message("user", (*messages[last].parts[:-1], *WORDS))
+        others.append(((*messages[: speakers.index("user")], Message("user", WORDS)), tools, True))
+        others.append(((*messages[:last], asked, *messages[last + 1 :]), tools, True))
+        others += [(messages, (*tools, LATER), True)] if tools else []
+    return others
 
 
 def _truncated(
