@@ -1,16 +1,19 @@
 """How much of what agents send again is computed again: their sessions, replayed against each kind of KV cache.
 
     python -m benchmarks.agents --record FOLDER     # runs Claude Code, Codex, OpenCode and pi, which npm brings
-    python -m benchmarks.agents --replay FOLDER --model PATH
+    python -m benchmarks.agents --replay FOLDER --model PATH [--template FILE] [--kinds hybrid ...]
 
 A session is two questions to an agent whose tools are called three times, two at once among them; Claude Code also
-tells of its budget in late system messages. The scripted model answers, and each request is kept as Pippin understood
-it. The replay gives the requests, in order, to small random models with the tokenizer at PATH: full attention, a
-sliding window, a hybrid, and a quantised KV cache. A token of a prompt can be reused if the prompt is equal to an
-earlier one, or to that and its answer, up to there; the last token of a prompt never can.
+tells of its budget in late system messages, and is told to `/compact` before a third question. The scripted model
+answers, and each request is kept as Pippin understood it. `CHANGED` makes further sessions of each.
+
+The replay gives the requests, in order, to small random models with the tokenizer at PATH and a template that leaves
+earlier turns as they are, or the one in FILE. A token of a prompt can be reused if the prompt is equal to an earlier
+one, or to that and its answer, up to there; the last token of a prompt never can.
 """
 
 import argparse
+import itertools
 import json
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,8 +21,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from benchmarks.speculation import Subject
+from pippin.core.conversation import Message, Reasoning, Text, Tool
 from pippin.core.events import Finished
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
@@ -30,6 +35,48 @@ KINDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "sliding window": ("gemma3_text", {}),
     "hybrid": ("qwen3_next", {}),
     "quantised KV": ("llama", {"kv_bits": 8}),
+    "latent": ("deepseek_v32", {}),
+}
+Session = list[GenerationRequest]
+
+
+def compacted(session: Session) -> Session:
+    """The agent asks for a summary, and goes on from it with the same system prompt and tools."""
+    last, opening = session[-1], [each for each in session[0].messages or () if each.role in SYSTEM]
+    asked = Message("user", (Text("Write a summary of this conversation."),))
+    summary = Message(
+        "user", (Text("This goes on from a summary: notes were read. What was the first one?"),)
+    )
+    return [
+        *session,
+        replace(last, messages=(*(last.messages or ()), Message("assistant", (Text("On."),)), asked)),
+        replace(last, messages=(*opening, summary)),
+    ]
+
+
+def other_tools(session: Session) -> Session:
+    """From the middle on there is one more, which is gone again for the last request."""
+    middle, new = len(session) // 2, Tool("look", "Looks at a page.", {"type": "object", "properties": {}})
+    changed = [replace(each, tools=(*each.tools, new)) for each in session[middle:-1]]
+    return [*session[:middle], *changed, session[-1]]
+
+
+def with_thoughts(session: Session) -> Session:
+    """Each answer begins with a thought, which many templates leave out of earlier turns."""
+
+    def thoughtful(message: Message) -> Message:
+        thought = (Reasoning("The user wants me to follow the notes."),)
+        return replace(message, parts=thought + message.parts) if message.role == "assistant" else message
+
+    return [replace(each, messages=tuple(map(thoughtful, each.messages or ()))) for each in session]
+
+
+SYSTEM: Final = ("system", "developer")
+CHANGED: Final[dict[str, Callable[[Session], Session]]] = {
+    "": list,
+    "compacted": compacted,
+    "other tools": other_tools,
+    "thoughts": with_thoughts,
 }
 
 
@@ -73,6 +120,9 @@ def record(folder: Path) -> None:
             agent(address, model, Path(name), "please follow the notes", **more)
             if agent is not agents.pi:
                 agent(address, model, Path(name), "and what was the first note?", again=True, **more)
+            if agent is agents.claude_code:
+                for asked in ("/compact", "and what was the last note?"):
+                    agent(address, model, Path(name), asked, again=True, **more)
         (folder / f"{agent.__name__}.session").write_bytes(msgspec.msgpack.encode(seen))
         print(f"{agent.__name__}: {len(seen)} requests")
 
@@ -82,25 +132,28 @@ def calls(*each: tuple[str, dict[str, str]]) -> str:
     return "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in written)
 
 
-def replay(folder: Path, model: Path) -> None:
+def replay(folder: Path, model: Path, template: Path | None, kinds: Sequence[str]) -> None:
     from tests.agents.wide_model import VOCABULARY, WINDOW, write_template
     from tests.engines.tiny_models import tiny_model
 
-    print(f"{'cache':16} {'session':12} requests   tokens reusable  reused   share")
-    for kind, (architecture, options) in KINDS.items():
+    print(f"{'cache':16} {'session':24} requests   tokens reusable  reused   share")
+    for kind in kinds:
+        architecture, options = KINDS[kind]
         with tempfile.TemporaryDirectory() as name:
             size = {"vocab_size": VOCABULARY, "max_position_embeddings": WINDOW, "head_dim": 64}
             made = tiny_model(architecture, Path(name) / "model", **size)
             (made / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
             write_template(made, model)
-            for session in sorted(folder.glob("*.session")):
+            if template is not None:
+                settings = made / "tokenizer_config.json"
+                known = json.loads(settings.read_text()) | {"chat_template": template.read_text()}
+                settings.write_text(json.dumps(known))
+            for path, change in itertools.product(sorted(folder.glob("*.session")), CHANGED):
                 subject = Subject(made, kernels=False, prefix_cache=True, **options)
-                requests = REQUESTS.decode(session.read_bytes())
+                requests = CHANGED[change](REQUESTS.decode(path.read_bytes()))
                 total, reusable, reused = reuse(subject, requests)
-                share = f"{reused / reusable:7.2%}"
-                print(
-                    f"{kind:16} {session.stem:12} {len(requests):8} {total:8} {reusable:8} {reused:8} {share}"
-                )
+                counts = f"{len(requests):8} {total:8} {reusable:8} {reused:8} {reused / reusable:7.2%}"
+                print(f"{kind:16} {f'{path.stem} {change}':24} {counts}", flush=True)
 
 
 def reuse(subject: Subject, requests: list[GenerationRequest]) -> tuple[int, int, int]:
@@ -108,7 +161,7 @@ def reuse(subject: Subject, requests: list[GenerationRequest]) -> tuple[int, int
     earlier: list[tuple[int, ...]] = []
     total = reusable = reused = 0
     for number, request in enumerate(requests):
-        short = msgspec.structs.replace(request, model="bench", max_tokens=4, web_search=None)
+        short = replace(request, model="bench", max_tokens=4, web_search=None)
         job = subject.preparer.prepare(str(number), Generate(short))
         assert not isinstance(job, tuple), job
         subject.engine.submit(job)
@@ -134,12 +187,14 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     parser.add_argument("--replay", type=Path)
     parser.add_argument("--model", type=Path)
+    parser.add_argument("--template", type=Path)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     given = parser.parse_args()
     if given.record:
         given.record.mkdir(parents=True, exist_ok=True)
         record(given.record)
     if given.replay:
-        replay(given.replay, given.model)
+        replay(given.replay, given.model, given.template, given.kinds)
 
 
 if __name__ == "__main__":

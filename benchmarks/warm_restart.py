@@ -1,11 +1,11 @@
 """What the disk tier saves: a known prompt after a restart of the server, beside computing it.
 
-    python -m benchmarks.warm_restart --model FOLDER [--words 1500] [--rounds 3]
+    python -m benchmarks.warm_restart --model FOLDER [--words 1500] [--rounds 3] [--serve="--kv-bits 8"]
 
 Starts `pippin serve --prompt-cache-dir` on a folder of its own, asks a prompt that nobody knows (cold), asks it again
-(in memory), stops the server, starts it again and asks a third time (warm restart): milliseconds to the first token,
-seen by a client. A short request goes before, so that nobody pays for a server's first answer. The last round's server
-is killed with SIGKILL instead of being stopped, a few seconds after its answer.
+(in memory), kills the server with SIGKILL, starts it again and asks a third time (killed): milliseconds to the first
+token, seen by a client. A short request goes before, so that nobody pays for a server's first answer. All three answers
+must be equal. `--serve` are more options of the server.
 """
 
 import argparse
@@ -26,7 +26,8 @@ from benchmarks.load import Reply, ask, body
 from benchmarks.peers import PEERS, serve
 from benchmarks.scenarios import Turn, text, user
 
-WRITTEN_SECONDS = 5.0  # within which the disk's thread has written all, before a kill
+WRITTEN_SECONDS = 2.0  # within which the disk's thread has written all, before a kill
+ANSWER = 16  # tokens
 
 
 async def answers(port: int, prompt: str, times: int) -> list[Reply]:
@@ -34,7 +35,7 @@ async def answers(port: int, prompt: str, times: int) -> list[Reply]:
     url = f"http://127.0.0.1:{port}"
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=1800)) as session:
         # It is nonsense that a model may not answer.
-        known = Turn(user(prompt), 4, extra=(("min_tokens", 4),))
+        known = Turn(user(prompt), ANSWER, extra=(("min_tokens", ANSWER), ("temperature", 0)))
         turns = [Turn(user("Hello."), 2), *[known] * times]
         replies = [await ask(session, url, body("bench", [turn.message], turn)) for turn in turns]
     for reply in replies:
@@ -42,16 +43,15 @@ async def answers(port: int, prompt: str, times: int) -> list[Reply]:
     return replies[1:]
 
 
-def measure(model: Path, prompt: str, folder: Path, times: int, *, kill: bool = False) -> list[Reply]:
-    """One life of a server."""
+def measure(model: Path, prompt: str, folder: Path, times: int, more: list[str]) -> list[Reply]:
+    """One life of a server, which ends in a kill."""
     port = free_port()
-    command = (*PEERS["pippin"].command, "--prompt-cache-dir", str(folder))
+    command = (*PEERS["pippin"].command, "--prompt-cache-dir", str(folder), *more)
     with serve(replace(PEERS["pippin"], command=command), model, port) as process:
         replies = asyncio.run(answers(port, prompt, times))
-        if kill:
-            time.sleep(WRITTEN_SECONDS)
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        time.sleep(WRITTEN_SECONDS)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     return replies
 
 
@@ -62,14 +62,16 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--words", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--serve", type=str.split, default=[])
     options = parser.parse_args()
-    found: dict[str, list[float]] = {"cold": [], "memory": [], "restart": []}
+    found: dict[str, list[float]] = {"cold": [], "memory": [], "killed": []}
     for number in range(options.rounds):
         prompt = text(options.words, 4000 + number)
         with tempfile.TemporaryDirectory() as folder:
-            cold, memory = measure(options.model, prompt, Path(folder), 2, kill=number == options.rounds - 1)
-            [restart] = measure(options.model, prompt, Path(folder), 1)
-        for name, reply in (("cold", cold), ("memory", memory), ("restart", restart)):
+            cold, memory = measure(options.model, prompt, Path(folder), 2, options.serve)
+            [killed] = measure(options.model, prompt, Path(folder), 1, options.serve)
+        assert cold.text == memory.text == killed.text
+        for name, reply in (("cold", cold), ("memory", memory), ("killed", killed)):
             assert reply.first is not None
             found[name].append(1000 * reply.first)
             print(

@@ -17,6 +17,7 @@ from pippin.catalog import Catalog
 from pippin.catalog.scan import CatalogRoots
 from pippin.cli.greeting import EXAMPLES, curl_line
 from pippin.cli.verbs import serve
+from pippin.cli.verbs.running_server import rewritten
 from pippin.cli.verbs.serve import check_beside, check_models
 from pippin.config.errors import ConfigError, install_command
 from pippin.config.options.model import ModelOptions
@@ -103,6 +104,12 @@ def test_the_verbs_for_the_running_server_find_it(terminal: Terminal) -> None:
         assert terminal.run("stop").stdout == f"{serving.address} has stopped.\n"
         assert serving.ended() == 0
     assert list((terminal.home / ".cache/pippin/run").iterdir()) == []
+
+
+def test_ps_says_what_a_template_changes_of_earlier_turns() -> None:
+    told = rewritten({"metadata": {"rewrites": ["thoughts", "tools"]}})
+    assert told == "its template changes thoughts, tools of earlier turns, computed again from there"
+    assert rewritten({"metadata": {"rewrites": []}}) is None
 
 
 def test_without_the_key_ps_asks_for_it_instead_of_seeing_nothing(terminal: Terminal) -> None:

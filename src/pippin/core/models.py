@@ -34,6 +34,10 @@ class Companion(Struct, frozen=True):
     missed_late: bool = False  # without it the model loads, then fails or produces noise when it speaks
 
 
+Rewritten = Literal["thoughts", "openings of answers", "tools"]
+"""What a chat template may change of earlier turns when a conversation goes on."""
+
+
 class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model as clients and operators see it. The catalog fills it from files; a worker, which has read tokenizer and
     template, sends a more accurate one."""
@@ -50,6 +54,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     created: int = 0  # seconds since the epoch
     tool_format: str | None = None
     reasoning_format: str | None = None
+    rewrites: tuple[Rewritten, ...] = ()  # of earlier turns, so that these are computed again from there on
     sampling: Sampling = field(default_factory=Sampling)  # from generation_config.json
     dimensions: int | None = None  # of embeddings
     companions: tuple[Companion, ...] = ()

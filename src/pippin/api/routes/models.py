@@ -277,6 +277,7 @@ def describe(
             "size_bytes": info.size_bytes,
             "tool_parser": info.tool_format,
             "reasoning_parser": info.reasoning_format,
+            "rewrites": info.rewrites,
             "dimensions": info.dimensions,
         },
     }

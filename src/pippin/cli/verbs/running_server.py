@@ -47,6 +47,9 @@ def _ps(parsed: Namespace) -> int:
             table(("NAME", "STATE", "MEMORY", "REQUESTS", "USED", "PID"), [_row(model) for model in models])
         )
         print("Memory: weights and process, as measured once loaded; conversations take theirs beside it.")
+        for model in ask(parsed, "GET", "/v1/models")["data"]:
+            if model["loaded"] and (told := rewritten(model)):
+                print(f"{model['id']}: {told}")
         if told := speculation(ask(parsed, "GET", "/v1/status")):
             print(told)
     else:
@@ -66,6 +69,16 @@ def _usage(rows: list[dict[str, Any]], *, as_json: bool) -> int:
     ]
     print(table(heads, cells) if cells else "Nothing was asked yet.")
     return 0
+
+
+def rewritten(model: dict[str, Any]) -> str | None:
+    """What a model's chat template changes of earlier turns, as `/v1/models` has it; None if nothing."""
+    named = model["metadata"].get("rewrites")
+    return (
+        f"its template changes {', '.join(named)} of earlier turns, computed again from there"
+        if named
+        else None
+    )
 
 
 def speculation(status: dict[str, Any]) -> str | None:

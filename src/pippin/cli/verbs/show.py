@@ -13,6 +13,7 @@ from pippin.cli.arguments import Parser, some_options
 from pippin.cli.local import OPTIONS, open_catalog, settings_of
 from pippin.cli.running import ask, is_there
 from pippin.cli.terminal import size
+from pippin.cli.verbs.running_server import rewritten
 from pippin.config.accelerator import accelerator
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
@@ -42,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.json:
         print(json.dumps(msgspec.to_builtins(info), indent=2))
         return 0
-    facts = _facts(catalog, info) | _agreement(info.id)
+    facts = _facts(catalog, info) | _in_memory(info.id)
     if info.kind == "language":
         facts["sampling"] = _sampling(settings, catalog, info)
     width = max(map(len, facts)) + 2
@@ -73,13 +74,18 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
     }
 
 
-def _agreement(model: str) -> dict[str, str]:
-    """How near batches are to what sequences give alone, if a running server has the model in memory."""
-    asked = Namespace(server=None, api_key=None)
+def _in_memory(model: str) -> dict[str, str]:
+    """How near batches are to what sequences give alone, and what the template changes of earlier turns, if a running
+    server has the model in memory."""
+    asked, facts = Namespace(server=None, api_key=None), {}
     with contextlib.suppress(ServerError):
-        if is_there(asked) and (told := ask(asked, "GET", f"/v1/models/{model}").get("agreement")):
-            return {"batches": f"as alone, within {told}"}
-    return {}
+        if is_there(asked):
+            found = ask(asked, "GET", f"/v1/models/{model}")
+            if told := found.get("agreement"):
+                facts["batches"] = f"as alone, within {told}"
+            if told := rewritten(found):
+                facts["conversations"] = told
+    return facts
 
 
 def _formats(catalog: "Catalog", info: "ModelInfo") -> dict[str, str]:

@@ -62,6 +62,17 @@ def bench(folder: Path) -> Bench:
     return bench_of(folder, prefix_cache=False)
 
 
+def test_a_restarted_server_goes_on_from_pooled_keys_on_the_disk(folder: Path, tmp_path: Path) -> None:
+    first = bench_of(folder, cache_dir=str(tmp_path))
+    answers, _ = run_all(first, {"a": (TEXT, 14)})
+    first.engine.close()
+    second = bench_of(folder, cache_dir=str(tmp_path))
+    again, ends = run_all(second, {"a": (TEXT, 14)})
+    assert again == answers
+    assert ends["a", 0].usage.cached_tokens == (len(TEXT) - 1) // 8 * 8
+    second.engine.close()
+
+
 def by_mlx_vlm(bench: Bench, tokens: tuple[int, ...]) -> mx.array:
     """Its logits [tokens, vocabulary] with its own caches, in one pass: between two they forget what was before."""
     language = bench.model.inner.language_model

@@ -5,9 +5,11 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import mlx.core as mx
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ import pippin
 from pippin.config.options.model import ModelOptions
 from pippin.core.safetensors import digest_of
 from pippin.engines.language.loading import caching
+from pippin.engines.language.prefix_cache import disk
 from pippin.engines.language.prefix_cache.disk import (
     SWEEP_EVERY,
     DiskCache,
@@ -23,6 +26,7 @@ from pippin.engines.language.prefix_cache.disk import (
     fingerprint,
     model_folders,
 )
+from pippin.engines.language.step.engine import LanguageEngine
 from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import ARCHITECTURES, TinyModels, tiny_model
 
@@ -69,6 +73,21 @@ def test_a_newer_version_does_not_believe_an_older_one(
     second.engine.close()
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_prompt_of_whole_blocks_is_known_after_a_restart(
+    folders: dict[str, Path], tmp_path: Path, architecture: str
+) -> None:
+    """Its last token is computed again, so that the state after it is of no use."""
+    first = bench_of(folders[architecture], tmp_path)
+    run_all(first, {"a": (PROMPT[:96], 4)})
+    first.engine.close()
+    second = bench_of(folders[architecture], tmp_path)
+    answers, ends = run_all(second, {"b": (PROMPT[:96], 4)})
+    second.judge(PROMPT[:96], answers["b", 0])
+    assert ends["b", 0].usage.cached_tokens == 88
+    second.engine.close()
+
+
 def test_tenants_stay_apart_on_the_disk_too(folders: dict[str, Path], tmp_path: Path) -> None:
     first = bench_of(folders["llama"], tmp_path)
     run_all(first, {"a": (PROMPT, 4)}, key=b"one")
@@ -79,6 +98,64 @@ def test_tenants_stay_apart_on_the_disk_too(folders: dict[str, Path], tmp_path: 
     _, ends = run_all(second, {"c": (PROMPT, 4)}, key=b"one")
     assert ends["c", 0].usage.cached_tokens == 96
     second.engine.close()
+
+
+def written(cache: Path, engine: LanguageEngine, files: int) -> list[Path]:
+    """The files that are there when the disk's thread has done what an idle engine gave it."""
+    assert not engine.busy
+    found: list[Path] = []
+    for _ in range(1000):
+        found = list(cache.rglob("[0-9a-f]*.safetensors"))
+        if len(found) >= files:
+            break
+        time.sleep(0.01)
+    return found
+
+
+def test_a_kill_after_an_answer_finds_all_of_its_prompt_on_the_disk(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """Nothing waits for the steps of a later request."""
+    options = ModelOptions(cache_block_tokens=8, cache_dir=str(tmp_path))
+    bench = Bench(folders["llama"], options, msgspec.structs.replace(PLAN, prefill_chunk=500))
+    run_all(bench, {"a": (PROMPT * 10, 1)})
+    assert len(written(tmp_path, bench.engine, 125)) == 125
+    bench.engine.close()
+
+
+def test_a_slow_disk_gets_every_block(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left out once would be missing for good, and all behind it."""
+    monkeypatch.setattr(disk, "BACKLOG", 2)
+    store = DiskCache._store
+
+    def slowly(*given: object) -> None:
+        time.sleep(0.002)
+        store(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DiskCache, "_store", slowly)
+    bench = bench_of(folders["llama"], tmp_path)
+    run_all(bench, {"a": (PROMPT * 2, 4)})
+    assert len(written(tmp_path, bench.engine, 25)) == 25
+    bench.engine.close()
+
+
+def test_a_state_that_moves_on_is_not_written_at_each_block(folders: dict[str, Path], tmp_path: Path) -> None:
+    bench = bench_of(folders["qwen3_next"], tmp_path)
+    run_all(bench, {"a": (PROMPT, 60)})
+    bench.engine.close()
+    states = list(tmp_path.rglob("*-state.safetensors"))
+    assert len(states) <= 5, "those of the prompt's chunks, and the last"
+    second = bench_of(folders["qwen3_next"], tmp_path)
+    answers, ends = run_all(second, {"b": (PROMPT, 60)})
+    more = (*PROMPT, *answers["b", 0], 1, 2, 3)
+    second.engine.close()
+    third = bench_of(folders["qwen3_next"], tmp_path)
+    answers, ends = run_all(third, {"c": (more, 10)})
+    third.judge(more, answers["c", 0])
+    assert ends["c", 0].usage.cached_tokens == (len(PROMPT) + 59) // 8 * 8
+    third.engine.close()
 
 
 SERVER = """
@@ -98,7 +175,7 @@ SERVER = """
         print(seed, ends["a", 0].usage.cached_tokens, flush=True)
     if end == "kill":
         while bench.engine.prefixes._disk.disk.writes < 8:
-            bench.engine.prefixes.upkeep[0]()
+            pass
         os.kill(os.getpid(), 9)
     bench.engine.close()
 """
@@ -156,6 +233,44 @@ def test_a_damaged_file_is_a_miss_and_goes(folders: dict[str, Path], tmp_path: P
     second.judge(PROMPT, answers["b", 0])
     assert ends["b", 0].usage.cached_tokens == 0
     assert "dropped a file" in caplog.text
+    second.engine.close()
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next", "deepseek_v32"])
+@pytest.mark.parametrize("third", range(3))
+def test_holes_in_what_a_kill_left_change_no_answer(
+    folders: dict[str, Path], tmp_path: Path, architecture: str, third: int
+) -> None:
+    first = bench_of(folders[architecture], tmp_path)
+    answers, _ = run_all(first, {"a": (PROMPT, 20)})
+    first.engine.close()
+    for place, path in enumerate(sorted(tmp_path.rglob("*.safetensors"))):
+        if place % 3 == third:
+            path.unlink() if place % 2 else path.write_bytes(path.read_bytes()[:-9])
+    more = (*PROMPT, *answers["a", 0], 1, 2, 3)
+    second = bench_of(folders[architecture], tmp_path)
+    for _ in range(2):  # and what this server writes beside the holes is sound
+        answers, _ = run_all(second, {"b": (more, 10)})
+        second.judge(more, answers["b", 0])
+    second.engine.close()
+    third_life = bench_of(folders[architecture], tmp_path)
+    answers, _ = run_all(third_life, {"c": (more, 10)})
+    third_life.judge(more, answers["c", 0])
+    third_life.engine.close()
+
+
+def test_a_restarted_server_answers_alike_from_a_cache_of_few_bits(
+    tiny_models: TinyModels, tmp_path: Path
+) -> None:
+    folder = tiny_models("llama", head_dim=64)
+    first = bench_of(folder, tmp_path, kv_bits=8)
+    run_all(first, {"a": (PROMPT, 1)})
+    warm, _ = run_all(first, {"a": (PROMPT, 20)})
+    first.engine.close()
+    second = bench_of(folder, tmp_path, kv_bits=8)
+    answers, ends = run_all(second, {"a": (PROMPT, 20)})
+    assert answers == warm
+    assert ends["a", 0].usage.cached_tokens == 96
     second.engine.close()
 
 
@@ -272,22 +387,30 @@ def test_weights_that_lie_in_the_same_folder_are_not_the_caches_to_delete(tmp_pa
     assert weights.exists()
 
 
+def wait_for(cache: DiskCache, writes: int) -> None:
+    while cache.writes < writes:
+        time.sleep(0.001)
+
+
 def test_a_wipe_from_outside_is_a_miss_and_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """While a server writes and reads."""
     cache = DiskCache(tmp_path, MODEL, 1 << 30)
     for index in range(50):
         cache.write(name(index), {"0": np.full(1000, index, np.float32)}, {})
+    wait_for(cache, 50)
     assert None not in cache.read([name(index) for index in range(50)]).result()
     for index in range(50, 300):
         cache.write(name(index), {"0": np.full(1000, index, np.float32)}, {})
         if index % 10 == 0:
             delete(file for folder in model_folders(tmp_path) for file in cache_files(folder))
+    wait_for(cache, 300)
     entries = cache.read([name(index) for index in range(300)]).result()
     assert entries[:50] == [None] * 50
     for index, entry in enumerate(entries):
         assert entry is None or (entry.arrays["0"] == index).all()
     shutil.rmtree(tmp_path / MODEL)
     cache.write(name(1), {"0": np.zeros(1)}, {})
+    wait_for(cache, 301)
     assert cache.read([name(1)]).result()[0] is not None
     cache.close()
     assert not caplog.records

@@ -27,7 +27,7 @@ def test_several_writers_and_sweepers_lose_nothing_and_read_only_whole_files(tmp
         order = np.random.default_rng(seed).permutation(FILES).tolist()
         for number in order:
             cache.write(name_of(number), arrays_of(number), {})
-            cache.sweep()
+            cache.sweep().result(20)  # after what was written
             [entry] = cache.read([name_of(order[0])]).result(20)
             if entry is None or not (entry.arrays["0"] == order[0]).all():
                 wrong.append(order[0])

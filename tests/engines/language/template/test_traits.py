@@ -12,6 +12,7 @@ from pippin.engines.language.template.traits import probe
 from pippin.engines.language.text.tokenizer import Literals
 from pippin.output.formats import tool_format
 from pippin.output.tool_format import History
+from tests.output.families import Family
 
 TURNS = "{% for message in messages %}[{{ message.role }}]{{ message.content or '' }}"
 CALLS = (
@@ -127,3 +128,21 @@ def test_a_template_without_calls_and_tools_gets_them_in_the_familys_format(name
         .replace('"at": "x"', '"argument": "value"')
         in text
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "tool", "expected"),
+    [
+        ("Qwen3.5-4B", "qwen3_coder", ("thoughts", "openings of answers")),
+        ("openai-gpt-oss-120b", "harmony", ("thoughts",)),
+        ("mistralai-Mistral-Nemo-Instruct-2407", "mistral", ("tools",)),
+        ("meta-llama-Llama-3.1-8B-Instruct", "llama3_json", ()),
+        # They refuse the sample, which tells nothing.
+        ("fireworks-ai-llama-3-firefunction-v2", "firefunction", ()),
+    ],
+)
+def test_what_a_template_changes_of_earlier_turns_is_known(
+    name: str, tool: str, expected: tuple[str, ...]
+) -> None:
+    template = ChatTemplate(Family(name, tool).source, {"bos_token": "<s>", "eos_token": "</s>"})
+    assert probe(template, History()).rewrites == expected

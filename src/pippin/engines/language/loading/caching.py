@@ -16,7 +16,7 @@ from pippin.engines.language.kv_cache.layout import BlockLayout, fill_joined
 from pippin.engines.language.kv_cache.probe import Batching, Keep, Passed, choose_batching, try_at_once
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.lora import Adapters
-from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, Prefixes, PrefixTree
+from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, PrefixTree
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.step.prefill import MOST_STRETCH
 from pippin.engines.language.step.scheduler import ANY_PAIRS, StepLimits
@@ -43,7 +43,7 @@ def _trials_of(asked: Asked) -> Keep:
     return lambda trial, what: kept(Passed, trial, what, of)
 
 
-def open_prefixes(asked: Asked, batching: Batching, limit: int) -> Prefixes:
+def open_prefixes(asked: Asked, batching: Batching, limit: int) -> PrefixCache:
     """The prefix cache with a limit of so many bytes."""
     options = asked.options
     if not (options.prefix_cache and batching.shape is not None and limit):

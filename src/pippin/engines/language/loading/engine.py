@@ -76,6 +76,7 @@ def open_engine(
     engine = build_engine(
         way.model, preparer.tokenizer, options, plan, folder=folder, progress=progress, kernel_threads=threads
     )
+    preparer.finds_partings = engine.prefixes.has_snapshots
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
     keep_at_hand(way.model)
     if plan.compiles:

@@ -13,17 +13,24 @@ import hashlib
 from array import array
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 
 from pippin.core.models import CacheStats
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
-from pippin.engines.language.kv_cache.layout import Block, BlockLayout, Snapshots, snapshot_arrays
+from pippin.engines.language.kv_cache.layout import (
+    Block,
+    BlockLayout,
+    CacheLayout,
+    Snapshots,
+    snapshot_arrays,
+)
 from pippin.engines.language.prefix_cache.disk import DiskCache, Entry, Stored
 
 PINNED_SHARE = 0.5  # the most of the limit that pins may hold
@@ -222,30 +229,16 @@ class PrefixTree:
 
     def _limit_leaves(self, spared: set[Node]) -> None:
         while self._leaf_limit is not None and self.leaves > self._leaf_limit:
-            leaf = next(
-                (
-                    node
-                    for node in self._nodes
-                    if not node.children and not node.pinned and node not in spared
-                ),
-                None,
-            )
+            leaf = next((node for node in self._nodes if _ends(node, spared)), None)
             if leaf is None:
                 return
-            parent: Node | None = leaf
-            while (
-                leaf is not None
-                and not leaf.children
-                and not leaf.pinned
-                and leaf not in spared
-                and leaf.depth
-            ):
+            while leaf is not None and leaf.depth and _ends(leaf, spared):
                 parent = leaf.parent
                 self._shrink(leaf)
                 leaf = parent
 
 
-def shared_length(first: Sequence[int], second: Sequence[int]) -> int:
+def shared_length(first: Sequence[Any], second: Sequence[Any]) -> int:
     """Length of the common prefix."""
     low, high = 0, min(len(first), len(second))
     # Slices are compared in C, so a binary search is faster than a loop over tokens.
@@ -256,6 +249,11 @@ def shared_length(first: Sequence[int], second: Sequence[int]) -> int:
         else:
             high = middle - 1
     return low
+
+
+def _ends(node: Node, spared: set[Node]) -> bool:
+    """Whether it is the end of a conversation that may be forgotten."""
+    return not node.children and not node.pinned and node not in spared
 
 
 def _may_go(node: Node) -> bool:
@@ -277,7 +275,7 @@ def ancestors(node: Node) -> set[Node]:
     return found
 
 
-WRITES_A_STEP = 8  # blocks copied to the host in one step
+WRITES_A_STEP = 8  # nodes copied to the host in one step
 STATE = "-state"
 NUMPY_LACKS = {mx.bfloat16: mx.uint16}
 
@@ -289,24 +287,25 @@ class DiskTier:
         self.disk = disk
         self._tree = tree
         self._layout = layout
-        self._unwritten: deque[tuple[str, dict[str, mx.array]]] = deque()
-
-    def keep(self, node: Node) -> None:
-        """Queue what is new at a node for `write_some`."""
-        name = node.digest.hex()
-        if node.block and not self.disk.has(name):
-            self._unwritten.append((name, {str(place): array for place, array in enumerate(node.block)}))
-        if node.snapshot is not None and not self.disk.has(name + STATE):
-            self._unwritten.append((name + STATE, _named(node.snapshot)))
+        # Nodes, and whether it is their state. Their arrays are the tree's: what is evicted meanwhile is not written.
+        self.unwritten: deque[tuple[Node, bool]] = deque()
 
     def wipe(self) -> None:
-        self._unwritten.clear()
+        self.unwritten.clear()
         self.disk.wipe()
 
-    def write_some(self, most: int = WRITES_A_STEP) -> None:
-        """Copy some queued arrays to the host, and hand them to the disk."""
-        for _ in range(min(most, len(self._unwritten))):
-            name, arrays = self._unwritten.popleft()
+    def write_some(self) -> None:
+        """Copy some of what is new to the host and hand it to the disk, as far as that keeps up."""
+        for _ in range(min(WRITES_A_STEP, len(self.unwritten))):
+            if not self.disk.has_room:
+                return
+            self._write(*self.unwritten.popleft())
+
+    def _write(self, node: Node, is_state: bool) -> None:
+        name = node.digest.hex() + STATE * is_state
+        blocks = {str(place): array for place, array in enumerate(node.block or ())}
+        arrays = _named(node.snapshot or ()) if is_state else blocks
+        if arrays and not self.disk.has(name):
             self.disk.write(name, *_to_host(arrays))
 
     def find(self, key: bytes, tokens: Sequence[int]) -> "DiskRead | None":
@@ -361,7 +360,8 @@ class DiskTier:
             self._tree.set_snapshot(path[-1], snapshot, held)
 
     def close(self) -> None:
-        self.write_some(len(self._unwritten))
+        for each in self.unwritten:
+            self._write(*each)
         self.disk.close()
 
 
@@ -484,12 +484,20 @@ class PrefixCache:
         self._hit_tokens += match.known
         self._layout.restore(cache, match.blocks, match.snapshot, match.known)
 
-    def keep(self, key: bytes, tokens: Sequence[int], cache: PromptCache, pins: Sequence[int] = ()) -> int:
+    def keep(
+        self,
+        key: bytes,
+        tokens: Sequence[int],
+        cache: PromptCache,
+        pins: Sequence[int] = (),
+        *,
+        moves: bool = False,
+    ) -> int:
         """Store the cache of a sequence that has computed `tokens`, as whole blocks; returns how many tokens are new in
         the tree.
 
-        If the sequence ends with a block, the state of layers that cannot be cut is kept there. `pins` are token counts
-        up to which blocks are pinned, as far as they are in the tree.
+        If the sequence ends with a block, the state of layers that cannot be cut is kept there; where it `moves`, the
+        disk waits for `settle`. `pins` are token counts up to which blocks are pinned, as far as they are in the tree.
         """
         size = self.block_tokens
         path = self.tree.path(key, tokens)
@@ -501,11 +509,14 @@ class PrefixCache:
             if self.tree.add(path, key, added, block, held) is None:
                 break
             if self._disk is not None:
-                self._disk.keep(path[-1])
+                self._disk.unwritten.append((path[-1], False))
         self.tree.touch(path)
         at_end = stop == len(tokens) == len(path) * size
         if self.has_snapshots and at_end and path and path[-1].snapshot is None:
-            self._keep_snapshot(path[-1], self._layout.snapshot(cache))
+            snapshot = self._layout.snapshot(cache)
+            held = self._layout.held_bytes(snapshot_arrays(snapshot), self.tree.limit)
+            if self.tree.set_snapshot(path[-1], snapshot, held) and not moves:
+                self.settle(path[-1])
         for pin in pins:
             if 0 < pin // size <= len(path):
                 self.tree.pin(path[pin // size - 1])
@@ -518,20 +529,30 @@ class PrefixCache:
         `before`. Returns the node of its state now, or None if that state was there already: it is not the sequence's
         own."""
         is_new = self._at(key, tokens) is None
-        self.keep(key, tokens, cache)
+        self.keep(key, tokens, cache, moves=True)
         node = self._at(key, tokens)
         if before is not None:
             self.tree.drop_snapshot(before)
         return node if is_new else None
+
+    def settle(self, node: Node | None) -> None:
+        """Note that the state at this node moves on no more, so that the disk may have it."""
+        if self._disk is not None and node is not None:
+            self._disk.unwritten.append((node, True))
 
     def block_end(self, length: int) -> int:
         """How many of the first `length` tokens of a sequence can be kept."""
         return length // self.block_tokens * self.block_tokens
 
     @property
-    def upkeep(self) -> list[Callable[[], None]]:
-        """What is to be called after each step: hands a few new blocks to the disk."""
-        return [] if self._disk is None else [self._disk.write_some]
+    def writes(self) -> bool:
+        """Whether the disk is behind the memory."""
+        return self._disk is not None and bool(self._disk.unwritten)
+
+    def write_some(self) -> None:
+        """Hand a few new blocks and states to the disk."""
+        if self._disk is not None:
+            self._disk.write_some()
 
     def resize(self, limit: int) -> None:
         """Set the bytes that blocks may take in memory from now on."""
@@ -575,57 +596,20 @@ class PrefixCache:
         path = self._usable(self.tree.path(key, tokens))
         return path[-1] if path and len(path) * self.block_tokens == len(tokens) else None
 
-    def _keep_snapshot(self, node: Node, snapshot: Snapshots) -> None:
-        size = self._layout.held_bytes(snapshot_arrays(snapshot), self.tree.limit)
-        if self.tree.set_snapshot(node, snapshot, size) and self._disk is not None:
-            self._disk.keep(node)
 
-
-class NoPrefixes:
+class NoPrefixes(PrefixCache):
     """Stands where nothing is kept of prompts: each is computed whole."""
 
-    keeps = has_snapshots = has_state = False
-    block_tokens = 1
+    keeps = False
 
-    def match(self, key: bytes, tokens: Sequence[int], *, whole_blocks: bool = False) -> Match:
-        return Match(asked=len(tokens), known=0, in_tree=0, blocks=[], snapshot=None)
+    def __init__(self) -> None:
+        super().__init__(PrefixTree(1, 0), BlockLayout(CacheLayout(nn.Module(), ())))
 
-    def read_disk(self, key: bytes, tokens: Sequence[int]) -> DiskRead | None:
-        return None
-
-    def take(self, read: DiskRead) -> None:
-        pass
-
-    def restore(self, match: Match, cache: PromptCache) -> None:
-        pass
-
-    def keep(self, key: bytes, tokens: Sequence[int], cache: PromptCache, pins: Sequence[int] = ()) -> int:
+    def keep(self, *given: Any, **how: Any) -> int:
         return 0
-
-    def keep_state(
-        self, key: bytes, tokens: Sequence[int], cache: PromptCache, before: Node | None
-    ) -> Node | None:
-        return None
 
     def block_end(self, length: int) -> int:
         return 0
 
-    @property
-    def upkeep(self) -> list[Callable[[], None]]:
-        return []
-
-    def resize(self, limit: int) -> None:
-        pass
-
-    def clear(self, *, disk: bool) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
     def stats(self) -> CacheStats:
         return CacheStats()
-
-
-Prefixes = PrefixCache | NoPrefixes
-"""What an engine has for a prefix cache."""

@@ -85,6 +85,7 @@ class LanguagePreparer:
         self.may_take_media = takes_media(config)
         self._placeholders = frozenset().union(*placeholder_tokens(config).values())
         self._loaded = False
+        self.finds_partings = False  # set once the loaded model turns out to have a state that cannot be cut
         self._renderer = self.open_renderer(load_processor(spec.info, options, self.tokenizer))
         if self._tools is not None and not options.tool_call_parser and not self._renderer.offers_tools:
             self._require_writable(self._tools)
@@ -232,8 +233,8 @@ class LanguagePreparer:
         asked = request.max_tokens
         window = min(self.context_window, request.context_limit or self.context_window)
         reserve = min(1 if asked is None else asked, max(window // ANSWER_DIVISOR, 1))
-        fit = partial(fit_prompt, self._renderer, tools=offered, context_window=window, reserve=reserve)
-        prompt, warnings = self._readable(request, fit)
+        limits = partial(fit_prompt, context_window=window, reserve=reserve, partings=self.finds_partings)
+        prompt, warnings = self._readable(request, partial(limits, self._renderer, tools=offered))
         self._check_prompt(prompt, request)
         free = window - len(prompt.tokens)
         if free < 1 and asked != 0:
@@ -254,6 +255,7 @@ class LanguagePreparer:
             max_tokens=max(min(free, free if asked is None else asked), 0),
             eos=frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else ends),
             pins=prompt.pins,
+            partings=prompt.partings,
             thinking_open=reasoning.opened,
             may_think=reasoning.may_open,
             thinking_start=reasoning.start,
@@ -411,6 +413,7 @@ class LanguagePreparer:
             context_window=None if self.context_window == UNKNOWN_CONTEXT_WINDOW else self.context_window,
             tool_format=self._tools.name if self._tools else None,
             reasoning_format=self._reasoning.name if self._reasoning else None,
+            rewrites=self._renderer.rewrites,
         )
 
 

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -22,6 +23,7 @@ from pippin.core.conversation import (
     Video,
 )
 from pippin.core.errors import ServerError
+from pippin.core.models import Rewritten
 from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest
 from pippin.engines.base import check_wanted
 from pippin.engines.language.job import Branch
@@ -62,9 +64,14 @@ class RenderedPrompt:
     raw: bool = False  # text or token ids, not a conversation
     continued: str = ""  # the assistant's words that the answer continues
     pins: tuple[int, ...] = ()  # counts of tokens after which the prefix cache keeps the prompt
+    partings: tuple[int, ...] = ()  # counts of tokens after which other prompts are likely to go on otherwise
     dropped: int = 0  # messages that were dropped to fit the context window
     media: PromptMedia | WholePrompt | None = None
     warnings: tuple[str, ...] = ()
+
+
+Other = tuple[tuple[Message, ...], tuple[Tool, ...], bool]
+"""Another conversation: its messages, the tools on offer, and whether an answer follows."""
 
 
 class PromptRenderer:
@@ -115,6 +122,13 @@ class PromptRenderer:
         """The text that the default template writes after an assistant message."""
         found = self._templates.get("default")
         return found[1].traits.turn_end if found else ""
+
+    @property
+    def rewrites(self) -> tuple[Rewritten, ...]:
+        """What the templates change of earlier turns when a conversation goes on."""
+        return tuple(
+            dict.fromkeys(each for _, found, _ in self._templates.values() for each in found.traits.rewrites)
+        )
 
     def prompt(
         self, request: GenerationRequest, tools: tuple[Tool, ...], most: int | None = None
@@ -177,12 +191,25 @@ class PromptRenderer:
             warnings=warnings,
         )
 
-    def prefix(
-        self, request: GenerationRequest, messages: tuple[Message, ...], tools: tuple[Tool, ...]
-    ) -> list[int]:
-        """The tokens of the first messages of a conversation, without the beginning of an answer."""
-        text, _ = self._expanded(request, messages, tools, generation=False)
-        return self._tokenizer.literals.encode(text)
+    def partings(
+        self,
+        request: GenerationRequest,
+        tools: tuple[Tool, ...],
+        whole: RenderedPrompt,
+        others: Sequence[Other],
+    ) -> tuple[int, ...]:
+        """How many of a prompt's tokens each of these conversations begins with, in order. Where media follow it is an
+        estimate."""
+        if not others:
+            return ()
+        text, found = self._render(request, request.messages or (), tools, generation=True), set()
+        for messages, offered, generation in others:
+            # A conversation that ends there may break the template's rules.
+            with suppress(ServerError):
+                other = self._render(request, messages, offered, generation=generation)
+                rest = self._tokenizer.literals.encode(text[shared_length(text, other) :])
+                found.add(max(len(whole.tokens) - len(rest), 0))
+        return tuple(sorted(found - {0}))
 
     def _chat(
         self,
@@ -373,8 +400,11 @@ def fit_prompt(
     tools: tuple[Tool, ...],
     context_window: int,
     reserve: int,
+    *,
+    partings: bool = False,
 ) -> RenderedPrompt:
-    """Render the prompt, and leave at least `reserve` tokens of the context window to the answer.
+    """Render the prompt, and leave at least `reserve` tokens of the context window to the answer; `partings`: find out
+    where other prompts are likely to part from it.
 
     With `overflow: truncate` the oldest turns of a conversation are dropped for that. Otherwise one free token is
     enough. Raises `ServerError("context_length_exceeded")` for a prompt that is too long.
@@ -386,7 +416,10 @@ def fit_prompt(
         length = f"{error.least} tokens or more"
     else:
         if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= context_window:
-            return replace(whole, pins=_pins(renderer, request, tools, whole))
+            messages = request.messages or ()
+            kept = _pinned(messages, tools), _likely(messages, tools) if partings else []
+            pins, parted = (renderer.partings(request, tools, whole, others) for others in kept)
+            return replace(whole, pins=pins, partings=parted)
         length = f"{len(whole.tokens)} tokens"
     if truncates and request.messages is not None:
         shorter = _truncated(renderer, request, request.messages, tools, context_window - reserve)
@@ -406,21 +439,33 @@ def too_long(length: str, context_window: int, request: GenerationRequest) -> Se
     )
 
 
-def _pins(
-    renderer: PromptRenderer, request: GenerationRequest, tools: tuple[Tool, ...], whole: RenderedPrompt
-) -> tuple[int, ...]:
-    """The counts of prompt tokens up to and including the messages that ask to be kept in the prefix cache."""
-    messages = request.messages or ()
+def _pinned(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[Other]:
+    """A conversation up to and including each message that asks to be kept in the prefix cache."""
     pinned = [index for index, message in enumerate(messages) if message.pin][-MOST_PINS:]
-    pins = set()
-    for index in pinned:
-        try:
-            tokens = renderer.prefix(request, messages[: index + 1], tools)
-        except ServerError:
-            # A conversation that ends there may break the template's rules; then it is not pinned.
-            continue
-        pins.add(shared_length(tuple(tokens), whole.tokens))
-    return tuple(sorted(pins - {0}))
+    return [(messages[: index + 1], tools, False) for index in pinned]
+
+
+WORDS: Final = (Text("\N{WHITE SQUARE}"),)
+"""What somebody else says, or later."""
+LATER: Final = Tool("\N{WHITE SQUARE}", "\N{WHITE SQUARE}", {"type": "object", "properties": {}})
+"""A tool that is offered later, behind the others."""
+
+
+def _likely(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[Other]:
+    """Conversations that are likely to come: this one after the user's next turn; if it only begins, also others in
+    which the user says something else at first or last, and this one with a tool more. Compacted, it begins as others
+    do."""
+    speakers = [message.role for message in messages]
+    if "user" not in speakers or speakers[-1] == "assistant":
+        return []
+    others = [((*messages, Message("assistant", WORDS), Message("user", WORDS)), tools, True)]
+    if "assistant" not in speakers:
+        last = max(index for index, role in enumerate(speakers) if role == "user")
+        asked = Message("user", (*messages[last].parts[:-1], *WORDS))
+        others.append(((*messages[: speakers.index("user")], Message("user", WORDS)), tools, True))
+        others.append(((*messages[:last], asked, *messages[last + 1 :]), tools, True))
+        others += [(messages, (*tools, LATER), True)] if tools else []
+    return others
 
 
 def _truncated(

@@ -166,6 +166,7 @@ def _job(taken: Take) -> LanguageJob:
         branches=taken.branches,
         max_tokens=taken.max_tokens,
         pins=taken.pins,
+        partings=taken.partings,
         key=taken.key,
         created=taken.created,
     )

@@ -151,7 +151,7 @@ class LeadingEngine:
             logprobs=asked.logprobs,
             prompt_logprobs=asked.prompt_logprobs,
         )
-        fields = job.prompt, job.branches, job.max_tokens, job.pins, job.key, job.created
+        fields = job.prompt, job.branches, job.max_tokens, job.pins, job.partings, job.key, job.created
         self._telling.add(Take(job.id, request, *fields))
 
     def cancel(self, id: str) -> None:

@@ -61,6 +61,7 @@ class Take(Struct, frozen=True, tag=True):
     branches: tuple[Branch, ...]
     max_tokens: int
     pins: tuple[int, ...]
+    partings: tuple[int, ...]
     key: bytes
     created: float
 

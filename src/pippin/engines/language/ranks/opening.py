@@ -77,7 +77,9 @@ def open_rank(
 def _build(
     model: nn.Module, preparer: LanguagePreparer, options: ModelOptions, plan: DevicePlan, steering: Steering
 ) -> LanguageEngine:
-    return build_engine(model, preparer.tokenizer, options, plan, steering=steering)
+    engine = build_engine(model, preparer.tokenizer, options, plan, steering=steering)
+    preparer.finds_partings = engine.prefixes.has_snapshots
+    return engine
 
 
 def refuse_options(options: ModelOptions) -> None:

@@ -24,7 +24,7 @@ from pippin.core.models import EngineStats, RequestStatus
 from pippin.engines.base import Emission
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.prefix_cache.cache import Prefixes
+from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.sampling.sampler import SampledToken
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.lifecycle import Lifecycle
@@ -296,7 +296,7 @@ class LanguageEngine:
         limits: StepLimits,
         share: Callable[[int], MemoryShares],
         batch: Batch,
-        prefixes: Prefixes,
+        prefixes: PrefixCache,
         decodes: Decodes,
         steering: Steering = ALONE,
     ) -> None:
@@ -313,7 +313,6 @@ class LanguageEngine:
         parts = model, self.scheduler, self.prefill, batch, prefixes
         self.lifecycle = Lifecycle(*parts, stream_interval=options.stream_interval, steering=steering)
         self.decoding = decodes.open(batch, self.lifecycle, self.scheduler, self.counters)
-        self.upkeep = prefixes.upkeep  # called between two steps
         self._options, self._steering, self.share = options, steering, share
         self._overlaps = decodes.overlaps
         self._advance = self._one_step_ahead if decodes.overlaps else self._in_order
@@ -326,7 +325,7 @@ class LanguageEngine:
 
     @property
     def busy(self) -> bool:
-        return self.lifecycle.busy
+        return self.lifecycle.busy or self.prefixes.writes
 
     def step(self) -> list[Emission]:
         """Give every running sequence a token, or several where proposals are checked, and compute a chunk of
@@ -335,8 +334,7 @@ class LanguageEngine:
         self.counters.steps += 1
         self.lifecycle.expire(started, self._options.queue_timeout)
         turn, prefilled = self._advance(self.lifecycle.admit(started))
-        for each in self.upkeep:
-            each()
+        self.prefixes.write_some()
         if not turn.sequences and not prefilled and not self.lifecycle.events:
             time.sleep(DISK_PAUSE)  # the only work left waits for the disk
         # After the tokens of this step are known: sequences that have ended need no memory for the next step.
@@ -465,7 +463,7 @@ def engine_stats(
     lifecycle: Lifecycle,
     batch: Batch,
     model: nn.Module,
-    prefixes: Prefixes,
+    prefixes: PrefixCache,
     vision: Vision,
 ) -> EngineStats:
     now = time.monotonic()

@@ -9,7 +9,7 @@ from pippin.engines.base import Emission
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.model.loaded import LoadedModel
-from pippin.engines.language.prefix_cache.cache import Prefixes
+from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.sampling.sampler import SampledToken
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.branches import rows_of
@@ -37,7 +37,7 @@ class Lifecycle:
         scheduler: Scheduler,
         prefill: Prefill,
         batch: Batch,
-        prefixes: Prefixes,
+        prefixes: PrefixCache,
         *,
         stream_interval: int,
         steering: Steering = ALONE,
@@ -231,8 +231,9 @@ class Lifecycle:
     def _leave(self, gone: list[Running]) -> None:
         """Take sequences out of the batch, whether they have ended or not."""
         self._batch.leave(gone)
-        for told in self.on_leave:
-            for running in gone:
+        for running in gone:
+            self._prefixes.settle(running.sequence.state_node)
+            for told in self.on_leave:
                 told(running.sequence)
 
     def _finish(self, sequence: Sequence) -> None:

@@ -12,7 +12,7 @@ from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.kv_cache.layout import arrays_of
 from pippin.engines.language.model.loaded import LoadedModel
-from pippin.engines.language.prefix_cache.cache import NoPrefixes, Prefixes, shared_length
+from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, shared_length
 from pippin.engines.language.sampling.sampler import best
 from pippin.engines.language.step.branches import Scoring
 from pippin.engines.language.step.joining import fits
@@ -32,7 +32,7 @@ class Prefill:
         model: LoadedModel,
         scheduler: Scheduler,
         groups: CacheGroups,
-        prefixes: Prefixes,
+        prefixes: PrefixCache,
         followers: Sequence[Follower] = (),
     ) -> None:
         self._model = model
@@ -100,7 +100,7 @@ class Prefill:
         self._scheduler.begin(prompt, known, in_slot=prompt.slot is not None)
         return True
 
-    def _waits_for_another(self, prompt: Prefilling, prefixes: Prefixes) -> bool:
+    def _waits_for_another(self, prompt: Prefilling, prefixes: PrefixCache) -> bool:
         """Whether a prompt under way will soon have computed more of this one than the prefix cache has."""
         if not prefixes.keeps:
             return False
@@ -134,7 +134,7 @@ class Prefill:
         prompt.slot = self._groups.reserve(request, self._scheduler.for_running())
         return self._groups.prompt_cache(prompt.slot)
 
-    def _restore(self, prompt: Prefilling, cache: PromptCache, prefixes: Prefixes) -> int:
+    def _restore(self, prompt: Prefilling, cache: PromptCache, prefixes: PrefixCache) -> int:
         """Copy the prompt's known tokens from the prefix cache; return how many there are."""
         request = prompt.request
         # The last token is always computed, because its logits are drawn from.
@@ -142,8 +142,10 @@ class Prefill:
         # A block may end inside a medium only if all of the medium's first part is known, so media use whole blocks.
         match = prefixes.match(request.job.key, asked, whole_blocks=request.media is not None)
         if prefixes.has_snapshots:
-            ends = {match.asked, match.in_tree, *(pin for pin in request.job.pins if pin <= match.asked)}
-            prompt.chunk_ends |= {request.block_end(end, prefixes.block_tokens) for end in ends}
+            ends = {match.asked, match.in_tree, *request.job.pins, *request.job.partings}
+            prompt.chunk_ends |= {
+                request.block_end(end, prefixes.block_tokens) for end in ends if end <= match.asked
+            }
         prefixes.restore(match, cache)
         if request.prefilled is None:
             request.cached_tokens = match.known
@@ -320,11 +322,11 @@ def _is_scored(prompt: Prefilling) -> bool:
     return prompt.request.scores_prompt and prompt.request.prefilled is None
 
 
-def _waits_for_disk(prompt: Prefilling, prefixes: Prefixes) -> bool:
+def _waits_for_disk(prompt: Prefilling, prefixes: PrefixCache) -> bool:
     """Fetch blocks of the prompt from the disk; return whether the read is still under way."""
     if not prompt.asked_disk:
         prompt.asked_disk = True
-        prompt.disk_read = prefixes.read_disk(prompt.request.job.key, prompt.waiting.identity)
+        prompt.disk_read = prefixes.read_disk(prompt.request.job.key, prompt.waiting.identity[:-1])
     if prompt.disk_read is None:
         return False
     if not prompt.disk_read.arrived:

@@ -1,9 +1,12 @@
 """Which parts of a conversation a chat template can write, found by rendering samples when the model is opened."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Literal
 
+from pippin.core.models import Rewritten
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, searched_marks
 from pippin.engines.language.text.tokenizer import pattern_of
 from pippin.output.tool_format import History
@@ -35,6 +38,7 @@ class Traits:
     reasoning_fields: tuple[str, ...] = ()  # the fields of a message whose reasoning the template reads
     thinking_parts: bool = False  # reasoning as a part of the content (Mistral's)
     turn_end: str = ""  # what the template writes after an assistant's words
+    rewrites: tuple[Rewritten, ...] = ()  # what the user's next turn changes of earlier ones
     marks: re.Pattern[str] | None = None  # what the template looks for in the texts of messages
     # Words such as `/no_think` that the template acts on and takes out: as words of their own, and inside of others.
     switches: re.Pattern[str] | None = None
@@ -107,7 +111,33 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         and says([user, _assistant(thinking_parts("QXH", "QXC"))], "QXH"),
         **_marks(template.source),
         turn_end=_turn_end(trial.render([user, assistant], {})),
+        rewrites=tuple(_rewritten(trial, [user, assistant, other], fields, offer)),
     )
+
+
+def _rewritten(
+    trial: _Trial, turns: Messages, fields: tuple[str, ...], offer: dict[str, Any]
+) -> Iterator[Rewritten]:
+    """What a template changes of turns once the user has spoken again."""
+    user, assistant, other = turns
+    thoughts = dict.fromkeys(fields, "QXH") or {"content": trial.text("<think>\nQXH\n</think>\n\nQXC")}
+    spoken = trial.render([user, {**assistant, **thoughts}, other], {})
+    if spoken is not None and "QXH" not in spoken:
+        yield "thoughts"
+    offers: tuple[tuple[Rewritten, dict[str, Any]], ...] = (
+        ("openings of answers", {}),
+        ("tools", {"tools": [offer]}),
+    )
+    for name, tools in offers:
+        asked, later = (
+            trial.render(each, {"add_generation_prompt": True, **tools}) for each in ([user], turns)
+        )
+        if asked is None or later is None:
+            continue
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(asked, later, strict=False))
+        changed = asked[sum(1 for _ in same) :].strip()
+        if "qxtool" in changed if tools else changed:
+            yield name
 
 
 def _marks(source: str) -> dict[str, re.Pattern[str] | None]:
