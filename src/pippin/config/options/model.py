@@ -141,7 +141,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     target_gap_ms: Annotated[
         float,
         Meta(gt=0, description="Gap between tokens that prompt chunks are sized to keep, in ms.", extra=HOT),
-    ] = 200.0
+    ] = 100.0
     queue_size: Annotated[Positive, Meta(description="Most requests waiting; beyond it 503.", extra=HOT)] = (
         512
     )

@@ -142,14 +142,16 @@ def test_a_chunk_is_whole_when_nobody_decodes_and_fits_the_gap_when_somebody_doe
     for tokens in (100, 300):
         queue.observe(0.05 + 0.03 + tokens / 1000, tokens, 1)
     assert queue.chunk() == pytest.approx(120, abs=1)  # 0.15 s are left of the gap
-    queue.limits.target_gap = 0.14
-    assert queue.chunk() == pytest.approx(120, abs=1)  # less than two steps are left: the time of three
+    queue.limits.target_gap = 0.11
+    assert queue.chunk() == pytest.approx(30, abs=1)  # 0.06 s are left, twice what a chunk costs whatever it has
+    queue.limits.target_gap = 0.09
+    assert queue.chunk() == pytest.approx(30, abs=1)  # less than a step is left
     for place in range(9):
         queue.add(prompt(f"waits{place}", place + 1, length=500))
         queue.limits.max_sequences = 10
         queue.admit()
-        steps = min(max(3, 5 * (place + 1)), 8)
-        assert queue.chunk() == pytest.approx(50 * steps - 30, abs=1), "more where many wait"
+        seconds = max(50 * min(max(1, 3 * place), 8), 60)
+        assert queue.chunk() == pytest.approx(seconds - 30, abs=1), "more where many wait"
     for each in [*queue.prefilling, running]:
         queue.drop(each)
     assert queue.chunk() == 512

@@ -74,6 +74,11 @@ class StepCost:
         """Seconds that a step of `sequences` sequences takes without prompts; 0 before any measurement."""
         return self._expected(Step(sequences, 0, 0.0, 0, 0.0))
 
+    @property
+    def fixed(self) -> float:
+        """Seconds that a chunk takes however few tokens it has; 0 before any measurement."""
+        return float(self._fitted()[2])
+
     def affordable(self, seconds: float, context: int) -> int | None:
         """How many tokens of a prompt, after `context` others, take `seconds`: at most twice the most of late. None
         before any measurement."""
@@ -83,8 +88,8 @@ class StepCost:
         if not prefilled:
             return None
         most = 2 * max(prefilled)
-        fixed, token, pair = map(float, self._fitted()[2:5])
-        rest = max(0.0, seconds - fixed)
+        token, pair = map(float, self._fitted()[3:5])
+        rest = max(0.0, seconds - self.fixed)
         each = token / TOKENS + pair * context / PAIRS
         return int(rest / each) if each * most > rest else most if rest else 0
 
@@ -115,9 +120,9 @@ def _fit(steps: list[Step]) -> NDArray[np.float64]:
 
 SMALLEST_CHUNK = 16  # tokens
 FIRST_CHUNK = 64  # tokens beside running sequences, before any step was measured
-TOO_FEW_STEPS = 2  # decode steps: a chunk with less time than these take would compute almost nothing
-LEAST_STEPS, MOST_STEPS = 3, 8  # decode steps whose time a chunk may take where the target leaves too little
-FOR_EACH = 5  # decode steps for each prompt that waits, divided by the sequences that run
+MOST_STEPS = 8  # decode steps whose time a chunk may take where the target leaves less than one
+FOR_EACH = 3  # decode steps for each further prompt that waits, divided by the sequences that run
+WORTH = 2  # times the fixed cost of a chunk: with less time it would read the weights for almost nothing
 LONGEST = 1 << 20  # tokens; no window is wider
 ANY_PAIRS = LONGEST * LONGEST * 2  # no chunk has more
 MOST_FAVOURED = 2  # chunks in a row for a prompt because it has waited, while another has fewer tokens left
@@ -245,11 +250,12 @@ class Scheduler:
             return limits.prefill_chunk
         decoding = self.step_cost.decoding(running)
         seconds = limits.target_gap - decoding
-        if seconds < TOO_FEW_STEPS * decoding:
-            # The target gap cannot be kept, and the fixed cost of a chunk, reading the weights, takes most of a step.
-            # So prompts get the time of a few steps, and of more if many prompts wait while few sequences run: the
-            # sooner a sequence joins, the more steps it shares with the others, and the sooner all are done.
-            seconds = min(max(LEAST_STEPS, FOR_EACH * prompts / running), MOST_STEPS) * decoding
+        if seconds < decoding:
+            # The target cannot be kept. A chunk of a step's time makes the gaps twice as long, which spoils no stream.
+            # It gets more if reading the weights would take most of that, and if many prompts wait while few sequences
+            # run: the sooner a sequence joins, the more steps it shares with the others, and the sooner all are done.
+            seconds = min(max(1.0, FOR_EACH * (prompts - 1) / running), MOST_STEPS) * decoding
+            seconds = max(seconds, WORTH * min(self.step_cost.fixed, decoding))
         prompt = self.next_prompt()
         context = prompt.computed if prompt is not None else 0
         tokens = self.step_cost.affordable(seconds, context)
