@@ -48,7 +48,7 @@ def test_claude_code_reads_a_file_and_answers(terminal: Terminal) -> None:
         serving.wait_for(r"(\S+) is ready after")
         screen = Screen([sys.executable, "-m", "pippin", "agent", "claude"], terminal.environment, work)
         try:
-            screen.wait_for("for shortcuts", 120)
+            screen.wait_for(r"for shortcuts|shift\+tab to cycle", 120)
             screen.settle(2)
             screen.type("What is wrong with tides.py?")
             screen.wait_for("tides.py[?]")

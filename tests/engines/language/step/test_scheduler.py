@@ -143,7 +143,7 @@ def test_a_chunk_is_whole_when_nobody_decodes_and_fits_the_gap_when_somebody_doe
         queue.observe(0.05 + 0.03 + tokens / 1000, tokens, 1)
     assert queue.chunk() == pytest.approx(120, abs=1)  # 0.15 s are left of the gap
     queue.limits.target_gap = 0.11
-    assert queue.chunk() == pytest.approx(30, abs=1)  # 0.06 s are left, twice what a chunk costs whatever it has
+    assert queue.chunk() == pytest.approx(30, abs=1)  # twice its fixed cost
     queue.limits.target_gap = 0.09
     assert queue.chunk() == pytest.approx(30, abs=1)  # less than a step is left
     for place in range(9):
