@@ -13,7 +13,7 @@ import hashlib
 from array import array
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -549,10 +549,10 @@ class PrefixCache:
         """Whether the disk is behind the memory."""
         return self._disk is not None and bool(self._disk.unwritten)
 
-    def write_some(self) -> None:
-        """Hand a few new blocks and states to the disk."""
-        if self._disk is not None:
-            self._disk.write_some()
+    @property
+    def upkeep(self) -> list[Callable[[], None]]:
+        """What is to be called after each step: hands a few new blocks and states to the disk."""
+        return [] if self._disk is None else [self._disk.write_some]
 
     def resize(self, limit: int) -> None:
         """Set the bytes that blocks may take in memory from now on."""

@@ -287,15 +287,11 @@ class SequenceDecoder:
     def _left_out(self) -> tuple[int, ...]:
         """The tokens that may not come next: ends where the sequence may not end, and those that begin no answer."""
         first = () if self.completion_tokens else self._tokenizer.asked.begin_suppress_tokens or ()
-        if not self._too_short and not self._owes_an_answer:
+        # If the sequence ended while it reasons freely, the answer that a grammar holds to its form would be missing.
+        owes = self._matcher is not None and self._reader.thinking and not self.job.grammar_has_reasoning
+        if not self._too_short and not owes:
             return first
         return (*first, *(token for token in self.job.eos if not self._ends_thinking(token)))
-
-    @property
-    def _owes_an_answer(self) -> bool:
-        """Whether the model is reasoning freely and the grammar applies after the reasoning: if the sequence ended
-        here, the answer that the request asked for would be missing."""
-        return self._matcher is not None and self._reader.thinking and not self.job.grammar_has_reasoning
 
     def _opens_thinking(self, token: int) -> bool:
         """Whether the token opens reasoning, which the grammar does not know. The first such token forces the rest."""

@@ -309,6 +309,7 @@ class LanguageEngine:
         self.scheduler = Scheduler(limits)
         self.batch = batch
         self.prefixes = prefixes
+        self._upkeep = prefixes.upkeep
         self.prefill = Prefill(model, self.scheduler, batch.groups, prefixes, batch.followers)
         parts = model, self.scheduler, self.prefill, batch, prefixes
         self.lifecycle = Lifecycle(*parts, stream_interval=options.stream_interval, steering=steering)
@@ -334,7 +335,8 @@ class LanguageEngine:
         self.counters.steps += 1
         self.lifecycle.expire(started, self._options.queue_timeout)
         turn, prefilled = self._advance(self.lifecycle.admit(started))
-        self.prefixes.write_some()
+        for act in self._upkeep:
+            act()
         if not turn.sequences and not prefilled and not self.lifecycle.events:
             time.sleep(DISK_PAUSE)  # the only work left waits for the disk
         # After the tokens of this step are known: sequences that have ended need no memory for the next step.

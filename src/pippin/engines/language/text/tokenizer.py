@@ -500,15 +500,18 @@ def _from_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 
-    given: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
-    load = partial(AutoTokenizer.from_pretrained, folder, **given)
+    load = partial(
+        AutoTokenizer.from_pretrained, folder, trust_remote_code=trust_remote_code, local_files_only=True
+    )
     try:
         return load()
     except ImportError:
         # Mistral's own class needs a package of theirs, and its folders have a tokenizer.json as well.
         if not (folder / "tokenizer.json").is_file():
             raise
-        return PreTrainedTokenizerFast.from_pretrained(folder, **given)
+        return PreTrainedTokenizerFast.from_pretrained(
+            folder, trust_remote_code=trust_remote_code, local_files_only=True
+        )
     except (StrictDataclassError, AttributeError):
         # transformers checks the model's whole configuration. It refuses that of Step 3.5, which also lists the layers
         # of prediction heads; for an unknown architecture, it fails at rotary embeddings that are scaled by YaRN.
