@@ -140,9 +140,10 @@ class VisionBench:
 
         trusted = self.options.trust_remote_code
         processor = load_processor(self.folder, eos_token_ids=256, trust_remote_code=trusted)
-        # As its `load` does, but for those that are made for the patches of the real model whatever the folder says.
+        # As its `load` does, but for one that has read the folder's settings: this knows config.json alone.
         own = load_image_processor(self.folder, trust_remote_code=trusted)
-        if own is not None and self.folder.name not in ("gemma4_unified", "glm5_next"):
+        read = isinstance(getattr(processor, "image_processor", None), type(own))
+        if own is not None and not read and self.folder.name != "gemma4_unified":
             processor.image_processor = own
         cut_into_tiles(processor, read_config(self.folder))
         if self.folder.name == "deepseek_vl_v2":
