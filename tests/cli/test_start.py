@@ -18,7 +18,7 @@ __all__ = ["terminal"]
 
 HEALTHY = 5.5
 """Times the work of importing the web server alone, up to the first answer: 3.6 to 4.9 at the best of five tries. Slow
-processors, and work beside it on the same core, cost both the same. Importing MLX or transformers would add 2 and more."""
+processors, and work beside it on the same core, cost both the same. Importing MLX or transformers would add 2."""
 WEB_SERVER = "import sys, uvicorn, starlette.applications, msgspec; print(flush=True); sys.stdin.read()"
 TRIES = 5
 LOADED = 200.0  # seconds that the demo model may take on a machine that is shared
