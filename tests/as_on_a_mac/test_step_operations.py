@@ -57,11 +57,11 @@ def operations_of_a_pass(bench: Bench, lengths: tuple[int, ...], monkeypatch: py
 @pytest.mark.parametrize(
     ("architecture", "lengths", "most"),
     [
-        ("llama", (9,), 64),
-        ("llama", (9, 9), 64),
-        ("llama", (9, 12), 67),
-        ("llama", (9, 10, 11, 12, 13), 69),
-        ("qwen3_moe", (9,), 91),
+        ("llama", (9,), 66),
+        ("llama", (9, 9), 66),
+        ("llama", (9, 12), 69),
+        ("llama", (9, 10, 11, 12, 13), 71),
+        ("qwen3_moe", (9,), 93),
     ],
 )
 def test_a_layer_queues_no_more_operations(
@@ -71,6 +71,7 @@ def test_a_layer_queues_no_more_operations(
     tiny_models: TinyModels,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    mx.disable_compile()  # as others of this process may have; a GPU computes two operations of an activation as one
     plan = msgspec.structs.replace(PLAN, overlaps=False)
     counts = []
     for layers in (2, 4):
