@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
@@ -128,19 +129,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     seeds = itertools.count(time.time_ns() % 10**9)
-    kinds: dict[str, tuple[Callable[[str, Iterator[int]], Asked], str | None] | None] = {
+    kinds: dict[str, Callable[[], Asked] | None] = {
         "nothing": None,
-        "prompts of 6,000 words": (prompts, options.model),
-        "new schemas": (schemas, options.model),
-        "texts to embed": (texts, options.embedder),
-        "pictures": (pictures, options.pictures),
+        "prompts of 6,000 words": partial(prompts, options.model, seeds),
+        "new schemas": partial(schemas, options.model, seeds),
     }
+    if options.embedder:
+        kinds["texts to embed"] = partial(texts, options.embedder, seeds)
+    if options.pictures:
+        kinds["pictures"] = partial(pictures, options.pictures, seeds)
     found: dict[str, list[dict[str, float]]] = defaultdict(list)
     for _ in range(options.rounds):
-        for name, kind in kinds.items():
-            make = None if kind is None or kind[1] is None else (lambda kind=kind: kind[0](kind[1], seeds))
-            if kind is None or make is not None:
-                found[name].append(asyncio.run(measure(options, make, seeds)))
+        for name, make in kinds.items():
+            found[name].append(asyncio.run(measure(options, make, seeds)))
     print("| beside | gap ms | gap p99 ms | of quiet | answered a second |\n|---|---|---|---|---|")
     quiet = found["nothing"]
     for name, rounds in found.items():

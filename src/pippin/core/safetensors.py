@@ -124,7 +124,7 @@ def _tensors(files: Iterable[Path]) -> dict[str, Path]:
 
 
 SAMPLE: Final = 1 << 10  # bytes
-CONFIGURATIONS: Final = ("config.json", "adapter_config.json", "*processor*.json")
+CONFIGURATIONS: Final = ("config.json", "adapter_config.json", "*processor*.json", "*.py")
 
 
 def digest_of(folder: Path, *details: str) -> str:

@@ -261,13 +261,11 @@ def _quantized(trials: Trials, plain: BatchShape, options: ModelOptions) -> Batc
     if not head_sizes:
         raise _no_quantization("it has no layer of full attention")
     if any(size % options.kv_group_size for size in head_sizes):
-        way = (
-            "leave kv_bits out" if any(size % 32 for size in head_sizes) else "take 32, or leave kv_bits out"
-        )
+        other = "" if any(size % 32 for size in head_sizes) else "take 32, or "
         raise ServerError(
             "load_failed",
             f"kv_group_size {options.kv_group_size} does not divide the size of this model's heads "
-            f"({', '.join(map(str, sorted(head_sizes)))}): {way}.",
+            f"({', '.join(map(str, sorted(head_sizes)))}): {other}leave kv_bits out.",
             "kv_group_size",
         )
     form = key_bits, value_bits, options.kv_group_size
