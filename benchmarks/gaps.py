@@ -109,6 +109,7 @@ async def measure(
         for earlier, later in itertools.pairwise(reply.chunks)
         if later > begun
     ]
+    assert gaps, next((reply.error for reply in replies if reply.error), "no tokens came")
     return {
         "median": 1e3 * statistics.median(gaps),
         "p99": 1e3 * (percentile(gaps, 0.99) or 0.0),

@@ -73,12 +73,8 @@ def _usage(rows: list[dict[str, Any]], *, as_json: bool) -> int:
 
 def rewritten(model: dict[str, Any]) -> str | None:
     """What a model's chat template changes of earlier turns, as `/v1/models` has it; None if nothing."""
-    named = model["metadata"].get("rewrites")
-    return (
-        f"its template changes {', '.join(named)} of earlier turns, computed again from there"
-        if named
-        else None
-    )
+    named = ", ".join(model["metadata"].get("rewrites") or ())
+    return f"its template changes {named} of earlier turns, computed again from there" if named else None
 
 
 def speculation(status: dict[str, Any]) -> str | None:

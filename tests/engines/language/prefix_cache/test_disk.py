@@ -467,6 +467,13 @@ def test_an_adapter_with_another_scale_is_another_one(tmp_path: Path) -> None:
     assert fingerprint(tmp_path) != before
 
 
+def test_code_of_a_folder_that_was_changed_makes_another_model(tmp_path: Path) -> None:
+    (tmp_path / "modeling_own.py").write_text("scale = 1")
+    before = digest_of(tmp_path)
+    (tmp_path / "modeling_own.py").write_text("scale = 2")
+    assert digest_of(tmp_path) != before
+
+
 def test_weights_that_were_written_again_are_others(folders: dict[str, Path], tmp_path: Path) -> None:
     changed = shutil.copytree(folders["llama"], tmp_path / "again")
     before = fingerprint(changed)
