@@ -62,6 +62,95 @@ def test_a_restarted_server_remembers(folders: dict[str, Path], tmp_path: Path, 
     second.engine.close()
 
 
+def recalled(folder: Path, cache: Path, **options: object) -> Bench:
+    """A new server, when it has done what it does before the first request."""
+    bench = bench_of(folder, cache, **options)
+    for _ in range(2000):
+        if not bench.engine.busy:
+            break
+        bench.engine.step()
+    assert not bench.engine.busy
+    return bench
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_last_conversation_is_in_memory_before_the_first_request(
+    folders: dict[str, Path], tmp_path: Path, architecture: str
+) -> None:
+    first = bench_of(folders[architecture], tmp_path)
+    run_all(first, {"a": (PROMPT, 20)})
+    first.engine.close()
+    second = recalled(folders[architecture], tmp_path)
+    has_blocks = second.engine.stats().cache.entries > 0
+    answers, ends = run_all(second, {"b": ((*PROMPT, 1, 2, 3), 10)})
+    second.judge((*PROMPT, 1, 2, 3), answers["b", 0])
+    assert ends["b", 0].usage.cached_tokens == 96
+    # A state alone is read when it is asked for.
+    assert (second.engine.stats().cache.disk_hits == 0) == has_blocks == (architecture != "mamba2")
+    second.engine.close()
+
+
+def test_what_is_recalled_stays_with_its_tenant(folders: dict[str, Path], tmp_path: Path) -> None:
+    first = bench_of(folders["llama"], tmp_path)
+    run_all(first, {"a": (PROMPT, 4)}, key=b"one")
+    first.engine.close()
+    second = recalled(folders["llama"], tmp_path)
+    for key, known in ((b"two", 0), (b"one", 96)):
+        _, ends = run_all(second, {key.decode(): (PROMPT, 4)}, key=key)
+        assert ends[key.decode(), 0].usage.cached_tokens == known
+    second.engine.close()
+
+
+def test_the_newest_conversations_are_recalled_and_each_whole(tmp_path: Path) -> None:
+    """Of a block that is asked for, all before it are needed; they were written earlier."""
+    cache = DiskCache(tmp_path, MODEL, 1 << 30)
+    array = {"0": np.zeros(1000, np.uint8)}
+    for number, after in ((1, 99), (2, 98), (3, 1), (4, 2), (5, 3)):
+        cache.write(name(number), array, {"after": name(after)})
+    cache.use([name(number) for number in (2, 4)])
+    cache.close()
+    cache = DiskCache(tmp_path, MODEL, 1 << 30)
+    for place, number in enumerate((1, 3, 5, 2, 4)):
+        os.utime(tmp_path / MODEL / f"{name(number)}.safetensors", (place, place))
+    size = (tmp_path / MODEL / f"{name(1)}.safetensors").stat().st_size
+    assert cache.newest(size * 5).result() == [name(number) for number in (2, 4, 1, 3, 5)]
+    assert cache.newest(size * 4).result() == [name(number) for number in (2, 4)]
+    assert cache.newest(size).result() == []
+    cache.use([name(5)])
+    cache.sweep().result()
+    assert cache.newest(size * 3).result() == [name(number) for number in (1, 3, 5)]
+    cache.close()
+
+
+def test_a_block_whose_place_was_changed_is_not_recalled(folders: dict[str, Path], tmp_path: Path) -> None:
+    """It would answer for other tokens than its own."""
+    first = bench_of(folders["llama"], tmp_path)
+    run_all(first, {"a": (PROMPT, 4)})
+    first.engine.close()
+    changed = 0
+    for path in tmp_path.rglob("[0-9a-f]*.safetensors"):
+        data = path.read_bytes()
+        if b'"depth":"1"' in data:
+            path.write_bytes(data.replace(b'"tokens":"0 11', b'"tokens":"1 11'))
+            changed += 1
+    assert changed == 1
+    second = recalled(folders["llama"], tmp_path)
+    assert second.engine.stats().cache.entries == 0
+    second.engine.close()
+
+
+def test_a_cache_that_is_cleared_recalls_no_more(folders: dict[str, Path], tmp_path: Path) -> None:
+    first = bench_of(folders["llama"], tmp_path)
+    run_all(first, {"a": (PROMPT, 4)})
+    first.engine.close()
+    second = bench_of(folders["llama"], tmp_path)
+    second.engine.clear_cache(prefixes_only=True, disk=False)
+    for _ in range(20):
+        second.engine.step()
+    assert second.engine.stats().cache.entries == 0
+    second.engine.close()
+
+
 def test_a_newer_version_does_not_believe_an_older_one(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ Of `PrefixCache`, `match` looks up, `restore` copies what was found into a cache
 the state of callers: they decide who waits for whom, and where chunks end.
 """
 
+import contextlib
 import hashlib
 from array import array
 from bisect import bisect_left, insort
@@ -87,7 +88,10 @@ class PrefixTree:
 
     def root(self, key: bytes) -> Node:
         """The node before the first block of this key; it holds nothing."""
-        digest = hashlib.blake2b(key, digest_size=20).digest()
+        return self.root_of(hashlib.blake2b(key, digest_size=20).digest())
+
+    def root_of(self, digest: bytes) -> Node:
+        """The root with the digest of its key."""
         # A new root is kept only once it has a child: callers can choose any number of salts, and so of keys.
         return self._roots.get(digest) or Node(None, (), digest, 0)
 
@@ -136,6 +140,22 @@ class PrefixTree:
         spared = set(path)
         if self.bytes + size > self.limit and not self._make_room(size, spared):
             return None
+        node = self._insert(parent, tokens, block, size)
+        path.append(node)
+        if self._leaf_limit is not None:
+            self._limit_leaves({*spared, node})
+        return node
+
+    def add_old(self, parent: Node, tokens: tuple[int, ...], block: Any, size: int) -> Node | None:
+        """Add a block after `parent` as the least recently used, unless another would have to go for it. Returns the
+        node of these tokens, if there is one now."""
+        found = parent.children.get(tokens)
+        if found is None and self.bytes + size <= self.limit and (not parent.depth or parent in self._nodes):
+            found = self._insert(parent, tokens, block, size)
+            self._nodes.move_to_end(found, last=False)
+        return found
+
+    def _insert(self, parent: Node, tokens: tuple[int, ...], block: Any, size: int) -> Node:
         node = Node(parent, tokens, self.digest_after(parent.digest, tokens), parent.depth + 1, block, size)
         parent.children[tokens] = node
         insort(parent.in_order, tokens)
@@ -143,9 +163,6 @@ class PrefixTree:
             self._roots[parent.digest] = parent
         self._nodes[node] = None
         self.bytes += size
-        path.append(node)
-        if self._leaf_limit is not None:
-            self._limit_leaves({*spared, node})
         return node
 
     def touch(self, path: list[Node]) -> None:
@@ -275,7 +292,8 @@ def ancestors(node: Node) -> set[Node]:
     return found
 
 
-WRITES_A_STEP = 8  # nodes copied to the host in one step
+WRITES_A_STEP = 8  # nodes copied to the host in one step, or from it
+RECALLED_SHARE = 0.5  # the most of the limit that a start fills with what an earlier process kept
 STATE = "-state"
 NUMPY_LACKS = {mx.bfloat16: mx.uint16}
 
@@ -289,6 +307,55 @@ class DiskTier:
         self._layout = layout
         # Nodes, and whether it is their state. Their arrays are the tree's: what is evicted meanwhile is not written.
         self.unwritten: deque[tuple[Node, bool]] = deque()
+        self._recalling: Iterator[None] | None = self._recall() if layout.has_blocks else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether the disk is behind the memory, or the memory still takes what an earlier process kept."""
+        return bool(self.unwritten) or self._recalling is not None
+
+    def recall_some(self) -> None:
+        """Put some of what an earlier process kept into the tree."""
+        if self._recalling is not None and next(self._recalling, "over") is not None:
+            self._recalling = None
+
+    def _recall(self) -> Iterator[None]:
+        """The last conversations go on as if the server had not been restarted: no prompt waits for the disk."""
+        newest = self.disk.newest(int(self._tree.limit * RECALLED_SHARE))
+        while not newest.done():
+            yield
+        names = [] if newest.exception() else newest.result()
+        known: dict[str, Node] = {}
+        for start in range(0, len(names), WRITES_A_STEP):
+            read = self.disk.read(names[start : start + WRITES_A_STEP], for_request=False)
+            while not read.done():
+                yield
+            for entry in [] if read.exception() else read.result():
+                # Metadata has no checksum: what somebody changed is left out.
+                with contextlib.suppress(KeyError, ValueError):
+                    if entry is not None:
+                        self._put_back(entry, known)
+
+    def _put_back(self, entry: Entry, known: dict[str, Node]) -> None:
+        """Add a block or state to the tree. `known` has the nodes that were added so, by name."""
+        name, after, tokens = (entry.metadata[key] for key in ("name", "after", "tokens"))
+        node = known.get(after)
+        if name == after + STATE and node is not None:
+            self._set_snapshot(node, entry)
+            return
+        if entry.metadata["depth"] == "1":
+            node = self._tree.root_of(bytes.fromhex(after))
+        of_block = tuple(map(int, tokens.split()))
+        if node is None or self._tree.digest_after(node.digest, of_block).hex() != name:
+            return
+        block = _block_of(entry)
+        held = self._layout.held_bytes(block, self._tree.limit)
+        if (added := self._tree.add_old(node, of_block, block, held)) is not None:
+            known[name] = added
+
+    def forget(self) -> None:
+        """Read no more of what an earlier process kept."""
+        self._recalling = None
 
     def wipe(self) -> None:
         self.unwritten.clear()
@@ -305,8 +372,11 @@ class DiskTier:
         name = node.digest.hex() + STATE * is_state
         blocks = {str(place): array for place, array in enumerate(node.block or ())}
         arrays = _named(node.snapshot or ()) if is_state else blocks
-        if arrays and not self.disk.has(name):
-            self.disk.write(name, *_to_host(arrays))
+        if arrays and node.parent is not None and not self.disk.has(name):
+            place = {"depth": str(node.depth), "after": (node if is_state else node.parent).digest.hex()}
+            place["tokens"] = "" if is_state else " ".join(map(str, node.tokens))
+            stored, types = _to_host(arrays)
+            self.disk.write(name, stored, place | types)
 
     def find(self, key: bytes, tokens: Sequence[int]) -> "DiskRead | None":
         """Start to read what the disk has of a prompt beyond the tree; None if it has nothing."""
@@ -320,6 +390,8 @@ class DiskTier:
                 break
             digests.append(digest)
         depth, known = len(digests), len(path)
+        if digests and self._layout.has_blocks:
+            self.disk.use([each.hex() for each in digests])
         if self._layout.has_snapshots:
             known = max(
                 (place + 1 for place, node in enumerate(path) if node.snapshot is not None), default=0
@@ -347,17 +419,19 @@ class DiskTier:
                 entry = entries[depth - read.known] if depth >= read.known else None
                 if entry is None:
                     break
-                arrays = _to_device(entry)
-                block = tuple(arrays[str(index)] for index in range(len(arrays)))
+                block = _block_of(entry)
             start = depth * size
             held = self._layout.held_bytes(block, self._tree.limit)
             if self._tree.add(path, read.key, tokens[start : start + size], block, held) is None:
                 break
         self._tree.touch(path)
         if state is not None and len(path) * size == len(tokens):
-            snapshot = _unnamed(_to_device(state))
-            held = self._layout.held_bytes(snapshot_arrays(snapshot), self._tree.limit)
-            self._tree.set_snapshot(path[-1], snapshot, held)
+            self._set_snapshot(path[-1], state)
+
+    def _set_snapshot(self, node: Node, state: Entry) -> None:
+        snapshot = _unnamed(_to_device(state))
+        held = self._layout.held_bytes(snapshot_arrays(snapshot), self._tree.limit)
+        self._tree.set_snapshot(node, snapshot, held)
 
     def close(self) -> None:
         for each in self.unwritten:
@@ -398,20 +472,27 @@ def _unnamed(arrays: dict[str, mx.array]) -> Snapshots:
 
 
 def _to_host(arrays: dict[str, mx.array]) -> tuple[Stored, dict[str, str]]:
+    """The arrays, and metadata with the dtypes that numpy lacks."""
     types, stored = {}, {}
     for name, value in arrays.items():
         if value.dtype in NUMPY_LACKS:
-            types[name] = "bfloat16"
+            types[f"type.{name}"] = "bfloat16"
             value = value.view(NUMPY_LACKS[value.dtype])
         stored[name] = np.array(value)
     return stored, types
 
 
 def _to_device(entry: Entry) -> dict[str, mx.array]:
-    return {
-        name: mx.array(array).view(mx.bfloat16) if entry.types.get(name) == "bfloat16" else mx.array(array)
-        for name, array in entry.arrays.items()
-    }
+    found = {}
+    for name, stored in entry.arrays.items():
+        is_bfloat16 = entry.metadata.get(f"type.{name}") == "bfloat16"
+        found[name] = mx.array(stored).view(mx.bfloat16) if is_bfloat16 else mx.array(stored)
+    return found
+
+
+def _block_of(entry: Entry) -> Block:
+    arrays = _to_device(entry)
+    return tuple(arrays[str(index)] for index in range(len(arrays)))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -545,14 +626,14 @@ class PrefixCache:
         return length // self.block_tokens * self.block_tokens
 
     @property
-    def writes(self) -> bool:
-        """Whether the disk is behind the memory."""
-        return self._disk is not None and bool(self._disk.unwritten)
+    def busy(self) -> bool:
+        """Whether blocks are still to go to the disk, or to come from it."""
+        return self._disk is not None and self._disk.busy
 
     @property
     def upkeep(self) -> list[Callable[[], None]]:
-        """What is to be called after each step: hands a few new blocks and states to the disk."""
-        return [] if self._disk is None else [self._disk.write_some]
+        """What is to be called after each step: moves a few blocks and states to the disk, and from it."""
+        return [] if self._disk is None else [self._disk.write_some, self._disk.recall_some]
 
     def resize(self, limit: int) -> None:
         """Set the bytes that blocks may take in memory from now on."""
@@ -560,8 +641,10 @@ class PrefixCache:
 
     def clear(self, *, disk: bool) -> None:
         self.tree.clear()
-        if disk and self._disk is not None:
-            self._disk.wipe()
+        if self._disk is not None:
+            self._disk.forget()
+            if disk:
+                self._disk.wipe()
 
     def close(self) -> None:
         if self._disk is not None:

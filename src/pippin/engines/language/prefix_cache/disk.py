@@ -4,6 +4,7 @@ The files are `FOLDER/<fingerprint of a model>/<digest of a prompt's blocks>[-st
 counted or deleted.
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -98,7 +99,7 @@ Found = TypeVar("Found")
 
 class Entry(Struct, frozen=True):
     arrays: Stored
-    types: dict[str, str]  # dtypes that numpy lacks, by the name of the array
+    metadata: dict[str, str]
 
 
 class DiskCache:
@@ -130,13 +131,23 @@ class DiskCache:
         """Whether more may be written now: a slow disk would fill the memory."""
         return len(self._waiting) < BACKLOG and sum(list(self._waiting.values())) < BACKLOG_BYTES
 
-    def write(self, name: str, arrays: Stored, types: dict[str, str]) -> None:
+    def write(self, name: str, arrays: Stored, metadata: dict[str, str]) -> None:
+        """Write a file. `metadata` has under `after` the name of the file that is needed before it, if any is."""
         if name not in self._waiting and not self.has(name):
             self._waiting[name] = sum(array.nbytes for array in arrays.values())
-            self._do(self._thread, self._store, name, arrays, types)
+            self._do(self._thread, self._store, name, arrays, metadata)
 
-    def read(self, names: Sequence[str]) -> "Future[list[Entry | None]]":
-        return self._do(self._reading, self._load_all, names)
+    def read(self, names: Sequence[str], *, for_request: bool = True) -> "Future[list[Entry | None]]":
+        """Read files. Those that are read `for_request` count as just used."""
+        return self._do(self._reading, self._load_all, names, for_request)
+
+    def newest(self, limit: int) -> "Future[list[str]]":
+        """The files that were used last, at most `limit` bytes, each after those that it needs."""
+        return self._do(self._reading, self._find_newest, limit)
+
+    def use(self, names: Sequence[str]) -> None:
+        """Count these files as just used."""
+        self._do(self._thread, self._use, names)
 
     def wipe(self) -> None:
         """Delete all files of this model that may be deleted."""
@@ -159,11 +170,10 @@ class DiskCache:
         done.add_done_callback(_tell)
         return done
 
-    def _store(self, name: str, arrays: Stored, types: dict[str, str]) -> None:
+    def _store(self, name: str, arrays: Stored, metadata: dict[str, str]) -> None:
         del self._waiting[name]
-        metadata = {f"type.{key}": value for key, value in types.items()}
-        metadata |= {"version": VERSION, "name": name, "checksum": _checksum(arrays)}
-        data = save(arrays, metadata)
+        own = {"version": VERSION, "name": name, "checksum": _checksum(arrays)}
+        data = save(arrays, metadata | own)
         if len(data) > self.limit:
             return
         unfinished = self._folder / f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
@@ -189,10 +199,40 @@ class DiskCache:
         if mode & 0o077:  # made by an earlier version
             self._folder.chmod(0o700)
 
-    def _load_all(self, names: Sequence[str]) -> list[Entry | None]:
+    def _load_all(self, names: Sequence[str], for_request: bool) -> list[Entry | None]:
         found = list(self._readers.map(self._load, names))
-        self.hits += sum(entry is not None for entry in found)
+        if for_request:
+            self.hits += sum(entry is not None for entry in found)
+            self._use(names)
         return found
+
+    def _find_newest(self, limit: int) -> list[str]:
+        files = [file for file in cache_files(self._folder) if file.finished]
+        sizes = {file.path.stem: file.size for file in files}
+        found: dict[str, None] = {}
+        for file in sorted(files, key=lambda file: file.used, reverse=True):
+            chain: dict[str, None] = {}
+            name = file.path.stem
+            while name in sizes and name not in found and name not in chain:
+                chain[name] = None
+                name = self._needed_by(name)
+            limit -= sum(sizes[name] for name in chain)
+            if limit < 0:
+                break
+            found |= dict.fromkeys(reversed(chain))
+        return list(found)
+
+    def _needed_by(self, name: str) -> str:
+        try:
+            with safe_open(self._folder / (name + SUFFIX), framework="numpy") as file:
+                return (file.metadata() or {}).get("after", "")
+        except (SafetensorError, OSError):
+            return ""
+
+    def _use(self, names: Sequence[str]) -> None:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(self._folder / (name + SUFFIX))
 
     def _load(self, name: str) -> Entry | None:
         path = self._folder / (name + SUFFIX)
@@ -206,17 +246,13 @@ class DiskCache:
                 raise ValueError("it belongs to something else")
             if metadata.get("checksum") != _checksum(arrays):
                 raise ValueError("its checksum differs")
-            os.utime(path)
         except FileNotFoundError:
             return None
         except (SafetensorError, ValueError, OSError, MemoryError) as error:
             log.warning("dropped a file of the prefix cache: %s: %s", path.name, error)
             path.unlink(missing_ok=True)
             return None
-        types = {
-            key.removeprefix("type."): value for key, value in metadata.items() if key.startswith("type.")
-        }
-        return Entry(arrays, types)
+        return Entry(arrays, metadata)
 
     def _sweep(self) -> None:
         """The least recently used files are deleted."""

@@ -326,7 +326,7 @@ class LanguageEngine:
 
     @property
     def busy(self) -> bool:
-        return self.lifecycle.busy or self.prefixes.writes
+        return self.lifecycle.busy or self.prefixes.busy
 
     def step(self) -> list[Emission]:
         """Give every running sequence a token, or several where proposals are checked, and compute a chunk of
