@@ -302,7 +302,7 @@ class Handler:
             headers=dict(request.headers),
             query=dict(request.query_params),
             path=request.path_params,
-            history=history,
+            history=history or History(),
             searches=self._options.web_search is not None,
             stream_usage=self._options.stream_usage == "always",
         )

@@ -52,7 +52,7 @@ class DetokenizeRequest(Struct, kw_only=True):
 TEMPLATE = Contract(
     openai_chat.ChatRequest,
     openai.ACCEPTED | dict.fromkeys(TokenizeRequest.__struct_fields__, "Of /tokenize."),
-    {name: why for name, why in openai_chat.REFUSED.items() if name != "add_special_tokens"},
+    {name: why for name, why in openai_chat.dialect.contract.refused.items() if name != "add_special_tokens"},
 )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, Dialect
 from pippin.api.dialects.gemini.content import Content, Contents, ContentsReader, detail_of
 from pippin.api.dialects.gemini.encode import (
     ID_PREFIX,
@@ -139,6 +139,7 @@ class GeminiDialect(Dialect[GeminiShape]):
     id_prefix = ID_PREFIX
     answer = GeminiAnswer
     failure = GoogleError
+    encoding = GeminiEncoder
 
     def __init__(self, reply: Reply = "whole", *, counting: bool = False) -> None:
         """`reply`: the address and its query say how an answer is sent, not the body. `counting` is for countTokens,
@@ -154,7 +155,11 @@ class GeminiDialect(Dialect[GeminiShape]):
             fields = fields.generate_content_request
         check_refused(fields)
         config = fields.generation_config or GenerationConfig()
-        _check(config)
+        for place, modality in enumerate(config.response_modalities or ()):
+            if modality.upper() not in ("TEXT", "MODALITY_UNSPECIFIED"):
+                raise unsupported(f"{CONFIG}.responseModalities[{place}]", "answers are text; send `TEXT`.")
+        if config.logprobs is not None and not config.response_logprobs:
+            raise invalid(f"{CONFIG}.logprobs", "needs `responseLogprobs` to be true.")
         reader = ContentsReader(detail_of(config.media_resolution, f"{CONFIG}.mediaResolution"))
         if fields.system_instruction is not None:
             reader.system(fields.system_instruction, "systemInstruction")
@@ -178,9 +183,6 @@ class GeminiDialect(Dialect[GeminiShape]):
             warnings=left_out(tools=elsewhere, parts=reader.skipped),
         )
 
-    def encoder(self, decoded: Decoded[GeminiShape], run: RunInfo) -> Encoder:
-        return GeminiEncoder(decoded.shape, run)
-
     def status(self, report: ErrorReport) -> int:
         return status_of(report)[0]
 
@@ -198,15 +200,6 @@ def spelled(body: bytes, type: type[Struct]) -> bytes:
 def model_of(name: str | None) -> str:
     """The name of a model without the collection that it is in."""
     return (name or "").removeprefix("models/").removeprefix("tunedModels/") or "default"
-
-
-def _check(config: GenerationConfig) -> None:
-    """Refuses what can't be honoured. Raises `ServerError` naming the field."""
-    for place, modality in enumerate(config.response_modalities or ()):
-        if modality.upper() not in ("TEXT", "MODALITY_UNSPECIFIED"):
-            raise unsupported(f"{CONFIG}.responseModalities[{place}]", "answers are text; send `TEXT`.")
-    if config.logprobs is not None and not config.response_logprobs:
-        raise invalid(f"{CONFIG}.logprobs", "needs `responseLogprobs` to be true.")
 
 
 def _request_of(config: GenerationConfig, model: str, messages: list[Message]) -> GenerationRequest:

@@ -11,7 +11,7 @@ from pippin.api.dialects.gemini.content import signature_of
 from pippin.api.dialects.shared.openai import finite, text_of
 from pippin.core.completion import Completion, object_of
 from pippin.core.errors import ErrorKind, ErrorReport
-from pippin.core.events import Event, Failed, Finished, PartDelta, PartEnded, PartStarted, Token
+from pippin.core.events import Event, Finished, PartDelta, PartEnded, PartStarted, Token
 
 ID_PREFIX: Final = "gemini-"
 STATUS: Final[dict[ErrorKind, tuple[int, str]]] = {
@@ -184,11 +184,24 @@ class _CandidateReader:
             match event:
                 case PartStarted():
                     self._part, self._gap, self._arguments = event, event.gap, []
-                case PartDelta(text=text):
-                    parts += self._grown(text)
-                    tokens += event.tokens if self._part.kind == "text" else ()
-                case PartEnded():
-                    parts += self._called()
+                case PartDelta(text=text) if self._part.kind == "tool_call":
+                    self._arguments.append(text)
+                case PartDelta(text=text) if self._part.kind == "text":
+                    tokens += event.tokens
+                    if text:
+                        text, self._gap = self._gap + text, ""
+                        parts.append(self._signed(AnswerPart(text=text)))
+                case PartDelta(text=text) if text and self._part.kind == "reasoning":
+                    self._thought.append(text)
+                    if self._shape.thoughts:
+                        parts.append(AnswerPart(text=text, thought=True))
+                case PartEnded() if self._part.kind == "tool_call":
+                    # Without an object, a limit cut the call.
+                    if (arguments := object_of("".join(self._arguments))) is not None:
+                        called = CalledFunction(
+                            id=self._part.id or "", name=self._part.name or "", args=arguments
+                        )
+                        parts.append(self._signed(AnswerPart(function_call=called)))
         shown = None
         if tokens and self._shape.logprobs:
             self._logprobs += [finite(token.logprob) for token in tokens]
@@ -204,26 +217,6 @@ class _CandidateReader:
         if self._logprobs:
             candidate.avg_logprobs = sum(self._logprobs) / len(self._logprobs)
         return candidate
-
-    def _grown(self, text: str) -> list[AnswerPart]:
-        match self._part.kind:
-            case "tool_call":
-                self._arguments.append(text)
-            case "text" if text:
-                text, self._gap = self._gap + text, ""
-                return [self._signed(AnswerPart(text=text))]
-            case "reasoning" if text:
-                self._thought.append(text)
-                return [AnswerPart(text=text, thought=True)] if self._shape.thoughts else []
-        return []
-
-    def _called(self) -> list[AnswerPart]:
-        part = self._part
-        arguments = object_of("".join(self._arguments)) if part.kind == "tool_call" else None
-        if arguments is None:  # for a call: a limit cut it
-            return []
-        call = CalledFunction(id=part.id or "", name=part.name or "", args=arguments)
-        return [self._signed(AnswerPart(function_call=call))]
 
     def _signed(self, part: AnswerPart) -> AnswerPart:
         if self._thought:
@@ -244,8 +237,6 @@ class GeminiEncoder(Encoder):
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
-            case Failed(report):
-                return self.failed(report)
             case PartStarted() | PartDelta() | PartEnded():
                 candidate = self._readers[event.choice].read(event)
                 return self._framed(self._answer([candidate])) if candidate.content.parts else b""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, Dialect
 from pippin.api.dialects.messages.content import MessageParam, MessagesReader
 from pippin.api.dialects.messages.encode import (
     ID_PREFIX,
@@ -28,7 +28,7 @@ from pippin.api.dialects.messages.tools import (
 )
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import Contract, Unused, accepted_beside, invalid, without_effect
+from pippin.api.dialects.shared.fields import Unused, invalid
 from pippin.api.dialects.shared.tools import left_out
 from pippin.core.conversation import WEB_SEARCH, Message, Text, Tool
 from pippin.core.errors import ErrorReport
@@ -95,18 +95,14 @@ class MessagesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     ] = None
 
 
-_ACCEPTED, _REFUSED = without_effect(__name__)
-ACCEPTED: Final = accepted_beside(MessagesBody, {**shared.ACCEPTED, **_ACCEPTED})
-REFUSED: Final[Mapping[str, str]] = {**shared.REFUSED, **_REFUSED}
-
-
 class MessagesDialect(Dialect[MessageShape]):
     name = "messages"
     path = "/messages"
     id_prefix = ID_PREFIX
     answer = MessageAnswer
     failure = Failure
-    contract = Contract(MessagesBody, ACCEPTED, REFUSED, required=frozenset({"max_tokens"}))
+    contract = shared.contract_of(MessagesBody, __name__, required=frozenset({"max_tokens"}))
+    encoding = MessagesEncoder
 
     def __init__(self, *, counting: bool = False) -> None:
         """`counting` is for count_tokens, whose bodies may lack `max_tokens`. They are decoded into the same request,
@@ -165,9 +161,6 @@ class MessagesDialect(Dialect[MessageShape]):
             warnings=left_out(tools=toolbox.left_out, blocks=reader.skipped)
             + engine.reasoning_warnings(fields),
         )
-
-    def encoder(self, decoded: Decoded[MessageShape], run: RunInfo) -> Encoder:
-        return MessagesEncoder(decoded.shape, run)
 
     def status(self, report: ErrorReport) -> int:
         return OVERLOADED if report.kind == "overloaded" else report.status

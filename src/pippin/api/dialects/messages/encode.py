@@ -20,7 +20,6 @@ from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import (
     Accepted,
     Event,
-    Failed,
     Finished,
     FinishReason,
     PartDelta,
@@ -241,8 +240,6 @@ class MessagesEncoder(Encoder):
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
-            case Failed(report):
-                return self.failed(report)
             case Progress():
                 return self._begin(event.cached)
             case PartStarted(choice=0) | PartDelta(choice=0) | PartEnded(choice=0) | Finished(choice=0):
@@ -388,7 +385,7 @@ class MessagesEncoder(Encoder):
             case "tool_call":
                 return self._call_of(part, input)
             case "server_call" if part.server == WEB_SEARCH:
-                return ServerToolUseAnswer(id=search_id(part.id), name=WEB_SEARCH, input=input)
+                return ServerToolUseAnswer(id=use_id("srvtoolu_", part.id), name=WEB_SEARCH, input=input)
             case "server_result" if part.server == WEB_SEARCH:
                 pages = [
                     SearchResultAnswer(url=page.url, title=page.title, encrypted_content=seal(page.text))
@@ -396,11 +393,11 @@ class MessagesEncoder(Encoder):
                 ]
                 failed = SearchErrorAnswer(error_code="unavailable")
                 return SearchToolResultAnswer(
-                    tool_use_id=search_id(part.id), content=failed if part.is_error else pages
+                    tool_use_id=use_id("srvtoolu_", part.id), content=failed if part.is_error else pages
                 )
             case "server_call":
                 return McpToolUseAnswer(
-                    id=server_use_id(part.id),
+                    id=use_id("mcptoolu_", part.id),
                     name=part.name or "",
                     server_name=part.server or "",
                     input=input,
@@ -408,26 +405,17 @@ class MessagesEncoder(Encoder):
             case "server_result":
                 content = [TextAnswer(text=text)]
                 return McpToolResultAnswer(
-                    tool_use_id=server_use_id(part.id), is_error=part.is_error, content=content
+                    tool_use_id=use_id("mcptoolu_", part.id), is_error=part.is_error, content=content
                 )
 
     def _call_of(self, part: PartStarted | CompletedPart, input: dict[str, Any]) -> ToolUseAnswer:
         family, _, member = (part.name or "").partition(SEPARATOR)
-        call = ToolUseAnswer(id=tool_use_id(part.id), name=part.name or "", input=input)
+        call = ToolUseAnswer(id=use_id("toolu_", part.id), name=part.name or "", input=input)
         if member and family in self._shape.families:
             call.name, call.toolset_name = member, family
         return call
 
 
-def server_use_id(id: str | None) -> str:
-    return f"mcptoolu_{(id or '').removeprefix('call_')}"
-
-
-def search_id(id: str | None) -> str:
-    return f"srvtoolu_{(id or '').removeprefix('call_')}"
-
-
-def tool_use_id(id: str | None) -> str:
-    """The id of a call with the prefix `toolu_`, which Anthropic's clients check."""
-    name = (id or "").removeprefix("toolu_").removeprefix("call_")
-    return f"toolu_{name}"
+def use_id(prefix: str, id: str | None) -> str:
+    """The id of a call with the prefix of its kind, which Anthropic's clients check."""
+    return prefix + (id or "").removeprefix(prefix).removeprefix("call_")

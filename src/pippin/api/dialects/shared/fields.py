@@ -86,12 +86,18 @@ class Contract(Generic[Body]):
     def decode(self, data: bytes) -> tuple[Body, tuple[str, ...]]:
         """Returns the body, and the names of fields that this contract does not know."""
         given = decode_json(data, dict[str, msgspec.Raw])
-        unknown = self._sort_out(given)
+        for name in given.keys() - names_of(self.body):
+            decode_raw(given[name], name[:64])
+        unknown = self._sorted_out({name: bytes(value) for name, value in given.items()})
         body = _decode(data, self.body)
+        inside = (
+            path
+            for name, place in self.settings().items()
+            if name in given
+            for path in unknown_keys(decode_raw(given[name], name), place, name)
+        )
         named = dict.fromkeys(unknown)
-        for path in self._unknown_inside(given):
-            if len(named) == MOST_NAMED:
-                break
+        while len(named) < MOST_NAMED and (path := next(inside, None)) is not None:
             named[path] = None
         return body, tuple(named)
 
@@ -128,16 +134,6 @@ class Contract(Generic[Body]):
             if name not in self.left_open and name not in self.refused
         }
 
-    def _sort_out(self, given: Mapping[str, msgspec.Raw]) -> tuple[str, ...]:
-        for name in given.keys() - names_of(self.body):
-            decode_raw(given[name], name[:64])
-        return self._sorted_out({name: bytes(value) for name, value in given.items()})
-
-    def _unknown_inside(self, given: Mapping[str, msgspec.Raw]) -> Iterator[str]:
-        for name, place in self.settings().items():
-            if name in given:
-                yield from unknown_keys(decode_raw(given[name], name), place, name)
-
     def _sorted_out(self, given: Mapping[str, bytes]) -> tuple[str, ...]:
         """Returns the unknown names. Raises `ServerError` for a refused field."""
         known = names_of(self.body)
@@ -167,11 +163,6 @@ def without_effect(module: str, name: str = "fields") -> tuple[dict[str, str], d
         for part in ("accepted", "refused")
     )
     return accepted, refused
-
-
-def accepted_beside(body: type[msgspec.Struct], accepted: Mapping[str, str]) -> Mapping[str, str]:
-    """The accepted fields except those of `body`, which that body's dialect honours."""
-    return {name: why for name, why in accepted.items() if name not in names_of(body)}
 
 
 Decodable = TypeVar("Decodable")
