@@ -300,7 +300,6 @@ class Handler:
         """
         context = DecodeContext(
             headers=dict(request.headers),
-            query=dict(request.query_params),
             path=request.path_params,
             history=history or History(),
             searches=self._options.web_search is not None,

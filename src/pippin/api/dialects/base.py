@@ -42,7 +42,6 @@ class DecodeContext:
     """What a decoder may know about a request besides its body."""
 
     headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
-    query: Mapping[str, str] = field(default_factory=dict)
     # What the address says at the places of its pattern.
     path: Mapping[str, str] = field(default_factory=dict)
     history: History = field(default_factory=History)

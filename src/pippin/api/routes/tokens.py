@@ -13,8 +13,7 @@ from starlette.routing import BaseRoute
 
 from pippin.api.answers.handler import Result
 from pippin.api.dialects.chat import dialect as openai_chat
-from pippin.api.dialects.messages.dialect import MessagesBody, MessagesDialect
-from pippin.api.dialects.messages.encode import TokenCount
+from pippin.api.dialects.messages.dialect import MessagesBody, MessagesDialect, TokenCount
 from pippin.api.dialects.shared import openai
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, decode_json, invalid

@@ -25,7 +25,17 @@ from pippin.api.dialects.shared.openai import (
     usage_body,
     warnings_of,
 )
-from pippin.api.dialects.shared.tools import FunctionDefinition, McpTool, ToolName, offer, toolset_of
+from pippin.api.dialects.shared.tools import (
+    CalledFunction,
+    FunctionDefinition,
+    GivenCall,
+    McpTool,
+    ToolName,
+    arguments_of,
+    call_of,
+    offer,
+    toolset_of,
+)
 from pippin.api.dialects.shared.web_search import ChatSearch, citations_of, pages_of
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.conversation import (
@@ -273,18 +283,6 @@ def annotations_of(text: str, pages: list[FoundPage]) -> list[Annotation]:
 MAX_MESSAGES = 16_384
 
 
-class CalledFunction(Struct, kw_only=True):
-    name: Annotated[str, Meta(min_length=1, max_length=256)]
-    arguments: str | dict[str, Any] | None = None
-
-
-class GivenCall(Struct, kw_only=True):
-    id: str | None = None
-    type: str | None = None
-    function: CalledFunction | None = None
-    custom: Any = None
-
-
 class SystemMessage(Struct, tag_field="role", tag="system", kw_only=True):
     role: ClassVar[Role] = "system"
     content: Content
@@ -367,28 +365,13 @@ def _assistant_parts(message: AssistantMessage, said: tuple[Part, ...], at: str)
     if message.refusal:
         parts.append(Text(message.refusal))
     for place, call in enumerate(message.tool_calls or ()):
-        parts.append(_call_of(call, f"{at}.tool_calls[{place}]"))
+        parts.append(call_of(call, f"{at}.tool_calls[{place}]"))
     if message.function_call is not None:
         called = message.function_call
-        parts.append(ToolCall(called.name, called.name, _arguments_of(called.arguments)))
+        parts.append(ToolCall(called.name, called.name, arguments_of(called.arguments)))
     if not parts and message.content is None:
         raise invalid(f"{at}.content", "is required unless `tool_calls` is given.")
     return tuple(parts)
-
-
-def _call_of(call: GivenCall, at: str) -> ToolCall:
-    if call.function is None:
-        if call.custom is not None or call.type == "custom":
-            raise unsupported(f"{at}.custom", "only calls of functions are supported.")
-        raise invalid(f"{at}.function", "is required.")
-    name = call.function.name
-    return ToolCall(call.id or name, name, _arguments_of(call.function.arguments))
-
-
-def _arguments_of(arguments: str | dict[str, Any] | None) -> str:
-    if isinstance(arguments, dict):  # some clients send parsed arguments
-        return msgspec.json.encode(arguments).decode()
-    return arguments or "{}"
 
 
 def _parts_of(content: Content, at: str) -> tuple[Part, ...]:

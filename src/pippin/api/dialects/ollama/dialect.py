@@ -15,7 +15,14 @@ from pippin.api.dialects.shared.engine_fields import Name, SamplingFields, sampl
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, Unused, called, invalid, unsupported
 from pippin.api.dialects.shared.media import source_of_data
 from pippin.api.dialects.shared.openai import StopTexts, TokenLogprob, logprobs_of, stops_of, warnings_of
-from pippin.api.dialects.shared.tools import CallsInOrder, FunctionDefinition, ToolName, offer
+from pippin.api.dialects.shared.tools import (
+    CalledFunction,
+    CallsInOrder,
+    FunctionDefinition,
+    ToolName,
+    arguments_of,
+    offer,
+)
 from pippin.core.completion import CompletedPart, Completion, object_of
 from pippin.core.conversation import Image, Message, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ErrorReport
@@ -328,15 +335,13 @@ _NAME: Final = ToolName("A-Za-z0-9_.:/-", 128, "letters, digits and any of `_.:/
 Images = Annotated[tuple[str, ...], Meta(max_length=MAX_IMAGES)]
 
 
-class CalledFunction(Struct, kw_only=True):
-    name: Annotated[str, Meta(min_length=1, max_length=256)]
-    arguments: dict[str, Any] | str | None = None
+class OllamaFunction(CalledFunction, kw_only=True):
     index: int | None = None
     description: str | None = None
 
 
 class GivenCall(Struct, kw_only=True):
-    function: CalledFunction
+    function: OllamaFunction
     id: str | None = None
     type: str | None = None
 
@@ -355,13 +360,6 @@ class OllamaMessage(Struct, kw_only=True):
 class GivenTool(Struct, kw_only=True):
     function: FunctionDefinition
     type: str = "function"
-
-
-def _call(given: GivenCall, calls: CallsInOrder) -> ToolCall:
-    name, arguments = given.function.name, given.function.arguments
-    if not isinstance(arguments, str):
-        arguments = msgspec.json.encode(arguments or {}).decode()
-    return ToolCall(calls.made(given.id, name), name, arguments)
 
 
 def messages_of(given: tuple[OllamaMessage, ...]) -> tuple[Message, ...]:
@@ -383,9 +381,13 @@ def _message_of(message: OllamaMessage, calls: CallsInOrder, at: str) -> Message
     if message.role != "assistant":
         return Message(message.role, said + shown)
     thought = (Reasoning(message.thinking),) if message.thinking else ()
-    return Message(
-        message.role, (*thought, *said, *(_call(given, calls) for given in message.tool_calls or ()))
+    called = (
+        ToolCall(
+            calls.made(call.id, call.function.name), call.function.name, arguments_of(call.function.arguments)
+        )
+        for call in message.tool_calls or ()
     )
+    return Message(message.role, (*thought, *said, *called))
 
 
 def images_of(given: Images | None, at: str) -> tuple[Image, ...]:

@@ -1,7 +1,6 @@
 """`POST /v1/responses/compact`: replaces a conversation with its user messages and a summary."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 from msgspec import Struct
@@ -25,18 +24,11 @@ class ModelName(Struct):
     model: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionShape:
-    """The user's items in the conversation, which precede its summary."""
-
-    kept: tuple[Item, ...]
-
-
 class CompactionEncoder(Encoder):
     """Encodes whole answers only: `decode` refuses streams."""
 
-    def __init__(self, shape: CompactionShape, run: RunInfo) -> None:
-        self._shape = shape
+    def __init__(self, kept: tuple[Item, ...], run: RunInfo) -> None:
+        self._kept = kept
         self._run = run
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
@@ -46,7 +38,7 @@ class CompactionEncoder(Encoder):
             "type": "compaction",
             "encrypted_content": seal(choice.text("text").strip()),
         }
-        kept = stored_items(self._shape.kept, self._run.id, History().item)
+        kept = stored_items(self._kept, self._run.id, History().item)
         usage = choice.finished.usage if choice.finished is not None else Usage()
         answer = CompactedConversation(
             id=response_id(self._run),
@@ -57,7 +49,7 @@ class CompactionEncoder(Encoder):
         return msgspec.json.encode(answer)
 
 
-class CompactionDialect(OpenAIErrors, Dialect[CompactionShape]):
+class CompactionDialect(OpenAIErrors, Dialect[tuple[Item, ...]]):
     """Reads the body like that of a response, and asks for a summary instead of an answer.
 
     The instruction comes last, so that the conversation's prefix in the cache is reused.
@@ -73,7 +65,7 @@ class CompactionDialect(OpenAIErrors, Dialect[CompactionShape]):
     def __init__(self) -> None:
         self._responses = ResponsesDialect()
 
-    def decode(self, body: bytes, context: DecodeContext) -> Decoded[CompactionShape]:
+    def decode(self, body: bytes, context: DecodeContext) -> Decoded[tuple[Item, ...]]:
         if decode_json(body, ModelName).model is None:
             raise invalid("model", "is required: name the model that writes the summary.")
         decoded = self._responses.decode(body, context)
@@ -85,7 +77,7 @@ class CompactionDialect(OpenAIErrors, Dialect[CompactionShape]):
         said = (item for item in (*before, *decoded.shape.input) if item.get("role") == "user")
         return Decoded(
             requests=(summary_request(asked),),
-            shape=CompactionShape(tuple(said)),
+            shape=tuple(said),
             ignored=decoded.ignored,
             warnings=decoded.warnings,
         )

@@ -10,6 +10,7 @@ from pippin.api.dialects.responses.tools import flat_name
 from pippin.api.dialects.shared.fields import convert, invalid, unsupported
 from pippin.api.dialects.shared.media import ContentPart, InputImagePart, part_of, placed
 from pippin.api.dialects.shared.sealed_text import unseal
+from pippin.api.dialects.shared.tools import GivenCall, call_of
 from pippin.core.conversation import Attachment, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from pippin.service.summaries import OPENING
 
@@ -66,18 +67,6 @@ class MessageItem(Struct, kw_only=True):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-
-
-class ChatFunction(Struct, kw_only=True):
-    name: str
-    arguments: str | None = None
-
-
-class ChatCall(Struct, kw_only=True):
-    """A tool call in the form of Chat Completions."""
-
-    function: ChatFunction
-    id: str | None = None
 
 
 class ReasoningItem(Struct, kw_only=True):
@@ -231,8 +220,9 @@ class ItemsReader:
         if item.content is not None:
             self._turn += parts_of(item.content, f"{param}.content")[0]
         for number, given in enumerate(item.tool_calls or ()):
-            call = convert(given, ChatCall, f"{param}.tool_calls[{number}]")
-            self._called(call.id or call.function.name, call.function.name, call.function.arguments or "{}")
+            at = f"{param}.tool_calls[{number}]"
+            call = call_of(convert(given, GivenCall, at), at)
+            self._called(call.id, call.name, call.arguments)
 
     def _reference(self, item: Item, param: str) -> None:
         wanted = convert(item, ItemReference, param).id

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.body_types import read_as
+from pippin.api.dialects.shared.engine_fields import TextFormat
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
 from pippin.api.dialects.shared.tools import McpTool, toolset_of
 from pippin.api.dialects.shared.web_search import SearchTool, place_of_search
@@ -87,17 +88,13 @@ class FunctionSpec(Called, tag_field="type", tag="function", kw_only=True):
     output_schema: Unused = None
 
 
-class TextInput(Struct, tag_field="type", tag="text"):
-    pass
-
-
 class GrammarInput(Struct, tag_field="type", tag="grammar"):
     syntax: Literal["lark", "regex"]
     definition: str
 
 
 class CustomSpec(Called, tag_field="type", tag="custom", kw_only=True):
-    format: TextInput | GrammarInput | None = None
+    format: TextFormat | GrammarInput | None = None
 
 
 class NamespaceSpec(Described, tag_field="type", tag="namespace", kw_only=True):
