@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from pippin import __version__
 from pippin.api.dialects.base import AnyDialect
-from pippin.api.dialects.ollama.encode import LINES
+from pippin.api.dialects.ollama.dialect import LINES
 from pippin.api.dialects.registry import dialect_of_path, unversioned
 from pippin.api.http.forms import FORM
 from pippin.api.routing import UNVERSIONED, VERSION, DocumentedRoute

@@ -107,11 +107,7 @@ def object_of(arguments: str) -> dict[str, Any] | None:
 def collect(events: Iterable[Event]) -> Completion:
     """Fold a generation's events into its answer."""
     completion = Completion()
-    for event in merged(sorted(events, key=_choice_of)):  # joined first, so that each text is copied once
+    # Events of the whole answer sort first. Deltas are joined first, so that each text is copied once.
+    for event in merged(sorted(events, key=lambda event: getattr(event, "choice", -1))):
         completion.add(event)
     return completion
-
-
-def _choice_of(event: Event) -> int:
-    """The choice that an event belongs to; -1 for events of the whole answer, which sort first."""
-    return event.choice if isinstance(event, PartStarted | PartDelta | PartEnded | Finished) else -1

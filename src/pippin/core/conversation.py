@@ -149,7 +149,12 @@ def newest_question(messages: Sequence[Message], *, continued: bool) -> int | No
     newest = None
     for index in reversed(range(len(messages) - continued)):
         message = messages[index]
-        said = [part for part in message.parts if not _shows(part)]
+        said = [
+            part
+            for part in message.parts
+            if not isinstance(part, Attachment)
+            and not (isinstance(part, Text) and _ANNOUNCES.fullmatch(part.text))
+        ]
         if message.role == "tool" or (said and all(isinstance(part, ToolResult) for part in said)):
             return None
         if message.role == "assistant":
@@ -159,11 +164,6 @@ def newest_question(messages: Sequence[Message], *, continued: bool) -> int | No
             if said:
                 return newest
     return newest
-
-
-def _shows(part: Part) -> bool:
-    """Whether a part is a medium, or announces one of a tool's result."""
-    return isinstance(part, Attachment) or (isinstance(part, Text) and bool(_ANNOUNCES.fullmatch(part.text)))
 
 
 class Tool(Struct, frozen=True, omit_defaults=True):

@@ -21,17 +21,13 @@ _ONE_AT_A_TIME: Final = threading.RLock()
 
 
 @cache
-def _introduce(type: Any) -> None:
+def known(type: Any) -> Any:
+    """The type itself, after msgspec has inspected all of it. Raises `TypeError` for a type that nothing can be read
+    as."""
     # Threads that meet a type for the first time all wait here; the later ones find it known to msgspec. From then on
     # the cache answers without the lock.
     with _ONE_AT_A_TIME:
         JsonDecoder(type)
-
-
-def known(type: Any) -> Any:
-    """The type itself, after msgspec has inspected all of it. Raises `TypeError` for a type that nothing can be read
-    as."""
-    _introduce(type)
     return type
 
 
@@ -55,8 +51,9 @@ def convert(value: Any, type: type[Value], *, strict: bool = True) -> Value:
     return cast(Value, msgspec.convert(value, type=known(type), strict=strict, from_attributes=True))
 
 
+@cache
 def json_decoder(type: Any) -> JsonDecoder[Any]:
-    """A decoder to keep where many values of one type are read. `type` may be a union of tagged structs."""
+    """The decoder of a type of which many values are read. `type` may be a union of tagged structs."""
     return JsonDecoder(known(type))
 
 

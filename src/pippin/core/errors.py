@@ -86,22 +86,19 @@ def renamed(report: ErrorReport, names: tuple[FieldName, ...]) -> ErrorReport:
     A path inside the messages is replaced by the client's field as a whole, because with other APIs the messages do not
     match one by one what the client wrote. Below other fields the path is kept.
     """
-    found = next((name for name in names if _begins(report.param, name.own)), None)
-    if found is None or report.param is None:
+    given = report.param or ""
+    found = next((name for name in names if re.match(rf"{re.escape(name.own)}(?!\w)", given)), None)
+    if found is None:
         return report
     if found.own == "messages":
         param = found.client
         # Elsewhere the word is plain English.
         told = _MESSAGES
     else:
-        param = found.client + report.param[len(found.own) :]
+        param = found.client + given[len(found.own) :]
         told = re.compile(rf"\b{re.escape(found.own)}\b")
     message = told.sub(lambda _: found.client, report.message)
     return replace(report, message=message, param=param)
-
-
-def _begins(param: str | None, field: str) -> bool:
-    return param is not None and re.match(rf"{re.escape(field)}(?![\w])", param) is not None
 
 
 SHUTTING_DOWN: Final = ErrorReport(

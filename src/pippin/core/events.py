@@ -155,6 +155,16 @@ class Ending(Struct, frozen=True):
         return 0
 
 
+class Spent(Ending, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of the ends that tell all tokens that the request took."""
+
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def used_tokens(self) -> int:
+        return self.usage.total
+
+
 class Failed(Ending, frozen=True, tag=True):
     """The end of the whole request."""
 
@@ -227,33 +237,23 @@ class Segment(Struct, frozen=True, tag=True, omit_defaults=True):
     words: tuple[Word, ...] = ()
 
 
-class Transcribed(Ending, frozen=True, tag=True, omit_defaults=True):
+class Transcribed(Spent, frozen=True, tag=True, omit_defaults=True):
     """The end of a transcription; its segments came before."""
 
     text: str
     language: str | None
     duration: float  # seconds of audio
-    usage: Usage = field(default_factory=Usage)
-
-    @property
-    def used_tokens(self) -> int:
-        return self.usage.total
 
 
 class SpeechChunk(Struct, frozen=True, tag=True):
     data: bytes  # encoded in the format that was asked for
 
 
-class Spoken(Ending, frozen=True, tag=True, omit_defaults=True):
+class Spoken(Spent, frozen=True, tag=True, omit_defaults=True):
     """The end of speech; `duration` in seconds."""
 
     sample_rate: int
     duration: float
-    usage: Usage = field(default_factory=Usage)
-
-    @property
-    def used_tokens(self) -> int:
-        return self.usage.total
 
 
 class Voices(Ending, frozen=True, tag=True):
@@ -270,12 +270,8 @@ class Picture(Struct, frozen=True, tag=True, omit_defaults=True):
     seed: int
 
 
-class PicturesDone(Ending, frozen=True, tag=True, omit_defaults=True):
-    usage: Usage = field(default_factory=Usage)
-
-    @property
-    def used_tokens(self) -> int:
-        return self.usage.total
+class PicturesDone(Spent, frozen=True, tag=True, omit_defaults=True):
+    """The end of the pictures."""
 
 
 Generated = PartStarted | PartDelta | PartEnded | Finished | PromptEcho | Scored | ToolsListed

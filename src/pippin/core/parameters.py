@@ -123,7 +123,6 @@ PARAMETERS: Final = from_json(
     SEED,
 ) = PARAMETERS
 
-LONGEST_CONTEXT: Final = REPETITION_CONTEXT.high  # tokens
 MOST_STOPS: Final = 32  # stop strings of a request
 LONGEST_STOP: Final = 1024  # characters of one
 MOST_BIASES: Final = 4096  # tokens that `logit_bias` names

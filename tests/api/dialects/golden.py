@@ -13,7 +13,7 @@ from pippin.api.dialects.messages.dialect import MessagesDialect
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.core.completion import collect
 from pippin.core.errors import ServerError
-from pippin.core.events import Accepted, Event
+from pippin.core.events import Accepted, Event, Failed
 from tests.api.golden_events import SEQUENCES
 
 FOLDER = Path(__file__).parent / "golden"
@@ -44,7 +44,8 @@ def streamed(name: str, events: list[Event]) -> bytes:
     accepted, *others = events
     assert isinstance(accepted, Accepted)
     encoder = encoder_of(name)
-    return encoder.start([accepted]) + b"".join(map(encoder.event, others)) + encoder.end()
+    drawn = (encoder.failed(e.error) if isinstance(e, Failed) else encoder.event(e) for e in others)
+    return encoder.start([accepted]) + b"".join(drawn) + encoder.end()
 
 
 def whole(name: str, events: list[Event]) -> bytes:

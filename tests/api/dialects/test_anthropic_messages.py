@@ -8,8 +8,7 @@ import pytest
 from typing_extensions import get_type_hints, is_typeddict
 
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
-from pippin.api.dialects.messages.dialect import MessagesDialect
-from pippin.api.dialects.messages.encode import MessageShape
+from pippin.api.dialects.messages.dialect import MessagesDialect, MessageShape
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.core.completion import collect
 from pippin.core.conversation import (

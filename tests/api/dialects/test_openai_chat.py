@@ -73,7 +73,7 @@ def test_every_documented_field_of_completions_is_honoured_accepted_or_refused(n
     assert name in {*contract.body.__struct_fields__, *contract.accepted, *contract.refused}
 
 
-@pytest.mark.parametrize("name", sorted(openai_chat.REFUSED))
+@pytest.mark.parametrize("name", sorted(openai_chat.dialect.contract.refused))
 def test_refused_fields_are_refused_by_name_unless_neutral(name: str) -> None:
     assert refusal(**{name: "x"}).report.param == name
     neutral: list[Any] = [None, False, [], 0, ""]
@@ -166,7 +166,7 @@ def test_fields_of_conversations_are_refused_for_raw_prompts(fields: dict[str, A
     assert complete(**dict.fromkeys(fields))
 
 
-@pytest.mark.parametrize("name", sorted(openai_chat.ACCEPTED))
+@pytest.mark.parametrize("name", sorted(openai_chat.dialect.contract.accepted))
 def test_bookkeeping_fields_are_accepted(name: str) -> None:
     for value in ("x", 1, {"a": 1}, [1], True):
         assert chat(**{name: value}) == chat()

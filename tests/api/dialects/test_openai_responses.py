@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, History, RunInfo
 from pippin.api.dialects.responses.compaction import CompactionDialect
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.responses.encode import ResponseShape
@@ -33,7 +33,7 @@ MCP = {"type": "mcp", "server_label": "demo"}
 WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
 
 
-class Stored:
+class Stored(History):
     """A history of fixed items."""
 
     def items(self, response_id: str) -> list[dict[str, Any]]:

@@ -300,9 +300,8 @@ class Handler:
         """
         context = DecodeContext(
             headers=dict(request.headers),
-            query=dict(request.query_params),
             path=request.path_params,
-            history=history,
+            history=history or History(),
             searches=self._options.web_search is not None,
             stream_usage=self._options.stream_usage == "always",
         )

@@ -1,7 +1,7 @@
 """The interface of a dialect: a decoder of request bodies and an encoder of events, both independent of HTTP."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -10,15 +10,15 @@ from msgspec import Struct
 from pippin.api.dialects.shared.fields import Contract
 from pippin.api.dialects.shared.frames import COMMENT, EVENTS
 from pippin.core.completion import Completion
-from pippin.core.errors import ErrorReport
+from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.requests import GenerationRequest
 
 Shape = TypeVar("Shape")
 
 
-class History(Protocol):
-    """Conversations that the caller stored earlier, for dialects that continue one by id.
+class History:
+    """Conversations that the caller stored earlier, for dialects that continue one by id; here none.
 
     Items are in the dialect's own form. All methods raise `ServerError("not_found")` for an id that is unknown or
     belongs to another caller.
@@ -26,15 +26,15 @@ class History(Protocol):
 
     def items(self, response_id: str) -> list[dict[str, Any]]:
         """The items of the conversation up to and including that response."""
-        ...
+        raise ServerError("not_found", f"There is no response {response_id!r}.", "previous_response_id")
 
     def conversation(self, conversation_id: str) -> list[dict[str, Any]]:
         """The items of the conversation that has this id."""
-        ...
+        raise ServerError("not_found", f"There is no conversation {conversation_id!r}.", "conversation")
 
     def item(self, item_id: str) -> dict[str, Any]:
         """The item that has this id, in any of the caller's conversations."""
-        ...
+        raise ServerError("not_found", f"There is no item {item_id!r}.", "input")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +42,9 @@ class DecodeContext:
     """What a decoder may know about a request besides its body."""
 
     headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
-    query: Mapping[str, str] = field(default_factory=dict)
     # What the address says at the places of its pattern.
     path: Mapping[str, str] = field(default_factory=dict)
-    history: History | None = None
+    history: History = field(default_factory=History)
     searches: bool = False  # whether the operator names what searches the web
     stream_usage: bool = False  # whether streams end with usage unasked, as set by the operator
 
@@ -134,13 +133,15 @@ class Dialect(ABC, Generic[Shape]):
     """The struct of a whole answer; None where no struct describes it."""
     failure: type[Struct]
     """The struct of an error."""
+    encoding: Callable[[Shape, RunInfo], Encoder]
+    """The class that encodes the answers."""
 
     @abstractmethod
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[Shape]:
         """Raises `ServerError` naming the field if a field cannot be honoured."""
 
-    @abstractmethod
-    def encoder(self, decoded: Decoded[Shape], run: RunInfo) -> Encoder: ...
+    def encoder(self, decoded: Decoded[Shape], run: RunInfo) -> Encoder:
+        return self.encoding(decoded.shape, run)
 
     @abstractmethod
     def error(self, report: ErrorReport, request_id: str) -> bytes:

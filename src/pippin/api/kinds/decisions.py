@@ -17,7 +17,8 @@ from uuid import uuid4
 import msgspec
 from msgspec import Meta, Struct, field
 
-from pippin.api.dialects.responses.dialect import NoHistory, items_of
+from pippin.api.dialects.base import History
+from pippin.api.dialects.responses.dialect import items_of
 from pippin.api.dialects.responses.items import ItemsReader, parts_of
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, called, invalid, unsupported
@@ -274,7 +275,7 @@ def about_input(fields: OpenAIDecisionRequest) -> Wanted:
     """The same in OpenAI's form."""
     pictures: dict[str, Part] = {}
     found = [_listed(each, f"questions[{at}]", pictures) for at, each in enumerate(fields.questions)]
-    reader = ItemsReader(NoHistory().item, complete=True)
+    reader = ItemsReader(History().item, complete=True)
     reader.read(items_of(fields.input))
     if reader.skipped or reader.tools:
         raise unsupported("input", "only messages, calls of tools and their outputs can be decided about.")

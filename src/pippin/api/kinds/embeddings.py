@@ -7,12 +7,13 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.chat.dialect import ChatMessage, Content, UserMessage, messages_of
+from pippin.api.dialects.chat.dialect import ChatMessage, UserMessage, messages_of
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
 from pippin.api.dialects.shared.media import (
     MAX_URL,
     PATH,
+    Content,
     GivenUrl,
     image_of,
     source_of_base64,

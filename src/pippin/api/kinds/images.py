@@ -163,18 +163,16 @@ def addresses_of(fields: ImageEditRequest) -> list[str]:
     """The URLs of the pictures in a JSON body. Raises `ServerError`."""
     given = [fields.image] if isinstance(fields.image, str) else list(fields.image or ())
     for place, item in enumerate(fields.images or ()):
-        given.append(_address(item, f"images[{place}]"))
+        if item.file_id is not None:
+            raise unsupported(
+                f"images[{place}].file_id", "there are no stored files; send `image_url` with a data URI."
+            )
+        if item.image_url is None:
+            raise invalid(f"images[{place}].image_url", "is required.")
+        given.append(item.image_url)
     if not given:
         raise invalid("image", "is required.")
     return given
-
-
-def _address(item: ImageAddress, path: str) -> str:
-    if item.file_id is not None:
-        raise unsupported(f"{path}.file_id", "there are no stored files; send `image_url` with a data URI.")
-    if item.image_url is None:
-        raise invalid(f"{path}.image_url", "is required.")
-    return item.image_url
 
 
 class ImageItem(Struct, kw_only=True):

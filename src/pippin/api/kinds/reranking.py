@@ -114,10 +114,6 @@ def draw_ranking(fields: RerankRequest, found: Ranked, *, id: str, model: str, u
         id=f"rerank-{id}",
         model=model,
         results=results,
-        usage=usage_of(found),
+        usage=TextUsage(prompt_tokens=found.prompt_tokens, total_tokens=found.prompt_tokens),
         meta={"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
     )
-
-
-def usage_of(found: Ranked) -> TextUsage:
-    return TextUsage(prompt_tokens=found.prompt_tokens, total_tokens=found.prompt_tokens)

@@ -8,8 +8,9 @@ from msgspec import Meta, Struct
 from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid
-from pippin.api.dialects.shared.frames import typed_frame
-from pippin.api.kinds.named_events import NamedEvents
+from pippin.api.dialects.shared.frames import event_frame, typed_frame
+from pippin.api.dialects.shared.openai import error_body
+from pippin.core.errors import ErrorReport
 from pippin.core.events import Event, SpeechChunk, Spoken
 from pippin.core.tasks import FileFormat, Speak
 
@@ -130,6 +131,13 @@ class SpeechBytes(StreamEncoder):
         return b""
 
 
+class NamedEvents(StreamEncoder):
+    """Encodes events in OpenAI's form: the name is also in the body, and a failure is the event `error`."""
+
+    def failed(self, report: ErrorReport) -> bytes:
+        return event_frame("error", error_body(report))
+
+
 class SpeechEvents(NamedEvents):
     """Encodes speech as OpenAI's events: pieces of sound in base64, then the usage."""
 
@@ -141,7 +149,7 @@ class SpeechEvents(NamedEvents):
                 figures = {
                     "input_tokens": usage.prompt_tokens,
                     "output_tokens": usage.completion_tokens,
-                    "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+                    "total_tokens": usage.total,
                 }
                 return typed_frame("speech.audio.done", usage=figures)
             case _:

@@ -12,7 +12,7 @@ from pippin.api.dialects.shared.fields import Contract, invalid, unsupported, wi
 from pippin.api.dialects.shared.frames import typed_frame
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.forms import Upload
-from pippin.api.kinds.named_events import NamedEvents
+from pippin.api.kinds.speech import NamedEvents
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Event, Segment, Transcribed
@@ -133,10 +133,9 @@ def draw(fields: TranscriptionRequest, task: Transcribe, events: Sequence[Event]
     match fields.response_format:
         case "text":
             return done.text.encode() + b"\n"
-        case "srt":
-            return srt(timed(segments, done)).encode()
-        case "vtt":
-            return vtt(timed(segments, done)).encode()
+        case "srt" | "vtt" as form:
+            # A text without segments becomes one long segment.
+            return subtitles(segments or [Segment(0, 0.0, done.duration, done.text)], form).encode()
         case "verbose_json":
             return msgspec.json.encode(verbose(fields, task, segments, done))
         case _:
@@ -168,30 +167,15 @@ def segment_body(segment: Segment) -> SegmentBody:
     return body
 
 
-def timed(segments: list[Segment], done: Transcribed) -> list[Segment]:
-    """The segments; a text without segments becomes one long segment."""
-    return segments or [Segment(0, 0.0, done.duration, done.text)]
-
-
-def srt(segments: list[Segment]) -> str:
-    blocks = [
-        f"{number}\n{clock(segment.start, ',')} --> {clock(segment.end, ',')}\n{line(segment.text)}\n"
-        for number, segment in enumerate(segments, 1)
-    ]
+def subtitles(segments: list[Segment], form: Literal["srt", "vtt"]) -> str:
+    point = "," if form == "srt" else "."
+    blocks = [] if form == "srt" else ["WEBVTT\n"]
+    for number, segment in enumerate(segments, 1):
+        # An arrow or an empty line inside a text would start another subtitle.
+        line = " ".join(segment.text.split()).replace("-->", "->")
+        times = f"{clock(segment.start, point)} --> {clock(segment.end, point)}"
+        blocks.append(f"{number}\n{times}\n{line}\n" if form == "srt" else f"{times}\n{line}\n")
     return "\n".join(blocks)
-
-
-def vtt(segments: list[Segment]) -> str:
-    blocks = [
-        f"{clock(segment.start, '.')} --> {clock(segment.end, '.')}\n{line(segment.text)}\n"
-        for segment in segments
-    ]
-    return "WEBVTT\n\n" + "\n".join(blocks)
-
-
-def line(text: str) -> str:
-    """A text as one line of a subtitle. An arrow or an empty line inside it would start another subtitle."""
-    return " ".join(text.split()).replace("-->", "->")
 
 
 def clock(seconds: float, point: str) -> str:
@@ -213,13 +197,12 @@ class TranscriptionEvents(NamedEvents):
                 self._begun = True
                 return typed_frame("transcript.text.delta", delta=delta)
             case Transcribed(text=text, usage=usage):
-                total = usage.prompt_tokens + usage.completion_tokens
                 figures = {
                     "type": "tokens",
                     "input_tokens": usage.prompt_tokens,
                     "input_token_details": {"audio_tokens": usage.prompt_tokens, "text_tokens": 0},
                     "output_tokens": usage.completion_tokens,
-                    "total_tokens": total,
+                    "total_tokens": usage.total,
                 }
                 return typed_frame("transcript.text.done", text=text, usage=figures)
             case _:

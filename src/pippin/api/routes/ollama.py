@@ -23,14 +23,16 @@ from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.ollama.dialect import (
     LATEST,
+    LINES,
     OllamaChatDialect,
+    OllamaError,
     OllamaFields,
     OllamaGenerateDialect,
     OllamaOptions,
     keep_alive_of,
     model_of,
+    now,
 )
-from pippin.api.dialects.ollama.encode import LINES, OllamaError, now
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, Unused, decode_json
 from pippin.api.http.body import EventStream

@@ -13,8 +13,7 @@ from starlette.routing import BaseRoute
 
 from pippin.api.answers.handler import Result
 from pippin.api.dialects.chat import dialect as openai_chat
-from pippin.api.dialects.messages.dialect import MessagesBody, MessagesDialect
-from pippin.api.dialects.messages.encode import TokenCount
+from pippin.api.dialects.messages.dialect import MessagesBody, MessagesDialect, TokenCount
 from pippin.api.dialects.shared import openai
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, decode_json, invalid
@@ -52,7 +51,7 @@ class DetokenizeRequest(Struct, kw_only=True):
 TEMPLATE = Contract(
     openai_chat.ChatRequest,
     openai.ACCEPTED | dict.fromkeys(TokenizeRequest.__struct_fields__, "Of /tokenize."),
-    {name: why for name, why in openai_chat.REFUSED.items() if name != "add_special_tokens"},
+    {name: why for name, why in openai_chat.dialect.contract.refused.items() if name != "add_special_tokens"},
 )
 
 

@@ -18,6 +18,7 @@ import msgspec
 import psutil
 from msgspec import Struct, field
 
+from pippin.api.dialects.base import History
 from pippin.api.http.body import decoded_bytes
 from pippin.api.sqlite import Schema, SQLite, open_file, open_memory
 from pippin.config.options.server import ServerOptions
@@ -240,7 +241,7 @@ def _remove(transaction: sqlite3.Connection, key: int) -> None:
     transaction.execute("DELETE FROM items WHERE entry = ?", (key,))
 
 
-class OwnedHistory:
+class OwnedHistory(History):
     """One caller's responses and conversations. Those of other callers are not found here."""
 
     def __init__(self, store: ResponseStore, owner: str, hold: Callable[[int], None] = no_bound) -> None:

@@ -364,7 +364,7 @@ def painter(task: GenerateImages, given: "list[Image]", words: int) -> Callable[
                     tokens += picture_tokens(*image.size)
         finally:
             pipeline.forget()
-        call.emit(PicturesDone(Usage(prompt_tokens=words, completion_tokens=tokens)))
+        call.emit(PicturesDone(usage=Usage(prompt_tokens=words, completion_tokens=tokens)))
 
     return run
 

@@ -121,7 +121,7 @@ def _transcribe(task: Transcribe) -> tuple[Event, ...]:
     ]
     usage = Usage(completion_tokens=sum(len(segment.tokens) for segment in segments))
     language = "en" if task.translate else task.language or "en"
-    return (*segments, Transcribed("".join(sentences), language, 2.0, usage))
+    return (*segments, Transcribed("".join(sentences), language, 2.0, usage=usage))
 
 
 def _speak(task: Speak) -> tuple[Event, ...]:
@@ -136,7 +136,7 @@ def _speak(task: Speak) -> tuple[Event, ...]:
     size = max(1, len(sound) // 4 if task.stream else len(sound))
     pieces = [sound[start : start + size] for start in range(0, len(sound), size)]
     usage = Usage(prompt_tokens=len(tokenizer.pieces(task.text)))
-    return (*(SpeechChunk(piece) for piece in pieces), Spoken(SAMPLE_RATE, seconds, usage))
+    return (*(SpeechChunk(piece) for piece in pieces), Spoken(SAMPLE_RATE, seconds, usage=usage))
 
 
 def _tone(task: Speak, seconds: float) -> bytes:
@@ -165,7 +165,7 @@ def _draw(task: GenerateImages) -> tuple[Event, ...]:
         data = _png(width, height, zlib.crc32(f"{task.prompt}/{seed}".encode()))
         events.append(Picture(index, data, width, height, seed))
     usage = Usage(prompt_tokens=len(tokenizer.pieces(task.prompt)), completion_tokens=task.n)
-    return (*events, PicturesDone(usage))
+    return (*events, PicturesDone(usage=usage))
 
 
 def _png(width: int, height: int, colour: int) -> bytes:

@@ -8,29 +8,10 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
-from pippin.api.dialects.chat.tools import GivenChoice, GivenTool, tool_choice_of, tools_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import (
-    Contract,
-    accepted_beside,
-    called,
-    invalid,
-    unsupported,
-    without_effect,
-)
-from pippin.api.dialects.shared.media import (
-    FileContent,
-    GivenAudio,
-    GivenDetail,
-    GivenUrl,
-    ImageUrl,
-    file_of,
-    image_of,
-    placed,
-    sound_of,
-    source_of_url,
-)
+from pippin.api.dialects.shared.fields import called, invalid, unsupported
+from pippin.api.dialects.shared.media import Content, part_of, placed
 from pippin.api.dialects.shared.openai import (
     AnswerHead,
     ChunkEncoder,
@@ -44,21 +25,33 @@ from pippin.api.dialects.shared.openai import (
     usage_body,
     warnings_of,
 )
+from pippin.api.dialects.shared.tools import (
+    CalledFunction,
+    FunctionDefinition,
+    GivenCall,
+    McpTool,
+    ToolName,
+    arguments_of,
+    call_of,
+    offer,
+    toolset_of,
+)
 from pippin.api.dialects.shared.web_search import ChatSearch, citations_of, pages_of
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.conversation import (
     WEB_SEARCH,
     Attachment,
-    Audio,
     FoundPage,
     Message,
     Part,
     Reasoning,
     Role,
     Text,
+    Tool,
     ToolCall,
+    ToolChoice,
     ToolResult,
-    Video,
+    Toolset,
 )
 from pippin.core.events import Event, Finished, PartDelta, PartKind, PartStarted, Progress, Token
 from pippin.core.requests import GenerationRequest
@@ -290,117 +283,6 @@ def annotations_of(text: str, pages: list[FoundPage]) -> list[Annotation]:
 MAX_MESSAGES = 16_384
 
 
-class Marked(Struct, kw_only=True):
-    """A content part. Both markers ask the prefix cache to keep the prompt up to this part."""
-
-    prompt_cache_breakpoint: Any = None
-    cache_control: Any = None
-
-
-class TextPart(Marked, tag_field="type", tag="text"):
-    text: str
-
-
-class InputTextPart(TextPart, tag="input_text"):
-    pass
-
-
-class OutputTextPart(TextPart, tag="output_text"):
-    pass
-
-
-class RefusalPart(Marked, tag_field="type", tag="refusal"):
-    refusal: str
-
-
-class ThinkingPart(Marked, tag_field="type", tag="thinking", kw_only=True):
-    thinking: str | tuple[TextPart, ...]  # parts are Mistral's form
-    signature: str | None = None
-
-
-class ReasoningPart(Marked, tag_field="type", tag="reasoning"):
-    text: str
-
-
-class ImagePart(Marked, tag_field="type", tag="image_url", kw_only=True):
-    image_url: ImageUrl | str
-    detail: GivenDetail | None = None
-
-
-class InputImagePart(Marked, tag_field="type", tag="input_image", kw_only=True):
-    image_url: ImageUrl | str | None = None
-    file_id: str | None = None
-    detail: GivenDetail | None = None
-
-
-class InputAudioPart(Marked, tag_field="type", tag="input_audio", kw_only=True):
-    input_audio: GivenAudio | str
-
-
-class AudioUrlPart(Marked, tag_field="type", tag="audio_url", kw_only=True):
-    audio_url: GivenUrl | str
-
-
-class Clip(Marked, kw_only=True):
-    fps: engine.FramesPerSecond | None = None
-    max_frames: engine.Frames | None = None
-
-
-class VideoUrlPart(Clip, tag_field="type", tag="video_url", kw_only=True):
-    video_url: GivenUrl | str
-
-
-class VideoPart(Clip, tag_field="type", tag="video", kw_only=True):
-    video: str
-
-
-class InputVideoPart(VideoUrlPart, tag="input_video"):
-    pass
-
-
-class FilePart(Marked, tag_field="type", tag="file", kw_only=True):
-    file: FileContent
-
-
-class InputFilePart(Marked, tag_field="type", tag="input_file", kw_only=True):
-    file_data: str | None = None
-    file_id: str | None = None
-    file_url: str | None = None
-    filename: str | None = None
-
-
-ContentPart = (
-    TextPart
-    | InputTextPart
-    | OutputTextPart
-    | RefusalPart
-    | ThinkingPart
-    | ReasoningPart
-    | ImagePart
-    | InputImagePart
-    | InputAudioPart
-    | AudioUrlPart
-    | VideoUrlPart
-    | VideoPart
-    | InputVideoPart
-    | FilePart
-    | InputFilePart
-)
-Content = str | tuple[ContentPart, ...] | None
-
-
-class CalledFunction(Struct, kw_only=True):
-    name: Annotated[str, Meta(min_length=1, max_length=256)]
-    arguments: str | dict[str, Any] | None = None
-
-
-class GivenCall(Struct, kw_only=True):
-    id: str | None = None
-    type: str | None = None
-    function: CalledFunction | None = None
-    custom: Any = None
-
-
 class SystemMessage(Struct, tag_field="role", tag="system", kw_only=True):
     role: ClassVar[Role] = "system"
     content: Content
@@ -444,11 +326,6 @@ ChatMessage = (
 )
 
 
-def is_prefill(messages: tuple[ChatMessage, ...]) -> bool:
-    last = messages[-1] if messages else None
-    return isinstance(last, AssistantMessage) and bool(last.partial or last.prefix)
-
-
 def messages_of(messages: tuple[ChatMessage, ...]) -> tuple[Message, ...]:
     if not messages:
         raise invalid("messages", "must hold at least one message.")
@@ -471,8 +348,10 @@ def _message_of(message: ChatMessage, at: str) -> Message:
             return Message("assistant", _assistant_parts(message, parts, at), message.name, pin)
         case ToolMessage() | FunctionMessage():
             call_id = message.tool_call_id if isinstance(message, ToolMessage) else message.name
-            result = ToolResult(call_id, _result_parts(parts, at), message.name)
-            return Message("tool", (result,), pin=pin)
+            fit = tuple(part for part in parts if isinstance(part, Text | Attachment))
+            if len(fit) != len(parts):
+                raise unsupported(f"{at}.content", "a tool's result may hold text and media.")
+            return Message("tool", (ToolResult(call_id, fit, message.name),), pin=pin)
 
 
 def _assistant_parts(message: AssistantMessage, said: tuple[Part, ...], at: str) -> tuple[Part, ...]:
@@ -486,35 +365,13 @@ def _assistant_parts(message: AssistantMessage, said: tuple[Part, ...], at: str)
     if message.refusal:
         parts.append(Text(message.refusal))
     for place, call in enumerate(message.tool_calls or ()):
-        parts.append(_call_of(call, f"{at}.tool_calls[{place}]"))
+        parts.append(call_of(call, f"{at}.tool_calls[{place}]"))
     if message.function_call is not None:
         called = message.function_call
-        parts.append(ToolCall(called.name, called.name, _arguments_of(called.arguments)))
+        parts.append(ToolCall(called.name, called.name, arguments_of(called.arguments)))
     if not parts and message.content is None:
         raise invalid(f"{at}.content", "is required unless `tool_calls` is given.")
     return tuple(parts)
-
-
-def _call_of(call: GivenCall, at: str) -> ToolCall:
-    if call.function is None:
-        if call.custom is not None or call.type == "custom":
-            raise unsupported(f"{at}.custom", "only calls of functions are supported.")
-        raise invalid(f"{at}.function", "is required.")
-    name = call.function.name
-    return ToolCall(call.id or name, name, _arguments_of(call.function.arguments))
-
-
-def _arguments_of(arguments: str | dict[str, Any] | None) -> str:
-    if isinstance(arguments, dict):  # some clients send parsed arguments
-        return msgspec.json.encode(arguments).decode()
-    return arguments or "{}"
-
-
-def _result_parts(parts: tuple[Part, ...], at: str) -> tuple[Text | Attachment, ...]:
-    fit = tuple(part for part in parts if isinstance(part, Text | Attachment))
-    if len(fit) != len(parts):
-        raise unsupported(f"{at}.content", "a tool's result may hold text and media.")
-    return fit
 
 
 def _parts_of(content: Content, at: str) -> tuple[Part, ...]:
@@ -523,35 +380,89 @@ def _parts_of(content: Content, at: str) -> tuple[Part, ...]:
     if isinstance(content, str):
         return (Text(content),) if content else ()
     return tuple(
-        placed(_part_of(part, f"{at}[{place}]"), f"{at}[{place}]") for place, part in enumerate(content)
+        placed(part_of(part, f"{at}[{place}]"), f"{at}[{place}]") for place, part in enumerate(content)
     )
 
 
-def _part_of(part: ContentPart, at: str) -> Part:
-    match part:
-        case TextPart(text=text) | RefusalPart(refusal=text):
-            return Text(text)
-        case ThinkingPart(thinking=thought, signature=signature):
-            text = thought if isinstance(thought, str) else "".join(part.text for part in thought)
-            return Reasoning(text, signature)
-        case ReasoningPart(text=text):
-            return Reasoning(text)
-        case ImagePart(image_url=address, detail=detail):
-            return image_of(address, detail, f"{at}.image_url")
-        case InputImagePart(image_url=address, detail=detail):
-            if address is None:
-                raise unsupported(f"{at}.file_id", "give the image as `image_url`, by address or as `data:`.")
-            return image_of(address, detail, f"{at}.image_url")
-        case InputAudioPart(input_audio=audio):
-            return sound_of(audio, f"{at}.input_audio")
-        case AudioUrlPart(audio_url=address):
-            return Audio(source_of_url(address, f"{at}.audio_url"))
-        case VideoPart(video=address) | VideoUrlPart(video_url=address):
-            return Video(source_of_url(address, at), part.fps, part.max_frames)
-        case FilePart(file=file):
-            return file_of(file, f"{at}.file")
-        case InputFilePart(file_data=data, file_id=file_id, file_url=url, filename=name):
-            return file_of(FileContent(file_data=data, file_id=file_id, file_url=url, filename=name), at)
+MAX_TOOLS = 512
+_NAME = ToolName("A-Za-z0-9_-", 64, "letters, digits, underscores and dashes")
+
+
+class FunctionTool(Struct, tag_field="type", tag="function", kw_only=True):
+    function: FunctionDefinition
+
+
+class CustomTool(Struct, tag_field="type", tag="custom", kw_only=True):
+    custom: Any = None
+
+
+class FunctionName(Struct, kw_only=True):
+    name: str
+
+
+class NamedChoice(Struct, tag_field="type", tag="function", kw_only=True):
+    function: FunctionName
+
+
+class AllowedTool(Struct, kw_only=True):
+    type: str | None = None
+    function: FunctionName
+
+
+class AllowedTools(Struct, kw_only=True):
+    mode: Literal["auto", "required"]
+    tools: Annotated[tuple[AllowedTool, ...], Meta(min_length=1)]
+
+
+class AllowedChoice(Struct, tag_field="type", tag="allowed_tools", kw_only=True):
+    allowed_tools: AllowedTools
+
+
+GivenTool = FunctionTool | CustomTool | McpTool
+GivenChoice = Literal["none", "auto", "required"] | NamedChoice | CustomTool | AllowedChoice
+
+
+def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[tuple[Tool, ...], tuple[Toolset, ...]]:
+    """The functions, and the MCP servers."""
+    tools: dict[str, Tool] = {}
+    toolsets: list[Toolset] = []
+    if given is not None and len(given) > MAX_TOOLS:
+        raise invalid("tools", f"must not hold more than {MAX_TOOLS} tools.")
+    for place, tool in enumerate(given or ()):
+        if isinstance(tool, CustomTool):
+            raise unsupported(
+                f"tools[{place}].type", 'only tools of type "function" and "mcp" are supported.'
+            )
+        if isinstance(tool, FunctionTool):
+            offer(tool.function, tools, f"tools[{place}].function", _NAME)
+        else:
+            toolsets.append(toolset_of(tool, f"tools[{place}]"))
+    return tuple(tools.values()), tuple(toolsets)
+
+
+def tool_choice_of(
+    given: GivenChoice | None, tools: tuple[Tool, ...], toolsets: tuple[Toolset, ...] = ()
+) -> ToolChoice:
+    match given:
+        case None | "auto":
+            return ToolChoice()
+        case "none":
+            return ToolChoice("none")
+        case "required":
+            choice = ToolChoice("required")
+        case NamedChoice(function=named):
+            choice = ToolChoice("required", (named.name,))
+        case AllowedChoice(allowed_tools=allowed):
+            choice = ToolChoice(allowed.mode, tuple(tool.function.name for tool in allowed.tools))
+        case CustomTool():
+            raise unsupported("tool_choice", "custom tools are not supported; choose a function.")
+    if not tools and not toolsets:
+        raise invalid("tool_choice", "asks for a call, but `tools` is empty.")
+    offered = {tool.name for tool in tools}
+    for name in choice.names:
+        if name not in offered:
+            raise invalid("tool_choice", "names a tool that is not in `tools`.")
+    return choice
 
 
 class PredictedText(Struct, tag_field="type", tag="text", kw_only=True):
@@ -560,13 +471,6 @@ class PredictedText(Struct, tag_field="type", tag="text", kw_only=True):
 
 class Prediction(Struct, tag_field="type", tag="content", kw_only=True):
     content: str | tuple[PredictedText, ...]
-
-
-def prediction_of(prediction: Prediction | None) -> str | None:
-    if prediction is None:
-        return None
-    content = prediction.content
-    return (content if isinstance(content, str) else "".join(part.text for part in content)) or None
 
 
 class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
@@ -603,17 +507,14 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
 
 NO_SEARCH: Final = "nothing here searches the web; give the model a tool, or an MCP server."
 
-_, _OWN = without_effect(__name__)
-ACCEPTED = accepted_beside(ChatRequest, shared.ACCEPTED)
-REFUSED = {**shared.REFUSED, **_OWN}
-
 
 class ChatDialect(OpenAIErrors, Dialect[ChatShape]):
     name = "chat_completions"
     path = "/chat/completions"
     id_prefix = ID_PREFIX
     answer = ChatCompletion
-    contract = Contract(ChatRequest, ACCEPTED, REFUSED)
+    encoding = ChatEncoder
+    contract = shared.contract_of(ChatRequest, __name__)
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[ChatShape]:
         fields, ignored = self.contract.decode(body)
@@ -637,14 +538,13 @@ class ChatDialect(OpenAIErrors, Dialect[ChatShape]):
             warnings=engine.reasoning_warnings(fields),
         )
 
-    def encoder(self, decoded: Decoded[ChatShape], run: RunInfo) -> ChatEncoder:
-        return ChatEncoder(decoded.shape, run)
-
 
 def request_of(fields: ChatRequest) -> GenerationRequest:
     """The request in a body. The form of the answer (`stream`, `n`, `logprobs`) is in the shape."""
     messages = engine.with_media_options(messages_of(fields.messages), fields)
     request = engine.request_of(fields, fields.model, verbosity=fields.verbosity)
+    last, expected = fields.messages[-1], fields.prediction.content if fields.prediction else ""
+    prefills = isinstance(last, AssistantMessage) and bool(last.partial or last.prefix)
     limit = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
     request = replace(
         request,
@@ -654,8 +554,9 @@ def request_of(fields: ChatRequest) -> GenerationRequest:
         max_tokens=shared.limit_of(fields.max_completion_tokens or fields.max_tokens),
         n=fields.n or 1,
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
-        continue_final=engine.continues_final(fields) or is_prefill(fields.messages),
-        prediction=prediction_of(fields.prediction),
+        continue_final=engine.continues_final(fields) or prefills,
+        prediction=(expected if isinstance(expected, str) else "".join(part.text for part in expected))
+        or None,
         names=(*called(max_tokens=limit), *request.names),
     )
     if fields.tools is None and fields.tool_choice is None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import Contract, called, invalid, unsupported, without_effect
+from pippin.api.dialects.shared.fields import called, invalid, unsupported
 from pippin.api.dialects.shared.openai import (
     AnswerHead,
     ChunkEncoder,
@@ -214,15 +214,13 @@ class CompletionRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     ] = None
 
 
-_, _OWN = without_effect(__name__)
-
-
 class CompletionsDialect(OpenAIErrors, Dialect[CompletionsShape]):
     name = "completions"
     path = "/completions"
     id_prefix = ID_PREFIX
     answer = TextCompletion
-    contract = Contract(CompletionRequest, shared.ACCEPTED, {**shared.REFUSED, **_OWN})
+    encoding = CompletionsEncoder
+    contract = shared.contract_of(CompletionRequest, __name__)
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[CompletionsShape]:
         fields, ignored = self.contract.decode(body)
@@ -244,9 +242,6 @@ class CompletionsDialect(OpenAIErrors, Dialect[CompletionsShape]):
             stream=bool(fields.stream),
             ignored=ignored,
         )
-
-    def encoder(self, decoded: Decoded[CompletionsShape], run: RunInfo) -> CompletionsEncoder:
-        return CompletionsEncoder(decoded.shape, run)
 
 
 def prompts_of(given: str | tuple[str | int | tuple[int, ...], ...]) -> tuple[Prompt, ...]:

@@ -132,14 +132,6 @@ def signature_of(thought: str) -> str:
     return base64.b64encode(seal(thought).encode()).decode()
 
 
-def thought_in(signature: str | None) -> str | None:
-    """The thought in a signature of this server; None for others."""
-    try:
-        return unseal(base64.b64decode(_standard(signature or "")).decode())
-    except ValueError:
-        return None
-
-
 def _standard(text: str) -> str:
     """Base64 in its standard alphabet with padding: in JSON of protocol buffers it may have the other, and none."""
     text = text.replace("-", "+").replace("_", "/").rstrip("=")
@@ -193,20 +185,25 @@ class ContentsReader:
             said.append(ToolCall(self._calls.made(call.id, call.name), call.name, arguments))
         else:
             said += self._plain(part, at)
-        thought = thought_in(part.thought_signature)
-        # The thought itself may stand before, where the client keeps what it was shown.
-        if said and thought and not self._thinks():
-            said.insert(0, Reasoning(thought))
-        return said
-
-    def _thinks(self) -> bool:
+        try:
+            thought = unseal(base64.b64decode(_standard(part.thought_signature or "")).decode())
+        except ValueError:  # the signature of another server
+            thought = None
         last = self.messages[-1] if self.messages else Message("user")
-        return last.role == "assistant" and isinstance(last.parts[-1], Reasoning)
+        # The thought itself may stand before, where the client keeps what it was shown.
+        thinks = last.role == "assistant" and isinstance(last.parts[-1], Reasoning)
+        return [Reasoning(thought), *said] if said and thought and not thinks else said
 
     def _result(self, given: FunctionResponse, at: str) -> ToolResult:
         response = given.response or {}
         call_id, name = self._calls.answered(given.id, given.name)
-        parts: list[Text | Attachment] = [Text(_result_text(response))] if response else []
+        match response:
+            # Where it has nothing else. `result` is the word of Google's own tool runners.
+            case {"output": str(text)} | {"result": str(text)} if len(response) == 1:
+                told = text
+            case _:
+                told = msgspec.json.encode(response).decode()
+        parts: list[Text | Attachment] = [Text(told)] if response else []
         for place, part in enumerate(given.parts or ()):
             parts += self._medium(part, f"{at}.parts[{place}]")
         return ToolResult(call_id, tuple(parts), name, is_error=bool(response.get("error")))
@@ -276,13 +273,3 @@ def _parts_of(content: Content, at: str) -> Iterator[tuple[str, ContentPart]]:
     given = content.parts or ()
     for place, part in enumerate((given,) if isinstance(given, ContentPart) else given):
         yield f"{at}.parts[{place}]", part
-
-
-def _result_text(response: dict[str, Any]) -> str:
-    """What a model is told of a function's response: its `output`, where it has nothing else, or all of it as JSON.
-    `result` is the word of Google's own tool runners."""
-    match response:
-        case {"output": str(text)} | {"result": str(text)} if len(response) == 1:
-            return text
-        case _:
-            return msgspec.json.encode(response).decode()

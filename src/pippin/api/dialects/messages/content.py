@@ -167,7 +167,10 @@ class MessagesReader:
         for number, block in enumerate(blocks):
             if block.get("type") != "text":
                 raise invalid(f"system[{number}].type", "must be `text`.")
-            text = without_billing_header(convert(block, TextBlock, f"system[{number}]").text)
+            text = convert(block, TextBlock, f"system[{number}]").text
+            if BILLING_HEADER in text:
+                lines = (line for line in text.split("\n") if not line.startswith(BILLING_HEADER))
+                text = "\n".join(lines).lstrip("\n")
             if text:
                 parts.append(Text(text))
         if parts:
@@ -352,13 +355,6 @@ def _check_citations(wanted: Citations | None, param: str) -> None:
         raise unsupported(
             f"{param}.citations", "models here don't cite; leave it out, and ask for quotations in the text."
         )
-
-
-def without_billing_header(text: str) -> str:
-    if BILLING_HEADER not in text:
-        return text
-    lines = text.split("\n")
-    return "\n".join(line for line in lines if not line.startswith(BILLING_HEADER)).lstrip("\n")
 
 
 def _blocks(content: Content) -> list[Block]:

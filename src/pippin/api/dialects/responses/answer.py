@@ -1,7 +1,7 @@
-"""The answers of the Responses API: the response object and its output items.
+"""The answers of the Responses API: the response object, and what surrounds stored items.
 
-The encoders build these structs, and the OpenAPI document describes them. Items and content parts are tagged unions, so
-their `type` comes first on the wire. `UNSET` fields are omitted; `None` is written as null.
+The encoders build these structs, and the OpenAPI document describes them. `UNSET` fields are omitted; `None` is written
+as null.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,13 +9,12 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from pippin.api.dialects.responses.output import Output
 from pippin.api.dialects.shared.engine_fields import JsonObjectFormat, TextFormat, Verbosity
 from pippin.api.dialects.shared.frames import Closed
-from pippin.api.dialects.shared.openai import TokenLogprob
 from pippin.core.errors import ServerError
 from pippin.core.events import Usage
 
-ItemStatus = Literal["in_progress", "completed", "incomplete"]
 ListedItem = dict[str, Any]
 """A stored item as the API lists it: its id, type and status, and all that the client or the model put into it."""
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -28,138 +27,6 @@ class SchemaFormat(Struct, tag_field="type", tag="json_schema", kw_only=True):
     schema: dict[str, Any] | bool
     description: str | None = None
     strict: bool | None = None
-
-
-class OutputText(Closed, tag_field="type", tag="output_text", kw_only=True):
-    text: str
-    annotations: list[Any]
-    logprobs: list[TokenLogprob]
-
-
-class ReasoningText(Closed, tag_field="type", tag="reasoning_text", kw_only=True):
-    text: str
-
-
-class SummaryText(Closed, tag_field="type", tag="summary_text", kw_only=True):
-    text: str
-
-
-class OutputItem(Closed, kw_only=True):
-    id: str
-    status: ItemStatus
-
-
-class CallItem(OutputItem, kw_only=True):
-    """A call that the client runs."""
-
-    call_id: str
-
-
-class OutputMessage(OutputItem, tag_field="type", tag="message", kw_only=True):
-    role: Literal["assistant"]
-    content: list[OutputText]
-
-
-class OutputReasoning(OutputItem, tag_field="type", tag="reasoning", kw_only=True):
-    summary: list[SummaryText]
-    content: list[ReasoningText] | UnsetType = UNSET
-    encrypted_content: str | UnsetType = UNSET
-
-
-class OutputFunctionCall(CallItem, tag_field="type", tag="function_call", kw_only=True):
-    name: str
-    namespace: str | UnsetType = UNSET
-    arguments: str
-
-
-class OutputCustomCall(CallItem, tag_field="type", tag="custom_tool_call", kw_only=True):
-    name: str
-    namespace: str | UnsetType = UNSET
-    input: str
-
-
-class OutputLocalShellCall(CallItem, tag_field="type", tag="local_shell_call", kw_only=True):
-    action: dict[str, Any]
-
-
-class OutputShellCall(CallItem, tag_field="type", tag="shell_call", kw_only=True):
-    action: dict[str, Any]
-
-
-class OutputPatchCall(CallItem, tag_field="type", tag="apply_patch_call", kw_only=True):
-    """A truncated patch stays `in_progress`: the API has no incomplete patches, and clients must not apply it."""
-
-    status: Literal["in_progress", "completed"]
-    operation: dict[str, Any]
-
-
-class ListedTool(Closed, kw_only=True):
-    name: str
-    description: str | None
-    input_schema: dict[str, Any]
-    annotations: None = None
-
-
-class OutputListedTools(Closed, tag_field="type", tag="mcp_list_tools", kw_only=True):
-    id: str
-    server_label: str
-    tools: list[ListedTool]
-    error: None = None
-
-
-class McpText(Closed, tag_field="type", tag="text", kw_only=True):
-    text: str
-
-
-class McpFailure(Closed, tag_field="type", tag="mcp_tool_execution_error", kw_only=True):
-    content: list[McpText]
-
-
-class OutputMcpCall(Closed, tag_field="type", tag="mcp_call", kw_only=True):
-    id: str
-    status: Literal["in_progress", "completed", "incomplete", "failed"]
-    approval_request_id: None = None
-    server_label: str
-    name: str
-    arguments: str
-    output: str | None
-    error: McpFailure | None
-
-
-class SearchSource(Closed, tag_field="type", tag="url", kw_only=True):
-    url: str
-
-
-class SearchAction(Closed, tag_field="type", tag="search", kw_only=True):
-    query: str
-    queries: list[str]
-    sources: list[SearchSource] | UnsetType = UNSET
-
-
-class OutputSearchCall(Closed, tag_field="type", tag="web_search_call", kw_only=True):
-    id: str
-    status: Literal["in_progress", "searching", "completed", "incomplete", "failed"]
-    action: SearchAction
-
-
-class OutputCompaction(Closed, tag_field="type", tag="compaction", kw_only=True):
-    id: str
-    encrypted_content: str
-
-
-Output = (
-    OutputMessage
-    | OutputCompaction
-    | OutputReasoning
-    | OutputFunctionCall
-    | OutputCustomCall
-    | OutputLocalShellCall
-    | OutputShellCall
-    | OutputPatchCall
-    | OutputListedTools
-    | OutputMcpCall
-    | OutputSearchCall
-)
 
 
 class ResponseFailure(Closed, kw_only=True):

@@ -1,13 +1,13 @@
 """The dialect of OpenAI's Responses API: decodes a body into a request."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
-from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, History, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, RunInfo
 from pippin.api.dialects.responses.answer import (
     ResponseAnswer,
     ResponseConversation,
@@ -20,14 +20,7 @@ from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.responses.tools import GivenChoice, GivenTool, Toolbox, tool_choice_of, toolbox_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import (
-    Contract,
-    accepted_beside,
-    called,
-    convert,
-    invalid,
-    without_effect,
-)
+from pippin.api.dialects.shared.fields import called, convert, invalid
 from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.api.dialects.shared.tools import left_out
 from pippin.core.conversation import Message, Text
@@ -121,36 +114,20 @@ class ResponsesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     user: Annotated[str | None, Meta(description="Given back with the response.")] = None
 
 
-_ACCEPTED, _REFUSED = without_effect(__name__)
-ACCEPTED: Final = accepted_beside(ResponsesBody, {**shared.ACCEPTED, **_ACCEPTED})
-REFUSED: Final[Mapping[str, str]] = {**shared.REFUSED, **_REFUSED}
-
-
-class NoHistory:
-    """The history of contexts without a store: it has no response."""
-
-    def items(self, response_id: str) -> list[dict[str, Any]]:
-        raise ServerError("not_found", f"There is no response {response_id!r}.", "previous_response_id")
-
-    def conversation(self, conversation_id: str) -> list[dict[str, Any]]:
-        raise ServerError("not_found", f"There is no conversation {conversation_id!r}.", "conversation")
-
-    def item(self, item_id: str) -> dict[str, Any]:
-        raise ServerError("not_found", f"There is no item {item_id!r}.", "input")
-
-
 class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
     name = "responses"
     path = "/responses"
     id_prefix = ID_PREFIX
     answer = ResponseAnswer
-    contract = Contract(ResponsesBody, ACCEPTED, REFUSED)
+    contract = shared.contract_of(ResponsesBody, __name__)
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[ResponseShape]:
         fields, ignored = self.contract.decode(body)
+        if fields.background and fields.store is False:
+            raise invalid("background", "needs `store`: the response is fetched from the store.")
         given = items_of(fields.input)
         reader, toolbox = _read(fields, given, context)
         fields = _configured(fields, reader)
@@ -162,7 +139,15 @@ class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
         request = _request(fields, messages, toolbox)
         return Decoded(
             requests=(summary_request(request) if reader.compacts else request,),
-            shape=_shape(fields, given, toolbox, compacts=reader.compacts),
+            shape=ResponseShape(
+                draft=_draft(fields),
+                input=given,
+                toolbox=toolbox,
+                reasoning=_reasoning_shown(fields),
+                sealed="reasoning.encrypted_content" in (fields.include or ()),
+                sourced="web_search_call.action.sources" in (fields.include or ()),
+                compacts=reader.compacts,
+            ),
             stream=bool(fields.stream),
             ignored=ignored,
             warnings=left_out(tools=toolbox.left_out, items=reader.skipped)
@@ -183,12 +168,19 @@ def _read(
     fields: ResponsesBody, given: tuple[Item, ...], context: DecodeContext
 ) -> tuple[ItemsReader, Toolbox]:
     """Read the earlier turns and this one."""
-    history = context.history or NoHistory()
+    history = context.history
     reader = ItemsReader(history.item, complete=fields.previous_response_id is not None)
     if fields.previous_response_id is not None:
         if fields.conversation is not None:
             raise invalid("conversation", "can't be combined with `previous_response_id`.")
-        reader.read(_before(fields.previous_response_id, history), "previous_response_id")
+        try:
+            before = history.items(fields.previous_response_id)
+        except ServerError as error:
+            unknown = msgspec.structs.replace(
+                error.report, param="previous_response_id", code="previous_response_not_found"
+            )
+            raise ServerError.of(unknown) from None
+        reader.read(before, "previous_response_id")
     if (conversation := conversation_of(fields)) is not None:
         reader.read(history.conversation(conversation), "conversation")
     reader.read(given)
@@ -207,22 +199,9 @@ def _configured(fields: ResponsesBody, reader: ItemsReader) -> ResponsesBody:
     return fields
 
 
-def _before(previous: str, history: History) -> list[Item]:
-    try:
-        return history.items(previous)
-    except ServerError as error:
-        unknown = msgspec.structs.replace(
-            error.report, param="previous_response_id", code="previous_response_not_found"
-        )
-        raise ServerError.of(unknown) from None
-
-
 def conversation_of(fields: ResponsesBody) -> str | None:
-    match fields.conversation:
-        case ConversationReference(id=id):
-            return id
-        case str() | None as name:
-            return name
+    joined = fields.conversation
+    return joined.id if isinstance(joined, ConversationReference) else joined
 
 
 def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Toolbox) -> GenerationRequest:
@@ -269,22 +248,6 @@ def _own_formats(fields: ResponsesBody) -> list[engine.Wanted]:
             return []
 
 
-def _shape(
-    fields: ResponsesBody, given: tuple[Item, ...], toolbox: Toolbox, *, compacts: bool
-) -> ResponseShape:
-    if fields.background and fields.store is False:
-        raise invalid("background", "needs `store`: the response is fetched from the store.")
-    return ResponseShape(
-        draft=_draft(fields),
-        input=given,
-        toolbox=toolbox,
-        reasoning=_reasoning_shown(fields),
-        sealed="reasoning.encrypted_content" in (fields.include or ()),
-        sourced="web_search_call.action.sources" in (fields.include or ()),
-        compacts=compacts,
-    )
-
-
 def _reasoning_options(fields: ResponsesBody) -> tuple[str | None, Any]:
     """The effort and the summary that the response repeats."""
     match fields.reasoning:
@@ -305,7 +268,7 @@ def _reasoning_shown(fields: ResponsesBody) -> ReasoningShown:
 def _draft(fields: ResponsesBody) -> ResponseAnswer:
     """The response before its run: the repeated fields of the request, and no output."""
     effort, summary = _reasoning_options(fields)
-    conversation = conversation_of(fields)
+    conversation, text = conversation_of(fields), fields.text or TextConfig()
     return ResponseAnswer(
         id="",
         created_at=0,
@@ -317,10 +280,18 @@ def _draft(fields: ResponsesBody) -> ResponseAnswer:
         previous_response_id=fields.previous_response_id,
         conversation=ResponseConversation(id=conversation) if conversation else None,
         instructions=fields.instructions,
-        tools=[_repeat_tool(tool) for tool in fields.tools or ()],
+        tools=[
+            {"description": None, "parameters": None, **tool, "strict": bool(tool.get("strict"))}
+            if tool.get("type") == "function"
+            else tool
+            for tool in fields.tools or ()
+        ],
         tool_choice=fields.tool_choice or "auto",
         parallel_tool_calls=fields.parallel_tool_calls is not False,
-        text=_text(fields),
+        text=ResponseText(
+            format=text.format or engine.TextFormat(),
+            verbosity=UNSET if text.verbosity is None else text.verbosity,
+        ),
         reasoning=ResponseReasoning(effort=effort, summary=summary),
         temperature=1.0 if fields.temperature is None else fields.temperature,
         top_p=1.0 if fields.top_p is None else fields.top_p,
@@ -336,19 +307,6 @@ def _draft(fields: ResponsesBody) -> ResponseAnswer:
         prompt_cache_key=fields.prompt_cache_key,
         user=fields.user,
     )
-
-
-def _text(fields: ResponsesBody) -> ResponseText:
-    given = fields.text
-    if given is None:
-        return ResponseText(format=engine.TextFormat())
-    return ResponseText(format=given.format or engine.TextFormat(), verbosity=given.verbosity or UNSET)
-
-
-def _repeat_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    if tool.get("type") != "function":
-        return tool
-    return {"description": None, "parameters": None, **tool, "strict": bool(tool.get("strict"))}
 
 
 dialect = ResponsesDialect()

@@ -9,7 +9,6 @@ import msgspec
 from pippin.api.dialects.base import Encoder, RunInfo
 from pippin.api.dialects.responses.answer import (
     Incompleteness,
-    ItemStatus,
     ResponseAnswer,
     ResponseFailure,
     usage_of,
@@ -22,9 +21,9 @@ from pippin.api.dialects.responses.output import (
     Events,
     FunctionCallBuilder,
     ItemBuilder,
+    ItemStatus,
     ListedToolsBuilder,
     McpCallBuilder,
-    McpCalls,
     MessageBuilder,
     ReasoningBuilder,
     SearchCallBuilder,
@@ -39,7 +38,6 @@ from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import (
     Accepted,
     Event,
-    Failed,
     Finished,
     PartDelta,
     PartEnded,
@@ -95,7 +93,9 @@ class ResponsesEncoder(Encoder):
         self._sequence = 0
         self._items: list[ItemBuilder] = []
         self._open: ItemBuilder | None = None
-        self._mcp_calls = McpCalls()
+        self._waiting: dict[str | None, McpCallBuilder] = {}  # calls of MCP tools without a result so far
+        self._answering: PartStarted | None = None  # the open result of such a call, and its pieces
+        self._result: list[str] = []
         self._pages: list[FoundPage] = []  # that searches of the web have found
         self._ended = False  # the open item's part ended; only `Finished` tells whether it was truncated
         self._part: PartStarted | None = None  # begun by the model, but not yet sent as an item
@@ -141,8 +141,6 @@ class ResponsesEncoder(Encoder):
                 return self._frames(self._part_ended())
             case Finished():
                 return self._finished(event)
-            case Failed(report):
-                return self.failed(report)
             case _:
                 return b""
 
@@ -166,15 +164,11 @@ class ResponsesEncoder(Encoder):
             self._answer.status = "failed"
             self._answer.error = ResponseFailure(code=code, message=report.message)
         if not self._created:
-            return self._frame("error", code=code, message=report.message, param=report.param)
+            return self.told("error", code=code, message=report.message, param=report.param)
         return frames + self._lifecycle(f"response.{self._answer.status}")
 
     def end(self) -> bytes:
         return DONE
-
-    def told(self, type: str, **fields: Any) -> bytes:
-        """An event about the response beside those of its output, in its place in their order."""
-        return self._frame(type, **fields)
 
     def required_input(self) -> list[dict[str, Any]]:
         """What the client is to send of each call that it runs: an output's type and call, without the output."""
@@ -212,7 +206,7 @@ class ResponsesEncoder(Encoder):
     def _part_started(self, event: PartStarted) -> Events:
         yield from self._close("completed")
         if event.kind == "server_result":
-            self._mcp_calls.begin_result(event)
+            self._answering, self._result = event, []
             return
         self._part, self._thinks = event, event.kind == "reasoning"
         # Templates often write empty reasoning, so a reasoning item only starts with its first text.
@@ -229,7 +223,8 @@ class ResponsesEncoder(Encoder):
         self._completed = max(self._completed, delta.completed)
         if self._thinks:
             self._reasoned = self._completed
-        if self._mcp_calls.grow_result(delta):
+        if self._answering is not None:
+            self._result.append(delta.text)
             return
         if self._part is not None and delta.text and self._shape.reasoning != "hidden":
             yield from self._start_item(self._part)
@@ -237,10 +232,13 @@ class ResponsesEncoder(Encoder):
             yield from self._open.grow(delta)
 
     def _part_ended(self) -> Events:
-        yield from self._mcp_calls.end_result()
+        result, self._answering = self._answering, None
+        if result is not None and (call := self._waiting.pop(result.id, None)) is not None:
+            yield from call.answered("".join(self._result), is_error=result.is_error)
         if isinstance(self._open, McpCallBuilder):
             item, self._open = self._open, None
-            yield self._mcp_calls.wait_for(item)
+            self._waiting[item.call_id] = item
+            yield item.asked()
         self._ended = True
 
     def _new_item(self, event: PartStarted) -> ItemBuilder:
@@ -275,7 +273,9 @@ class ResponsesEncoder(Encoder):
 
     def _close_all(self, status: ItemStatus) -> Events:
         yield from self._close(status)
-        yield from self._mcp_calls.abandon()
+        for call in self._waiting.values():
+            yield from call.close("incomplete")
+        self._waiting = {}
 
     def _finished(self, event: Finished) -> bytes:
         cut = event.reason == "length"
@@ -290,12 +290,13 @@ class ResponsesEncoder(Encoder):
         return frames + self._lifecycle(f"response.{self._answer.status}")
 
     def _lifecycle(self, type: str) -> bytes:
-        return self._frame(type, response=self.response())
+        return self.told(type, response=self.response())
 
     def _frames(self, events: Iterable[StreamEvent]) -> bytes:
-        return b"".join([self._frame(name, **fields) for name, fields in events])
+        return b"".join([self.told(name, **fields) for name, fields in events])
 
-    def _frame(self, type: str, **fields: Any) -> bytes:
+    def told(self, type: str, **fields: Any) -> bytes:
+        """An event in its place in their order: of the output, or about the response beside it."""
         number, self._sequence = self._sequence, self._sequence + 1
         return event_frame(type, {"type": type, "sequence_number": number, **fields})
 

@@ -6,33 +6,12 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct, field
 
-from pippin.api.dialects.responses.tools import custom_arguments, flat_name
+from pippin.api.dialects.responses.tools import flat_name
 from pippin.api.dialects.shared.fields import convert, invalid, unsupported
-from pippin.api.dialects.shared.media import (
-    FileContent,
-    GivenAudio,
-    GivenDetail,
-    ImageUrl,
-    file_of,
-    image_of,
-    placed,
-    sound_of,
-    source_of_url,
-)
+from pippin.api.dialects.shared.media import ContentPart, InputImagePart, part_of, placed
 from pippin.api.dialects.shared.sealed_text import unseal
-from pippin.core.conversation import (
-    Attachment,
-    Audio,
-    Image,
-    Message,
-    Part,
-    Reasoning,
-    Role,
-    Text,
-    ToolCall,
-    ToolResult,
-    Video,
-)
+from pippin.api.dialects.shared.tools import GivenCall, call_of
+from pippin.core.conversation import Attachment, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from pippin.service.summaries import OPENING
 
 
@@ -40,28 +19,11 @@ class TextContent(Struct, kw_only=True):
     text: str
 
 
-class RefusalContent(Struct, kw_only=True):
-    refusal: str
-
-
-class ImageContent(Struct, kw_only=True):
-    image_url: ImageUrl | str | None = None
-    file_id: str | None = None
-    detail: GivenDetail | None = None
-
-
-class AudioContent(Struct, kw_only=True):
-    input_audio: GivenAudio | str
-
-
-class ChatMedia(Struct, kw_only=True):
-    """A media part in the form of Chat Completions, which mlx-vlm accepts here too."""
-
-    image_url: ImageUrl | str | None = None
-    audio_url: ImageUrl | str | None = None
-    video_url: ImageUrl | str | None = None
-    video: ImageUrl | str | None = None
-    detail: GivenDetail | None = None
+MEDIA: Final = (
+    *("refusal", "input_image", "input_audio", "input_file"),
+    # In the form of Chat Completions, which mlx-vlm accepts here too.
+    *("image_url", "audio_url", "video_url", "video", "input_video"),
+)
 
 
 def parts_of(content: str | list[dict[str, Any]], param: str) -> tuple[tuple[Part, ...], bool]:
@@ -79,49 +41,18 @@ def _part_of(part: dict[str, Any], param: str) -> Part:
     match part.get("type"):
         case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
             return Text(convert(part, TextContent, param).text)
-        case "refusal":
-            return Text(convert(part, RefusalContent, param).refusal)
         case "input_json":  # of decisions
             return Text(_json(part.get("data")))
-        case "input_image" | "computer_screenshot":
-            return _image(convert(part, ImageContent, param), param)
-        case "input_audio":
-            return sound_of(convert(part, AudioContent, param).input_audio, f"{param}.input_audio")
-        case "image_url" | "audio_url" | "video_url" | "video" | "input_video" as kind:
-            return _chat_media(kind, convert(part, ChatMedia, param), param)
-        case "input_file":
-            return file_of(convert(part, FileContent, param), param)
+        case "computer_screenshot":
+            return part_of(convert(part | {"type": "input_image"}, InputImagePart, param), param)
+        case str(kind) if kind in MEDIA:
+            return part_of(convert(part, ContentPart, param), param)  # type: ignore[arg-type]
         case str():
             raise unsupported(
                 f"{param}.type", "it is not a type of content that the Responses API documents."
             )
         case _:
             raise invalid(f"{param}.type", "is required, and must be a string.")
-
-
-def _chat_media(kind: str, given: ChatMedia, param: str) -> Part:
-    name = "video_url" if kind == "input_video" else kind
-    address: ImageUrl | str | None = getattr(given, name)
-    param = f"{param}.{name}"
-    if address is None:
-        raise invalid(param, "is required.")
-    match name:
-        case "image_url":
-            return image_of(address, given.detail, param)
-        case "audio_url":
-            return Audio(source_of_url(address, param))
-        case _:
-            return Video(source_of_url(address, param))
-
-
-def _image(image: ImageContent, param: str) -> Image:
-    if image.image_url is None:
-        if image.file_id is not None:
-            raise unsupported(
-                f"{param}.file_id", "this server keeps no files; send the image as `image_url`."
-            )
-        raise invalid(f"{param}.image_url", "is required.")
-    return image_of(image.image_url, image.detail, f"{param}.image_url")
 
 
 Item = dict[str, Any]
@@ -136,18 +67,6 @@ class MessageItem(Struct, kw_only=True):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-
-
-class ChatFunction(Struct, kw_only=True):
-    name: str
-    arguments: str | None = None
-
-
-class ChatCall(Struct, kw_only=True):
-    """A tool call in the form of Chat Completions."""
-
-    function: ChatFunction
-    id: str | None = None
 
 
 class ReasoningItem(Struct, kw_only=True):
@@ -301,8 +220,9 @@ class ItemsReader:
         if item.content is not None:
             self._turn += parts_of(item.content, f"{param}.content")[0]
         for number, given in enumerate(item.tool_calls or ()):
-            call = convert(given, ChatCall, f"{param}.tool_calls[{number}]")
-            self._called(call.id or call.function.name, call.function.name, call.function.arguments or "{}")
+            at = f"{param}.tool_calls[{number}]"
+            call = call_of(convert(given, GivenCall, at), at)
+            self._called(call.id, call.name, call.arguments)
 
     def _reference(self, item: Item, param: str) -> None:
         wanted = convert(item, ItemReference, param).id
@@ -337,7 +257,7 @@ class ItemsReader:
             case "custom_tool_call":
                 custom = convert(item, CustomToolCall, param)
                 name = flat_name(custom.name, custom.namespace)
-                self._called(custom.call_id, name, custom_arguments(custom.input))
+                self._called(custom.call_id, name, _json({"input": custom.input}))
             case "local_shell_call" | "shell_call":
                 action = convert(item, ActionCall, param)
                 arguments = {key: value for key, value in action.action.items() if key != "type" and value}

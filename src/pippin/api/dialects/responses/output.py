@@ -1,44 +1,157 @@
-"""Builds the output items of a response, and the stream events with which each grows."""
+"""The output items of a response, each with its builder, which tells the stream events with which it grows.
+
+Items and content parts are tagged unions, so their `type` comes first on the wire.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from pippin.api.dialects.responses.answer import (
-    CallItem,
-    ItemStatus,
-    ListedTool,
-    McpFailure,
-    McpText,
-    Output,
-    OutputCompaction,
-    OutputCustomCall,
-    OutputFunctionCall,
-    OutputListedTools,
-    OutputLocalShellCall,
-    OutputMcpCall,
-    OutputMessage,
-    OutputPatchCall,
-    OutputReasoning,
-    OutputSearchCall,
-    OutputShellCall,
-    OutputText,
-    ReasoningText,
-    SearchAction,
-    SearchSource,
-    SummaryText,
-)
 from pippin.api.dialects.responses.tools import ToolOrigin, custom_input
+from pippin.api.dialects.shared.frames import Closed
 from pippin.api.dialects.shared.openai import TokenLogprob, logprobs_of
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.api.dialects.shared.web_search import citations_of, pages_of
 from pippin.core.completion import object_of
-from pippin.core.conversation import FoundPage, Tool
-from pippin.core.decoding import from_json
+from pippin.core.conversation import FoundPage
 from pippin.core.events import PartDelta, PartStarted, ToolsListed
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class OutputText(Closed, tag_field="type", tag="output_text", kw_only=True):
+    text: str
+    annotations: list[Any]
+    logprobs: list[TokenLogprob]
+
+
+class ReasoningText(Closed, tag_field="type", tag="reasoning_text", kw_only=True):
+    text: str
+
+
+class SummaryText(Closed, tag_field="type", tag="summary_text", kw_only=True):
+    text: str
+
+
+class OutputItem(Closed, kw_only=True):
+    id: str
+    status: ItemStatus
+
+
+class CallItem(OutputItem, kw_only=True):
+    """A call that the client runs."""
+
+    call_id: str
+
+
+class OutputMessage(OutputItem, tag_field="type", tag="message", kw_only=True):
+    role: Literal["assistant"]
+    content: list[OutputText]
+
+
+class OutputReasoning(OutputItem, tag_field="type", tag="reasoning", kw_only=True):
+    summary: list[SummaryText]
+    content: list[ReasoningText] | UnsetType = UNSET
+    encrypted_content: str | UnsetType = UNSET
+
+
+class OutputFunctionCall(CallItem, tag_field="type", tag="function_call", kw_only=True):
+    name: str
+    namespace: str | UnsetType = UNSET
+    arguments: str
+
+
+class OutputCustomCall(CallItem, tag_field="type", tag="custom_tool_call", kw_only=True):
+    name: str
+    namespace: str | UnsetType = UNSET
+    input: str
+
+
+class OutputLocalShellCall(CallItem, tag_field="type", tag="local_shell_call", kw_only=True):
+    action: dict[str, Any]
+
+
+class OutputShellCall(CallItem, tag_field="type", tag="shell_call", kw_only=True):
+    action: dict[str, Any]
+
+
+class OutputPatchCall(CallItem, tag_field="type", tag="apply_patch_call", kw_only=True):
+    """A truncated patch stays `in_progress`: the API has no incomplete patches, and clients must not apply it."""
+
+    status: Literal["in_progress", "completed"]
+    operation: dict[str, Any]
+
+
+class ListedTool(Closed, kw_only=True):
+    name: str
+    description: str | None
+    input_schema: dict[str, Any]
+    annotations: None = None
+
+
+class OutputListedTools(Closed, tag_field="type", tag="mcp_list_tools", kw_only=True):
+    id: str
+    server_label: str
+    tools: list[ListedTool]
+    error: None = None
+
+
+class McpText(Closed, tag_field="type", tag="text", kw_only=True):
+    text: str
+
+
+class McpFailure(Closed, tag_field="type", tag="mcp_tool_execution_error", kw_only=True):
+    content: list[McpText]
+
+
+class OutputMcpCall(Closed, tag_field="type", tag="mcp_call", kw_only=True):
+    id: str
+    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    approval_request_id: None = None
+    server_label: str
+    name: str
+    arguments: str
+    output: str | None
+    error: McpFailure | None
+
+
+class SearchSource(Closed, tag_field="type", tag="url", kw_only=True):
+    url: str
+
+
+class SearchAction(Closed, tag_field="type", tag="search", kw_only=True):
+    query: str
+    queries: list[str]
+    sources: list[SearchSource] | UnsetType = UNSET
+
+
+class OutputSearchCall(Closed, tag_field="type", tag="web_search_call", kw_only=True):
+    id: str
+    status: Literal["in_progress", "searching", "completed", "incomplete", "failed"]
+    action: SearchAction
+
+
+class OutputCompaction(Closed, tag_field="type", tag="compaction", kw_only=True):
+    id: str
+    encrypted_content: str
+
+
+Output = (
+    OutputMessage
+    | OutputCompaction
+    | OutputReasoning
+    | OutputFunctionCall
+    | OutputCustomCall
+    | OutputLocalShellCall
+    | OutputShellCall
+    | OutputPatchCall
+    | OutputListedTools
+    | OutputMcpCall
+    | OutputSearchCall
+)
+
 
 StreamEvent = tuple[str, dict[str, Any]]
 """The type of an event, and its other fields."""
@@ -253,7 +366,8 @@ class ActionCallBuilder(CallBuilder):
         yield from super().close(status)
 
     def closed(self) -> Events:
-        commands = _texts(self._arguments().get("commands", [])) if self.origin.kind == "shell" else []
+        arguments = object_of(self.text) or {}
+        commands = _texts(arguments.get("commands", [])) if self.origin.kind == "shell" else []
         for number, command in enumerate(commands):
             place = {"output_index": self.index, "command_index": number}
             for word, told in (("added", {"command": ""}), ("delta", {"delta": command})):
@@ -261,7 +375,7 @@ class ActionCallBuilder(CallBuilder):
             yield "response.shell_call_command.done", place | {"command": command}
 
     def item(self) -> Output:
-        arguments = self._arguments()
+        arguments = object_of(self.text) or {}
         action: dict[str, Any]
         match self.origin.kind:
             case "local_shell":
@@ -274,12 +388,6 @@ class ActionCallBuilder(CallBuilder):
             case _:
                 status = "completed" if self.status == "completed" else "in_progress"
                 return self._as(OutputPatchCall, status=status, operation=arguments)
-
-    def _arguments(self) -> dict[str, Any]:
-        try:
-            return from_json(self.text, dict[str, Any])
-        except msgspec.DecodeError:
-            return {}
 
 
 def _texts(given: Any) -> list[str]:
@@ -294,7 +402,14 @@ class ListedToolsBuilder(ItemBuilder):
         self._listed = listed
 
     def item(self) -> OutputListedTools:
-        tools = [] if self.status == "in_progress" else [_listed(tool) for tool in self._listed.tools]
+        tools = [
+            ListedTool(
+                name=tool.name,
+                description=tool.description,
+                input_schema=tool.parameters or {"type": "object"},
+            )
+            for tool in (() if self.status == "in_progress" else self._listed.tools)
+        ]
         return OutputListedTools(id=self.id, server_label=self._listed.server, tools=tools)
 
     def opened(self) -> Events:
@@ -302,11 +417,6 @@ class ListedToolsBuilder(ItemBuilder):
 
     def closed(self) -> Events:
         yield self._event("mcp_list_tools.completed")
-
-
-def _listed(tool: Tool) -> ListedTool:
-    schema = tool.parameters or {"type": "object"}
-    return ListedTool(name=tool.name, description=tool.description, input_schema=schema)
 
 
 class McpCallBuilder(ItemBuilder):
@@ -388,37 +498,3 @@ class SearchCallBuilder(McpCallBuilder):
         if self._result is not None:
             yield self._event("web_search_call.completed")
         yield from ItemBuilder.close(self, status)
-
-
-class McpCalls:
-    """The MCP calls of a response that wait for their results."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[str | None, McpCallBuilder] = {}
-        self._answering: PartStarted | None = None
-        self._pieces: list[str] = []
-
-    def wait_for(self, item: McpCallBuilder) -> StreamEvent:
-        self._waiting[item.call_id] = item
-        return item.asked()
-
-    def begin_result(self, started: PartStarted) -> None:
-        self._answering, self._pieces = started, []
-
-    def grow_result(self, delta: PartDelta) -> bool:
-        """Add a piece of a result. Returns False if no result is open; the piece then belongs to another part."""
-        if self._answering is None:
-            return False
-        self._pieces.append(delta.text)
-        return True
-
-    def end_result(self) -> Events:
-        started, self._answering = self._answering, None
-        if started is not None and (item := self._waiting.pop(started.id, None)) is not None:
-            yield from item.answered("".join(self._pieces), is_error=started.is_error)
-
-    def abandon(self) -> Events:
-        """Close the calls that got no result before the end of the response."""
-        for item in self._waiting.values():
-            yield from item.close("incomplete")
-        self._waiting = {}

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.body_types import read_as
+from pippin.api.dialects.shared.engine_fields import TextFormat
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
 from pippin.api.dialects.shared.tools import McpTool, toolset_of
 from pippin.api.dialects.shared.web_search import SearchTool, place_of_search
@@ -87,17 +88,13 @@ class FunctionSpec(Called, tag_field="type", tag="function", kw_only=True):
     output_schema: Unused = None
 
 
-class TextInput(Struct, tag_field="type", tag="text"):
-    pass
-
-
 class GrammarInput(Struct, tag_field="type", tag="grammar"):
     syntax: Literal["lark", "regex"]
     definition: str
 
 
 class CustomSpec(Called, tag_field="type", tag="custom", kw_only=True):
-    format: TextInput | GrammarInput | None = None
+    format: TextFormat | GrammarInput | None = None
 
 
 class NamespaceSpec(Described, tag_field="type", tag="namespace", kw_only=True):
@@ -178,11 +175,23 @@ def _tools_of(
 ) -> list[tuple[Tool, ToolOrigin]]:
     match spec.get("type"):
         case "function":
-            return [_function(spec, param, namespace)]
+            function = convert(spec, FunctionSpec, param)
+            if function.parameters is not None:
+                check_depth(function.parameters, f"{param}.parameters")
+            name = flat_name(function.name, namespace)
+            tool = Tool(name, function.description, function.parameters, bool(function.strict))
+            return [(tool, ToolOrigin("function", function.name, namespace))]
         case "custom":
             return [_custom(spec, param, namespace)]
         case "namespace" if namespace is None:
-            return _namespace(spec, param, left_out)
+            space = convert(spec, NamespaceSpec, param)
+            return [
+                found
+                for number, inner in enumerate(space.tools)
+                for found in _tools_of(
+                    {"type": "function"} | inner, f"{param}.tools[{number}]", left_out, space.name
+                )
+            ]
         case "local_shell" | "shell" | "apply_patch" as kind if namespace is None:
             return [(BUILT_IN[kind], ToolOrigin(kind, kind))]
         case "mcp" if namespace is None:
@@ -194,15 +203,6 @@ def _tools_of(
             raise invalid(f"{param}.type", "is required, and must be a string.")
 
 
-def _function(spec: dict[str, Any], param: str, namespace: str | None) -> tuple[Tool, ToolOrigin]:
-    function = convert(spec, FunctionSpec, param)
-    if function.parameters is not None:
-        check_depth(function.parameters, f"{param}.parameters")
-    name = flat_name(function.name, namespace)
-    tool = Tool(name, function.description, function.parameters, bool(function.strict))
-    return tool, ToolOrigin("function", function.name, namespace)
-
-
 def _custom(spec: dict[str, Any], param: str, namespace: str | None) -> tuple[Tool, ToolOrigin]:
     custom = convert(spec, CustomSpec, param)
     description, parameters = custom.description or "", CUSTOM_INPUT
@@ -212,26 +212,11 @@ def _custom(spec: dict[str, Any], param: str, namespace: str | None) -> tuple[To
             description = f"{description}\n\n{grammar}".strip()
             # A JSON string can be constrained by a regular expression, but not by a Lark grammar.
             if syntax == "regex":
-                parameters = _custom_like(definition)
+                text = {**CUSTOM_INPUT["properties"]["input"], "pattern": f"^(?:{definition})$"}
+                parameters = {**CUSTOM_INPUT, "properties": {"input": text}}
     strict = parameters is not CUSTOM_INPUT
     tool = Tool(flat_name(custom.name, namespace), description or None, parameters, strict)
     return tool, ToolOrigin("custom", custom.name, namespace)
-
-
-def _custom_like(pattern: str) -> dict[str, Any]:
-    text = {**CUSTOM_INPUT["properties"]["input"], "pattern": f"^(?:{pattern})$"}
-    return {**CUSTOM_INPUT, "properties": {"input": text}}
-
-
-def _namespace(spec: dict[str, Any], param: str, left_out: list[str]) -> list[tuple[Tool, ToolOrigin]]:
-    namespace = convert(spec, NamespaceSpec, param)
-    return [
-        found
-        for number, inner in enumerate(namespace.tools)
-        for found in _tools_of(
-            {"type": "function"} | inner, f"{param}.tools[{number}]", left_out, namespace.name
-        )
-    ]
 
 
 def tool_choice_of(given: str | dict[str, Any] | None, toolbox: Toolbox) -> ToolChoice:
@@ -278,30 +263,17 @@ def _name_of(choice: dict[str, Any], param: str, toolbox: Toolbox) -> str | None
     kind = choice.get("type")
     if kind in ("function", "custom"):
         named = convert(choice, Named, param)
-        name = _find(named, toolbox)
-        if name is None:
-            raise invalid(f"{param}.name", "must be the name of a tool in `tools`.")
-        return name
+        if (flat := flat_name(named.name, named.namespace)) in toolbox.origins:
+            return flat
+        for name, origin in toolbox.origins.items():
+            if origin.name == named.name and origin.kind in ("function", "custom"):
+                return name
+        raise invalid(f"{param}.name", "must be the name of a tool in `tools`.")
     if isinstance(kind, str) and kind in BUILT_IN:
         if kind not in toolbox.origins:
             raise invalid(f"{param}.type", "must be a tool that stands in `tools`.")
         return kind
     return WEB_SEARCH if toolbox.search is not None and str(kind).startswith(WEB_SEARCH) else None
-
-
-def _find(named: Named, toolbox: Toolbox) -> str | None:
-    flat = flat_name(named.name, named.namespace)
-    if flat in toolbox.origins:
-        return flat
-    for name, origin in toolbox.origins.items():
-        if origin.name == named.name and origin.kind in ("function", "custom"):
-            return name
-    return None
-
-
-def custom_arguments(text: str) -> str:
-    """The arguments of a custom tool's function for an input text."""
-    return msgspec.json.encode({"input": text}).decode()
 
 
 def custom_input(arguments: str) -> str:

@@ -93,18 +93,10 @@ def sampling_of(fields: SamplingFields) -> Sampling:
         value = asked[each.name]
         if value is not None and value <= 0 and not each.holds(value):
             asked[each.name] = each.neutral
-    return Sampling(**asked, logit_bias=_biases(fields.logit_bias))
-
-
-def _biases(given: dict[str, float] | None) -> dict[int, float] | None:
-    if not given:
-        return None
-    biases = {}
-    for key, bias in given.items():
-        if not (key.isascii() and key.isdigit() and len(key) < 10):
-            raise invalid("logit_bias", "must map token ids (whole numbers from 0) to numbers.")
-        biases[int(key)] = bias
-    return biases
+    biases = fields.logit_bias or {}
+    if not all(key.isascii() and key.isdigit() and len(key) < 10 for key in biases):
+        raise invalid("logit_bias", "must map token ids (whole numbers from 0) to numbers.")
+    return Sampling(**asked, logit_bias={int(key): bias for key, bias in biases.items()} or None)
 
 
 MAX_PATTERN = 65_536
@@ -240,19 +232,12 @@ def _of_response_format(given: ResponseFormat | None) -> list[Wanted]:
 
 def schema_format(schema: Schema, param: str, name: str | None = None, strict: bool = False) -> JsonSchema:
     if isinstance(schema, str):
-        from_text = convert_schema_text(schema, param)
-        return JsonSchema(from_text, name, strict)
+        try:
+            schema = from_json(schema)
+        except (msgspec.DecodeError, RecursionError):
+            raise invalid(param, "must be a JSON schema, or the JSON text of one.") from None
     check_depth(schema, param)
-    return JsonSchema(schema, name, strict)
-
-
-def convert_schema_text(text: str, param: str) -> dict[str, Any] | bool:
-    try:
-        value = from_json(text)
-    except (msgspec.DecodeError, RecursionError):
-        raise invalid(param, "must be a JSON schema, or the JSON text of one.") from None
-    check_depth(value, param)
-    return convert(value, dict[str, Any] | bool, param)  # type: ignore[arg-type]
+    return JsonSchema(convert(schema, dict[str, Any] | bool, param), name, strict)  # type: ignore[arg-type]
 
 
 def grammar_of(source: str) -> Grammar:
@@ -485,7 +470,12 @@ def request_of(
 ) -> GenerationRequest:
     """A request for nothing yet, with all fields applied that mean the same in every dialect. `own_formats`: the output
     formats that other fields of the dialect ask for."""
-    wanted = wanted_format(fields, own_formats)
+    wanted, structured = wanted_format(fields, own_formats), fields.structured_outputs
+    is_compact = structured is not None and structured.disable_any_whitespace
+    named = fields.adapters if isinstance(fields.adapters, tuple) else (fields.adapters,)
+    adapters = {name: None for name in (fields.adapter_path, *named) if name is not None}
+    if len(adapters) > 1:
+        raise unsupported("adapters", "name one adapter for a request.")
     return GenerationRequest(
         model=model,
         sampling=sampling_of(fields),
@@ -500,8 +490,8 @@ def request_of(
         ignore_eos=bool(fields.ignore_eos),
         loop_guard=fields.loop_guard,
         min_tokens=fields.min_tokens or 0,
-        json_spacing=spacing_of(fields),
-        adapter=adapter_of(fields),
+        json_spacing="compact" if is_compact else fields.json_spacing,
+        adapter=next(iter(adapters), None),
         cache_salt=fields.cache_salt,
         # The engine runs higher priorities first; vLLM's field means the opposite.
         priority=-(fields.priority or 0),
@@ -509,19 +499,6 @@ def request_of(
         keep_alive=keep_alive_of(fields.keep_alive),
         names=called(response_format=wanted.schema_path or wanted.field) if wanted else (),
     )
-
-
-def spacing_of(fields: EngineFields) -> JsonSpacing | None:
-    formats = fields.structured_outputs
-    return "compact" if formats is not None and formats.disable_any_whitespace else fields.json_spacing
-
-
-def adapter_of(fields: EngineFields) -> str | None:
-    names = fields.adapters if isinstance(fields.adapters, tuple) else (fields.adapters,)
-    asked = [name for name in (fields.adapter_path, *names) if name is not None]
-    if len(set(asked)) > 1:
-        raise unsupported("adapters", "name one adapter for a request.")
-    return asked[0] if asked else None
 
 
 def overflow_of(fields: EngineFields) -> OverflowPolicy | None:

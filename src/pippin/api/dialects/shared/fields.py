@@ -45,7 +45,6 @@ Unused = Annotated[Any, Meta(description="Accepted without effect.")]
 """A documented key of an object that has no effect here, and whose value is not checked."""
 
 _NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
-_PLAIN = re.compile(r"[A-Za-z0-9_]{1,64}")
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _FIELD_BEFORE = re.compile(rb'"([A-Za-z_]{1,64})"\s*:\s*(?:\{\s*"\d+"\s*:)?[\s\[\d.,-]*$')
 NEAR: Final = 200  # bytes before a number that are searched for its field's name
@@ -86,12 +85,18 @@ class Contract(Generic[Body]):
     def decode(self, data: bytes) -> tuple[Body, tuple[str, ...]]:
         """Returns the body, and the names of fields that this contract does not know."""
         given = decode_json(data, dict[str, msgspec.Raw])
-        unknown = self._sort_out(given)
+        for name in given.keys() - names_of(self.body):
+            _decode(given[name], Any, name[:64])
+        unknown = self._sorted_out({name: bytes(value) for name, value in given.items()})
         body = _decode(data, self.body)
+        inside = (
+            path
+            for name, place in self.settings().items()
+            if name in given
+            for path in unknown_keys(_decode(given[name], Any, name), place, name)
+        )
         named = dict.fromkeys(unknown)
-        for path in self._unknown_inside(given):
-            if len(named) == MOST_NAMED:
-                break
+        while len(named) < MOST_NAMED and (path := next(inside, None)) is not None:
             named[path] = None
         return body, tuple(named)
 
@@ -128,16 +133,6 @@ class Contract(Generic[Body]):
             if name not in self.left_open and name not in self.refused
         }
 
-    def _sort_out(self, given: Mapping[str, msgspec.Raw]) -> tuple[str, ...]:
-        for name in given.keys() - names_of(self.body):
-            decode_raw(given[name], name[:64])
-        return self._sorted_out({name: bytes(value) for name, value in given.items()})
-
-    def _unknown_inside(self, given: Mapping[str, msgspec.Raw]) -> Iterator[str]:
-        for name, place in self.settings().items():
-            if name in given:
-                yield from unknown_keys(decode_raw(given[name], name), place, name)
-
     def _sorted_out(self, given: Mapping[str, bytes]) -> tuple[str, ...]:
         """Returns the unknown names. Raises `ServerError` for a refused field."""
         known = names_of(self.body)
@@ -167,11 +162,6 @@ def without_effect(module: str, name: str = "fields") -> tuple[dict[str, str], d
         for part in ("accepted", "refused")
     )
     return accepted, refused
-
-
-def accepted_beside(body: type[msgspec.Struct], accepted: Mapping[str, str]) -> Mapping[str, str]:
-    """The accepted fields except those of `body`, which that body's dialect honours."""
-    return {name: why for name, why in accepted.items() if name not in names_of(body)}
 
 
 Decodable = TypeVar("Decodable")
@@ -204,35 +194,19 @@ def check_values(data: bytes) -> None:
             )
 
 
-@functools.cache
-def _decoder(type: Any) -> decoding.JsonDecoder[Any]:
-    """The decoder of a type, cached."""
-    return decoding.json_decoder(type)
-
-
-def _decode(data: bytes, type: type[Decodable]) -> Decodable:
+def _decode(data: bytes | msgspec.Raw, type: type[Decodable], path: str = "") -> Decodable:
+    """Decode a body, or the field of a body at that path. Raises `ServerError` if it is invalid, too deep or out of
+    range."""
     try:
-        return cast(Decodable, _decoder(cast(Any, type)).decode(data))
+        return cast(Decodable, decoding.json_decoder(type).decode(data))
     except msgspec.ValidationError as error:
         if _REWRITABLE.search(str(error)):
-            return convert(from_json(data), type, "")
-        raise validation_error(str(error), type) from None
+            return convert(from_json(data), type, path)
+        raise validation_error(str(error), type, path) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise malformed(data, str(error)) from None
+        raise malformed(bytes(data), str(error)) from None
     except RecursionError:
-        raise too_deep(None) from None
-
-
-def decode_raw(value: msgspec.Raw, name: str) -> Any:
-    """Decode a field without a declared type. Raises `ServerError` if it is invalid JSON, too deep or out of range."""
-    try:
-        return from_json(value)
-    except msgspec.ValidationError as error:
-        raise validation_error(str(error), Any, name) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise malformed(bytes(value), str(error)) from None
-    except RecursionError:
-        raise too_deep(name) from None
+        raise too_deep(path or None) from None
 
 
 def malformed(data: bytes, complaint: str) -> ServerError:
@@ -314,11 +288,6 @@ def called(**names: str) -> tuple[FieldName, ...]:
 def invalid(param: str, sentence: str) -> ServerError:
     """The error for an invalid value. The sentence continues after the field's name: "must be ..."."""
     return ServerError("invalid_request", f"`{param}` {sentence}", param, code="invalid_value")
-
-
-def loggable(name: str) -> str:
-    """A name chosen by the client, made safe for the log."""
-    return name if _PLAIN.fullmatch(name) else "unknown"
 
 
 def too_deep(param: str | None) -> ServerError:

@@ -1,12 +1,13 @@
-"""Reads the images, sounds and videos in request bodies."""
+"""Reads the content parts of request bodies: texts, images, sounds, videos and files."""
 
 import base64
 import re
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from pippin.api.dialects.shared.engine_fields import Frames, FramesPerSecond
 from pippin.api.dialects.shared.fields import invalid, unsupported
 from pippin.core.conversation import (
     Attachment,
@@ -17,8 +18,10 @@ from pippin.core.conversation import (
     MediaSource,
     Missing,
     Part,
+    Reasoning,
     Text,
     Url,
+    Video,
 )
 
 GivenDetail = Literal["auto", "low", "high", "original"]
@@ -85,7 +88,7 @@ def placed(part: Placed, field: str) -> Placed:
     return replace(part, field=field) if isinstance(part, Attachment) else part
 
 
-def file_of(file: FileContent, param: str) -> Text | Document:
+def file_of(file: "FileContent | InputFilePart", param: str) -> Text | Document:
     """A file of text, or a document. Raises `ServerError`."""
     name = file.filename or ""
     if file.file_data is not None:
@@ -161,3 +164,133 @@ def decoded_base64(text: str) -> bytes:
         rest = part[whole:]
     pieces.append(base64.b64decode(rest, validate=True))
     return b"".join(pieces)
+
+
+class Marked(Struct, kw_only=True):
+    """A content part. Both markers ask the prefix cache to keep the prompt up to this part."""
+
+    prompt_cache_breakpoint: Any = None
+    cache_control: Any = None
+
+
+class TextPart(Marked, tag_field="type", tag="text"):
+    text: str
+
+
+class InputTextPart(TextPart, tag="input_text"):
+    pass
+
+
+class OutputTextPart(TextPart, tag="output_text"):
+    pass
+
+
+class RefusalPart(Marked, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+class ThinkingPart(Marked, tag_field="type", tag="thinking", kw_only=True):
+    thinking: str | tuple[TextPart, ...]  # parts are Mistral's form
+    signature: str | None = None
+
+
+class ReasoningPart(Marked, tag_field="type", tag="reasoning"):
+    text: str
+
+
+class ImagePart(Marked, tag_field="type", tag="image_url", kw_only=True):
+    image_url: ImageUrl | str
+    detail: GivenDetail | None = None
+
+
+class InputImagePart(Marked, tag_field="type", tag="input_image", kw_only=True):
+    image_url: ImageUrl | str | None = None
+    file_id: str | None = None
+    detail: GivenDetail | None = None
+
+
+class InputAudioPart(Marked, tag_field="type", tag="input_audio", kw_only=True):
+    input_audio: GivenAudio | str
+
+
+class AudioUrlPart(Marked, tag_field="type", tag="audio_url", kw_only=True):
+    audio_url: GivenUrl | str
+
+
+class Clip(Marked, kw_only=True):
+    fps: FramesPerSecond | None = None
+    max_frames: Frames | None = None
+
+
+class VideoUrlPart(Clip, tag_field="type", tag="video_url", kw_only=True):
+    video_url: GivenUrl | str
+
+
+class VideoPart(Clip, tag_field="type", tag="video", kw_only=True):
+    video: GivenUrl | str
+
+
+class InputVideoPart(VideoUrlPart, tag="input_video"):
+    pass
+
+
+class FilePart(Marked, tag_field="type", tag="file", kw_only=True):
+    file: FileContent
+
+
+class InputFilePart(Marked, tag_field="type", tag="input_file", kw_only=True):
+    file_data: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+
+
+ContentPart = (
+    TextPart
+    | InputTextPart
+    | OutputTextPart
+    | RefusalPart
+    | ThinkingPart
+    | ReasoningPart
+    | ImagePart
+    | InputImagePart
+    | InputAudioPart
+    | AudioUrlPart
+    | VideoUrlPart
+    | VideoPart
+    | InputVideoPart
+    | FilePart
+    | InputFilePart
+)
+Content = str | tuple[ContentPart, ...] | None
+
+
+def part_of(part: ContentPart, at: str) -> Part:
+    match part:
+        case TextPart(text=text) | RefusalPart(refusal=text):
+            return Text(text)
+        case ThinkingPart(thinking=thought, signature=signature):
+            text = thought if isinstance(thought, str) else "".join(part.text for part in thought)
+            return Reasoning(text, signature)
+        case ReasoningPart(text=text):
+            return Reasoning(text)
+        case ImagePart(image_url=address, detail=detail):
+            return image_of(address, detail, f"{at}.image_url")
+        case InputImagePart(image_url=address, detail=detail):
+            if part.file_id is not None and address is None:
+                raise unsupported(f"{at}.file_id", "give the image as `image_url`, by address or as `data:`.")
+            if address is None:
+                raise invalid(f"{at}.image_url", "is required.")
+            return image_of(address, detail, f"{at}.image_url")
+        case InputAudioPart(input_audio=audio):
+            return sound_of(audio, f"{at}.input_audio")
+        case AudioUrlPart(audio_url=address):
+            return Audio(source_of_url(address, f"{at}.audio_url"))
+        case VideoPart(video=address):
+            return Video(source_of_url(address, f"{at}.video"), part.fps, part.max_frames)
+        case VideoUrlPart(video_url=address):
+            return Video(source_of_url(address, f"{at}.video_url"), part.fps, part.max_frames)
+        case FilePart(file=file):
+            return file_of(file, f"{at}.file")
+        case InputFilePart():
+            return file_of(part, at)

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pippin.api.dialects.shared.engine_fields import EngineFields, MostTokens, Name
-from pippin.api.dialects.shared.fields import invalid, unsupported, without_effect
+from pippin.api.dialects.shared.fields import Body, Contract, invalid, names_of, unsupported, without_effect
 from pippin.api.dialects.shared.frames import DONE
 from pippin.core.errors import ErrorKind, ErrorReport
-from pippin.core.events import Accepted, Finished, Progress, Timings, Token, Usage
+from pippin.core.events import Accepted, Finished, Progress, Token, Usage
 from pippin.core.parameters import LONGEST_STOP, MOST_STOPS
 
 MAX_ANSWERS = 1024
@@ -24,6 +24,13 @@ StopTexts = Annotated[tuple[str, ...], Meta(max_length=MOST_STOPS)]
 
 ACCEPTED, REFUSED = without_effect(__name__, "openai")
 """Fields of OpenAI's APIs without effect on an answer, and those that are refused, each with the reason."""
+
+
+def contract_of(body: type[Body], module: str, required: frozenset[str] = frozenset()) -> Contract[Body]:
+    """The contract of an API that has OpenAI's fields, and those of a `fields.json` beside its module."""
+    accepted, refused = without_effect(module)
+    without = {name: why for name, why in (ACCEPTED | accepted).items() if name not in names_of(body)}
+    return Contract(body, without, REFUSED | refused, required=required)
 
 
 class StreamOptions(Struct, kw_only=True):
@@ -268,7 +275,10 @@ def timings_body(finished: Iterable[Finished]) -> TimingsBody | None:
     choices = list(finished)
     if not choices:
         return None
-    prompt, times = choices[0].usage, _longest(choices)
+    prompt, times = (
+        choices[0].usage,
+        max((choice.timings for choice in choices), key=lambda each: each.decode),
+    )
     computed = max(prompt.prompt_tokens - prompt.cached_tokens, 0)
     predicted = sum(choice.usage.completion_tokens for choice in choices)
     return TimingsBody(
@@ -291,10 +301,6 @@ def timings_body(finished: Iterable[Finished]) -> TimingsBody | None:
 def warnings_of(finished: Iterable[Finished]) -> list[str] | UnsetType:
     """What the choices do not keep to; unset if they keep to everything."""
     return [warning for each in finished for warning in each.warnings] or UNSET
-
-
-def _longest(choices: list[Finished]) -> Timings:
-    return max((choice.timings for choice in choices), key=lambda timings: timings.decode)
 
 
 def _ratio(dividend: float, divisor: float) -> float:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection
 from typing import Annotated, Any, Final, NamedTuple
 
+import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.fields import (
@@ -14,16 +15,18 @@ from pippin.api.dialects.shared.fields import (
     check_depth,
     check_refused,
     invalid,
-    loggable,
     refused,
     unsupported,
 )
-from pippin.core.conversation import Tool, Toolset
+from pippin.core.conversation import Tool, ToolCall, Toolset
 
 ServerTool = Annotated[str, Meta(max_length=128)]
 OF_AN_ADDRESS: Final = refused(
     "only MCP servers that the operator has set up are called; name one in `server_label` alone."
 )
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_]{1,64}")
+"""A name chosen by the client that is safe for the log."""
 
 
 class FunctionDefinition(Struct, kw_only=True):
@@ -61,12 +64,44 @@ def offer(function: FunctionDefinition, tools: dict[str, Tool], param: str, name
 
 def left_out(**kinds: Collection[str]) -> tuple[str, ...]:
     """The warnings about what can't be run or read here: the kinds of `tools`, `parts` and so on."""
-    return tuple(
-        f"{what.capitalize()} of type {', '.join(dict.fromkeys(map(loggable, found)))} can't be used here, so they "
-        "were left out of the prompt."
+    named = {
+        what: dict.fromkeys(name if _PLAIN.fullmatch(name) else "unknown" for name in found)
         for what, found in kinds.items()
-        if found
+    }
+    return tuple(
+        f"{what.capitalize()} of type {', '.join(names)} can't be used here, so they were left out of the prompt."
+        for what, names in named.items()
+        if names
     )
+
+
+class CalledFunction(Struct, kw_only=True):
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    arguments: str | dict[str, Any] | None = None
+
+
+class GivenCall(Struct, kw_only=True):
+    """A call in the form of Chat Completions."""
+
+    id: str | None = None
+    type: str | None = None
+    function: CalledFunction | None = None
+    custom: Any = None
+
+
+def call_of(call: GivenCall, at: str) -> ToolCall:
+    if call.function is None:
+        if call.custom is not None or call.type == "custom":
+            raise unsupported(f"{at}.custom", "only calls of functions are supported.")
+        raise invalid(f"{at}.function", "is required.")
+    name = call.function.name
+    return ToolCall(call.id or name, name, arguments_of(call.function.arguments))
+
+
+def arguments_of(arguments: str | dict[str, Any] | None) -> str:
+    if isinstance(arguments, dict):  # some clients send parsed arguments
+        return msgspec.json.encode(arguments).decode()
+    return arguments or "{}"
 
 
 class CallsInOrder:
