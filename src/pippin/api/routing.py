@@ -15,7 +15,7 @@ from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import Endpoint as Endpoint
 from pippin.api.access.exchange import exchange_of, routed
 from pippin.api.access.guards import Limits
-from pippin.api.access.keys import KeysInForce
+from pippin.api.access.keys import Keyring
 from pippin.api.answers.answer import check_model
 from pippin.api.answers.handler import Handler
 from pippin.api.batches.batches import Batches
@@ -32,15 +32,6 @@ from pippin.service import Service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """Who may come in, how much they may ask, and how a refusal is told."""
-
-    keys: KeysInForce
-    limits: Limits
-    errors: Errors
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
     """The parts of the server that routes use; passed to `routes(api)` of every module in `api/routes`."""
 
@@ -48,7 +39,9 @@ class Api:
     settings: LiveSettings
     handler: Handler
     dialects: Mapping[str, AnyDialect]
-    access: Access
+    keys: Keyring
+    limits: Limits
+    errors: Errors
     observer: Observer
     store: ResponseStore
     batches: Batches

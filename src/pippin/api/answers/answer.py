@@ -426,14 +426,12 @@ async def begun(answer: Answer) -> AsyncIterator[bytes]:
 class RunningAnswers:
     """The answers that run in this server, within its limits. Each is found by id, and ends with a line in the log."""
 
-    def __init__(
-        self, service: Service, options: ServerOptions, observer: Observer, limits: Limits, ledger: Ledger
-    ) -> None:
+    def __init__(self, service: Service, options: ServerOptions, observer: Observer, limits: Limits) -> None:
         self._service = service
         self._options = options
         self._observer = observer
         self._limits = limits
-        self.ledger = ledger
+        self.ledger = Ledger()
         self._active: dict[str, Answer] = {}
         self.large = LargeWork()
         self.live = 0  # answers that run now, without lines of batches

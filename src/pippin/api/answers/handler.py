@@ -16,7 +16,6 @@ from starlette.responses import Response
 
 from pippin.api.access.exchange import Endpoint, Exchange, exchange_of
 from pippin.api.access.guards import Limits
-from pippin.api.access.keys import Allowance
 from pippin.api.answers.answer import Answer, Operation, RunningAnswers, run_info
 from pippin.api.answers.kept import KeptAnswer, KeptAnswers
 from pippin.api.answers.media import MediaResolver
@@ -24,7 +23,7 @@ from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, History
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import LARGE, EventStream, NobodyWaits, Presence, read_json_body
 from pippin.api.http.forms import Form, read_form
-from pippin.api.telemetry.ledger import Ledger, Observer
+from pippin.api.telemetry.ledger import Observer
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Reasoning, Text, ToolCall
@@ -110,7 +109,6 @@ class Handler:
         limits: Limits,
         media: MediaResolver,
         tools: ToolOffers,
-        ledger: Ledger,
     ) -> None:
         self._service = service
         self._options = options
@@ -118,7 +116,7 @@ class Handler:
         self.media = media
         self.tools = tools
         self._unknown = UnknownFields()
-        self.answers = RunningAnswers(service, options, observer, limits, ledger)
+        self.answers = RunningAnswers(service, options, observer, limits)
         self.large = self.answers.large
         self.kept = KeptAnswers[KeptAnswer]()
 
@@ -126,7 +124,6 @@ class Handler:
         """Apply changed options to new requests."""
         self._options = options
         self.answers.adopt(options)
-        self._limits.adopt(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
 
     async def generate(
         self,

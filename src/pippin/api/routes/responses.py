@@ -85,7 +85,7 @@ def routes(api: Api) -> list[BaseRoute]:
         await ResponsesSocket(api, socket).serve()
 
     async def refuse_socket(socket: WebSocket) -> None:
-        await socket.send_denial_response(api.access.errors.reply(NO_SOCKET, socket.scope))
+        await socket.send_denial_response(api.errors.reply(NO_SOCKET, socket.scope))
 
     return [
         *both("/responses", responses.create, "POST"),
