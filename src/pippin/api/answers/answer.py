@@ -5,20 +5,16 @@ and encodes them; nothing else begins work. `RunningAnswers` are those of the se
 """
 
 import asyncio
-import hashlib
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from uuid import uuid4
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pippin import __version__
-from pippin.api.access.exchange import Exchange
+from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.access.guards import Limits
 from pippin.api.dialects.base import Encoder, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
@@ -28,7 +24,7 @@ from pippin.config.options.server import ServerOptions
 from pippin.core.completion import collect
 from pippin.core.errors import ErrorReport, FieldName, ServerError, renamed
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta, Restarted, Timings
-from pippin.core.models import ModelInfo, ModelKind, ModelState
+from pippin.core.models import ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
 from pippin.service.service import AnyRun, Starter
@@ -59,42 +55,6 @@ GONE: Final = ErrorReport(kind="cancelled", message="The client left before the 
 def drawn(encoder: StreamEncoder, events: Sequence[Event], request: int) -> bytes:
     """The encoded bytes of these events, which belong to the body's request number `request`."""
     return b"".join([encoder.event(event, request) for event in events])
-
-
-async def run_info(
-    service: Service, model: str, exchange: Exchange, kind: ModelKind | None = None
-) -> RunInfo:
-    """What encoders are told of the answer to a request of this kind for `model`.
-
-    The answer's id is made here even if the client sent a request id, because a client may use its own twice.
-    Raises `ServerError` for a model that the caller's key does not open, before anything is loaded or downloaded.
-    """
-    known = True
-    try:
-        info = await service.find(model, kind)
-    except ServerError:
-        info, known = ModelInfo(id=model, kind="language"), False  # `start` refuses or downloads it
-    check_model(exchange, model, info if known else None)
-    return RunInfo(
-        id=exchange.id if exchange.own_id else uuid4().hex,
-        created=int(time.time()),
-        model=info.id,
-        fingerprint=fingerprint(info),
-        known=known,
-    )
-
-
-def check_model(exchange: Exchange, name: str, info: ModelInfo | None) -> None:
-    """Raise `ServerError` if the caller's key does not open the model; `info` is None for one that is not here."""
-    names, kind = ((name,), None) if info is None else ((name, info.id), info.kind)
-    if exchange.key is not None and not exchange.key.rights.allows_model(names, kind):
-        raise ServerError("permission", f"This API key does not open the model {name!r}.", "model")
-
-
-def fingerprint(info: ModelInfo) -> str:
-    """OpenAI's `system_fingerprint`: differs for each version of Pippin and each way in which a model runs."""
-    facts = (__version__, info.id, info.path, info.quantization, info.dtype, info.context_window)
-    return "fp_" + hashlib.blake2s(repr(facts).encode(), digest_size=5).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,7 +405,6 @@ class RunningAnswers:
     async def reply(
         self,
         request: Request,
-        exchange: Exchange,
         operation: Operation,
         save: Callable[[], Awaitable[None]] | None = None,
     ) -> Response:
@@ -453,7 +412,7 @@ class RunningAnswers:
 
         `save` is awaited before each piece of a stream, and before a whole reply.
         """
-        answer = Answer(operation, exchange, Presence(request.receive), self)
+        answer = Answer(operation, exchange_of(request.scope), Presence(request.receive), self)
         try:
             if not operation.stream:
                 whole = await answer.whole()

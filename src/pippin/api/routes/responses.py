@@ -132,14 +132,14 @@ class Responses:
         handler, exchange = self._api.handler, exchange_of(request.scope)
         history = history_of(self._api, request)
         dialect = SavingDialect(history)
-        body = await handler.json_of(request, bytes)
-        operation = await handler.prepare(request, exchange, dialect, history=history, body=body)
+        body = await handler.body_of(request)
+        operation = await handler.prepare(request, dialect, history=history, body=body)
         encoder = operation.encoder
         if not isinstance(encoder, SavingEncoder):
-            return await handler.answers.reply(request, exchange, operation)
+            return await handler.answers.reply(request, operation)
         if encoder.background:
             return await self._run_in_background(exchange, operation, encoder, body)
-        return await handler.answers.reply(request, exchange, operation, encoder.save)
+        return await handler.answers.reply(request, operation, encoder.save)
 
     async def count(self, request: Request) -> Response:
         history = history_of(self._api, request)
@@ -252,7 +252,7 @@ class Conversations:
         async def answer(request: Request) -> Response:
             body = b""
             if request.method == "POST":
-                body = await self._api.handler.json_of(request, bytes)
+                body = await self._api.handler.body_of(request)
             return await asyncio.to_thread(lambda: json_reply(work(request, body)))
 
         return answer

@@ -176,7 +176,7 @@ class ResponsesSocket:
         handler = self._api.handler
         exchange = exchange_of(request.scope)
         handler.admit(exchange)
-        operation = await handler.prepare(request, exchange, self._dialect, history=self._history, body=body)
+        operation = await handler.prepare(request, self._dialect, history=self._history, body=body)
         encoder = operation.encoder
         assert isinstance(encoder, SavingEncoder)
         if event.get("generate") is False:
