@@ -15,6 +15,7 @@ from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import ExchangeFrame, caller_of
 from pippin.api.access.guards import REPORTED, Guard, LastCatcher, Limits
 from pippin.api.access.keys import Keyring
+from pippin.api.answers.answer import Observer
 from pippin.api.answers.handler import Handler, endpoint_of
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
@@ -24,7 +25,7 @@ from pippin.api.live_settings import LiveSettings
 from pippin.api.routing import Api, both
 from pippin.api.schema import schema_routes
 from pippin.api.stored_responses.response_store import open_store
-from pippin.api.telemetry.ledger import Observer
+from pippin.api.telemetry.ledger import Ledger
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings
 from pippin.config.settings import Settings
@@ -67,6 +68,7 @@ def open_api(service: Service, settings: Settings, mcp: McpSettings | None = Non
         limits=limits,
         errors=Errors(dialects),
         observer=observer,
+        ledger=Ledger(handler.answers.usage),
         store=store,
         batches=batches,
     )

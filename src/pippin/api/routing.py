@@ -16,6 +16,7 @@ from pippin.api.access.exchange import Endpoint as Endpoint
 from pippin.api.access.exchange import exchange_of, routed
 from pippin.api.access.guards import Limits
 from pippin.api.access.keys import Keyring
+from pippin.api.answers.answer import Observer
 from pippin.api.answers.handler import Handler
 from pippin.api.batches.batches import Batches
 from pippin.api.dialects.base import AnyDialect
@@ -24,7 +25,7 @@ from pippin.api.dialects.registry import VERSION as VERSION
 from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.api.live_settings import LiveSettings
 from pippin.api.stored_responses.response_store import ResponseStore
-from pippin.api.telemetry.ledger import Observer
+from pippin.api.telemetry.ledger import Ledger
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
@@ -43,6 +44,7 @@ class Api:
     limits: Limits
     errors: Errors
     observer: Observer
+    ledger: Ledger
     store: ResponseStore
     batches: Batches
     started: float = field(default_factory=time.time)  # seconds since the epoch

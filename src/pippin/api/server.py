@@ -48,7 +48,7 @@ class Server:
     async def serve(self, on_ready: Callable[[], None]) -> None:
         """Serve until `stop` is called."""
         tool_servers, batches = self._api.handler.tools.servers, self._api.batches
-        keeping = asyncio.create_task(self._api.handler.answers.ledger.keep(environment.home() / FILE))
+        keeping = asyncio.create_task(self._api.ledger.keep(environment.home() / FILE))
         serving = asyncio.create_task(self._uvicorn.serve(list(self._listeners)))
         tool_servers.start()
         batches.start()

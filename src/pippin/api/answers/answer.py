@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,10 +20,9 @@ from pippin.api.access.guards import Limits
 from pippin.api.dialects.base import Encoder, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import EventStream, LargeWork, Presence, drawn_bytes, each_after, following
-from pippin.api.telemetry.ledger import Ledger, Observer, RequestObserver, Used
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import collect
-from pippin.core.errors import ErrorReport, FieldName, ServerError, renamed
+from pippin.core.errors import ErrorKind, ErrorReport, FieldName, ServerError, renamed
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta, Restarted, Timings
 from pippin.core.models import ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
@@ -32,21 +32,58 @@ from pippin.service.service import AnyRun, Starter
 log = logging.getLogger(__name__)
 
 
-def load_words(states: list[ModelState], model: str) -> str:
-    """What the load of a model is doing, as words to follow "The model"; empty if the model is not loading."""
-    state = next((each for each in states if each.id == model), None)
-    if state is None or state.stage is None:
-        return ""
-    match state.stage:
-        case "waiting":
-            return "waits until other models are done"
-        case "weights" if state.progress is not None and state.progress[1]:
-            done, total, _ = state.progress
-            return f"has loaded {done * 100 // total} % of its weights"
-        case "weights":
-            return "loads its weights"
-        case _:
-            return "is starting"
+class RequestObserver:
+    """Is told of one request's life, in order; `closed` is always the last call. This one counts nothing."""
+
+    def accepted(self, accepted: Sequence[Accepted]) -> None:
+        pass
+
+    def events(self, events: Sequence[Event]) -> None:
+        """Events have come: all those of one wake-up of the event loop."""
+
+    def failed(self, kind: ErrorKind) -> None:
+        pass
+
+    def closed(self) -> None:
+        pass
+
+
+class Observer:
+    """Is told of all requests; this one counts nothing."""
+
+    def request(self, operation: str, model: str, *, stream: bool) -> RequestObserver:
+        """A request begins; `operation` names the dialect or the endpoint: `chat_completions`, `rerank`."""
+        return RequestObserver()
+
+    def http(self, method: str, path: str, status: int, seconds: float) -> None:
+        """An HTTP exchange ended."""
+
+
+class Used(Struct, kw_only=True):
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt tokens
+    completion_tokens: int = 0
+    forced_tokens: int = 0  # of the completion tokens, by grammars
+    accepted_tokens: int = 0  # of the completion tokens, which speculation proposed
+    seconds: float = 0.0  # from the start of each answer to its end
+
+    def add(self, other: "Used") -> None:
+        for name in FIGURES:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+FIGURES: Final = Used.__struct_fields__
+
+Row = tuple[str, str]
+"""The name of a key, empty for callers without one, and a model."""
+
+
+class Usage(dict[Row, Used]):
+    """What each key has used of each model."""
+
+    def add(self, row: Row, used: Used) -> None:
+        self.setdefault(row, Used()).add(used)
 
 
 GONE: Final = ErrorReport(kind="cancelled", message="The client left before the answer was complete.")
@@ -136,7 +173,7 @@ class Answer:
         self._closed = False
         self._observer = among.add(self)
         loop = asyncio.get_running_loop()
-        self._began = loop.time()
+        self.began = loop.time()
         self._starting = asyncio.create_task(
             start_runs(operation, self.ids, exchange.account), name=f"start {self.ids[0]}"
         )
@@ -194,7 +231,7 @@ class Answer:
             raise self._fail(renamed(error.report, self.operation.names))
         self._runs = self._starting.result()
         self._open = set(range(len(self._runs)))
-        self.start_ms = (asyncio.get_running_loop().time() - self._began) * 1000
+        self.start_ms = (asyncio.get_running_loop().time() - self.began) * 1000
         if self.operation.generates:
             self._prompts = {number: each.prompt_tokens for number, each in enumerate(self.accepted)}
         self._observer.accepted(self.accepted)
@@ -285,12 +322,16 @@ class Answer:
         for run in self._runs:
             run.hold_back()
         gathered: list[list[Event]] = [[] for _ in self._runs]
-        async for request, events in self._batches():
+        while (taken := await self._take())[1]:
+            request, events = taken
             for event in events:
-                if isinstance(event, Restarted):
-                    gathered[request].clear()
-                else:
-                    gathered[request].append(event)
+                match event:
+                    case Failed(error):
+                        raise ServerError.of(error)
+                    case Restarted():
+                        gathered[request].clear()
+                    case _:
+                        gathered[request].append(event)
         return gathered
 
     async def _take(self) -> tuple[int, list[Event]]:
@@ -300,7 +341,12 @@ class Answer:
             report = renamed(failed.error, self.operation.names)
             events = [*events[:-1], msgspec.structs.replace(failed, error=report)]
         if warnings := self._warnings.get(number):
-            events = [_with_warnings(event, warnings) for event in events]
+            events = [
+                msgspec.structs.replace(event, warnings=warnings + event.warnings)
+                if isinstance(event, Finished) and event.choice == 0
+                else event
+                for event in events
+            ]
         self._note(number, events)
         return number, events
 
@@ -317,23 +363,6 @@ class Answer:
                 return number, events
             self._open.discard(number)
         return 0, []
-
-    async def _batches(self) -> AsyncIterator[tuple[int, list[Event]]]:
-        """The events of all runs as they come. Raises `ServerError` if one fails."""
-        while (taken := await self._take())[1]:
-            request, events = taken
-            failed = events.pop() if isinstance(events[-1], Failed) else None
-            if events:
-                yield request, events
-            if isinstance(failed, Failed):
-                raise ServerError.of(failed.error)
-
-    def spent(self) -> tuple[str, Used]:
-        """The model, and what the answer has used of it so far."""
-        run = self.operation.run
-        self.used.prompt_tokens, self.used.completion_tokens = self.prompt_tokens, self.completion_tokens
-        self.used.seconds = asyncio.get_running_loop().time() - self._began
-        return self.served if run.known else UNKNOWN, self.used
 
     def _note(self, request: int, events: list[Event]) -> None:
         self._observer.events(events)
@@ -359,14 +388,9 @@ class Answer:
         return ServerError.of(self.failure)
 
 
-def _with_warnings(event: Event, warnings: tuple[str, ...]) -> Event:
-    if not isinstance(event, Finished) or event.choice != 0:
-        return event
-    return msgspec.structs.replace(event, warnings=warnings + event.warnings)
-
-
-UNKNOWN: Final = "unknown"
-"""The observed model of all requests for unknown names, of which there may be any number."""
+def observed_model(run: RunInfo) -> str:
+    """The model as it is counted: one for all requests for unknown names, of which there may be any number."""
+    return run.model if run.known else "unknown"
 
 
 async def begun(answer: Answer) -> AsyncIterator[bytes]:
@@ -391,12 +415,11 @@ class RunningAnswers:
         self._options = options
         self._observer = observer
         self._limits = limits
-        self.ledger = Ledger()
         self._active: dict[str, Answer] = {}
         self.large = LargeWork()
         self.live = 0  # answers that run now, without lines of batches
-        self.answered = 0
-        self.prompt_tokens = self.completion_tokens = 0  # of all answers that have ended
+        self.total = Used()  # of all answers that have ended
+        self.usage = Usage()  # the same, until it is written down
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed options to new answers."""
@@ -445,36 +468,46 @@ class RunningAnswers:
 
     def progress(self, answer: Answer) -> bytes:
         """A server-sent comment on the load of the answer's model; empty if the model is not loading."""
-        doing = load_words(self._service.pool.states(), answer.served)
-        return f": the model {doing}\n\n".encode() if doing else b""
+        state = next((each for each in self._service.pool.states() if each.id == answer.served), None)
+        match state:
+            case None | ModelState(stage=None):
+                return b""
+            case ModelState(stage="waiting"):
+                doing = "waits until other models are done"
+            case ModelState(stage="weights", progress=(int(done), int(total), _)) if total:
+                doing = f"has loaded {done * 100 // total} % of its weights"
+            case ModelState(stage="weights"):
+                doing = "loads its weights"
+            case _:
+                doing = "is starting"
+        return f": the model {doing}\n\n".encode()
 
     def add(self, answer: Answer) -> RequestObserver:
         """Count an answer as running; `remove` ends that. Raises `ServerError` if too many run."""
         self._limits.enter()
-        operation, run = answer.operation, answer.operation.run
+        operation = answer.operation
         self._active[answer.id] = answer
         self.live += not answer.exchange.background
-        return self._observer.request(
-            operation.name, run.model if run.known else UNKNOWN, stream=operation.stream
-        )
+        return self._observer.request(operation.name, observed_model(operation.run), stream=operation.stream)
 
     def remove(self, answer: Answer) -> None:
         """Count an answer as one that has ended, and note how for the access log."""
-        exchange = answer.exchange
-        self.answered += 1
+        exchange, used = answer.exchange, answer.used
         self.live -= not exchange.background
-        self.prompt_tokens += answer.prompt_tokens
-        self.completion_tokens += answer.completion_tokens
-        self._limits.leave(exchange, answer.prompt_tokens + answer.completion_tokens)
-        self.ledger.add("" if exchange.key is None else exchange.key.name, *answer.spent())
+        used.prompt_tokens, used.completion_tokens = answer.prompt_tokens, answer.completion_tokens
+        used.seconds = asyncio.get_running_loop().time() - answer.began
+        self._limits.leave(exchange, used.prompt_tokens + used.completion_tokens)
+        self.total.add(used)
+        key = "" if exchange.key is None else exchange.key.name
+        self.usage.add((key, observed_model(answer.operation.run)), used)
         if self._active.get(answer.id) is answer:
             del self._active[answer.id]
         exchange.gone = answer.gone
         exchange.facts = {
             "model": answer.served,
-            "prompt": answer.prompt_tokens,
-            "cached": answer.used.cached_tokens,
-            "completion": answer.completion_tokens,
+            "prompt": used.prompt_tokens,
+            "cached": used.cached_tokens,
+            "completion": used.completion_tokens,
         }
         if answer.start_ms is not None:
             exchange.facts["start"] = round(answer.start_ms)

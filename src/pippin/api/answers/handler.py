@@ -19,14 +19,13 @@ from starlette.responses import Response
 from pippin import __version__
 from pippin.api.access.exchange import Endpoint, Exchange, exchange_of
 from pippin.api.access.guards import Limits
-from pippin.api.answers.answer import Answer, Operation, RunningAnswers
+from pippin.api.answers.answer import Answer, Observer, Operation, RunningAnswers
 from pippin.api.answers.kept import KeptAnswer, KeptAnswers
 from pippin.api.answers.media import MediaResolver
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, History, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import LARGE, EventStream, NobodyWaits, Presence, read_json_body
 from pippin.api.http.forms import Form, read_form
-from pippin.api.telemetry.ledger import Observer
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Reasoning, Text, ToolCall
