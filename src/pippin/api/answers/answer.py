@@ -19,7 +19,15 @@ from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.access.guards import Limits
 from pippin.api.dialects.base import Encoder, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
-from pippin.api.http.body import EventStream, LargeWork, Presence, drawn_bytes, each_after, following
+from pippin.api.http.body import (
+    EventStream,
+    LargeWork,
+    Presence,
+    WatchedPresence,
+    drawn_bytes,
+    each_after,
+    following,
+)
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import collect
 from pippin.core.errors import ErrorKind, ErrorReport, FieldName, ServerError, renamed
@@ -435,7 +443,7 @@ class RunningAnswers:
 
         `save` is awaited before each piece of a stream, and before a whole reply.
         """
-        answer = Answer(operation, exchange_of(request.scope), Presence(request.receive), self)
+        answer = Answer(operation, exchange_of(request.scope), WatchedPresence(request.receive), self)
         try:
             if not operation.stream:
                 whole = await answer.whole()

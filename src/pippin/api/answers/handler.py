@@ -24,7 +24,7 @@ from pippin.api.answers.kept import KeptAnswer, KeptAnswers
 from pippin.api.answers.media import MediaResolver
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, History, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
-from pippin.api.http.body import LARGE, EventStream, NobodyWaits, Presence, read_json_body
+from pippin.api.http.body import LARGE, EventStream, Presence, WatchedPresence, read_json_body
 from pippin.api.http.forms import Form, read_form
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
@@ -153,7 +153,7 @@ class Handler:
             raise ServerError(
                 "invalid_request", f"The header {KEEP} needs an answer of server-sent events.", KEEP
             )
-        answer = Answer(operation, exchange, NobodyWaits(), self.answers)
+        answer = Answer(operation, exchange, Presence(), self.answers)
         kept = KeptAnswer(answer)
         self.kept.keep(exchange.owner, exchange.id, kept)
         await kept.begun(within=self.answers.silence)
@@ -187,7 +187,7 @@ class Handler:
         return await self._events(request, await self._operation(operation, wanted, request, stream=False))
 
     async def _events(self, request: Request, operation: Operation) -> list[list[Event]]:
-        answer = Answer(operation, exchange_of(request.scope), Presence(request.receive), self.answers)
+        answer = Answer(operation, exchange_of(request.scope), WatchedPresence(request.receive), self.answers)
         try:
             return await answer.gathered()
         finally:
