@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message
 
-from pippin.api.app import create_app
+from pippin.api.app import create_app, open_api
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ErrorReport, ServerError
@@ -187,7 +187,7 @@ class FakeService:
 
 
 def application(service: FakeService, **options: Any) -> ASGIApp:
-    return create_app(cast(Service, service), Settings(server=ServerOptions(**options)))
+    return create_app(open_api(cast(Service, service), Settings(server=ServerOptions(**options))))
 
 
 def routes_of(app: ASGIApp) -> list[Route]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import uvicorn
 
-from pippin.api.app import create_app
+from pippin.api.app import create_app, open_api
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.conversation import Text
@@ -135,7 +135,7 @@ class QuietServer(uvicorn.Server):
 def served(service: Any, options: ServerOptions) -> Iterator[str]:
     """The address of a server that runs until the block ends."""
     listener = socket.create_server(("127.0.0.1", 0))
-    app = create_app(service, Settings(server=options))
+    app = create_app(open_api(service, Settings(server=options)))
     config = uvicorn.Config(
         app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=2
     )

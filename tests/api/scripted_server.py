@@ -10,7 +10,7 @@ from typing import Any
 
 import uvicorn
 
-from pippin.api.app import create_app
+from pippin.api.app import create_app, open_api
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import Settings
 from tests.service.doubles import scripted, scripted_service, write_script
@@ -27,7 +27,7 @@ def scripted_server(folder: Path, *rules: dict[str, Any], **script: Any) -> Iter
 
     async def serve() -> None:
         async with scripted_service(model, options=options) as service:
-            app = create_app(service, Settings(server=options))
+            app = create_app(open_api(service, Settings(server=options)))
             config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=2)
             servers.append(uvicorn.Server(config))
             ready.set()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,8 +11,8 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pippin.api.app import create_app
-from pippin.api.live_settings import Reloads
+from pippin.api.app import create_app, open_api
+from pippin.api.live_settings import LiveSettings
 from pippin.api.routes.models import describe
 from pippin.api.telemetry.metrics import LABELS, VLLM_MLX_NAMES, Metrics
 from pippin.config.load import load
@@ -416,6 +417,15 @@ def find_expressions(dashboard: Any) -> list[str]:
     return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
 
 
+class Live(LiveSettings):
+    def __init__(self, reload: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(Settings(server=ServerOptions()), cast(Any, FakeService()))
+        self._own = reload
+
+    async def reload(self) -> None:
+        await self._own()
+
+
 def test_what_is_asked_for_during_a_reload_is_done_after_it() -> None:
     begun: list[int] = []
 
@@ -426,17 +436,17 @@ def test_what_is_asked_for_during_a_reload_is_done_after_it() -> None:
             begun.append(len(begun))
             await gate.wait()
 
-        reloads = Reloads(reload)
-        reloads.ask()
+        live = Live(reload)
+        live.ask_for_reload()
         await asyncio.sleep(0)
         assert begun == [0]
         for _ in range(3):
-            reloads.ask()
+            live.ask_for_reload()
         gate.set()
         for _ in range(5):
             await asyncio.sleep(0)
         assert begun == [0, 1]
-        reloads.ask()
+        live.ask_for_reload()
         await asyncio.sleep(0)
         assert begun == [0, 1, 2]
 
@@ -452,9 +462,9 @@ def test_a_reload_that_fails_is_said_and_keeps_no_later_one_away(caplog: pytest.
             tries += 1
             raise OSError("the disk is gone")
 
-        reloads = Reloads(reload)
+        live = Live(reload)
         for _ in range(2):
-            reloads.ask()
+            live.ask_for_reload()
             await asyncio.sleep(0)
         return tries
 
@@ -491,7 +501,7 @@ def test_streams_tell_their_usage_unasked_under_profiles_that_did(
     ("compat", "owner"), [(None, "pippin"), ("mlx-server", "local"), ("vllm-mlx", "vllm-mlx")]
 )
 def test_models_are_owned_by_whom_the_profiles_server_said(compat: Compat | None, owner: str) -> None:
-    app = create_app(cast(Any, FakeService()), Settings(server=ServerOptions(), compat=compat))
+    app = create_app(open_api(cast(Any, FakeService()), Settings(server=ServerOptions(), compat=compat)))
 
     async def main() -> Any:
         async with client_of(app) as client:

@@ -30,9 +30,9 @@ PLAIN: dict[str, tuple[dict[str, str], str]] = {
 
 def forms() -> Iterator[tuple[str, type[msgspec.Struct]]]:
     for route in routes_of(application(FakeService())):
-        if isinstance(route, DocumentedRoute) and route.contents.form and route.path.startswith("/v1"):
-            assert route.contents.body is not None
-            yield route.path, route.contents.body
+        if isinstance(route, DocumentedRoute) and route.contents.get("form") and route.path.startswith("/v1"):
+            assert "body" in route.contents
+            yield route.path, route.contents["body"]
 
 
 FORMS = dict(forms())

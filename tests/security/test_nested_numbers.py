@@ -63,10 +63,14 @@ def routes() -> Iterator[tuple[str, type[msgspec.Struct]]]:
     for path, dialect in find_dialects().items():
         yield address_of(path), dialect.contract.body
     for route in routes_of(application(FakeService())):
-        if not isinstance(route, DocumentedRoute) or route.contents.body is None or route.contents.form:
+        if (
+            not isinstance(route, DocumentedRoute)
+            or route.contents.get("body") is None
+            or route.contents.get("form")
+        ):
             continue
         if route.path.startswith("/v1") and "POST" in (route.methods or ()):
-            yield route.path, route.contents.body
+            yield route.path, route.contents["body"]
 
 
 ROUTES = dict(routes())

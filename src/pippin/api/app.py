@@ -14,17 +14,18 @@ from pippin.api import routes
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import ExchangeFrame, caller_of
 from pippin.api.access.guards import REPORTED, Guard, LastCatcher, Limits
-from pippin.api.access.keys import Allowance, KeysInForce
+from pippin.api.access.keys import Keyring
+from pippin.api.answers.answer import Observer
 from pippin.api.answers.handler import Handler, endpoint_of
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
 from pippin.api.dialects.registry import find_dialects, unversioned
 from pippin.api.http.body import MIB, BodyMemory
 from pippin.api.live_settings import LiveSettings
-from pippin.api.routing import Access, Api, both
+from pippin.api.routing import Api, both
 from pippin.api.schema import schema_routes
 from pippin.api.stored_responses.response_store import open_store
-from pippin.api.telemetry.ledger import Ledger, Observer
+from pippin.api.telemetry.ledger import Ledger
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings
 from pippin.config.settings import Settings
@@ -40,44 +41,43 @@ ROUTES: Final = [
 ]
 
 
-def create_app(
-    service: Service,
-    settings: Settings,
-    live: LiveSettings | None = None,
-    tool_servers: ToolServers | None = None,
-    batches: Batches | None = None,
-    ledger: Ledger | None = None,
-) -> ASGIApp:
-    """The whole server as one ASGI application. The caller starts and closes `tool_servers` and `batches`, and keeps
-    the `ledger` on disk.
+def open_api(service: Service, settings: Settings, mcp: McpSettings | None = None) -> Api:
+    """The parts of the server. The caller starts and closes the tool servers and the batches, and keeps the ledger on
+    disk.
 
     Raises `ServerError` for options that can't be used.
     """
-    live = live or LiveSettings(settings, service)
-    options = live.options
-    keys = KeysInForce(options)
-    live.follow(keys.adopt)  # before the followers that check requests against the keys
+    live, options = LiveSettings(settings, service), settings.server
+    keys, limits = Keyring(options), Limits(options)
     observer = observer_of(settings)
     dialects = find_dialects()
-    errors = Errors(dialects)
-    limits = Limits(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
-    access = Access(keys=keys, limits=limits, errors=errors)
-    media, servers = MediaResolver(options), tool_servers or ToolServers(McpSettings())
+    media, servers = MediaResolver(options), ToolServers(mcp or McpSettings())
     tools = ToolOffers(servers, options.mcp_offer, WebSearcher(options.web_search, servers, media.fetch))
-    handler = Handler(service, options, observer, limits, media, tools, ledger or Ledger())
-    batches = batches or Batches(options)
-    for follower in (tools, handler, batches):
+    handler = Handler(service, options, observer, limits, media, tools)
+    store = open_store(options)
+    batches = Batches(options, handler.answers, keys, store)
+    # The keys come before the followers that check requests against them.
+    for follower in (keys, limits, tools, handler, batches):
         live.follow(follower.adopt)
-    api = Api(
+    return Api(
         service=service,
         settings=live,
         handler=handler,
         dialects=dialects,
-        access=access,
+        keys=keys,
+        limits=limits,
+        errors=Errors(dialects),
         observer=observer,
-        store=open_store(options),
+        ledger=Ledger(handler.answers.usage),
+        store=store,
         batches=batches,
     )
+
+
+def create_app(api: Api) -> ASGIApp:
+    """The whole server as one ASGI application: the routes, in the bound on bodies, the guard, CORS, and the catcher of
+    unexpected errors."""
+    options, errors = api.options, api.errors
     app: ASGIApp = Starlette(
         routes=find_routes(api),
         exception_handlers={
@@ -86,17 +86,11 @@ def create_app(
             Exception: errors.unexpected,
         },
     )
-    batches.connect(app, handler.answers, keys, api.store)
-    return ExchangeFrame(_guarded(app, live, access), observer.http)
-
-
-def _guarded(app: ASGIApp, live: LiveSettings, access: Access) -> ASGIApp:
-    """Wrap the application in the bound on bodies, the guard, CORS, and the catcher of unexpected errors."""
-    options = live.options
+    api.batches.app = app
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
     app = BodyMemory(app, largest, caller_of)
-    app = guard = Guard(app, options, access.keys, access.limits, access.errors)
-    live.follow(guard.adopt)
+    app = guard = Guard(app, options, api.keys, api.limits, errors)
+    api.settings.follow(guard.adopt)
     if options.allowed_origins:
         app = CORSMiddleware(
             app,
@@ -107,7 +101,7 @@ def _guarded(app: ASGIApp, live: LiveSettings, access: Access) -> ASGIApp:
             allow_credentials=False,
             allow_private_network=True,
         )
-    return LastCatcher(app, access.errors)
+    return ExchangeFrame(LastCatcher(app, errors), api.observer.http)
 
 
 def observer_of(settings: Settings) -> Observer:

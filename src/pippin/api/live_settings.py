@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pippin.config.errors import ConfigError
@@ -24,6 +24,8 @@ class LiveSettings:
         self._start = settings  # as last read from the sources
         self._service = service
         self.followers: list[Callable[[ServerOptions], None]] = []
+        self._asked = False  # for a reload
+        self._reloading: asyncio.Task[None] | None = None
 
     @property
     def options(self) -> ServerOptions:
@@ -40,6 +42,21 @@ class LiveSettings:
     async def restore(self) -> Reloaded:
         """Undo what `change` has changed."""
         return await self._take_over(restore(self.settings, self._start))
+
+    def ask_for_reload(self) -> None:
+        """Ask for a reload; returns at once. Reloads run one at a time. If one is asked for during another, the reload
+        runs once more, because sources that were already read may have changed since."""
+        self._asked = True
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(self._reload_as_asked(), name="reload")
+
+    async def _reload_as_asked(self) -> None:
+        while self._asked:
+            self._asked = False
+            try:
+                await self.reload()
+            except Exception as error:  # nobody awaits the task
+                log.error("The settings could not be read again.\n%s", trace_of(error))
 
     async def reload(self) -> None:
         """Read every source again, and log the outcome."""
@@ -64,27 +81,3 @@ class LiveSettings:
             for adopt in self.followers:
                 adopt(self.options)
         return reloaded
-
-
-class Reloads:
-    """Runs reloads one at a time. If one is asked for during another, the reload runs once more, because sources that
-    were already read may have changed since."""
-
-    def __init__(self, reload: Callable[[], Awaitable[None]]) -> None:
-        self._reload = reload
-        self._asked = False
-        self._running: asyncio.Task[None] | None = None
-
-    def ask(self) -> None:
-        """Ask for a reload; returns at once."""
-        self._asked = True
-        if self._running is None or self._running.done():
-            self._running = asyncio.create_task(self._run(), name="reload")
-
-    async def _run(self) -> None:
-        while self._asked:
-            self._asked = False
-            try:
-                await self._reload()
-            except Exception as error:  # nobody awaits the task
-                log.error("The settings could not be read again.\n%s", trace_of(error))

@@ -4,7 +4,7 @@ import inspect
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 from starlette.requests import Request
@@ -15,29 +15,21 @@ from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import Endpoint as Endpoint
 from pippin.api.access.exchange import exchange_of, routed
 from pippin.api.access.guards import Limits
-from pippin.api.access.keys import KeysInForce
-from pippin.api.answers.answer import check_model
+from pippin.api.access.keys import Keyring
+from pippin.api.answers.answer import Observer
 from pippin.api.answers.handler import Handler
 from pippin.api.batches.batches import Batches
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import UNVERSIONED as UNVERSIONED
 from pippin.api.dialects.registry import VERSION as VERSION
+from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.api.live_settings import LiveSettings
 from pippin.api.stored_responses.response_store import ResponseStore
-from pippin.api.telemetry.ledger import Observer
+from pippin.api.telemetry.ledger import Ledger
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.service import Service
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """Who may come in, how much they may ask, and how a refusal is told."""
-
-    keys: KeysInForce
-    limits: Limits
-    errors: Errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +40,11 @@ class Api:
     settings: LiveSettings
     handler: Handler
     dialects: Mapping[str, AnyDialect]
-    access: Access
+    keys: Keyring
+    limits: Limits
+    errors: Errors
     observer: Observer
+    ledger: Ledger
     store: ResponseStore
     batches: Batches
     started: float = field(default_factory=time.time)  # seconds since the epoch
@@ -57,8 +52,12 @@ class Api:
     async def model(self, request: Request, name: str) -> ModelInfo:
         """The model of this name. Raises `ServerError` if there is none, or none that the caller may use."""
         info = await self.service.find(name)
-        check_model(exchange_of(request.scope), name, info)
+        exchange_of(request.scope).check_opens(name, info)
         return info
+
+    async def small_body(self, request: Request) -> bytes:
+        """The body of a request to the server itself, which is read at once."""
+        return await read_body(request, LARGE / MIB, self.options.body_timeout)
 
     @property
     def options(self) -> ServerOptions:
@@ -66,46 +65,33 @@ class Api:
         return self.settings.options
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class Contents(TypedDict, total=False):
     """What a route takes and gives, for the OpenAPI document."""
 
-    body: type[msgspec.Struct] | None = None
-    answer: type[msgspec.Struct] | None = None
-    form: bool = False  # the body is a multipart form with files
-    optional: bool = False  # the body may be missing
-    media: Sequence[str] = ()  # types of replies that are not JSON; without an `answer` no reply is JSON
+    body: type[msgspec.Struct]
+    answer: type[msgspec.Struct] | None
+    form: bool  # the body is a multipart form with files
+    optional: bool  # the body may be missing
+    media: Sequence[str]  # types of replies that are not JSON; without an `answer` no reply is JSON
 
 
 class DocumentedRoute(Route):
     """A route that knows its contents."""
 
-    def __init__(self, path: str, endpoint: Endpoint, methods: list[str], contents: Contents) -> None:
-        super().__init__(path, endpoint, methods=methods)
+    def __init__(self, path: str, endpoint: Endpoint, *methods: str, **contents: Unpack[Contents]) -> None:
+        super().__init__(path, endpoint, methods=methods or ["GET"])
         self.contents = contents
         self.help = inspect.getdoc(endpoint) or ""
 
 
-def both(
-    path: str,
-    endpoint: Endpoint,
-    *methods: str,
-    body: type[msgspec.Struct] | None = None,
-    answer: type[msgspec.Struct] | None = None,
-    form: bool = False,
-    optional: bool = False,
-    media: Sequence[str] = (),
-) -> list[Route]:
-    """Routes for an address with the version and without it; see `Contents`.
+def both(path: str, endpoint: Endpoint, *methods: str, **contents: Unpack[Contents]) -> list[Route]:
+    """Routes for an address with the version and without it.
 
     Addresses under `/api` have no version, as on the servers whose APIs these are.
     """
-    names = list(methods) or ["GET"]
     prefixes = ("",) if path.startswith(UNVERSIONED) else (VERSION, "")
-
-    contents = Contents(body=body, answer=answer, form=form, optional=optional, media=media)
     told = routed(prefixes[0] + path, endpoint)
-    return [DocumentedRoute(prefix + path, told, names, contents) for prefix in prefixes]
+    return [DocumentedRoute(prefix + path, told, *methods, **contents) for prefix in prefixes]
 
 
 def json_reply(content: Any, status: int = 200) -> Response:

@@ -72,7 +72,10 @@ def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> 
     ]
     structs: list[Any] = [dialect.failure for dialect in dialects.values()]
     structs += [
-        struct for route in documented for struct in (route.contents.body, route.contents.answer) if struct
+        struct
+        for route in documented
+        for struct in (route.contents.get("body"), route.contents.get("answer"))
+        if struct
     ]
     structs += [dialect.contract.body for dialect in dialects.values()]
     structs = list(dict.fromkeys(structs))
@@ -131,12 +134,12 @@ def _operation(
 ) -> dict[str, Any]:
     dialect = dialects.get(unversioned(address)) if method == "POST" else None
     contents = route.contents
-    body = dialect.contract.body if dialect is not None else contents.body
+    body = dialect.contract.body if dialect is not None else contents.get("body")
     words = [word for word in re.split(r"[^A-Za-z0-9]+", unversioned(address)) if word]
-    types = [media.partition(";")[0] for media in contents.media]
+    types = [media.partition(";")[0] for media in contents.get("media", ())]
     replies: dict[str, Any] = {media: {"schema": _said_in(media)} for media in types}
-    if contents.answer is not None or not replies:
-        replies[JSON] = {"schema": reference_of.get(contents.answer, {"type": "object"})}
+    if (answer := contents.get("answer")) is not None or not replies:
+        replies[JSON] = {"schema": reference_of.get(answer, {"type": "object"})}
     if body is not None and "stream" in {field.encode_name for field in msgspec.structs.fields(body)}:
         streams = LINES if address.startswith("/api/") else EVENTS
         replies[streams] = {"schema": {"type": "string"}}
@@ -161,8 +164,8 @@ def _operation(
         schema = reference_of.get(body, {"type": "object"})
         if dialect is not None and dialect.contract.required:
             schema = schema | {"required": sorted(dialect.contract.required)}
-        content = {FORM: {"schema": schema}} if contents.form else {JSON: {"schema": schema}}
-        operation["requestBody"] = {"required": not contents.optional, "content": content}
+        content = {FORM: {"schema": schema}} if contents.get("form") else {JSON: {"schema": schema}}
+        operation["requestBody"] = {"required": not contents.get("optional", False), "content": content}
     return operation
 
 

@@ -8,16 +8,13 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 
 from pippin.api.access.guards import OPEN_PATHS
-from pippin.api.app import create_app
-from pippin.api.batches.batches import Batches
-from pippin.api.http.protocol import InTurn, Turns, UnreadAnswers, accept_queue, connections
+from pippin.api.app import create_app, open_api
+from pippin.api.http.protocol import InTurn, Turns, accept_queue
 from pippin.api.http.serving import Uvicorn, settle_down
-from pippin.api.live_settings import LiveSettings, Reloads
-from pippin.api.telemetry.ledger import FILE, Ledger
+from pippin.api.telemetry.ledger import FILE
 from pippin.config import environment
-from pippin.config.mcp_file import McpSettings, load_mcp_file
+from pippin.config.mcp_file import load_mcp_file
 from pippin.config.settings import Settings
-from pippin.mcp import ToolServers
 from pippin.service import Service
 
 log = logging.getLogger(__name__)
@@ -32,17 +29,10 @@ class Server:
         self._drain = options.drain_timeout
         self._listeners = listeners
         self._stops = 0
-        tools = McpSettings() if options.mcp_config is None else load_mcp_file(options.mcp_config)
-        self._tool_servers = ToolServers(tools)  # not connected yet
-        self._batches = Batches(options)
-        self._live = LiveSettings(settings, service)
-        self._reloads = Reloads(self._live.reload)
-        self._ledger = Ledger()
-        app = create_app(service, settings, self._live, self._tool_servers, self._batches, self._ledger)
-        unread = UnreadAnswers()
-        kind = connections(unread)
-        app = InTurn(app, Turns(accept_queue(listeners)), OPEN_PATHS)
-        self._uvicorn = Uvicorn(app, options, unread, kind, service.end_all, self._batches.others)
+        mcp = None if options.mcp_config is None else load_mcp_file(options.mcp_config)
+        self._api = api = open_api(service, settings, mcp)
+        app = InTurn(create_app(api), Turns(accept_queue(listeners)), OPEN_PATHS)
+        self._uvicorn = Uvicorn(app, options, service.end_all, api.batches.others)
 
     @property
     def port(self) -> int:
@@ -57,10 +47,11 @@ class Server:
 
     async def serve(self, on_ready: Callable[[], None]) -> None:
         """Serve until `stop` is called."""
-        keeping = asyncio.create_task(self._ledger.keep(environment.home() / FILE))
+        tool_servers, batches = self._api.handler.tools.servers, self._api.batches
+        keeping = asyncio.create_task(self._api.ledger.keep(environment.home() / FILE))
         serving = asyncio.create_task(self._uvicorn.serve(list(self._listeners)))
-        self._tool_servers.start()
-        self._batches.start()
+        tool_servers.start()
+        batches.start()
         on_ready()
         try:
             await serving
@@ -68,14 +59,14 @@ class Server:
             keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await keeping
-            await self._tool_servers.close()
-            await self._batches.runner.close()
+            await tool_servers.close()
+            await batches.runner.close()
 
     def stop(self) -> None:
         """Stop: the first call lets running requests finish within the drain timeout, the second one ends them now."""
         self._stops += 1
         drain = self._drain if self._stops == 1 else 0.0
-        self._batches.runner.rest()
+        self._api.batches.runner.rest()
         self._uvicorn.leave(drain)
         if self._stops == 1:
             if self._service.active:
@@ -86,7 +77,8 @@ class Server:
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        actions = {signal.SIGINT: self.stop, signal.SIGTERM: self.stop, signal.SIGHUP: self._reloads.ask}
+        reload = self._api.settings.ask_for_reload
+        actions = {signal.SIGINT: self.stop, signal.SIGTERM: self.stop, signal.SIGHUP: reload}
         for number, action in actions.items():
             loop.add_signal_handler(number, action)
         try:

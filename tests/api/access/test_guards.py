@@ -10,7 +10,6 @@ import pytest
 from starlette.types import Message
 
 from pippin.api.access.guards import Limits, host_name, is_loopback
-from pippin.api.access.keys import Allowance
 from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
 from pippin.config.options.start import Compat
@@ -335,7 +334,7 @@ def test_a_minute_refills_the_bucket() -> None:
     from pippin.api.access.exchange import Exchange
 
     now = 0.0
-    limits = Limits(Allowance(requests=6), clock=lambda: now)
+    limits = Limits(ServerOptions(rate_limit=6), clock=lambda: now)
     exchange = Exchange(id="x", path="/", caller="c")
     for _ in range(6):
         limits.admit(exchange)
@@ -351,7 +350,7 @@ def test_the_callers_least_recently_seen_are_forgotten(monkeypatch: pytest.Monke
     from pippin.api.access.exchange import Exchange
 
     monkeypatch.setattr("pippin.api.access.guards.REMEMBERED", 2)
-    limits = Limits(Allowance(requests=1), clock=lambda: 0.0)
+    limits = Limits(ServerOptions(rate_limit=1), clock=lambda: 0.0)
     for caller in ("first", "second", "third", "first"):
         limits.admit(Exchange(id="x", path="/", caller=caller))
     with pytest.raises(ServerError, match="1 requests a minute"):

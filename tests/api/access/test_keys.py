@@ -7,9 +7,8 @@ from typing import cast
 
 import pytest
 
-from pippin.api.access.keys import Keyring, load_keyring
-from pippin.api.app import create_app
-from pippin.api.live_settings import LiveSettings
+from pippin.api.access.keys import Keyring
+from pippin.api.app import create_app, open_api
 from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import GivenFlag, Settings, Sources
@@ -30,7 +29,7 @@ from tests.api.fakes import FakeService, application, client_of
 )
 def test_a_key_file_has_several_forms(tmp_path: Path, text: str, names: list[str]) -> None:
     (tmp_path / "keys").write_text(text)
-    ring = load_keyring(ServerOptions(api_key_file=str(tmp_path / "keys")))
+    ring = Keyring(ServerOptions(api_key_file=str(tmp_path / "keys")))
     found = [ring.find(key) for key in (b"one", b"two")]
     assert [key.name for key in found if key is not None] == names
     assert ring.find(b"three") is None
@@ -42,9 +41,9 @@ def test_a_key_file_has_several_forms(tmp_path: Path, text: str, names: list[str
 def test_a_broken_key_file_is_one_clear_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "keys").write_text(text)
     with pytest.raises(ServerError, match="can't be used"):
-        load_keyring(ServerOptions(api_key_file=str(tmp_path / "keys")))
+        Keyring(ServerOptions(api_key_file=str(tmp_path / "keys")))
     with pytest.raises(ServerError, match="can't be used"):
-        load_keyring(ServerOptions(api_key_file=str(tmp_path / "missing")))
+        Keyring(ServerOptions(api_key_file=str(tmp_path / "missing")))
 
 
 def test_keys_never_reach_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -83,7 +82,7 @@ def test_the_time_of_a_comparison_tells_nothing(shown: bytes, monkeypatch: pytes
         compared.append((a, b))
         return a == b
 
-    ring = load_keyring(ServerOptions(api_keys=("one", "two", "three")))
+    ring = Keyring(ServerOptions(api_keys=("one", "two", "three")))
     monkeypatch.setattr("hmac.compare_digest", compare)
     ring.find(shown)
     assert len(compared) == 3
@@ -91,19 +90,18 @@ def test_the_time_of_a_comparison_tells_nothing(shown: bytes, monkeypatch: pytes
 
 
 def test_no_keys_is_an_empty_ring() -> None:
-    assert not Keyring()
-    assert load_keyring(ServerOptions(api_keys=("k",)))
+    assert not Keyring(ServerOptions())
+    assert Keyring(ServerOptions(api_keys=("k",)))
 
 
 def test_a_key_that_is_taken_away_opens_nothing_any_more() -> None:
     old, new = (ServerOptions(api_keys=(key,)) for key in ("old", "new"))
 
     async def main() -> None:
-        live = LiveSettings(Settings(server=old), cast(Service, FakeService()))
-        app = create_app(cast(Service, FakeService()), live.settings, live)
-        async with client_of(app) as client:
+        api = open_api(cast(Service, FakeService()), Settings(server=old))
+        async with client_of(create_app(api)) as client:
             assert (await client.get("/v1/models", headers={"x-api-key": "old"})).status_code == 200
-            for adopt in live.followers:
+            for adopt in api.settings.followers:
                 adopt(new)
             assert (await client.get("/v1/models", headers={"x-api-key": "old"})).status_code == 401
             assert (await client.get("/v1/models", headers={"x-api-key": "new"})).status_code == 200
@@ -115,10 +113,10 @@ def test_a_key_file_that_others_may_read_is_named(tmp_path: Path, caplog: pytest
     file = tmp_path / "keys"
     file.write_text("one\n")
     file.chmod(0o600)
-    load_keyring(ServerOptions(api_key_file=str(file)))
+    Keyring(ServerOptions(api_key_file=str(file)))
     assert not caplog.records
     file.chmod(0o644)
-    load_keyring(ServerOptions(api_key_file=str(file)))
+    Keyring(ServerOptions(api_key_file=str(file)))
     assert f"Others on this machine can read or write the API keys in {file}" in caplog.text
 
 
@@ -130,14 +128,14 @@ def test_a_key_that_leaves_the_file_opens_nothing_after_a_hangup(tmp_path: Path)
     async def scene() -> list[int]:
         service = cast(Service, FakeService())
         sources = Sources(flags=(GivenFlag("--api-key-file", str(path)),))
-        live = LiveSettings(load(sources, {}), service)
-        async with client_of(create_app(service, live.settings, live)) as client:
+        api = open_api(service, load(sources, {}))
+        async with client_of(create_app(api)) as client:
             statuses = []
             for _ in range(2):
                 reply = await client.get("/v1/models", headers={"x-api-key": "sk-alice"})
                 statuses.append(reply.status_code)
                 path.write_text("root: {key: sk-root, role: admin}")
-                await live.reload()
+                await api.settings.reload()
             return statuses
 
     assert asyncio.run(scene()) == [403, 401]

@@ -12,8 +12,8 @@ from pippin.api.access import guards
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import Exchange
 from pippin.api.access.guards import REPORTED, Limits
-from pippin.api.access.keys import Allowance
 from pippin.api.dialects.registry import find_dialects
+from pippin.config.options.server import ServerOptions
 from pippin.core.errors import STATUS, ErrorKind, ErrorReport, ServerError
 from pippin.core.events import Accepted, Embedded
 from tests.api.fakes import MODEL, FakeService, Wire, application, client_of
@@ -143,7 +143,7 @@ def test_reads_of_what_is_stored_count_as_requests_and_twenty_others_as_one(
 @pytest.mark.parametrize(("limit", "answered"), [(1, 1), (2, 1), (10, 5)])
 def test_lines_of_batches_leave_half_of_a_limit_to_other_requests(limit: int, answered: int) -> None:
     clock = [0.0]
-    limits = Limits(Allowance(requests=limit), clock=lambda: clock[0])
+    limits = Limits(ServerOptions(rate_limit=limit), clock=lambda: clock[0])
     line = Exchange(id="a", path="/", caller="b", background=True)
     asked = 0
     with pytest.raises(ServerError, match="try again"):

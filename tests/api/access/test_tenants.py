@@ -13,16 +13,14 @@ from starlette.types import ASGIApp
 
 from pippin.api.access.exchange import Exchange
 from pippin.api.access.guards import Limits
-from pippin.api.access.keys import Allowance, load_keyring
-from pippin.api.app import create_app
-from pippin.api.live_settings import LiveSettings
+from pippin.api.access.keys import Keyring
+from pippin.api.app import create_app, open_api
 from pippin.config.mcp_file import McpServer, McpSettings
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 from pippin.core.models import CacheStats, EngineStats, ModelInfo, ModelKind, RequestStatus
 from pippin.core.tasks import Generate
-from pippin.mcp import ToolServers
 from pippin.service import Service
 from tests.api.fakes import MODEL, FakePool, FakeService, Wire, application, client_of
 
@@ -84,7 +82,7 @@ def test_who_is_an_administrator(
     if filed is not None:
         (tmp_path / "keys").write_text(filed)
         options = msgspec.structs.replace(options, api_key_file=str(tmp_path / "keys"))
-    assert {key.name for key in load_keyring(options).keys if key.is_admin} == admins
+    assert {key.name for key in Keyring(options).keys if key.is_admin} == admins
 
 
 MANAGEMENT = [
@@ -132,11 +130,11 @@ def test_a_limit_survives_a_change_of_settings(keys: str) -> None:
 
 
 def test_a_changed_limit_leaves_the_share_that_was_left() -> None:
-    limits = Limits(Allowance(requests=10), clock=lambda: 0.0)
+    limits = Limits(ServerOptions(rate_limit=10), clock=lambda: 0.0)
     exchange = Exchange(id="x", path="/", caller="c")
     for _ in range(5):
         limits.admit(exchange)
-    limits.adopt(Allowance(requests=4), None)
+    limits.adopt(ServerOptions(rate_limit=4))
     limits.admit(exchange)
     limits.admit(exchange)
     with pytest.raises(ServerError):
@@ -294,7 +292,7 @@ def test_no_salt_that_a_client_sends_is_the_salt_of_another_key() -> None:
         assert isinstance(task, Generate)
         return task.request.cache_salt
 
-    owner = load_keyring(ServerOptions(api_keys=("a", "b"))).keys[0].owner
+    owner = Keyring(ServerOptions(api_keys=("a", "b"))).keys[0].owner
     real = asyncio.run(salt("a", {}))
     assert real is not None
     for sent in (real, owner, "\0\0" + owner, "\0" + owner, "", owner + "\0"):
@@ -328,8 +326,8 @@ def test_keys_that_can_not_be_read_again_stay_as_they_were(
     path = tmp_path / "keys"
     path.write_text("a: k-a\nb: k-b")
     service = cast(Service, FakeService())
-    live = LiveSettings(Settings(server=ServerOptions(api_key_file=str(path))), service)
-    app = create_app(service, live.settings, live)
+    api = open_api(service, Settings(server=ServerOptions(api_key_file=str(path))))
+    app, live = create_app(api), api.settings
     path.write_text("- {key: k-a, name: a}\n- {key: k-c, name: a}")
     for adopt in live.followers:
         adopt(live.options)
@@ -459,9 +457,8 @@ DOORS: list[tuple[str, Any, dict[str, str]]] = [
 
 def with_tools(service: FakeService, **options: Any) -> ASGIApp:
     server = McpServer(name="demo", transport="stdio", command="never started")
-    servers = ToolServers(McpSettings(servers=(server,)))
     settings = Settings(server=ServerOptions(**options))
-    return create_app(cast(Service, service), settings, tool_servers=servers)
+    return create_app(open_api(cast(Service, service), settings, McpSettings(servers=(server,))))
 
 
 @pytest.mark.parametrize(("path", "body", "headers"), DOORS)

@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pippin.api.app import create_app
-from pippin.api.batches.batches import Batches
+from pippin.api.app import create_app, open_api
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ErrorReport
@@ -352,15 +351,13 @@ def test_several_prompts_run_beside_one_another_and_all_are_closed() -> None:
 
 def test_whoever_was_answered_is_not_counted_any_more() -> None:
     """Else batches would think for ever that somebody else needs the model."""
-    options = ServerOptions()
-    batches = Batches(options)
 
     async def main() -> None:
-        app = create_app(cast(Service, FakeService()), Settings(server=options), batches=batches)
-        async with client_of(app) as client:
+        api = open_api(cast(Service, FakeService()), Settings(server=ServerOptions()))
+        async with client_of(create_app(api)) as client:
             for _ in range(2):
                 assert (await client.post("/v1/chat/completions", json=CHAT)).status_code == 200
-                assert batches.others() == 0
+                assert api.batches.others() == 0
 
     asyncio.run(main())
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import pippin
-from pippin.api.app import create_app
+from pippin.api.app import create_app, open_api
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.link import Submit
@@ -54,7 +54,7 @@ def test_a_chat_goes_to_its_worker_in_few_functions_and_one_task(monkeypatch: py
         asyncio.get_running_loop().set_task_factory(noting)
         options = ServerOptions(models=(ModelEntry(path="scripted"),))
         async with scripted_service(scripted()) as service:
-            async with client_of(create_app(service, Settings(server=options))) as client:
+            async with client_of(create_app(open_api(service, Settings(server=options)))) as client:
                 body = {"model": "default", "messages": [{"role": "user", "content": "Hello"}]}
                 reply = await client.post("/v1/chat/completions", json=body, timeout=60)
             assert reply.status_code == 200

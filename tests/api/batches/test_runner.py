@@ -14,7 +14,7 @@ import pytest
 from pippin.api.batches import runner as rooms
 from pippin.api.batches.openai import read_lines
 from pippin.api.batches.runner import BatchRunner, Reply
-from pippin.api.batches.store import LEFT_OVER, Batch, BatchStore, Counts, Folder, Line
+from pippin.api.batches.store import LEFT_OVER, Batch, BatchStore, Counts, Line
 from pippin.core.errors import ServerError
 
 Asked = Callable[[Batch, bytes], Awaitable[Reply]]
@@ -22,7 +22,7 @@ Asked = Callable[[Batch, bytes], Awaitable[Reply]]
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[BatchStore]:
-    made = BatchStore(Folder(tmp_path / "files"), megabytes=1)
+    made = BatchStore(tmp_path / "files", megabytes=1)
     yield made
     made.close()
 
@@ -194,7 +194,7 @@ def test_results_are_written_once_the_disk_has_room_again(
     first, second = added(store, "first", 2), added(store, "second", 1)
     monkeypatch.setattr(store, "add_file", full)
     batch = run(store, ask, first, second)
-    with contextlib.closing(BatchStore(Folder(tmp_path / "files"), megabytes=1)) as store:
+    with contextlib.closing(BatchStore(tmp_path / "files", megabytes=1)) as store:
         assert batch.status == store.batch("", second.id).status == "completed"
         assert {file.id for file in store.files("") if file.purpose == "batch_output"} == {
             batch.output_file,
@@ -207,29 +207,27 @@ def test_an_answer_is_kept_until_the_database_has_room_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rooms, "WRITE_AGAIN", 0.02)
-    folder, asked = Folder(tmp_path / "files"), 0
-    store = BatchStore(folder, megabytes=1)
+    store, asked = BatchStore(tmp_path / "files", megabytes=1), 0
 
     async def ask(batch: Batch, text: bytes) -> Reply:
         nonlocal asked
         asked += 1
-        pages = folder.database.connection.execute("PRAGMA page_count").fetchone()[0]
+        pages = store.database.connection.execute("PRAGMA page_count").fetchone()[0]
         limit(pages)
         asyncio.get_running_loop().call_later(0.2, limit, 1 << 20)
         return replied(200, b'{"text": "%s"}' % (b"x" * 100_000))
 
     def limit(pages: int) -> None:
-        folder.database.connection.execute(f"PRAGMA max_page_count = {pages}")
+        store.database.connection.execute(f"PRAGMA max_page_count = {pages}")
 
     batch = run(store, ask, added(store, "full", 1))
     assert (batch.status, batch.counts, asked) == ("completed", Counts(1, 1, 0), 1)
 
 
 def test_a_file_that_the_database_has_no_room_for_leaves_no_bytes(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "files")
-    store = BatchStore(folder, megabytes=1)
+    store = BatchStore(tmp_path / "files", megabytes=1)
     store.add_file("", "a", "batch", [b"a"])
-    folder.database.connection.execute("PRAGMA max_page_count = 1")
+    store.database.connection.execute("PRAGMA max_page_count = 1")
     with pytest.raises(ServerError, match="full"):
         store.add_file("", "n" * 100_000, "batch", [b"b"])
     assert [path.read_bytes() for path in (tmp_path / "files" / "files").iterdir()] == [b"a"]
@@ -237,7 +235,7 @@ def test_a_file_that_the_database_has_no_room_for_leaves_no_bytes(tmp_path: Path
 
 
 def test_bytes_that_a_server_left_when_it_died_are_swept(tmp_path: Path) -> None:
-    store = BatchStore(Folder(tmp_path / "files"), megabytes=1)
+    store = BatchStore(tmp_path / "files", megabytes=1)
     kept = store.add_file("", "a", "batch", [b"a"])
     folder = tmp_path / "files" / "files"
     for name, age in (("file-left", 2 * LEFT_OVER), ("file-being-written", 0.0)):
@@ -251,19 +249,19 @@ def test_bytes_that_a_server_left_when_it_died_are_swept(tmp_path: Path) -> None
 
 def test_a_closed_folder_takes_its_lock_no_more(tmp_path: Path) -> None:
     """A thread whose task was cancelled asks for the database after the server has closed it."""
-    folder = Folder(tmp_path / "files")
+    folder = BatchStore(tmp_path / "files", megabytes=1)
     assert folder.database is folder.database
     folder.close()
     with pytest.raises(ServerError, match="shutting down"):
         _ = folder.database
-    next_one = Folder(tmp_path / "files")
+    next_one = BatchStore(tmp_path / "files", megabytes=1)
     assert next_one.database is not None
     next_one.close()
 
 
 def test_a_folder_that_cannot_be_used_is_refused_for_the_same_reason_each_time(tmp_path: Path) -> None:
     (tmp_path / "files").write_text("no folder")
-    store = BatchStore(Folder(tmp_path / "files"), megabytes=1)
+    store = BatchStore(tmp_path / "files", megabytes=1)
     for _ in range(2):
         with pytest.raises(ServerError, match="--files-dir cannot be used: File exists") as caught:
             store.add_file("", "a", "batch", [b"a"])
@@ -276,7 +274,7 @@ def test_a_folder_that_cannot_be_used_is_refused_for_the_same_reason_each_time(t
 
 
 def test_a_line_whose_file_is_gone_is_refused_without_the_place_of_the_file(tmp_path: Path) -> None:
-    store = BatchStore(Folder(tmp_path / "files"), megabytes=1)
+    store = BatchStore(tmp_path / "files", megabytes=1)
 
     async def ask(batch: Batch, text: bytes) -> Reply:
         raise AssertionError("it cannot be read")
@@ -285,7 +283,7 @@ def test_a_line_whose_file_is_gone_is_refused_without_the_place_of_the_file(tmp_
     (tmp_path / "files" / "files" / batch.input_file).unlink()
     done = run(store, ask, batch)
     with (
-        contextlib.closing(BatchStore(Folder(tmp_path / "files"), megabytes=1)) as opened,
+        contextlib.closing(BatchStore(tmp_path / "files", megabytes=1)) as opened,
         opened.open_file("", done.error_file or "") as file,
     ):
         told = file.read().decode()

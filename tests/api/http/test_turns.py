@@ -8,7 +8,15 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from pippin.api.http.protocol import ACCEPT_SECONDS, IN_A_TURN, BoundedConnection, InTurn, Turns, accept_queue
+from pippin.api.http.protocol import (
+    ACCEPT_SECONDS,
+    IN_A_TURN,
+    BoundedConnection,
+    InTurn,
+    Turns,
+    UnreadAnswers,
+    accept_queue,
+)
 
 
 def test_what_comes_at_once_is_begun_in_order_a_few_in_a_turn() -> None:
@@ -87,7 +95,9 @@ class Crowd:
         await send({"type": "http.response.body", "body": b""})
 
     def comes(self, path: str) -> BoundedConnection:
-        connection = BoundedConnection(config=self._config, server_state=self._state, app_state={})
+        connection = BoundedConnection(
+            UnreadAnswers(), config=self._config, server_state=self._state, app_state={}
+        )
         connection.connection_made(Transport())
         connection.data_received(f"GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".encode())
         return connection

@@ -4,14 +4,15 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pytest
 import uvicorn
 import uvloop
 
 from pippin.api.http import protocol as room
-from pippin.api.http.protocol import InTurn, Turns, UnreadAnswers, connections
+from pippin.api.http.protocol import BoundedConnection, InTurn, Turns, UnreadAnswers
 
 MB = 1 << 20
 SIZE = 16 * MB  # of which the kernel takes two or three at once
@@ -54,7 +55,7 @@ class Clients:
 async def serving(unread: UnreadAnswers) -> AsyncIterator[Clients]:
     config = uvicorn.Config(
         InTurn(app, Turns(), frozenset({"/health"})),
-        http=connections(unread),
+        http=cast(Any, partial(BoundedConnection, unread)),
         port=0,
         ws="none",
         lifespan="off",

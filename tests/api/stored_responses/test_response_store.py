@@ -72,7 +72,7 @@ def knows(history: OwnedHistory, name: str) -> bool:
 
 
 def test_a_chain_is_read_from_its_beginning() -> None:
-    history = ResponseStore().for_owner(None)
+    history = ResponseStore().for_owner("")
     save(history, "a")
     save(history, "b", previous="a")
     save(history, "c", previous="b")
@@ -82,7 +82,7 @@ def test_a_chain_is_read_from_its_beginning() -> None:
 
 
 def test_a_chain_with_a_missing_link_is_not_found() -> None:
-    history = ResponseStore().for_owner(None)
+    history = ResponseStore().for_owner("")
     save(history, "a")
     save(history, "b", previous="a")
     history.delete("response", "a")
@@ -91,7 +91,7 @@ def test_a_chain_with_a_missing_link_is_not_found() -> None:
 
 
 def test_the_least_recently_used_makes_room() -> None:
-    history = ResponseStore(entries=2, clock=Clock()).for_owner(None)
+    history = ResponseStore(entries=2, clock=Clock()).for_owner("")
     save(history, "a")
     save(history, "b")
     history.response("a")
@@ -100,7 +100,7 @@ def test_the_least_recently_used_makes_room() -> None:
 
 
 def test_a_chain_that_is_used_keeps_its_beginning() -> None:
-    history = ResponseStore(entries=3, clock=Clock()).for_owner(None)
+    history = ResponseStore(entries=3, clock=Clock()).for_owner("")
     save(history, "a")
     save(history, "b", previous="a")
     save(history, "other")
@@ -112,7 +112,7 @@ def test_a_chain_that_is_used_keeps_its_beginning() -> None:
 
 def test_bytes_are_bounded_and_what_is_larger_than_all_is_not_kept() -> None:
     store = ResponseStore(megabytes=0.01, clock=Clock())
-    history = store.for_owner(None)
+    history = store.for_owner("")
     save(history, "a", padding=4000)
     save(history, "b", padding=4000)
     save(history, "c", padding=4000)
@@ -124,7 +124,7 @@ def test_bytes_are_bounded_and_what_is_larger_than_all_is_not_kept() -> None:
 
 def test_what_is_too_old_is_forgotten_even_if_it_is_used() -> None:
     clock = Clock()
-    history = ResponseStore(hours=1, clock=clock).for_owner(None)
+    history = ResponseStore(hours=1, clock=clock).for_owner("")
     save(history, "a")
     clock.now += 1800
     assert knows(history, "a")
@@ -152,7 +152,7 @@ def test_owners_know_nothing_of_each_other() -> None:
 
 
 def test_items_are_found_by_their_id() -> None:
-    history = ResponseStore().for_owner(None)
+    history = ResponseStore().for_owner("")
     save(history, "a")
     assert history.item("msg_a_in")["content"] == "a"
     assert history.item("msg_a_out")["role"] == "assistant"
@@ -161,7 +161,7 @@ def test_items_are_found_by_their_id() -> None:
 
 
 def test_a_conversation_takes_what_is_new() -> None:
-    history = ResponseStore().for_owner(None)
+    history = ResponseStore().for_owner("")
     history.save_conversation(StoredConversation(id="conv", created_at=1), [{"id": "1"}])
     history.add_to_conversation("conv", [{"id": "1"}, {"id": "2"}])
     assert history.conversation("conv") == [{"id": "1"}, {"id": "2"}]
@@ -171,7 +171,7 @@ def test_a_conversation_takes_what_is_new() -> None:
 
 
 def test_a_response_is_no_conversation() -> None:
-    history = ResponseStore().for_owner(None)
+    history = ResponseStore().for_owner("")
     save(history, "a")
     with pytest.raises(ServerError):
         history.conversation("a")
@@ -194,7 +194,7 @@ def test_a_file_survives(tmp_path: Path) -> None:
 
 def test_what_is_stored_is_read_on_a_full_disk_and_a_change_is_refused_with_when_to_try_again() -> None:
     database = open_memory(SCHEMA)
-    history = ResponseStore(database).for_owner(None)
+    history = ResponseStore(database).for_owner("")
     save(history, "a")
     history.save_conversation(StoredConversation(id="conv", created_at=1), [{"id": "1"}])
     database.connection.execute("PRAGMA query_only = ON")
@@ -287,7 +287,7 @@ def test_the_bytes_of_an_entry_are_those_of_its_rows_whatever_was_changed() -> N
 
 
 def test_nothing_is_kept_where_nothing_may_be() -> None:
-    history = ResponseStore(entries=0).for_owner(None)
+    history = ResponseStore(entries=0).for_owner("")
     save(history, "a")
     assert not knows(history, "a")
 

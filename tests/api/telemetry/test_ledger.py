@@ -7,25 +7,28 @@ from pathlib import Path
 import anthropic
 import httpx
 
-from pippin.api.telemetry.ledger import Ledger, Used
+from pippin.api.answers.answer import Usage, Used
+from pippin.api.telemetry.ledger import Ledger
 from tests.api.live_server import MODEL, live_server
 
 
 def test_figures_outlive_the_server_and_add_up_over_several(tmp_path: Path) -> None:
-    async def one_life(ledger: Ledger, requests: int) -> None:
-        keeping = asyncio.create_task(ledger.keep(tmp_path / "usage.sqlite3"))
+    async def one_life(requests: int) -> None:
+        new = Usage()
+        keeping = asyncio.create_task(Ledger(new).keep(tmp_path / "usage.sqlite3"))
         await asyncio.sleep(0.1)
         for _ in range(requests):
-            ledger.add("ann", "m", Used(requests=1, prompt_tokens=10, completion_tokens=3, seconds=0.5))
+            new.add(("ann", "m"), Used(requests=1, prompt_tokens=10, completion_tokens=3, seconds=0.5))
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
 
     async def main() -> dict[tuple[str, str], Used]:
-        await asyncio.gather(one_life(Ledger(), 2), one_life(Ledger(), 3))
-        last = Ledger()
+        await asyncio.gather(one_life(2), one_life(3))
+        new = Usage()
+        last = Ledger(new)
         keeping = asyncio.create_task(last.keep(tmp_path / "usage.sqlite3"))
         await asyncio.sleep(0.1)
-        last.add("", "m", Used(requests=1))
+        new.add(("", "m"), Used(requests=1))
         found = last.read()
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
@@ -40,9 +43,10 @@ def test_figures_outlive_the_server_and_add_up_over_several(tmp_path: Path) -> N
 
 def test_a_folder_that_can_not_be_written_stops_no_server(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    ledger = Ledger()
+    new = Usage()
+    ledger = Ledger(new)
     asyncio.run(ledger.keep(tmp_path / "file" / "usage.sqlite3"))
-    ledger.add("ann", "m", Used(requests=1))
+    new.add(("ann", "m"), Used(requests=1))
     assert ledger.read() == {("ann", "m"): Used(requests=1)}
 
 

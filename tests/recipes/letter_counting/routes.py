@@ -12,12 +12,10 @@ from pippin.core.events import LettersCounted
 def routes(api: Api) -> list[BaseRoute]:
     async def count(request: Request) -> Response:
         """How often a model's letters stand in a text"""
-        fields, unknown = await api.handler.json_of(request, letters.CONTRACT.decode)
-        api.handler.note_unknown("letters", unknown)
-        [*_, found] = await api.handler.task(
-            request, letters.task_of(fields), model=fields.model, operation="letters", admitted=True
+        fields = await api.handler.fields_of(request, "letters", letters.CONTRACT.decode)
+        found = await api.handler.result(
+            request, letters.task_of(fields), LettersCounted, model=fields.model, operation="letters"
         )
-        assert isinstance(found, LettersCounted)
         return json_reply(letters.reply_of((await api.service.find(fields.model)).id, found))
 
     return [*both("/letters", count, "POST", body=letters.LettersRequest, answer=letters.LettersReply)]

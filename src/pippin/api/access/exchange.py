@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pippin import __version__
 from pippin.api.access.keys import Key
 from pippin.config.options.server import ModelEntry
+from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelState
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,12 @@ class Exchange:
     def opens_entry(self, entry: ModelEntry) -> bool:
         """The same of a model that the operator named."""
         return self.key is None or self.key.rights.allows_model((entry.called,), entry.kind)
+
+    def check_opens(self, name: str, info: ModelInfo | None) -> None:
+        """Raise `ServerError` if the caller's key does not open the model; `info` is None for one that is not here."""
+        names, kind = ((name,), None) if info is None else ((name, info.id), info.kind)
+        if self.key is not None and not self.key.rights.allows_model(names, kind):
+            raise ServerError("permission", f"This API key does not open the model {name!r}.", "model")
 
     @property
     def elapsed(self) -> float:

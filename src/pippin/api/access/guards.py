@@ -23,7 +23,7 @@ from starlette.websockets import WebSocket
 
 from pippin.api.access.errors import INTERNAL, Errors
 from pippin.api.access.exchange import GOOGLE_KEY, Exchange, exchange_of
-from pippin.api.access.keys import Allowance, Key, Keyring, KeysInForce, salts_by_owner
+from pippin.api.access.keys import Allowance, Key, Keyring
 from pippin.api.http.body import check_json
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import SHUTTING_DOWN, ServerError, trace_of
@@ -67,7 +67,6 @@ NO_ADMIN: Final = (
 class Policy:
     """The operator's decisions about who may come in; read once from the options."""
 
-    keyring: Keyring
     hosts: frozenset[str] | None  # None: any
     any_address: bool  # each address of the machine is a host of its own: those that are numbers, not names
     origins: frozenset[str]
@@ -79,13 +78,6 @@ class Policy:
     open_paths: tuple[str, ...]  # these need no key, nor does anything below them; without /v1
 
 
-def _management_of(options: ServerOptions) -> str:
-    if options.allow_unauthenticated:
-        return " Management is open too."
-    opened = ", ".join(options.open_management)
-    return f" Management is closed but for {opened}." if opened else " Management is closed."
-
-
 def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
     loopback = is_loopback(options.host)
     if keyring and not any(key.is_admin for key in keyring.keys):
@@ -94,15 +86,22 @@ def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
             "or set a single --api-key beside it."
         )
     if not loopback and not keyring:
+        opened = ", ".join(options.open_management)
+        management = (
+            "open too"
+            if options.allow_unauthenticated
+            else f"closed but for {opened}"
+            if opened
+            else "closed"
+        )
         log.warning(
-            "ANYONE WHO CAN REACH %s CAN USE THIS SERVER: no API key is set. Set one with --api-key.%s",
+            "ANYONE WHO CAN REACH %s CAN USE THIS SERVER: no API key is set. Set one with --api-key. Management is %s.",
             options.host,
-            _management_of(options),
+            management,
         )
     named = frozenset(host.lower() for host in options.allowed_hosts)
     unnamed = not loopback and not named
     return Policy(
-        keyring=keyring,
         hosts=named | {options.host.lower()} if loopback else named or (None if keyring else own_names()),
         any_address=unnamed,
         origins=frozenset(options.allowed_origins),
@@ -110,7 +109,7 @@ def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
         management_open=not keyring and (loopback or options.allow_unauthenticated),
         open_management=frozenset(options.open_management),
         page=options.page,
-        salted=salts_by_owner(options, keyring),
+        salted=keyring.salts(options),
         open_paths=tuple(bare(path).rstrip("/") for path in options.open_paths),
     )
 
@@ -139,17 +138,17 @@ class Guard:
     """Stands in front of the router, and judges by the same path that the router will see."""
 
     def __init__(
-        self, app: ASGIApp, options: ServerOptions, keys: KeysInForce, limits: "Limits", errors: Errors
+        self, app: ASGIApp, options: ServerOptions, keys: Keyring, limits: "Limits", errors: Errors
     ) -> None:
         self._app = app
         self._keys = keys
         self._limits = limits
-        self._policy = policy_of(options, keys.ring)
+        self._policy = policy_of(options, keys)
         self._errors = errors
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed options and the current keys to new requests."""
-        self._policy = policy_of(options, self._keys.ring)
+        self._policy = policy_of(options, self._keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -166,10 +165,13 @@ class Guard:
         path, method = scope["path"], scope.get("method", "GET")
         if not self._is_harmless(path):
             self._check_origin(headers)
-        exchange.anonymous = bool(self._policy.keyring.keys)
+        exchange.anonymous = bool(self._keys)
         if exchange.anonymous:
+            is_open = self._is_harmless(path)
+            if any(is_within(path, opened) for opened in self._policy.open_paths):
+                is_open = not is_management(path, method)
             is_socket = scope["type"] == "websocket"
-            self._check_key(headers, exchange, is_open=self._is_open(path, method), is_socket=is_socket)
+            self._check_key(headers, exchange, is_open=is_open, is_socket=is_socket)
         self._note_rights(exchange)
         if is_management(path, method):
             self._check_management(headers, exchange, path)
@@ -194,11 +196,6 @@ class Guard:
             or path.startswith(PAGE)
             or (path in METRICS_PATHS and self._policy.metrics_open)
         )
-
-    def _is_open(self, path: str, method: str) -> bool:
-        if any(is_within(path, opened) for opened in self._policy.open_paths):
-            return not is_management(path, method)
-        return self._is_harmless(path)
 
     def _check_host(self, headers: Headers) -> None:
         """Refuse hosts that are not the server's own. Raises `ServerError`.
@@ -238,13 +235,13 @@ class Guard:
             return False
         if self._policy.hosts is not None:
             return True
-        return any(self._policy.keyring.find(shown) for shown in shown_keys(headers))
+        return any(self._keys.find(shown) for shown in shown_keys(headers))
 
     def _check_key(self, headers: Headers, exchange: Exchange, *, is_open: bool, is_socket: bool) -> None:
         for shown in shown_keys(headers):
-            key = self._policy.keyring.find(shown)
+            key = self._keys.find(shown)
             if key is not None:
-                exchange.key_now = partial(self._as_it_is_now, key) if is_socket else None
+                exchange.key_now = partial(self._keys.of_digest, key.digest) if is_socket else None
                 exchange.caller, exchange.key, exchange.anonymous = key.name, key, False
                 if not is_open:
                     check_endpoint(key, exchange.path)
@@ -254,10 +251,6 @@ class Guard:
                 "authentication",
                 "Show a valid API key, as `Authorization: Bearer KEY` or as `x-api-key: KEY`.",
             )
-
-    def _as_it_is_now(self, key: Key) -> Key | None:
-        """The current state of a key that opened a connection; None if the key is gone."""
-        return self._policy.keyring.of_digest(key.digest)
 
     def _check_management(self, headers: Headers, exchange: Exchange, path: str) -> None:
         may = exchange.may_use_tools if is_within(path, EXECUTE_TOOL) else exchange.manages
@@ -410,23 +403,18 @@ class Bucket:
 class Limits:
     """Limits requests and tokens per minute for each caller, and concurrent requests for all callers together."""
 
-    def __init__(
-        self,
-        default: Allowance,
-        max_concurrent: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`default` applies to every caller whose key has no allowance of its own."""
-        self._default = default
-        self._max_concurrent = max_concurrent
+    def __init__(self, options: ServerOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._buckets: OrderedDict[tuple[What, str], Bucket] = OrderedDict()
         self._running = 0
+        self.adopt(options)
 
-    def adopt(self, default: Allowance, max_concurrent: int | None) -> None:
+    def adopt(self, options: ServerOptions) -> None:
         """Apply changed limits. What callers have already used still counts."""
-        self._default = default
-        self._max_concurrent = max_concurrent
+        self._default = Allowance(
+            options.rate_limit, options.token_rate_limit
+        )  # without one of the key's own
+        self._max_concurrent = options.max_concurrent
 
     def admit(self, exchange: Exchange) -> None:
         """Count one request of a caller, and report what is left in headers. Raises `ServerError`.

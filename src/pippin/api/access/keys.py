@@ -87,10 +87,18 @@ class Key:
 
 
 class Keyring:
-    """The API keys that the server accepts."""
+    """The API keys that the server accepts: those of the last settings that could be read."""
 
-    def __init__(self, keys: Sequence[Key] = ()) -> None:
-        self.keys = tuple(keys)
+    def __init__(self, options: ServerOptions) -> None:
+        """Raises `ServerError` for keys that can't be used."""
+        self.keys = keys_of(options)
+
+    def adopt(self, options: ServerOptions) -> None:
+        """Read the keys again. If they can't be used, the current ones stay."""
+        try:
+            self.keys = keys_of(options)
+        except ServerError as error:
+            log.error("The API keys stay as they were: %s", error.report.message)
 
     def __bool__(self) -> bool:
         return bool(self.keys)
@@ -115,28 +123,21 @@ class Keyring:
         """The key of an owner; None if it is gone, and for the empty owner, who showed none."""
         return next((key for key in self.keys if key.owner == owner), None)
 
+    def salts(self, options: ServerOptions) -> bool:
+        """Whether each owner has a prefix cache of its own: if callers differ, unless the operator says otherwise.
 
-class KeysInForce:
-    """The current keys: those of the last settings that could be read."""
-
-    def __init__(self, options: ServerOptions) -> None:
-        """Raises `ServerError` for keys that can't be used."""
-        self.ring = load_keyring(options)
-
-    def adopt(self, options: ServerOptions) -> None:
-        """Read the keys again. If they can't be used, the current ones stay."""
-        try:
-            self.ring = load_keyring(options)
-        except ServerError as error:
-            log.error("The API keys stay as they were: %s", error.report.message)
+        Callers differ if there are several keys, or if open paths admit callers without the one key.
+        """
+        if options.cache_salt_per_key is not None:
+            return options.cache_salt_per_key
+        return len(self.keys) > 1 or bool(self.keys and options.open_paths)
 
 
-def load_keyring(options: ServerOptions) -> Keyring:
+def keys_of(options: ServerOptions) -> list[Key]:
     """Keys of the options and of the file. Raises `ServerError` for an unreadable file or duplicate keys."""
     own = [KeyEntry(key=key) for key in dict.fromkeys(options.api_keys)]
     filed = [] if options.api_key_file is None else read_key_file(Path(options.api_key_file))
     entries = own + filed
-    default = Allowance(options.rate_limit, options.token_rate_limit)
     keys = [
         Key(
             name=entry.name or f"key-{number}",
@@ -144,23 +145,13 @@ def load_keyring(options: ServerOptions) -> Keyring:
             digest=_digest(entry.key.encode()),
             is_admin=_is_admin(entry, alone=len(entries) == 1 or own == [entry]),
             mcp_tools=entry.mcp_tools,
-            allowance=_allowance(entry, default),
+            allowance=_allowance(entry, options),
             rights=_rights(entry),
         )
         for number, entry in enumerate(entries, 1)
     ]
     _check_unique(keys)
-    return Keyring(keys)
-
-
-def salts_by_owner(options: ServerOptions, keyring: Keyring) -> bool:
-    """Whether each owner has a prefix cache of its own: if callers differ, unless the operator says otherwise.
-
-    Callers differ if there are several keys, or if open paths admit callers without the one key.
-    """
-    if options.cache_salt_per_key is not None:
-        return options.cache_salt_per_key
-    return len(keyring.keys) > 1 or bool(keyring and options.open_paths)
+    return keys
 
 
 def read_key_file(path: Path) -> list[KeyEntry]:
@@ -174,7 +165,10 @@ def read_key_file(path: Path) -> list[KeyEntry]:
         if isinstance(content, str):  # plain lines
             content = content.split()
         if isinstance(content, dict):
-            content = [_named(name, entry) for name, entry in content.items()]
+            content = [
+                {"name": name, "key": entry} if isinstance(entry, str) else {"name": name, **entry}
+                for name, entry in content.items()
+            ]
         entries = [{"key": entry} if isinstance(entry, str) else entry for entry in content or ()]
         keys = convert(entries, list[KeyEntry])
     except OSError as error:
@@ -186,10 +180,6 @@ def read_key_file(path: Path) -> list[KeyEntry]:
     if not keys:  # would leave the server open to everyone
         raise _unreadable(path, "it holds no key")
     return keys
-
-
-def _named(name: Any, entry: Any) -> Any:
-    return {"name": name, **({"key": entry} if isinstance(entry, str) else entry)}
 
 
 def _unreadable(path: Path, reason: str) -> ServerError:
@@ -237,11 +227,11 @@ def _rights(entry: KeyEntry) -> Rights:
     return Rights(entry.models, entry.kinds, endpoints)
 
 
-def _allowance(entry: KeyEntry, default: Allowance) -> Allowance | None:
+def _allowance(entry: KeyEntry, options: ServerOptions) -> Allowance | None:
     if entry.rate_limit is None and entry.token_rate_limit is None:
         return None
-    requests = default.requests if entry.rate_limit is None else entry.rate_limit
-    tokens = default.tokens if entry.token_rate_limit is None else entry.token_rate_limit
+    requests = options.rate_limit if entry.rate_limit is None else entry.rate_limit
+    tokens = options.token_rate_limit if entry.token_rate_limit is None else entry.token_rate_limit
     return Allowance(requests, tokens)
 
 

@@ -5,30 +5,34 @@ and encodes them; nothing else begins work. `RunningAnswers` are those of the se
 """
 
 import asyncio
-import hashlib
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from uuid import uuid4
 
 import msgspec
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pippin import __version__
-from pippin.api.access.exchange import Exchange
+from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.access.guards import Limits
 from pippin.api.dialects.base import Encoder, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
-from pippin.api.http.body import EventStream, LargeWork, Presence, drawn_bytes, each_after, following
-from pippin.api.telemetry.ledger import Ledger, Observer, RequestObserver, Used
+from pippin.api.http.body import (
+    EventStream,
+    LargeWork,
+    Presence,
+    WatchedPresence,
+    drawn_bytes,
+    each_after,
+    following,
+)
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import collect
-from pippin.core.errors import ErrorReport, FieldName, ServerError, renamed
+from pippin.core.errors import ErrorKind, ErrorReport, FieldName, ServerError, renamed
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta, Restarted, Timings
-from pippin.core.models import ModelInfo, ModelKind, ModelState
+from pippin.core.models import ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
 from pippin.service.service import AnyRun, Starter
@@ -36,21 +40,58 @@ from pippin.service.service import AnyRun, Starter
 log = logging.getLogger(__name__)
 
 
-def load_words(states: list[ModelState], model: str) -> str:
-    """What the load of a model is doing, as words to follow "The model"; empty if the model is not loading."""
-    state = next((each for each in states if each.id == model), None)
-    if state is None or state.stage is None:
-        return ""
-    match state.stage:
-        case "waiting":
-            return "waits until other models are done"
-        case "weights" if state.progress is not None and state.progress[1]:
-            done, total, _ = state.progress
-            return f"has loaded {done * 100 // total} % of its weights"
-        case "weights":
-            return "loads its weights"
-        case _:
-            return "is starting"
+class RequestObserver:
+    """Is told of one request's life, in order; `closed` is always the last call. This one counts nothing."""
+
+    def accepted(self, accepted: Sequence[Accepted]) -> None:
+        pass
+
+    def events(self, events: Sequence[Event]) -> None:
+        """Events have come: all those of one wake-up of the event loop."""
+
+    def failed(self, kind: ErrorKind) -> None:
+        pass
+
+    def closed(self) -> None:
+        pass
+
+
+class Observer:
+    """Is told of all requests; this one counts nothing."""
+
+    def request(self, operation: str, model: str, *, stream: bool) -> RequestObserver:
+        """A request begins; `operation` names the dialect or the endpoint: `chat_completions`, `rerank`."""
+        return RequestObserver()
+
+    def http(self, method: str, path: str, status: int, seconds: float) -> None:
+        """An HTTP exchange ended."""
+
+
+class Used(Struct, kw_only=True):
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt tokens
+    completion_tokens: int = 0
+    forced_tokens: int = 0  # of the completion tokens, by grammars
+    accepted_tokens: int = 0  # of the completion tokens, which speculation proposed
+    seconds: float = 0.0  # from the start of each answer to its end
+
+    def add(self, other: "Used") -> None:
+        for name in FIGURES:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+FIGURES: Final = Used.__struct_fields__
+
+Row = tuple[str, str]
+"""The name of a key, empty for callers without one, and a model."""
+
+
+class Usage(dict[Row, Used]):
+    """What each key has used of each model."""
+
+    def add(self, row: Row, used: Used) -> None:
+        self.setdefault(row, Used()).add(used)
 
 
 GONE: Final = ErrorReport(kind="cancelled", message="The client left before the answer was complete.")
@@ -59,42 +100,6 @@ GONE: Final = ErrorReport(kind="cancelled", message="The client left before the 
 def drawn(encoder: StreamEncoder, events: Sequence[Event], request: int) -> bytes:
     """The encoded bytes of these events, which belong to the body's request number `request`."""
     return b"".join([encoder.event(event, request) for event in events])
-
-
-async def run_info(
-    service: Service, model: str, exchange: Exchange, kind: ModelKind | None = None
-) -> RunInfo:
-    """What encoders are told of the answer to a request of this kind for `model`.
-
-    The answer's id is made here even if the client sent a request id, because a client may use its own twice.
-    Raises `ServerError` for a model that the caller's key does not open, before anything is loaded or downloaded.
-    """
-    known = True
-    try:
-        info = await service.find(model, kind)
-    except ServerError:
-        info, known = ModelInfo(id=model, kind="language"), False  # `start` refuses or downloads it
-    check_model(exchange, model, info if known else None)
-    return RunInfo(
-        id=exchange.id if exchange.own_id else uuid4().hex,
-        created=int(time.time()),
-        model=info.id,
-        fingerprint=fingerprint(info),
-        known=known,
-    )
-
-
-def check_model(exchange: Exchange, name: str, info: ModelInfo | None) -> None:
-    """Raise `ServerError` if the caller's key does not open the model; `info` is None for one that is not here."""
-    names, kind = ((name,), None) if info is None else ((name, info.id), info.kind)
-    if exchange.key is not None and not exchange.key.rights.allows_model(names, kind):
-        raise ServerError("permission", f"This API key does not open the model {name!r}.", "model")
-
-
-def fingerprint(info: ModelInfo) -> str:
-    """OpenAI's `system_fingerprint`: differs for each version of Pippin and each way in which a model runs."""
-    facts = (__version__, info.id, info.path, info.quantization, info.dtype, info.context_window)
-    return "fp_" + hashlib.blake2s(repr(facts).encode(), digest_size=5).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +181,7 @@ class Answer:
         self._closed = False
         self._observer = among.add(self)
         loop = asyncio.get_running_loop()
-        self._began = loop.time()
+        self.began = loop.time()
         self._starting = asyncio.create_task(
             start_runs(operation, self.ids, exchange.account), name=f"start {self.ids[0]}"
         )
@@ -234,7 +239,7 @@ class Answer:
             raise self._fail(renamed(error.report, self.operation.names))
         self._runs = self._starting.result()
         self._open = set(range(len(self._runs)))
-        self.start_ms = (asyncio.get_running_loop().time() - self._began) * 1000
+        self.start_ms = (asyncio.get_running_loop().time() - self.began) * 1000
         if self.operation.generates:
             self._prompts = {number: each.prompt_tokens for number, each in enumerate(self.accepted)}
         self._observer.accepted(self.accepted)
@@ -325,12 +330,16 @@ class Answer:
         for run in self._runs:
             run.hold_back()
         gathered: list[list[Event]] = [[] for _ in self._runs]
-        async for request, events in self._batches():
+        while (taken := await self._take())[1]:
+            request, events = taken
             for event in events:
-                if isinstance(event, Restarted):
-                    gathered[request].clear()
-                else:
-                    gathered[request].append(event)
+                match event:
+                    case Failed(error):
+                        raise ServerError.of(error)
+                    case Restarted():
+                        gathered[request].clear()
+                    case _:
+                        gathered[request].append(event)
         return gathered
 
     async def _take(self) -> tuple[int, list[Event]]:
@@ -340,7 +349,12 @@ class Answer:
             report = renamed(failed.error, self.operation.names)
             events = [*events[:-1], msgspec.structs.replace(failed, error=report)]
         if warnings := self._warnings.get(number):
-            events = [_with_warnings(event, warnings) for event in events]
+            events = [
+                msgspec.structs.replace(event, warnings=warnings + event.warnings)
+                if isinstance(event, Finished) and event.choice == 0
+                else event
+                for event in events
+            ]
         self._note(number, events)
         return number, events
 
@@ -357,23 +371,6 @@ class Answer:
                 return number, events
             self._open.discard(number)
         return 0, []
-
-    async def _batches(self) -> AsyncIterator[tuple[int, list[Event]]]:
-        """The events of all runs as they come. Raises `ServerError` if one fails."""
-        while (taken := await self._take())[1]:
-            request, events = taken
-            failed = events.pop() if isinstance(events[-1], Failed) else None
-            if events:
-                yield request, events
-            if isinstance(failed, Failed):
-                raise ServerError.of(failed.error)
-
-    def spent(self) -> tuple[str, Used]:
-        """The model, and what the answer has used of it so far."""
-        run = self.operation.run
-        self.used.prompt_tokens, self.used.completion_tokens = self.prompt_tokens, self.completion_tokens
-        self.used.seconds = asyncio.get_running_loop().time() - self._began
-        return self.served if run.known else UNKNOWN, self.used
 
     def _note(self, request: int, events: list[Event]) -> None:
         self._observer.events(events)
@@ -399,14 +396,9 @@ class Answer:
         return ServerError.of(self.failure)
 
 
-def _with_warnings(event: Event, warnings: tuple[str, ...]) -> Event:
-    if not isinstance(event, Finished) or event.choice != 0:
-        return event
-    return msgspec.structs.replace(event, warnings=warnings + event.warnings)
-
-
-UNKNOWN: Final = "unknown"
-"""The observed model of all requests for unknown names, of which there may be any number."""
+def observed_model(run: RunInfo) -> str:
+    """The model as it is counted: one for all requests for unknown names, of which there may be any number."""
+    return run.model if run.known else "unknown"
 
 
 async def begun(answer: Answer) -> AsyncIterator[bytes]:
@@ -426,19 +418,16 @@ async def begun(answer: Answer) -> AsyncIterator[bytes]:
 class RunningAnswers:
     """The answers that run in this server, within its limits. Each is found by id, and ends with a line in the log."""
 
-    def __init__(
-        self, service: Service, options: ServerOptions, observer: Observer, limits: Limits, ledger: Ledger
-    ) -> None:
+    def __init__(self, service: Service, options: ServerOptions, observer: Observer, limits: Limits) -> None:
         self._service = service
         self._options = options
         self._observer = observer
         self._limits = limits
-        self.ledger = ledger
         self._active: dict[str, Answer] = {}
         self.large = LargeWork()
         self.live = 0  # answers that run now, without lines of batches
-        self.answered = 0
-        self.prompt_tokens = self.completion_tokens = 0  # of all answers that have ended
+        self.total = Used()  # of all answers that have ended
+        self.usage = Usage()  # the same, until it is written down
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed options to new answers."""
@@ -447,7 +436,6 @@ class RunningAnswers:
     async def reply(
         self,
         request: Request,
-        exchange: Exchange,
         operation: Operation,
         save: Callable[[], Awaitable[None]] | None = None,
     ) -> Response:
@@ -455,7 +443,7 @@ class RunningAnswers:
 
         `save` is awaited before each piece of a stream, and before a whole reply.
         """
-        answer = Answer(operation, exchange, Presence(request.receive), self)
+        answer = Answer(operation, exchange_of(request.scope), WatchedPresence(request.receive), self)
         try:
             if not operation.stream:
                 whole = await answer.whole()
@@ -488,36 +476,46 @@ class RunningAnswers:
 
     def progress(self, answer: Answer) -> bytes:
         """A server-sent comment on the load of the answer's model; empty if the model is not loading."""
-        doing = load_words(self._service.pool.states(), answer.served)
-        return f": the model {doing}\n\n".encode() if doing else b""
+        state = next((each for each in self._service.pool.states() if each.id == answer.served), None)
+        match state:
+            case None | ModelState(stage=None):
+                return b""
+            case ModelState(stage="waiting"):
+                doing = "waits until other models are done"
+            case ModelState(stage="weights", progress=(int(done), int(total), _)) if total:
+                doing = f"has loaded {done * 100 // total} % of its weights"
+            case ModelState(stage="weights"):
+                doing = "loads its weights"
+            case _:
+                doing = "is starting"
+        return f": the model {doing}\n\n".encode()
 
     def add(self, answer: Answer) -> RequestObserver:
         """Count an answer as running; `remove` ends that. Raises `ServerError` if too many run."""
         self._limits.enter()
-        operation, run = answer.operation, answer.operation.run
+        operation = answer.operation
         self._active[answer.id] = answer
         self.live += not answer.exchange.background
-        return self._observer.request(
-            operation.name, run.model if run.known else UNKNOWN, stream=operation.stream
-        )
+        return self._observer.request(operation.name, observed_model(operation.run), stream=operation.stream)
 
     def remove(self, answer: Answer) -> None:
         """Count an answer as one that has ended, and note how for the access log."""
-        exchange = answer.exchange
-        self.answered += 1
+        exchange, used = answer.exchange, answer.used
         self.live -= not exchange.background
-        self.prompt_tokens += answer.prompt_tokens
-        self.completion_tokens += answer.completion_tokens
-        self._limits.leave(exchange, answer.prompt_tokens + answer.completion_tokens)
-        self.ledger.add("" if exchange.key is None else exchange.key.name, *answer.spent())
+        used.prompt_tokens, used.completion_tokens = answer.prompt_tokens, answer.completion_tokens
+        used.seconds = asyncio.get_running_loop().time() - answer.began
+        self._limits.leave(exchange, used.prompt_tokens + used.completion_tokens)
+        self.total.add(used)
+        key = "" if exchange.key is None else exchange.key.name
+        self.usage.add((key, observed_model(answer.operation.run)), used)
         if self._active.get(answer.id) is answer:
             del self._active[answer.id]
         exchange.gone = answer.gone
         exchange.facts = {
             "model": answer.served,
-            "prompt": answer.prompt_tokens,
-            "cached": answer.used.cached_tokens,
-            "completion": answer.completion_tokens,
+            "prompt": used.prompt_tokens,
+            "cached": used.cached_tokens,
+            "completion": used.completion_tokens,
         }
         if answer.start_ms is not None:
             exchange.facts["start"] = round(answer.start_ms)

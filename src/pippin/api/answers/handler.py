@@ -5,32 +5,33 @@ import functools
 import hashlib
 import logging
 import re
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
+from uuid import uuid4
 
 import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pippin import __version__
 from pippin.api.access.exchange import Endpoint, Exchange, exchange_of
 from pippin.api.access.guards import Limits
-from pippin.api.access.keys import Allowance
-from pippin.api.answers.answer import Answer, Operation, RunningAnswers, run_info
+from pippin.api.answers.answer import Answer, Observer, Operation, RunningAnswers
 from pippin.api.answers.kept import KeptAnswer, KeptAnswers
 from pippin.api.answers.media import MediaResolver
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, History, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
-from pippin.api.http.body import LARGE, EventStream, NobodyWaits, Presence, read_json_body
+from pippin.api.http.body import LARGE, EventStream, Presence, WatchedPresence, read_json_body
 from pippin.api.http.forms import Form, read_form
-from pippin.api.telemetry.ledger import Ledger, Observer
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Reasoning, Text, ToolCall
 from pippin.core.errors import ServerError, renamed
 from pippin.core.events import Counted, Event
-from pippin.core.models import ModelKind
+from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
@@ -110,7 +111,6 @@ class Handler:
         limits: Limits,
         media: MediaResolver,
         tools: ToolOffers,
-        ledger: Ledger,
     ) -> None:
         self._service = service
         self._options = options
@@ -118,7 +118,7 @@ class Handler:
         self.media = media
         self.tools = tools
         self._unknown = UnknownFields()
-        self.answers = RunningAnswers(service, options, observer, limits, ledger)
+        self.answers = RunningAnswers(service, options, observer, limits)
         self.large = self.answers.large
         self.kept = KeptAnswers[KeptAnswer]()
 
@@ -126,7 +126,6 @@ class Handler:
         """Apply changed options to new requests."""
         self._options = options
         self.answers.adopt(options)
-        self._limits.adopt(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
 
     async def generate(
         self,
@@ -140,13 +139,12 @@ class Handler:
 
         `body`: the body, if the request was already counted and read.
         """
-        exchange = exchange_of(request.scope)
-        operation = await self.prepare(request, exchange, dialect, history=history, body=body)
+        operation = await self.prepare(request, dialect, history=history, body=body)
         if (keep := request.headers.get(KEEP, "false").lower()) != "false":
             if keep != "true":
                 raise ServerError("invalid_request", f"The header {KEEP} is `true` or `false`.", KEEP)
-            return await self._keep(exchange, operation)
-        return await self.answers.reply(request, exchange, operation)
+            return await self._keep(exchange_of(request.scope), operation)
+        return await self.answers.reply(request, operation)
 
     async def _keep(self, exchange: Exchange, operation: Operation) -> Response:
         """The stream of an answer that goes on without its client. Raises `ServerError` for one that is no stream of
@@ -155,7 +153,7 @@ class Handler:
             raise ServerError(
                 "invalid_request", f"The header {KEEP} needs an answer of server-sent events.", KEEP
             )
-        answer = Answer(operation, exchange, NobodyWaits(), self.answers)
+        answer = Answer(operation, exchange, Presence(), self.answers)
         kept = KeptAnswer(answer)
         self.kept.keep(exchange.owner, exchange.id, kept)
         await kept.begun(within=self.answers.silence)
@@ -167,29 +165,18 @@ class Handler:
         """The events of a kept answer after a number, from 0."""
         return EventStream(kept.follow(after, self.answers.silence), EVENTS)
 
-    async def task(
-        self, request: Request, task: Task, *, model: str, operation: str, admitted: bool = False
-    ) -> list[Event]:
-        """All events of a task other than generation; the last one is the result. Raises `ServerError`."""
-        exchange = exchange_of(request.scope)
-        if not admitted:
-            self._limits.admit(exchange)
-        prepared = await self.prepare_task(exchange, task, model=model, operation=operation)
+    async def task(self, request: Request, task: Task, *, model: str, operation: str) -> list[Event]:
+        """All events of a task other than generation, whose request was counted; the last one is the result. Raises
+        `ServerError`."""
+        prepared = await self.prepare_task(request, task, model=model, operation=operation)
         [events] = await self._events(request, prepared)
         return events
 
     async def result(
-        self,
-        request: Request,
-        task: Task,
-        kind: type[Result],
-        *,
-        model: str,
-        operation: str,
-        admitted: bool = False,
+        self, request: Request, task: Task, kind: type[Result], *, model: str, operation: str
     ) -> Result:
         """The result of a task that ends with an event of this kind. Raises `ServerError`."""
-        [*_, found] = await self.task(request, task, model=model, operation=operation, admitted=admitted)
+        [*_, found] = await self.task(request, task, model=model, operation=operation)
         assert isinstance(found, kind)
         return found
 
@@ -197,12 +184,10 @@ class Handler:
         self, request: Request, wanted: Sequence[GenerationRequest], *, operation: str
     ) -> list[list[Event]]:
         """All events of each generation of a body that was counted when it was read. Raises `ServerError`."""
-        exchange = exchange_of(request.scope)
-        prepared = await self._operation(operation, wanted, request.headers, exchange, stream=False)
-        return await self._events(request, prepared)
+        return await self._events(request, await self._operation(operation, wanted, request, stream=False))
 
     async def _events(self, request: Request, operation: Operation) -> list[list[Event]]:
-        answer = Answer(operation, exchange_of(request.scope), Presence(request.receive), self.answers)
+        answer = Answer(operation, exchange_of(request.scope), WatchedPresence(request.receive), self.answers)
         try:
             return await answer.gathered()
         finally:
@@ -210,17 +195,15 @@ class Handler:
 
     async def count(self, request: Request, dialect: AnyDialect, *, history: History | None = None) -> int:
         """The number of prompt tokens of the request in a body."""
-        exchange = exchange_of(request.scope)
-        body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
-        [wanted] = (await self._decode(request, exchange, dialect, body, history)).requests
-        task = CountTokens((await self._complete(wanted, request.headers, exchange)).request)
+        body = await self.body_of(request)
+        [wanted] = (await self._decode(request, dialect, body, history)).requests
+        task = CountTokens((await self._complete(wanted, request)).request)
         name = f"{dialect.name}_count"
         return (await self.result(request, task, Counted, model=wanted.model, operation=name)).tokens
 
     async def prepare(
         self,
         request: Request,
-        exchange: Exchange,
         dialect: AnyDialect,
         *,
         history: History | None = None,
@@ -231,12 +214,9 @@ class Handler:
         `body`: the body, if the request was already counted and read.
         """
         if body is None:
-            self._limits.admit(exchange)
-            body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
-        decoded = await self._decode(request, exchange, dialect, body, history)
-        operation = await self._operation(
-            dialect.name, decoded.requests, request.headers, exchange, stream=decoded.stream
-        )
+            body = await self.body_of(request)
+        decoded = await self._decode(request, dialect, body, history)
+        operation = await self._operation(dialect.name, decoded.requests, request, stream=decoded.stream)
         if history is None:
             encoder = dialect.encoder(decoded, operation.run)
         else:
@@ -246,17 +226,16 @@ class Handler:
 
     async def prepare_task(
         self,
-        exchange: Exchange,
+        request: Request,
         task: Task,
         *,
         model: str,
         operation: str,
         encoder: StreamEncoder | None = None,
         media: str = EVENTS,
-        stream: bool = False,
     ) -> Operation:
-        """The operation of a task other than generation, which is not counted. Raises `ServerError`."""
-        run = await self._run_info(model, exchange, task.model_kind)
+        """The operation of a task other than generation, a stream if there is an `encoder`. Raises `ServerError`."""
+        run = await self._run_info(model, exchange_of(request.scope), task.model_kind)
         return Operation(
             name=operation,
             model=run.model,
@@ -265,22 +244,31 @@ class Handler:
             run=run,
             encoder=encoder,
             media=media,
-            stream=stream or encoder is not None,
+            stream=encoder is not None,
         )
 
     def admit(self, exchange: Exchange) -> None:
         """Count a request against its caller's limits. Raises `ServerError`."""
         self._limits.admit(exchange)
 
-    async def json_of(
-        self, request: Request, decode: Callable[[bytes], Read], *, counted: bool = True
-    ) -> Read:
-        """The decoded body of a request. If `counted`, it counts against its caller's limits before it is read; `task`
-        counts it otherwise, or it runs no model."""
+    async def body_of(self, request: Request, *, counted: bool = True) -> bytes:
+        """The body of a request, in JSON. If `counted`, it counts against its caller's limits before it is read."""
         if counted:
             self._limits.admit(exchange_of(request.scope))
-        body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+        return await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+
+    async def json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
+        """The decoded body of a request, which counts against its caller's limits."""
+        body = await self.body_of(request)
         return await self.large.do(len(body), decode, body)
+
+    async def fields_of(
+        self, request: Request, operation: str, decode: Callable[[bytes], tuple[Read, tuple[str, ...]]]
+    ) -> Read:
+        """The same, where `decode` also returns the fields that a contract does not know: they are logged."""
+        fields, unknown = await self.json_of(request, decode)
+        self.note_unknown(operation, unknown)
+        return fields
 
     async def form_of(self, request: Request) -> Form:
         """The form of a request to a model, which may hold files. It counts against its caller's limits."""
@@ -292,7 +280,7 @@ class Handler:
         self._unknown.note(operation, names)
 
     async def _decode(
-        self, request: Request, exchange: Exchange, dialect: AnyDialect, body: bytes, history: History | None
+        self, request: Request, dialect: AnyDialect, body: bytes, history: History | None
     ) -> Decoded[Any]:
         """Decode a body with the dialect, on a thread if it is large.
 
@@ -311,20 +299,15 @@ class Handler:
             decoded = await self.large.do(len(body), dialect.decode, body, context)
         self._unknown.note(dialect.name, decoded.ignored, dialect.contract.paths)
         for warning in decoded.warnings:
-            log.warning("%s id=%s", warning, exchange.id)
+            log.warning("%s id=%s", warning, exchange_of(request.scope).id)
         return decoded
 
     async def _operation(
-        self,
-        name: str,
-        requests: Sequence[GenerationRequest],
-        headers: Headers,
-        exchange: Exchange,
-        *,
-        stream: bool,
+        self, name: str, requests: Sequence[GenerationRequest], request: Request, *, stream: bool
     ) -> Operation:
         """The operation of these requests, which come from one body, without an encoder. Raises `ServerError`."""
-        equipped = [await self._complete(wanted, headers, exchange) for wanted in requests]
+        exchange = exchange_of(request.scope)
+        equipped = [await self._complete(wanted, request) for wanted in requests]
         offers = any(each.offered for each in equipped)
         first = requests[0]
         return Operation(
@@ -339,36 +322,46 @@ class Handler:
         )
 
     async def _run_info(self, model: str, exchange: Exchange, kind: ModelKind | None) -> RunInfo:
-        """Like `run_info`; unless `allow_downloads` is set, users' keys may not name a model that is not here."""
-        run = await run_info(self._service, model, exchange, kind)
-        is_user = exchange.key is not None and not exchange.manages
-        if not run.known and is_user and self._options.allow_downloads is None:
-            await self._service.find(model, kind)  # raises the reason; starting the model would download it
-        return run
+        """What encoders are told of the answer to a request of this kind for `model`.
 
-    async def _complete(self, wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> Equipped:
-        """The request with its tools and media. Raises `ServerError` in the words of the client's API."""
-        named = mcp_servers_of(headers)
+        The answer's id is made here even if the client sent a request id, because a client may use its own twice.
+        Raises `ServerError` for a model that the caller's key does not open, before anything is loaded or downloaded;
+        unless `allow_downloads` is set, users' keys may not name a model that is not here.
+        """
+        try:
+            info, known = await self._service.find(model, kind), True
+        except ServerError:
+            exchange.check_opens(model, None)
+            is_user = exchange.key is not None and not exchange.manages
+            if is_user and self._options.allow_downloads is None:
+                raise  # starting the model would download it
+            info, known = ModelInfo(id=model, kind="language"), False  # `start` refuses or downloads it
+        else:
+            exchange.check_opens(model, info)
+        return RunInfo(
+            id=exchange.id if exchange.own_id else uuid4().hex,
+            created=int(time.time()),
+            model=info.id,
+            fingerprint=fingerprint(info),
+            known=known,
+        )
+
+    async def _complete(self, wanted: GenerationRequest, request: Request) -> Equipped:
+        """The request to run, with its tools and with its media as bytes. Raises `ServerError` in the words of the
+        client's API."""
+        exchange = exchange_of(request.scope)
+        named = [name for part in request.headers.get(MCP_SERVERS, "").split(",") if (name := part.strip())]
         try:
             equipped = Equipped(wanted)
             if named or wanted.toolsets or wanted.web_search or self.tools.unasked:
                 equipped = await self.tools.equip(wanted, named, allowed=exchange.may_use_tools)
-            resolved = await self._resolved(equipped.request, headers, exchange)
+            allowed = _as_allowed(equipped.request, request.headers, exchange)
+            parts = (part for message in allowed.messages or () for part in message.parts)
+            if not all(isinstance(part, Text | Reasoning | ToolCall) for part in parts):
+                allowed = await self.media.resolve(allowed)
         except ServerError as error:
             raise ServerError.of(renamed(error.report, wanted.names)) from error
-        return replace(equipped, request=resolved)
-
-    async def _resolved(
-        self, wanted: GenerationRequest, headers: Headers, exchange: Exchange
-    ) -> GenerationRequest:
-        """The request to run: salted, with its media as bytes, and of lowest priority if it is a line of a batch."""
-        salted = _salted(_within_rights(wanted, exchange), headers, exchange)
-        if exchange.background:
-            salted = msgspec.structs.replace(salted, priority=BACKGROUND)
-        parts = (part for message in salted.messages or () for part in message.parts)
-        if all(isinstance(part, Text | Reasoning | ToolCall) for part in parts):
-            return salted
-        return await self.media.resolve(salted)
+        return replace(equipped, request=allowed)
 
 
 def endpoint_of(handler: Handler, dialect: AnyDialect) -> Endpoint:
@@ -380,33 +373,33 @@ def endpoint_of(handler: Handler, dialect: AnyDialect) -> Endpoint:
     return generate
 
 
-def _within_rights(wanted: GenerationRequest, exchange: Exchange) -> GenerationRequest:
-    """The request as its caller may ask it. How long a model stays loaded is decided by who manages the server: the
-    wish of others is held to the operator's idle time. Raises `ServerError` if another's request is to run before
-    those of everybody."""
-    if exchange.manages:
-        return wanted
-    if wanted.priority > 0:
+def fingerprint(info: ModelInfo) -> str:
+    """OpenAI's `system_fingerprint`: differs for each version of Pippin and each way in which a model runs."""
+    facts = (__version__, info.id, info.path, info.quantization, info.dtype, info.context_window)
+    return "fp_" + hashlib.blake2s(repr(facts).encode(), digest_size=5).hexdigest()
+
+
+def _as_allowed(wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> GenerationRequest:
+    """The request as its caller may ask it, with a salt that separates the prefix caches of tenants, and of keys if
+    each has its own; a line of a batch has the lowest priority.
+
+    How long a model stays loaded is decided by who manages the server: the wish of others is held to the operator's
+    idle time. Raises `ServerError` if another's request is to run before those of everybody.
+    """
+    changes: dict[str, Any] = {} if exchange.manages else {"keep_alive": None}
+    if wanted.priority > 0 and not exchange.manages:
         raise ServerError(
             "permission",
             "Only who manages the server may put a request before those of others (a negative `priority`); leave it "
             "out, or give a number from 0.",
             "priority",
         )
-    return msgspec.structs.replace(wanted, keep_alive=None)
-
-
-def _salted(wanted: GenerationRequest, headers: Headers, exchange: Exchange) -> GenerationRequest:
-    """The request with a salt that separates the prefix caches of tenants, and of keys if each has its own."""
     tenant = headers.get("x-apc-tenant") or headers.get("x-tenant-id") or ""
     parts = (wanted.cache_salt or "", tenant, exchange.cache_salt)
-    if not any(parts):
-        return wanted
-    # As JSON, so that no part can be taken for the others; a salt alone is hashed too, or it could be another's hash.
-    salt = hashlib.blake2s(msgspec.json.encode(parts), digest_size=16).hexdigest()
-    return msgspec.structs.replace(wanted, cache_salt=salt)
-
-
-def mcp_servers_of(headers: Headers) -> list[str]:
-    """The MCP servers that the client names in a header."""
-    return [name for part in headers.get(MCP_SERVERS, "").split(",") if (name := part.strip())]
+    if any(parts):
+        # As JSON, so that no part can be taken for the others; a salt alone is hashed too, or it could be another's
+        # hash.
+        changes["cache_salt"] = hashlib.blake2s(msgspec.json.encode(parts), digest_size=16).hexdigest()
+    if exchange.background:
+        changes["priority"] = BACKGROUND
+    return msgspec.structs.replace(wanted, **changes) if changes else wanted

@@ -10,11 +10,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pippin.api.access.exchange import SCOPE_KEY, Exchange
 from pippin.api.access.guards import check_endpoint
-from pippin.api.access.keys import Key, KeysInForce, salts_by_owner
+from pippin.api.access.keys import Key, Keyring
 from pippin.api.answers.answer import RunningAnswers
 from pippin.api.batches.openai import request_of
 from pippin.api.batches.runner import CAME_TO_NOTHING, LONGEST_WAIT, BatchRunner, Reply, refused
-from pippin.api.batches.store import Batch, BatchStore, Folder
+from pippin.api.batches.store import Batch, BatchStore
 from pippin.api.stored_responses.response_store import ResponseStore
 from pippin.config.environment import home
 from pippin.config.options.server import ServerOptions
@@ -29,27 +29,21 @@ WITHDRAWN: Final = ErrorReport(
 
 
 class Batches:
-    """Made before the application that answers its lines; `connect` brings the two together."""
+    app: ASGIApp
+    """The application that answers the lines: it is made with this object, and sets itself here."""
 
-    def __init__(self, options: ServerOptions) -> None:
-        self._options = options
-        self._app: ASGIApp | None = None
-        self._running: RunningAnswers | None = None
-        self._keys: KeysInForce | None = None
-        self._responses: ResponseStore | None = None
-        self._again: set[asyncio.Task[None]] = set()
-        self.store = BatchStore(Folder(folder_of(options)), megabytes=options.files_mb)
-        self.runner = BatchRunner(self.store, self._ask, self.others, options.batch_concurrency)
-
-    def connect(
-        self, app: ASGIApp, running: RunningAnswers, keys: KeysInForce, responses: ResponseStore
+    def __init__(
+        self, options: ServerOptions, running: RunningAnswers, keys: Keyring, responses: ResponseStore
     ) -> None:
-        """`app` answers the lines; `running` counts other running requests; `keys` are the guard's keys, so that a key
-        opens as much to a line of a batch as to a direct request; `responses` are those of the application."""
-        self._app = app
+        """`running` counts other running requests; `keys` are the guard's keys, so that a key opens as much to a line
+        of a batch as to a direct request; `responses` are those of the application."""
+        self._options = options
         self._running = running
         self._keys = keys
         self._responses = responses
+        self._again: set[asyncio.Task[None]] = set()
+        self.store = BatchStore(folder_of(options), megabytes=options.files_mb)
+        self.runner = BatchRunner(self.store, self._ask, self.others, options.batch_concurrency)
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed options to batches."""
@@ -57,12 +51,11 @@ class Batches:
 
     def others(self) -> int:
         """The number of running requests that are not lines of batches."""
-        return self._running.live if self._running is not None else 0
+        return self._running.live
 
     def start(self) -> None:
         """Go on with what an earlier server left unfinished: batches, and responses in the background."""
         self.runner.start()
-        assert self._responses is not None
         try:
             unfinished = self._responses.take_unfinished()
         except ServerError as error:
@@ -75,13 +68,9 @@ class Batches:
             task.add_done_callback(self._again.discard)
 
     async def _begin_again(self, owner: str, id: str, body: bytes) -> None:
-        assert self._keys is not None
-        assert self._app is not None
-        assert self._responses is not None
-        salted = salts_by_owner(self._options, self._keys.ring)
         reply = refused(WITHDRAWN)
-        while (key := self._keys.ring.of_owner(owner)) is not None or not owner:
-            reply = await post(self._app, "/v1/responses", body, key=key, owner=owner, salted=salted, id=id)
+        while (key := self._keys.of_owner(owner)) is not None or not owner:
+            reply = await self._post("/v1/responses", body, key, owner, id)
             if reply.status not in CAME_TO_NOTHING:
                 break
             await asyncio.sleep(LONGEST_WAIT)
@@ -89,9 +78,7 @@ class Batches:
             await asyncio.to_thread(self._responses.ends, owner, id)
 
     async def _ask(self, batch: Batch, text: bytes) -> Reply:
-        assert self._keys is not None
-        assert self._app is not None
-        key = self._keys.ring.of_owner(batch.owner)
+        key = self._keys.of_owner(batch.owner)
         if batch.owner and key is None:
             return refused(WITHDRAWN)
         if key is not None:
@@ -100,8 +87,34 @@ class Batches:
             except ServerError as error:  # the right was withdrawn since the batch began
                 return refused(error.report)
         path, body = request_of(text)
-        salted = salts_by_owner(self._options, self._keys.ring)
-        return await post(self._app, path, body, key=key, owner=batch.owner, salted=salted)
+        return await self._post(path, body, key, batch.owner, uuid4().hex)
+
+    async def _post(self, path: str, body: bytes, key: Key | None, owner: str, id: str) -> Reply:
+        """Send a request to the server itself, as a client would, with the rights of a batch's owner.
+
+        It goes to the routes without the guards in front of them, whose checks were made for the batch, at the lowest
+        priority. `id`: of the answer.
+        """
+        import httpx  # slow to import, and only needed here
+
+        exchange = Exchange(
+            id=id,
+            path=path,
+            caller="a batch" if key is None else key.name,
+            key=key,
+            cache_salt=owner if self._keys.salts(self._options) else "",
+            background=True,
+        )
+
+        async def asked(scope: Scope, receive: Receive, send: Send) -> None:
+            await self.app({**scope, SCOPE_KEY: exchange}, receive, send)
+
+        reply = Reply(exchange.id)
+        transport = httpx.ASGITransport(asked)
+        async with httpx.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as client:
+            answer = await client.post(path, content=body, headers=HEADERS)
+        reply.status, reply.body = answer.status_code, answer.content
+        return reply
 
 
 def folder_of(options: ServerOptions) -> Path:
@@ -109,33 +122,3 @@ def folder_of(options: ServerOptions) -> Path:
     if options.files_dir is not None:
         return Path(options.files_dir).expanduser()
     return home() / "files"
-
-
-async def post(
-    app: ASGIApp, path: str, body: bytes, *, key: Key | None, owner: str, salted: bool, id: str = ""
-) -> Reply:
-    """Send a request to the server itself, as a client would, with the rights of a batch's owner.
-
-    It goes to the routes without the guards in front of them, whose checks were made for the batch, at the lowest
-    priority. `id`: of the answer, if it has one already.
-    """
-    import httpx  # slow to import, and only needed here
-
-    exchange = Exchange(
-        id=id or uuid4().hex,
-        path=path,
-        caller="a batch" if key is None else key.name,
-        key=key,
-        cache_salt=owner if salted else "",
-        background=True,
-    )
-
-    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
-        await app({**scope, SCOPE_KEY: exchange}, receive, send)
-
-    reply = Reply(exchange.id)
-    transport = httpx.ASGITransport(asked)
-    async with httpx.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as client:
-        answer = await client.post(path, content=body, headers=HEADERS)
-    reply.status, reply.body = answer.status_code, answer.content
-    return reply

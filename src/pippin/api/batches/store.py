@@ -4,7 +4,6 @@ Each line's answer is written in a transaction of its own, so that after a crash
 open, never both.
 """
 
-import contextlib
 import fcntl
 import os
 import sqlite3
@@ -39,95 +38,6 @@ CREATE INDEX IF NOT EXISTS lines_open ON lines (batch, number) WHERE status IS N
 LEFT_OVER: Final = 86400.0
 """Seconds after which bytes without a file are taken for leftovers of a server that died while writing them."""
 SCHEMA: Final = Schema(version=1, tables=TABLES)
-
-
-class Folder:
-    """An SQLite database beside the files' bytes. Created for the first file, and then locked by this server.
-
-    Calls block on a disk.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._files = path / "files"
-        self._database: SQLite | None = None
-        self._held: IO[bytes] | None = None  # the lock on the folder
-        self._is_closed = False
-
-    @property
-    def exists(self) -> bool:
-        """Whether anything was ever stored."""
-        return (self._path / "batches.sqlite").exists()
-
-    @property
-    def database(self) -> SQLite:
-        """The database with the tables of `TABLES`; makes the folder.
-
-        Raises `ServerError` if another server has the folder, and once it is closed.
-        """
-        # A thread that outlives its cancelled task would take the lock again, and nobody would release it.
-        if self._is_closed:
-            raise ServerError.of(SHUTTING_DOWN)
-        if self._database is None:
-            try:
-                self._open()
-            except OSError as error:
-                message = f"The folder of --files-dir cannot be used: {error.strerror}."
-                raise ServerError("overloaded", message) from None
-        assert self._database is not None
-        return self._database
-
-    def _open(self) -> None:
-        """Raises `ServerError` and `OSError`."""
-        lock = _locked(self._path)
-        try:
-            self._path.chmod(0o700)
-            self._files.mkdir(exist_ok=True, mode=0o700)
-            self._database = open_file(self._path / "batches.sqlite", SCHEMA)
-        except BaseException:
-            lock.close()
-            raise
-        self._held = lock
-
-    def write(self, id: str, pieces: Iterable[bytes]) -> None:
-        """Write the bytes of a file. If that fails or `pieces` raises, nothing of it remains. Raises `OSError`."""
-        path = self._file(id)
-        try:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                out.writelines(pieces)
-                out.flush()
-                os.fsync(out.fileno())
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-
-    def open(self, id: str) -> IO[bytes]:
-        """Raises `OSError`."""
-        return self._file(id).open("rb")
-
-    def remove(self, id: str) -> None:
-        self._file(id).unlink(missing_ok=True)
-
-    def sweep(self) -> None:
-        """Delete the bytes of files that a server wrote, but died before it entered them in the database."""
-        with self.database.transaction() as transaction:
-            known = {name for (name,) in transaction.execute("SELECT id FROM files").fetchall()}
-        for path in self._files.iterdir():
-            if path.name not in known and path.stat().st_mtime < time.time() - LEFT_OVER:
-                path.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        self._is_closed = True
-        if self._database is not None:
-            self._database.close()
-            self._database = None
-        if self._held is not None:
-            self._held.close()
-            self._held = None
-
-    def _file(self, id: str) -> Path:
-        assert self._database is not None  # every file name comes from it
-        return self._files / id
 
 
 def _locked(folder: Path) -> IO[bytes]:
@@ -224,23 +134,60 @@ class Line(Struct, frozen=True):
 
 
 class BatchStore:
-    """All callers' files and batches. Methods that take an owner find only what belongs to that owner."""
+    """All callers' files and batches: an SQLite database beside the files' bytes, in a folder that is made for the
+    first file, and then locked by this server. Methods that take an owner find only what belongs to that owner."""
 
-    def __init__(self, folder: Folder, *, megabytes: float) -> None:
+    def __init__(self, folder: Path, *, megabytes: float) -> None:
         """`megabytes` bounds what one owner has on the disk: files, and answers of batches."""
         self._folder = folder
+        self._files = folder / "files"
+        self._database: SQLite | None = None
+        self._held: IO[bytes] | None = None  # the lock on the folder
+        self._is_closed = False
         self._most = int(megabytes * MIB)
         self._lock = threading.RLock()
         self._replies: dict[str, int] = {}  # bytes of each owner's answers, once they were counted
 
     @property
     def exists(self) -> bool:
-        """Whether anything was ever stored; the folder is made for the first file."""
-        return self._folder.exists
+        """Whether anything was ever stored."""
+        return (self._folder / "batches.sqlite").exists()
+
+    @property
+    def database(self) -> SQLite:
+        """The database with the tables of `TABLES`; makes the folder.
+
+        Raises `ServerError` if another server has the folder, and once the store is closed.
+        """
+        with self._lock:
+            # A thread that outlives its cancelled task would take the lock again, and nobody would release it.
+            if self._is_closed:
+                raise ServerError.of(SHUTTING_DOWN)
+            if self._database is None:
+                try:
+                    self._held, self._database = self._opened()
+                except OSError as error:
+                    message = f"The folder of --files-dir cannot be used: {error.strerror}."
+                    raise ServerError("overloaded", message) from None
+            return self._database
+
+    def _opened(self) -> tuple[IO[bytes], SQLite]:
+        """Raises `ServerError` and `OSError`."""
+        lock = _locked(self._folder)
+        try:
+            self._folder.chmod(0o700)
+            self._files.mkdir(exist_ok=True, mode=0o700)
+            return lock, open_file(self._folder / "batches.sqlite", SCHEMA)
+        except BaseException:
+            lock.close()
+            raise
 
     def close(self) -> None:
         with self._lock:
-            self._folder.close()
+            self._is_closed = True
+            for each in (self._database, self._held):
+                if each is not None:
+                    each.close()
 
     # Files
 
@@ -255,7 +202,7 @@ class BatchStore:
     ) -> StoredFile:
         """Write a file. Raises `ServerError` if the owner's share of the disk is used up."""
         name = "file-" + uuid4().hex
-        with self._transaction() as transaction:
+        with self.database.transaction() as transaction:
             left = self._most - self._used(transaction, owner)
         size = 0
 
@@ -267,28 +214,31 @@ class BatchStore:
                     raise _full(self._most)
                 yield piece
 
+        path = self._files / name
         try:
-            self._folder.write(name, bounded())
-        except OSError as error:
-            raise ServerError("overloaded", f"The file can't be stored: {error.strerror}.") from None
-        now = int(time.time())
-        stored = StoredFile(
-            id=name, filename=filename, purpose=purpose, bytes=size, created_at=now, expires_at=expires_at
-        )
-        try:
-            with self._transaction() as database:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+                out.writelines(bounded())
+                out.flush()
+                os.fsync(out.fileno())
+            now = int(time.time())
+            stored = StoredFile(
+                id=name, filename=filename, purpose=purpose, bytes=size, created_at=now, expires_at=expires_at
+            )
+            with self.database.transaction() as database:
                 database.execute(
                     "INSERT INTO files VALUES (?, ?, ?, ?, ?)",
                     (name, owner, now, size, msgspec.json.encode(stored)),
                 )
-        except ServerError:
-            self._folder.remove(name)
+        except BaseException as error:  # nothing of the file remains
+            path.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise ServerError("overloaded", f"The file can't be stored: {error.strerror}.") from None
             raise
         return stored
 
     def check_room(self, owner: str) -> None:
         """Raises `ServerError` if the owner's share of the disk is used up."""
-        with self._transaction() as database:
+        with self.database.transaction() as database:
             used = self._used(database, owner)
         if used >= self._most:
             raise _full(self._most)
@@ -311,7 +261,7 @@ class BatchStore:
 
     def open_file(self, owner: str, id: str) -> IO[bytes]:
         """The bytes of a file. Raises `ServerError` or `OSError`, also while they are read."""
-        return self._folder.open(self.file(owner, id).id)
+        return (self._files / self.file(owner, id).id).open("rb")
 
     def delete_file(self, owner: str, id: str) -> None:
         """Raises `ServerError` if there is no such file, or a batch still reads it."""
@@ -324,19 +274,24 @@ class BatchStore:
         self._remove_file(id)
 
     def sweep(self) -> None:
-        """Delete expired files, and leftovers in the folder."""
+        """Delete expired files, and the bytes of those that a server wrote, but died before it entered them in the
+        database."""
         if not self.exists:
             return
-        self._folder.sweep()
+        known = set()
         for (body,) in self._found("SELECT body FROM files"):
             stored = from_json(body, StoredFile)
+            known.add(stored.id)
             if self._is_old(stored):
                 self._remove_file(stored.id)
+        for path in self._files.iterdir():
+            if path.name not in known and path.stat().st_mtime < time.time() - LEFT_OVER:
+                path.unlink(missing_ok=True)
 
     # Batches
 
     def add_batch(self, batch: Batch, lines: Iterable[Line]) -> None:
-        with self._transaction() as database:
+        with self.database.transaction() as database:
             self._put(database, batch)
             self._forget_oldest(database, batch.owner)
             database.executemany(
@@ -346,13 +301,13 @@ class BatchStore:
 
     def put(self, batch: Batch) -> None:
         """Write the state of a batch."""
-        with self._transaction() as database:
+        with self.database.transaction() as database:
             self._put(database, batch)
 
     def end(self, batch: Batch) -> None:
         """Write a batch that has ended. Its lines are deleted: their answers are in files by now."""
         batch.counts = self.counts(batch)
-        with self._transaction() as database:
+        with self.database.transaction() as database:
             self._put(database, batch)
             database.execute("DELETE FROM lines WHERE batch = ?", (batch.id,))
             self._replies.pop(batch.owner, None)
@@ -385,7 +340,7 @@ class BatchStore:
 
     def answered(self, batch: Batch, number: int, status: int, request: str, reply: bytes) -> None:
         """Write the answer of a line; one that has an answer keeps it."""
-        with self._transaction() as database:
+        with self.database.transaction() as database:
             written = database.execute(
                 "UPDATE lines SET status = ?, request = ?, reply = ? "
                 "WHERE batch = ? AND number = ? AND status IS NULL",
@@ -447,20 +402,13 @@ class BatchStore:
         return stored.expires_at is not None and stored.expires_at <= time.time()
 
     def _remove_file(self, id: str) -> None:
-        with self._transaction() as database:
+        with self.database.transaction() as database:
             database.execute("DELETE FROM files WHERE id = ?", (id,))
-        self._folder.remove(id)
+        (self._files / id).unlink(missing_ok=True)
 
     def _found(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        with self._transaction() as database:
+        with self.database.transaction() as database:
             return database.execute(query, values).fetchall()
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            database = self._folder.database
-        with database.transaction() as transaction:
-            yield transaction
 
 
 def _full(most: int) -> ServerError:

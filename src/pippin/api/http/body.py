@@ -86,7 +86,7 @@ def _bytes_of(value: Any) -> int:
 MIB: Final = 1 << 20
 LEAST_MEMORY: Final = 1 << 30  # bytes for the bodies of all requests
 LARGEST_BODIES: Final = 4  # bodies of the largest size that may be held at once, if that is more
-FORM: Final = "application/x-www-form-urlencoded"
+ENCODED_FORM: Final = "application/x-www-form-urlencoded"
 SLOWEST: Final = 4 << 10
 """Bytes a second. A client that sends fewer is not slow: it means to occupy a connection."""
 
@@ -97,9 +97,7 @@ async def read_json_body(request: Request, limit_mb: float, idle_seconds: float)
     check_json(request.headers, request.scope["path"])
     body = await read_body(request, limit_mb, idle_seconds)
     size = decoded_bytes(body) if len(body) <= LARGE else await asyncio.to_thread(decoded_bytes, body)
-    held: HeldBytes | None = request.scope.get(HELD)
-    if held is not None and not held.take(size - len(body)):
-        raise no_room()
+    hold(request.scope, size - len(body))
     return body.removeprefix(BYTE_ORDER_MARK)
 
 
@@ -114,7 +112,7 @@ def check_json(headers: Headers, path: str = "") -> None:
     if media == "application/json" or media.endswith("+json"):
         return
     told = "origin" in headers or "sec-fetch-site" in headers
-    if not told and (not media or (media == FORM and path.startswith("/api/"))):
+    if not told and (not media or (media == ENCODED_FORM and path.startswith("/api/"))):
         return
     raise ServerError(
         "unsupported_media_type", "Send the body as JSON, with the header `Content-Type: application/json`."
@@ -133,9 +131,7 @@ async def read_body(request: Request, limit_mb: float, idle_seconds: float) -> b
         if plain is None:
             raise too_large(limit)
         # What it unpacks to counts as well: a hundred kilobytes can hold a hundred megabytes.
-        held: HeldBytes | None = request.scope.get(HELD)
-        if held is not None and not held.take(len(plain)):
-            raise no_room()
+        hold(request.scope, len(plain))
         return plain
     return body
 
@@ -166,12 +162,10 @@ def coding_of(headers: Headers) -> str | None:
     return coding
 
 
-def decoded(body: bytes, coding: str | None, limit: int, members: int = MOST_MEMBERS) -> bytes | None:
+def decoded(body: bytes, coding: str, limit: int, members: int = MOST_MEMBERS) -> bytes | None:
     """The body without its coding; None if it is larger than `limit` bytes. Raises `ServerError` for damaged data.
 
     Data in gzip may consist of several members (RFC 1952, section 2.2), and data in zstd of several frames."""
-    if coding is None:
-        return body
     reader: Any = zstd.ZstdDecompressor() if coding == ZSTD else zlib.decompressobj(WINDOWS[coding])
     try:
         plain: bytes = reader.decompress(body, limit + 1)
@@ -250,6 +244,13 @@ def too_large(limit: int) -> ServerError:
     return ServerError(
         "too_large", f"The request body is larger than the {limit / MIB:g} MiB that this server takes."
     )
+
+
+def hold(scope: Scope, size: int) -> None:
+    """Count bytes as part of a request's body until its end. Raises `ServerError` if there is no room for them."""
+    held: HeldBytes | None = scope.get(HELD)
+    if held is not None and not held.take(size):
+        raise no_room()
 
 
 def no_room() -> ServerError:
@@ -348,10 +349,6 @@ class BodyMemory:
             held.free(held.size)
 
 
-async def nothing() -> None:
-    """Close nothing."""
-
-
 class EventStream(Response):
     """Sends pieces as they come. `leave` is awaited at the end, whatever caused it.
 
@@ -363,7 +360,7 @@ class EventStream(Response):
         pieces: AsyncIterator[bytes],
         media: str,
         *,
-        leave: Callable[[], Awaitable[None]] = nothing,
+        leave: Callable[[], Awaitable[None]] | None = None,
         cut: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(status_code=200)
@@ -384,7 +381,8 @@ class EventStream(Response):
             if not self._cut():
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            await asyncio.shield(self._leave())
+            if self._leave is not None:
+                await asyncio.shield(self._leave())
 
 
 async def each_after(
@@ -404,21 +402,39 @@ async def following(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator
 
 
 class Presence:
-    """Watches a connection whose body was read, and calls back once when the client disconnects."""
+    """Whether a client is there, for as long as nobody says that it `left`: this one is told of a run that continues
+    without it."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self) -> None:
         self.gone = False
         self._on_gone: Callable[[], object] | None = None
-        self._watch: asyncio.Task[None] | None = asyncio.create_task(self._wait(receive))
 
     def on_gone(self, call: Callable[[], object]) -> None:
-        """Call `call` once when the client hangs up; replaces an earlier callback."""
+        """Call `call` once when the client disconnects; replaces an earlier callback."""
         self._on_gone = call
         if self.gone:
             call()
 
     def stop(self) -> None:
+        """Remove the callback."""
         self._on_gone = None
+
+    def left(self) -> None:
+        """The client has left."""
+        self.gone = True
+        if self._on_gone is not None:
+            self._on_gone()
+
+
+class WatchedPresence(Presence):
+    """Watches a connection whose body was read."""
+
+    def __init__(self, receive: Receive) -> None:
+        super().__init__()
+        self._watch: asyncio.Task[None] | None = asyncio.create_task(self._wait(receive))
+
+    def stop(self) -> None:
+        super().stop()
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None  # the exception that ends it has frames that refer to this object
@@ -426,19 +442,4 @@ class Presence:
     async def _wait(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self.gone = True
-        if self._on_gone is not None:
-            self._on_gone()
-
-
-class NobodyWaits(Presence):
-    """The presence of a client that need not stay: for runs that continue without it."""
-
-    def __init__(self) -> None:
-        self.gone = False
-
-    def on_gone(self, call: Callable[[], object]) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
+        self.left()

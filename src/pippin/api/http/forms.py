@@ -10,13 +10,12 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, MultipartState, parse_options_header
 from starlette.requests import Request
 
-from pippin.api.http.body import MIB, check_length, coding_of, pieces_of, read_body
+from pippin.api.http.body import ENCODED_FORM, MIB, check_length, coding_of, pieces_of, read_body
 from pippin.core.errors import ServerError
 
 MOST_PARTS: Final = 128
 LARGEST_FIELD: Final = MIB
 FORM: Final = "multipart/form-data"
-ENCODED: Final = "application/x-www-form-urlencoded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +43,13 @@ class Form:
 
 
 def is_form(request: Request) -> bool:
-    return _media_type(request) in (FORM, ENCODED)
+    return _media_type(request) in (FORM, ENCODED_FORM)
 
 
 async def read_form(request: Request, limit_mb: float, idle_seconds: float) -> Form:
     """The fields and files of a form. Raises `ServerError` before more than the limit is held."""
     media = _media_type(request)
-    if media == ENCODED:
+    if media == ENCODED_FORM:
         body = await read_body(request, min(limit_mb, 1.0), idle_seconds)
         form = Form()
         try:

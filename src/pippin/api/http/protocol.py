@@ -12,7 +12,7 @@ bounds how many bytes wait so, and for how long.
 Nothing of uvicorn is overridden, and no attribute of its protocol is read. This file relies on three facts, which
 `tests/api/http/test_uvicorn.py` checks:
 
-- `uvicorn.Config(http=SomeClass)` makes one `SomeClass` for each connection, with keyword arguments alone;
+- `uvicorn.Config(http=make)` calls `make` for each connection, with keyword arguments alone;
 - `HttpToolsProtocol` is made with the same arguments and is driven by the methods of `asyncio.Protocol`;
 - `scope["state"]` of a request is a copy of the `app_state` that its protocol was made with.
 """
@@ -23,7 +23,7 @@ import select
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import httptools
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -44,18 +44,10 @@ LOOK_SECONDS: Final = 1.0
 """Between two checks of what was read."""
 
 
-class Unread(Protocol):
-    """A connection's transport: the methods used here."""
-
-    def get_write_buffer_size(self) -> int: ...
-
-    def abort(self) -> None: ...
-
-
 class _Reader:
     """How one client reads, since its answer began to wait. Times are by the event loop's clock."""
 
-    def __init__(self, transport: Unread, now: float) -> None:
+    def __init__(self, transport: "LingeringTransport", now: float) -> None:
         self.transport = transport
         self.waiting = transport.get_write_buffer_size()  # bytes
         self._read = 0
@@ -84,7 +76,7 @@ class UnreadAnswers:
         self._open: Counter[str] = Counter()  # connections of each address
         self._most = most
         self._still = still
-        self._readers: dict[Unread, _Reader] = {}
+        self._readers: dict[LingeringTransport, _Reader] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, address: str) -> bool:
@@ -107,7 +99,7 @@ class UnreadAnswers:
         """Bytes of all answers that wait to be read, when they were last looked at."""
         return sum(reader.waiting for reader in self._readers.values())
 
-    def add(self, transport: Unread) -> None:
+    def add(self, transport: "LingeringTransport") -> None:
         """Watch a connection whose answer waits to be read."""
         loop = asyncio.get_running_loop()
         self._readers[transport] = _Reader(transport, loop.time())
@@ -115,7 +107,7 @@ class UnreadAnswers:
             self._timer = loop.call_later(LOOK_SECONDS, self._look)
         self._hold(loop.time())
 
-    def remove(self, transport: Unread) -> None:
+    def remove(self, transport: "LingeringTransport") -> None:
         """Stop watching a connection whose answer was read, or which is closed."""
         self._readers.pop(transport, None)
         if not self._readers and self._timer is not None:
@@ -252,12 +244,6 @@ class LingeringTransport:
         """Write the answer to come without the chunked coding."""
         self.write = Unchunked(self._transport.write)
 
-    def get_write_buffer_size(self) -> int:
-        return self._transport.get_write_buffer_size()
-
-    def abort(self) -> None:
-        self._transport.abort()
-
     def is_closing(self) -> bool:
         return self._timer is not None or self._transport.is_closing()
 
@@ -288,11 +274,10 @@ def address_of(transport: asyncio.BaseTransport | LingeringTransport) -> str:
 class BoundedConnection(asyncio.Protocol):
     """One connection of a client; forwards to uvicorn the reads that stay within the bounds."""
 
-    def __init__(
-        self, app_state: dict[str, Any], unread: UnreadAnswers | None = None, **arguments: Any
-    ) -> None:
+    def __init__(self, unread: UnreadAnswers, app_state: dict[str, Any], **arguments: Any) -> None:
+        """`unread` is shared by all connections of a server; uvicorn gives the other arguments."""
         self.lost = False
-        self._unread = UnreadAnswers() if unread is None else unread
+        self._unread = unread
         self._http = HttpToolsProtocol(app_state=app_state | {CONNECTION: self}, **arguments)
         self._parser = httptools.HttpRequestParser(self)
         # uvicorn's parser is set the same way; the two must agree on where a request ends.
@@ -415,16 +400,6 @@ class BoundedConnection(asyncio.Protocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-
-
-def connections(unread: UnreadAnswers) -> type[BoundedConnection]:
-    """The class of a server's connections, which share one bound on unread answers."""
-
-    class Connection(BoundedConnection):
-        def __init__(self, **arguments: Any) -> None:
-            super().__init__(unread=unread, **arguments)
-
-    return Connection
 
 
 IN_A_TURN: Final = 4

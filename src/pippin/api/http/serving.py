@@ -8,6 +8,7 @@ import math
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, cast
 
 import uvicorn
@@ -40,10 +41,9 @@ class UvicornSocket(WebSocketsSansIOProtocol):
 class BoundedWebSocket(asyncio.Protocol):
     """One WebSocket connection of a client; forwards to uvicorn the bytes that there is memory for."""
 
-    def __init__(
-        self, app_state: dict[str, Any], unread: UnreadAnswers | None = None, **arguments: Any
-    ) -> None:
-        self._unread = UnreadAnswers() if unread is None else unread
+    def __init__(self, unread: UnreadAnswers, app_state: dict[str, Any], **arguments: Any) -> None:
+        """`unread` is shared by all connections of a server; uvicorn gives the other arguments."""
+        self._unread = unread
         self._socket = UvicornSocket(app_state=app_state | {ARRIVING: self}, **arguments)
         self._socket.stopped = self._stop
         self._stopping = False
@@ -108,16 +108,6 @@ class BoundedWebSocket(asyncio.Protocol):
         self._transport.close()
 
 
-def web_sockets(unread: UnreadAnswers) -> type[BoundedWebSocket]:
-    """The class of a server's WebSocket connections, which share one bound on unread answers."""
-
-    class Connection(BoundedWebSocket):
-        def __init__(self, **arguments: Any) -> None:
-            super().__init__(unread=unread, **arguments)
-
-    return Connection
-
-
 PING_SECONDS: Final = 30.0  # between signs of life of a WebSocket
 KEEP_CONNECTION: Final = 75  # idle seconds
 LAST_WORDS: Final = 1.0
@@ -134,8 +124,6 @@ class Uvicorn(uvicorn.Server):
         self,
         app: ASGIApp,
         options: ServerOptions,
-        unread: UnreadAnswers,
-        connections: type[BoundedConnection],
         end_all: Callable[[], None],
         busy: Callable[[], object] = lambda: False,
     ) -> None:
@@ -144,11 +132,12 @@ class Uvicorn(uvicorn.Server):
         self._end_all = end_all
         self._busy = busy
         self._leaves_at = math.inf  # by the loop's clock
+        unread = UnreadAnswers()
         super().__init__(
             uvicorn.Config(
                 app,
-                http=connections,
-                ws=web_sockets(unread),
+                http=cast(Any, partial(BoundedConnection, unread)),
+                ws=cast(Any, partial(BoundedWebSocket, unread)),
                 ws_per_message_deflate=False,
                 ws_max_size=int(options.max_body_mb * MIB),
                 ws_ping_interval=PING_SECONDS,

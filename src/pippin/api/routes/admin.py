@@ -1,7 +1,7 @@
 """Management: loading and unloading models, caches, settings, running requests, and the API keys in force."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -13,7 +13,6 @@ from pippin.api.access.exchange import exchange_of
 from pippin.api.access.guards import NO_ADMIN, NO_KEY
 from pippin.api.dialects.registry import run_id_of
 from pippin.api.dialects.shared.fields import convert, decode_json, invalid
-from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.api.routes.status import adapters_of, current_state, loaded_models, options_of, worker_body
 from pippin.api.routing import Api, both, json_reply, number_of
 from pippin.config.errors import ConfigError
@@ -21,7 +20,6 @@ from pippin.config.options.declaration import SECRET, options
 from pippin.core import logs
 from pippin.core.errors import ServerError
 
-SMALL_BODY_MB: Final = LARGE / MIB  # read at once
 PATHS = frozenset(
     (
         "adapter_path adapters aliases api_key_file cache_dir chat_template_file draft_model_path files_dir "
@@ -74,7 +72,7 @@ class Admin:
     api: Api
 
     async def load(self, request: Request) -> Response:
-        name = request.path_params.get("id") or decode_json(await self._body(request), Load).model
+        name = request.path_params.get("id") or decode_json(await self.api.small_body(request), Load).model
         state = await self.api.service.pool.load(name)
         return json_reply({"status": "success", "model": state.id, **worker_body(state)})
 
@@ -118,7 +116,7 @@ class Admin:
         )
 
     async def pin(self, request: Request) -> Response:
-        body = await self._body(request)
+        body = await self.api.small_body(request)
         return await self._pinned(request, decode_json(body, Pin).pinned if body else True)
 
     async def unpin(self, request: Request) -> Response:
@@ -160,7 +158,7 @@ class Admin:
         With the op `replace`, earlier changes by requests are undone first. `notes` explains names of replaced servers:
         what each means here, or why it has no effect.
         """
-        op, values = self._values(await self._body(request))
+        op, values = self._values(await self.api.small_body(request))
         applied: list[str] = []
         rejected: dict[str, str] = {}
         waiting: list[str] = []
@@ -243,14 +241,11 @@ class Admin:
     async def _unload_asked(self, request: Request) -> Unload:
         if "id" in request.path_params:
             return Unload(model=request.path_params["id"])
-        body = await self._body(request)
+        body = await self.api.small_body(request)
         asked = decode_json(body, Unload) if body.strip() else Unload()
         if asked.all and asked.model is not None:
             raise invalid("all", "can't be combined with `model`.")
         return asked
-
-    async def _body(self, request: Request) -> bytes:
-        return await read_body(request, SMALL_BODY_MB, self.api.options.body_timeout)
 
 
 def cancelled(name: str) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class AudioRoutes:
         if fields.stream:
             events = transcription.TranscriptionEvents()
             return await self._stream(request, task, events, fields.model, operation)
-        found = await handler.task(request, task, model=fields.model, operation=operation, admitted=True)
+        found = await handler.task(request, task, model=fields.model, operation=operation)
         media = transcription.MEDIA.get(fields.response_format or "json", "application/json")
         drawn = await handler.large.do(drawn_bytes(found), transcription.draw, fields, task, found)
         return Response(drawn, headers={"content-type": media})
@@ -83,8 +83,7 @@ class AudioRoutes:
                 return speech.CONTRACT.decode_form({"response_format": ["wav"], **asked})
             return speech.CONTRACT.decode(body)
 
-        fields, unknown = await handler.json_of(request, decode)
-        handler.note_unknown("speech", unknown)
+        fields = await handler.fields_of(request, "speech", decode)
         reference = None
         if fields.ref_audio:
             reference = (await self.api.handler.media.fetch(fields.ref_audio, "ref_audio")).data
@@ -100,11 +99,10 @@ class AudioRoutes:
     async def _stream(
         self, request: Request, task: Task, encoder: StreamEncoder, model: str, name: str, media: str = EVENTS
     ) -> Response:
-        handler, exchange = self.api.handler, exchange_of(request.scope)
-        operation = await handler.prepare_task(
-            exchange, task, model=model, operation=name, encoder=encoder, media=media
+        operation = await self.api.handler.prepare_task(
+            request, task, model=model, operation=name, encoder=encoder, media=media
         )
-        return await handler.answers.reply(request, exchange, operation)
+        return await self.api.handler.answers.reply(request, operation)
 
     async def voices(self, request: Request) -> Response:
         """The voices of a model in memory: to look must not load one, nor download it"""
@@ -119,6 +117,7 @@ class AudioRoutes:
                 f"The model {info.id!r} is not in memory; load it with POST /v1/models/load, or let it speak first.",
                 "model",
             )
+        self.api.handler.admit(exchange_of(request.scope))
         found = await self.api.handler.result(request, ListVoices(), Voices, model=name, operation="voices")
         data = [{"id": voice, "name": voice, "object": "audio.voice"} for voice in found.names]
         return json_reply({"object": "list", "data": data, "voices": list(found.names)})

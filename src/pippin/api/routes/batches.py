@@ -224,8 +224,7 @@ class OpenAIBatches:
 
     async def create(self, request: Request) -> Response:
         """Begins a batch"""
-        given, unknown = await self.api.handler.json_of(request, CONTRACT.decode)
-        self.api.handler.note_unknown("batches", unknown)
+        given = await self.api.handler.fields_of(request, "batches", CONTRACT.decode)
         exchange = exchange_of(request.scope)
         if exchange.key is not None:
             check_endpoint(exchange.key, given.endpoint)

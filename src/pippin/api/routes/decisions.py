@@ -23,8 +23,7 @@ class Deciding:
 
     async def decisions(self, request: Request) -> Response:
         """Probabilities of the answers to questions about a state: OpenAI's form, or that of mlx-vlm's server"""
-        fields, unknown = await self.api.handler.json_of(request, _either)
-        self.api.handler.note_unknown("decisions", unknown)
+        fields = await self.api.handler.fields_of(request, "decisions", _either)
         if isinstance(fields, kind.DecisionRequest):
             return await self._about_state(request, fields, {}, as_typesafe=False)
         return await self._scored(request, kind.about_input(fields), kind.listed_answer, fields.questions)
@@ -36,9 +35,9 @@ class Deciding:
             form = await self.api.handler.form_of(request)
             files = {name: uploads[-1].data for name, uploads in form.files.items()}
             fields, unknown = kind.CONTRACT.decode("".join(form.fields.get("request", [])).encode())
+            self.api.handler.note_unknown("systemone", unknown)
         else:
-            fields, unknown = await self.api.handler.json_of(request, kind.CONTRACT.decode)
-        self.api.handler.note_unknown("systemone", unknown)
+            fields = await self.api.handler.fields_of(request, "systemone", kind.CONTRACT.decode)
         return await self._about_state(request, fields, files, as_typesafe=True)
 
     async def _about_state(
@@ -46,9 +45,7 @@ class Deciding:
     ) -> Response:
         if model := await self._decision_model(fields.model):
             task, run = kind.task_of(fields), self.api.handler.result
-            found = await run(
-                request, task, Decided, model=fields.model, operation="decisions", admitted=True
-            )
+            found = await run(request, task, Decided, model=fields.model, operation="decisions")
             answers = kind.decided_answers(fields, found, as_typesafe=as_typesafe)
             usage = kind.DecisionUsage(input_tokens=found.used_tokens, total_tokens=found.used_tokens)
             return json_reply(kind.DecisionReply(model=model, answers=answers, usage=usage))

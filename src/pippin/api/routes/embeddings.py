@@ -6,7 +6,7 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.kinds import embeddings, reranking
-from pippin.api.routing import Api, Contents, DocumentedRoute, Endpoint, both, json_reply
+from pippin.api.routing import Api, DocumentedRoute, Endpoint, both, json_reply
 from pippin.core.events import Embedded, Ranked
 
 
@@ -15,12 +15,9 @@ def embedding(api: Api) -> Endpoint:
 
     async def embed(request: Request) -> Response:
         """Vectors of texts, pictures and conversations"""
-        fields, unknown = await api.handler.json_of(request, embeddings.CONTRACT.decode)
-        api.handler.note_unknown("embeddings", unknown)
+        fields = await api.handler.fields_of(request, "embeddings", embeddings.CONTRACT.decode)
         task = await api.handler.media.resolve_embed(embeddings.task_of(fields))
-        found = await api.handler.result(
-            request, task, Embedded, model=fields.model, operation="embeddings", admitted=True
-        )
+        found = await api.handler.result(request, task, Embedded, model=fields.model, operation="embeddings")
         name = (await api.service.find(fields.model, task.model_kind)).id
         drawn = await api.handler.large.do(len(found.vectors), embeddings.draw, fields, name, found)
         return Response(drawn, media_type="application/json")
@@ -33,12 +30,9 @@ def ranking(api: Api) -> Endpoint:
 
     async def rerank(request: Request) -> Response:
         """Documents in the order of how well they fit a query"""
-        fields, unknown = await api.handler.json_of(request, reranking.RERANK.decode)
-        api.handler.note_unknown("rerank", unknown)
+        fields = await api.handler.fields_of(request, "rerank", reranking.RERANK.decode)
         task = await api.handler.media.resolve_rerank(reranking.rerank_task_of(fields))
-        found = await api.handler.result(
-            request, task, Ranked, model=fields.model, operation="rerank", admitted=True
-        )
+        found = await api.handler.result(request, task, Ranked, model=fields.model, operation="rerank")
         name = (await api.service.find(fields.model, task.model_kind)).id
         stem = exchange_of(request.scope).id
 
@@ -57,5 +51,5 @@ def routes(api: Api) -> list[BaseRoute]:
     return [
         *both("/embeddings", embedding(api), "POST", body=asked, answer=answered),
         *both("/rerank", rerank, "POST", body=body, answer=answer),
-        DocumentedRoute("/v2/rerank", rerank, ["POST"], Contents(body=body, answer=answer)),
+        DocumentedRoute("/v2/rerank", rerank, "POST", body=body, answer=answer),
     ]

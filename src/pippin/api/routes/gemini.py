@@ -131,18 +131,15 @@ class GeminiRoutes:
 
         async def embed(request: Request) -> Response:
             """Vectors of texts and pictures, in Gemini's form"""
-            fields, unknown = await handler.json_of(
-                request, lambda body: contract.decode(spelled(body, contract.body))
+            fields = await handler.fields_of(
+                request, "gemini_embeddings", lambda body: contract.decode(spelled(body, contract.body))
             )
             check_refused(fields)
-            handler.note_unknown("gemini_embeddings", unknown)
             many = isinstance(fields, EmbedMany)
             wanted = embed_task(fields.requests, "requests[{}].") if many else embed_task((fields,), "")
             task = await handler.media.resolve_embed(wanted)
             model = model_of(request.path_params["model"])
-            found = await handler.result(
-                request, task, Embedded, model=model, operation="embeddings", admitted=True
-            )
+            found = await handler.result(request, task, Embedded, model=model, operation="embeddings")
             vectors = await handler.large.do(len(found.vectors), vectors_of, found)
             shown = [{"values": vector} for vector in vectors]
             usage = {"promptTokenCount": found.prompt_tokens}

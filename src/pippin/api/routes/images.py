@@ -9,7 +9,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
-from pippin.api.answers.answer import check_model
 from pippin.api.dialects.shared.fields import invalid, unsupported
 from pippin.api.http.forms import is_form
 from pippin.api.kinds import images
@@ -38,8 +37,7 @@ class ImageRoutes:
 
     async def generate(self, request: Request) -> Response:
         """Pictures from a text"""
-        fields, unknown = await self.api.handler.json_of(request, images.GENERATIONS.decode)
-        self.api.handler.note_unknown("image generations", unknown)
+        fields = await self.api.handler.fields_of(request, "image generations", images.GENERATIONS.decode)
         return await self._answer(request, fields, images.task_of(fields), "image_generations")
 
     async def edit(self, request: Request) -> Response:
@@ -48,30 +46,23 @@ class ImageRoutes:
         if is_form(request):
             form = await handler.form_of(request)
             fields, unknown = images.EDITS.decode_form(form.fields)
+            handler.note_unknown("image edits", unknown)
             found = [upload.data for upload in form.files.get("image", [])]
             if "mask" in form.files:
                 raise unsupported("mask", images.REFUSED["mask"])
             if not found:
-                raise ServerError(
-                    "invalid_request", "`image` is required: send it as a file of the form.", "image"
-                )
+                raise invalid("image", "is required: send it as a file of the form.")
         else:
-            fields, unknown = await handler.json_of(request, images.EDITS.decode)
+            fields = await handler.fields_of(request, "image edits", images.EDITS.decode)
             given = images.addresses_of(fields)
             if len(given) > images.MOST_INPUTS:
-                raise ServerError(
-                    "invalid_request",
-                    f"`image` must not be more than {images.MOST_INPUTS} pictures.",
-                    "image",
-                )
+                raise invalid("image", f"must not be more than {images.MOST_INPUTS} pictures.")
             found = [
                 (await media.fetch(address, f"image[{place}]")).data for place, address in enumerate(given)
             ]
-        handler.note_unknown("image edits", unknown)
         for place, datum in enumerate(found):
             if not datum:
-                name = f"image[{place}]"
-                raise ServerError("invalid_request", f"`{name}` is empty; send a picture.", name)
+                raise invalid(f"image[{place}]", "is empty; send a picture.")
         return await self._answer(request, fields, images.task_of(fields, found), "image_edits")
 
     async def defaults(self, request: Request) -> Response:
@@ -79,14 +70,11 @@ class ImageRoutes:
 
         `?model=` names the model; `task` is `generate` or `edit`. `guidance` is null for a model that takes none.
         """
-        name, task = (
-            request.query_params.get("model") or "default",
-            request.query_params.get("task", "generate"),
-        )
-        if task not in TASKS:
+        task = TASKS.get(request.query_params.get("task", "generate"))
+        if task is None:
             raise invalid("task", "must be generate or edit.")
-        info = await self._described(request, name)
-        found = await asyncio.to_thread(self.api.service.image_defaults.find, info, TASKS[task])
+        info = await self._described(request, request.query_params.get("model") or "default")
+        found = await asyncio.to_thread(self.api.service.image_defaults.find, info, task)
         return json_reply({"steps": found.steps, "guidance": found.guidance})
 
     async def _described(self, request: Request, name: str) -> ModelInfo:
@@ -100,7 +88,7 @@ class ImageRoutes:
             if named is None:
                 raise
             info = named
-        check_model(exchange_of(request.scope), name, info)
+        exchange_of(request.scope).check_opens(name, info)
         if info.kind != "images":
             raise ServerError(
                 "invalid_request", f"{info.id} is of kind {info.kind} and makes no pictures.", "model"
@@ -111,7 +99,7 @@ class ImageRoutes:
         self, request: Request, fields: images.ImageFields, task: GenerateImages, operation: str
     ) -> Response:
         model = fields.model or "default"
-        found = await self.api.handler.task(request, task, model=model, operation=operation, admitted=True)
+        found = await self.api.handler.task(request, task, model=model, operation=operation)
         done = found[-1]
         assert isinstance(done, PicturesDone)
         reply = await asyncio.to_thread(images.draw, task, found, done.usage.prompt_tokens)

@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.shared.fields import decode_json, invalid
 from pippin.api.routing import Api, both, json_reply
 from pippin.core.errors import ServerError
@@ -92,14 +91,11 @@ class McpPages:
 
     async def execute(self, request: Request) -> Response:
         """Call a tool. What goes wrong in the call is in the reply, with status 200."""
-        asked = await self.api.handler.json_of(
-            request, lambda body: decode_json(body, ExecuteRequest), counted=False
-        )
+        asked = await self.api.handler.json_of(request, lambda body: decode_json(body, ExecuteRequest))
         if not self.api.handler.tools.servers:
             raise ServerError(
                 "not_found", "No MCP server is set up; the operator does that with --mcp-config."
             )
-        self.api.handler.admit(exchange_of(request.scope))
         await self.api.handler.tools.servers.settled()
         wanted = asked.tool_name or asked.tool
         if wanted is None:

@@ -14,9 +14,7 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.errors import ANTHROPIC
 from pippin.api.access.exchange import exchange_of
-from pippin.api.answers.answer import check_model
 from pippin.api.dialects.shared.fields import decode_json, invalid
-from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.api.routing import Api, both, json_reply
 from pippin.config.accelerator import memory_budget
 from pippin.config.options.start import Compat
@@ -82,7 +80,6 @@ OWNERS: Final[dict[Compat, str]] = {
 }
 """The replaced servers' values of `owned_by`, by which some clients group models."""
 MOST = 1000  # models in one answer
-SMALL_BODY_MB: Final = LARGE / MIB  # read at once
 
 
 def routes(api: Api) -> list[BaseRoute]:
@@ -159,7 +156,7 @@ class Listing:
             if named is None:
                 raise
             return json_reply(self._missing(request, named))
-        check_model(exchange_of(request.scope), name, info)
+        exchange_of(request.scope).check_opens(name, info)
         return json_reply(await self._described(request, info))
 
     async def recommended(self, request: Request) -> Response:
@@ -173,8 +170,7 @@ class Listing:
 
     async def search(self, request: Request) -> Response:
         """Models on the hub, for whoever may fetch them: what is found may be the operator's own."""
-        body = await read_body(request, SMALL_BODY_MB, self.api.options.body_timeout)
-        asked = decode_json(body, HubSearch)
+        asked = decode_json(await self.api.small_body(request), HubSearch)
         found = await self.api.service.catalog.search(asked.search, limit=asked.limit, mlx_only=not asked.all)
         here = {info.id for info in await asyncio.to_thread(self.api.service.models)}
         data = [

@@ -288,7 +288,7 @@ class OllamaModels:
         return model_of(name), body.stream is not False
 
     async def _body(self, request: Request) -> bytes:
-        return await self.api.handler.json_of(request, bytes, counted=False)
+        return await self.api.handler.body_of(request, counted=False)
 
     def _running(self, state: ModelState, info: ModelInfo) -> RunningModel:
         idle = self.api.options.model_defaults.idle_timeout
@@ -359,8 +359,7 @@ class OllamaAnswers:
         handler = self.api.handler
 
         async def generate(request: Request) -> Response:
-            handler.admit(exchange_of(request.scope))
-            body = await handler.json_of(request, bytes, counted=False)
+            body = await handler.body_of(request)
             given = await handler.large.do(len(body), decode_json, body, dict[str, msgspec.Raw])
             if not _says_nothing(given, said):
                 return await handler.generate(request, dialect, body=body)
@@ -372,8 +371,7 @@ class OllamaAnswers:
 
     async def embed(self, request: Request) -> Response:
         """Vectors of texts"""
-        fields, unknown = await self.api.handler.json_of(request, EMBED.decode)
-        self.api.handler.note_unknown("ollama_embed", unknown)
+        fields = await self.api.handler.fields_of(request, "ollama_embed", EMBED.decode)
         started = time.monotonic()
         if not fields.input:
             return json_reply({"model": fields.model, "embeddings": []})
@@ -396,8 +394,7 @@ class OllamaAnswers:
 
     async def embed_one(self, request: Request) -> Response:
         """The vector of one text, as clients asked for it before `/api/embed`"""
-        fields, unknown = await self.api.handler.json_of(request, EMBED_ONE.decode)
-        self.api.handler.note_unknown("ollama_embeddings", unknown)
+        fields = await self.api.handler.fields_of(request, "ollama_embeddings", EMBED_ONE.decode)
         if not fields.prompt:
             return json_reply({"embedding": []})
         task = Embed(inputs=(fields.prompt,), overflow="truncate")
@@ -405,7 +402,7 @@ class OllamaAnswers:
 
     async def _embedded(self, request: Request, task: Embed, model: str) -> Embedded:
         return await self.api.handler.result(
-            request, task, Embedded, model=model_of(model), operation="embeddings", admitted=True
+            request, task, Embedded, model=model_of(model), operation="embeddings"
         )
 
     async def _load(self, request: Request, fields: OllamaFields, said: str) -> Response:

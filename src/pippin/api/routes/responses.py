@@ -26,7 +26,7 @@ from pippin.api.dialects.responses.dialect import Metadata, ResponsesBody, Respo
 from pippin.api.dialects.responses.encode import response_id
 from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.shared.fields import decode_json
-from pippin.api.http.body import HELD, HeldBytes, NobodyWaits, no_room
+from pippin.api.http.body import Presence, hold
 from pippin.api.routing import VERSION, Api, Endpoint, both, json_reply, number_of
 from pippin.api.sockets.responses import ResponsesSocket
 from pippin.api.stored_responses.background import TERMINAL, BackgroundResponse
@@ -85,7 +85,7 @@ def routes(api: Api) -> list[BaseRoute]:
         await ResponsesSocket(api, socket).serve()
 
     async def refuse_socket(socket: WebSocket) -> None:
-        await socket.send_denial_response(api.access.errors.reply(NO_SOCKET, socket.scope))
+        await socket.send_denial_response(api.errors.reply(NO_SOCKET, socket.scope))
 
     return [
         *both("/responses", responses.create, "POST"),
@@ -132,14 +132,14 @@ class Responses:
         handler, exchange = self._api.handler, exchange_of(request.scope)
         history = history_of(self._api, request)
         dialect = SavingDialect(history)
-        body = await handler.json_of(request, bytes)
-        operation = await handler.prepare(request, exchange, dialect, history=history, body=body)
+        body = await handler.body_of(request)
+        operation = await handler.prepare(request, dialect, history=history, body=body)
         encoder = operation.encoder
         if not isinstance(encoder, SavingEncoder):
-            return await handler.answers.reply(request, exchange, operation)
+            return await handler.answers.reply(request, operation)
         if encoder.background:
             return await self._run_in_background(exchange, operation, encoder, body)
-        return await handler.answers.reply(request, exchange, operation, encoder.save)
+        return await handler.answers.reply(request, operation, encoder.save)
 
     async def count(self, request: Request) -> Response:
         history = history_of(self._api, request)
@@ -206,7 +206,7 @@ class Responses:
     ) -> Response:
         await self._api.service.find(operation.model)  # refuses an unknown one at once
         own, store, owner = response_id(operation.run), self._api.store, exchange.owner
-        answer = Answer(operation, exchange, NobodyWaits(), self._api.handler.answers)
+        answer = Answer(operation, exchange, Presence(), self._api.handler.answers)
         await asyncio.to_thread(store.begins, owner, operation.run.id, body)
         running = BackgroundResponse(
             answer, encoder, encoder.keep, partial(store.ends, owner, operation.run.id)
@@ -224,13 +224,7 @@ def owner_of(request: Request) -> str:
 
 def history_of(api: Api, request: Request) -> OwnedHistory:
     """The caller's history; what is decoded of it counts as bytes of the request's body."""
-    held: HeldBytes | None = request.scope.get(HELD)
-
-    def hold(size: int) -> None:
-        if held is not None and not held.take(size):
-            raise no_room()
-
-    return api.store.for_owner(owner_of(request), hold)
+    return api.store.for_owner(owner_of(request), partial(hold, request.scope))
 
 
 def settled(response: dict[str, Any]) -> dict[str, Any]:
@@ -252,7 +246,7 @@ class Conversations:
         async def answer(request: Request) -> Response:
             body = b""
             if request.method == "POST":
-                body = await self._api.handler.json_of(request, bytes)
+                body = await self._api.handler.body_of(request)
             return await asyncio.to_thread(lambda: json_reply(work(request, body)))
 
         return answer

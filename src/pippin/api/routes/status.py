@@ -17,8 +17,8 @@ from starlette.routing import BaseRoute, Route
 
 from pippin import __version__
 from pippin.api.access.exchange import Exchange, exchange_of
+from pippin.api.answers.answer import Row, Used
 from pippin.api.routing import VERSION, Api, both, json_reply
-from pippin.api.telemetry.ledger import Row, Used
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions
@@ -287,9 +287,9 @@ class StatusPages:
                 "steps_executed": total.steps,
                 "num_running": total.running,
                 "num_waiting": total.waiting,
-                "total_requests_processed": answers.answered,
-                "total_prompt_tokens": answers.prompt_tokens,
-                "total_completion_tokens": answers.completion_tokens,
+                "total_requests_processed": answers.total.requests,
+                "total_prompt_tokens": answers.total.prompt_tokens,
+                "total_completion_tokens": answers.total.completion_tokens,
                 "generation_tps": total.generation_tps,
                 "prompt_tps": total.prompt_tps,
                 "preemptions": total.preemptions,
@@ -331,7 +331,7 @@ class StatusPages:
         if exchange.anonymous:
             return {}
         own = None if exchange.manages or exchange.key is None else exchange.key.name
-        found = await asyncio.to_thread(self.api.handler.answers.ledger.read)
+        found = await asyncio.to_thread(self.api.ledger.read)
         return {row: used for row, used in found.items() if own in (None, row[0])}
 
     async def queue(self, request: Request) -> Response:

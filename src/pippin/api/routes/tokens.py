@@ -75,7 +75,7 @@ class TokenRoutes:
 
     async def tokenize(self, request: Request) -> Response:
         handler = self.api.handler
-        fields, conversation = await handler.json_of(request, asked_of, counted=False)
+        fields, conversation = await handler.json_of(request, asked_of)
         with_pieces = bool(fields.with_pieces or fields.return_token_strs)
         text = fields.content if fields.prompt is None else fields.prompt
         if conversation is not None:
@@ -90,15 +90,13 @@ class TokenRoutes:
         return await self._drawn(fields, result.tokens, result.pieces)
 
     async def detokenize(self, request: Request) -> Response:
-        fields = await self.api.handler.json_of(
-            request, lambda body: decode_json(body, DetokenizeRequest), counted=False
-        )
+        fields = await self.api.handler.json_of(request, lambda body: decode_json(body, DetokenizeRequest))
         result = await self._perform(request, Detokenize(fields.tokens), Detokenized, fields.model)
         reply = {"prompt": result.text, "content": result.text}
         return await self.api.handler.large.do(2 * len(result.text), json_reply, reply)
 
     async def apply_template(self, request: Request) -> Response:
-        wanted = await self.api.handler.json_of(request, conversation_of, counted=False)
+        wanted = await self.api.handler.json_of(request, conversation_of)
         rendered = await self._render(request, wanted)
         reply = {"prompt": rendered.text, "count": len(rendered.tokens)}
         return await self.api.handler.large.do(len(rendered.text), json_reply, reply)

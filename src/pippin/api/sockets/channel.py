@@ -36,15 +36,15 @@ class Channel(Presence):
     """An accepted connection. It is a `Presence`: a running answer is told when the client disconnects."""
 
     def __init__(self, socket: WebSocket) -> None:
+        super().__init__()
         self._socket = socket
         self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._reading: asyncio.Task[None] | None = None
-        self._on_gone: Callable[[], object] | None = None
         self.divert: Callable[[str | bytes], bool] = lambda message: False
         """Is offered each message when it comes; those that it takes are not among `messages`."""
-        self._held: HeldBytes = socket.scope[HELD]
+        self.held: HeldBytes = socket.scope[HELD]
+        """The bytes of messages that wait, and of what is kept after an answer."""
         self._stopping = False
-        self.gone = False
 
     async def open(self) -> None:
         offered = self._socket.scope.get("subprotocols", [])
@@ -66,18 +66,9 @@ class Channel(Presence):
             if message is None:
                 continue
             yield message
-            self._held.free(size_of(message))
+            self.held.free(size_of(message))
         old = "The connection is an hour old; open another."
         await self.end(SPENT, SHUTTING_DOWN.message if self._stopping else old)
-
-    def hold(self, size: int) -> bool:
-        """Count `size` bytes of messages that are kept after their answer, until `release`. Returns False if there is
-        no room for them."""
-        return self._held.take(size)
-
-    def release(self, size: int) -> None:
-        """Stop counting `size` bytes."""
-        self._held.free(size)
 
     async def send(self, event: bytes) -> None:
         """Send one event, as JSON. Does nothing after the client has left."""
@@ -86,7 +77,7 @@ class Channel(Presence):
         try:
             await self._socket.send_text(event.decode())
         except (WebSocketDisconnect, RuntimeError):  # it was closed, but the reader has not seen that yet
-            self._left()
+            self.left()
 
     async def end(self, code: int, reason: str) -> None:
         """Close the connection, unless the client has left meanwhile."""
@@ -98,18 +89,6 @@ class Channel(Presence):
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
 
-    # The methods of `Presence`
-
-    def on_gone(self, call: Callable[[], object]) -> None:
-        """Call `call` once when the client disconnects; replaces the previous callback."""
-        self._on_gone = call
-        if self.gone:
-            call()
-
-    def stop(self) -> None:
-        """Remove the callback; the connection stays open."""
-        self._on_gone = None
-
     async def _read(self) -> None:
         while (message := await self._socket.receive())["type"] != "websocket.disconnect":
             if self._messages.qsize() >= WAITING:
@@ -118,26 +97,22 @@ class Channel(Presence):
             text = message.get("text")
             data = text if text is not None else message.get("bytes") or b""
             if self.divert(data):
-                self._held.free(size_of(data))
+                self.held.free(size_of(data))
             else:
                 self._messages.put_nowait(data)
         if message.get("code") == TOO_BIG:
             log.warning("A WebSocket is closed: %s.", message.get("reason") or "a message is too large")
-        self._left()
+        self.left()
 
     def _stop(self) -> None:
         """The server stops: finish the current answer, and answer nothing after it."""
         self._stopping = True
         self._messages.put_nowait(None)
 
-    def _left(self) -> None:
-        """The client has left: call the callback once."""
-        if self.gone:
-            return
-        self.gone = True
-        self._messages.put_nowait(None)
-        if self._on_gone is not None:
-            self._on_gone()
+    def left(self) -> None:
+        if not self.gone:
+            self._messages.put_nowait(None)
+            super().left()
 
 
 def size_of(message: str | bytes) -> int:
@@ -156,14 +131,6 @@ def event_of(message: str | bytes) -> dict[str, Any]:
     if not isinstance(event.get("type"), str):
         raise ServerError("invalid_request", "`type` is required: the name of the event.", "type")
     return event
-
-
-def require_key(exchange: Exchange) -> None:
-    """Raises `ServerError` if the key that opened the connection was withdrawn or has other rights now."""
-    if exchange.key_now is not None and exchange.key_now() != exchange.key:
-        raise ServerError(
-            "authentication", "The API key of this connection was withdrawn or changed; connect again."
-        )
 
 
 def asked_on(socket: HTTPConnection, path: str) -> Request:

@@ -18,7 +18,7 @@ from pippin.api.dialects.shared.fields import unsupported
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.body import MIB, decoded_bytes, no_room
 from pippin.api.routing import VERSION, Api
-from pippin.api.sockets.channel import Channel, asked_on, event_of, require_key, size_of
+from pippin.api.sockets.channel import Channel, asked_on, event_of, size_of
 from pippin.api.sockets.steering import STEER, Steer, Steered, refusal
 from pippin.api.stored_responses.response_store import Item, OwnedHistory, ResponseStore, StoredResponse
 from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
@@ -105,15 +105,15 @@ class ResponsesSocket:
             self._running = None
             exchange = exchange_of(request.scope)
             write_line("SEND", exchange, exchange.status or 200)
-            self._channel.release(self._held + self._kept)
+            self._channel.held.free(self._held + self._kept)
             self._held, self._kept = 0, len(self._history.kept)
-            if not self._channel.hold(self._kept):
+            if not self._channel.held.take(self._kept):
                 self._history.forget(self._history.last)
                 self._kept = 0
 
     def _hold(self, size: int) -> None:
         """Count bytes until the end of the turn. Raises `ServerError`."""
-        if not self._channel.hold(size):
+        if not self._channel.held.take(size):
             raise no_room()
         self._held += size
 
@@ -127,7 +127,7 @@ class ResponsesSocket:
             return False
         if event["type"] != STEER or event.get("previous_response_id") != self._running.id:
             return False
-        self._running.take(event, size_of(message), self._channel.hold)
+        self._running.take(event, size_of(message), self._channel.held.take)
         return True
 
     async def _after(self) -> str | None:
@@ -144,7 +144,11 @@ class ResponsesSocket:
 
     async def _answer(self, request: Request, message: str | bytes) -> None:
         event = self._event_of(message)
-        require_key(exchange_of(self._socket.scope))
+        opened = exchange_of(self._socket.scope)
+        if opened.key_now is not None and opened.key_now() != opened.key:
+            raise ServerError(
+                "authentication", "The API key of this connection was withdrawn or changed; connect again."
+            )
         previous = event.get("previous_response_id")
         if event["type"] == STEER:
             code = "response_already_completed" if previous == self._history.last else "response_not_found"
@@ -164,7 +168,7 @@ class ResponsesSocket:
             raise
         finally:
             self._waiting = [steer for steer in self._waiting if steer not in said]
-            self._channel.release(sum(steer.size for steer in said))
+            self._channel.held.free(sum(steer.size for steer in said))
 
     async def _respond(self, request: Request, event: dict[str, Any], said: list[Steer]) -> None:
         """Answer the event, whose input begins with what was `said` to the response that it goes on from."""
@@ -176,11 +180,13 @@ class ResponsesSocket:
         handler = self._api.handler
         exchange = exchange_of(request.scope)
         handler.admit(exchange)
-        operation = await handler.prepare(request, exchange, self._dialect, history=self._history, body=body)
+        operation = await handler.prepare(request, self._dialect, history=self._history, body=body)
         encoder = operation.encoder
         assert isinstance(encoder, SavingEncoder)
         if event.get("generate") is False:
-            await self._send_frames(_begun_only(encoder))
+            # A later request can continue its input.
+            begun = encoder.start([Accepted(0)])
+            await self._send_frames(begun + encoder.event(Finished(0, "stop")) + encoder.end())
             await encoder.save()
             return
         answer = Answer(operation, exchange, self._channel, handler.answers)
@@ -223,9 +229,3 @@ def events_of(frames: bytes) -> list[bytes]:
     """The JSON of server-sent events, without comments and without `[DONE]`."""
     lines = (line for line in frames.split(b"\n") if line.startswith(b"data: "))
     return [data for line in lines if (data := line.removeprefix(b"data: ")) != b"[DONE]"]
-
-
-def _begun_only(encoder: SavingEncoder) -> bytes:
-    """The events of a response that generates nothing; a later request can continue its input."""
-    begun = encoder.start([Accepted(0)])
-    return begun + encoder.event(Finished(0, "stop")) + encoder.end()

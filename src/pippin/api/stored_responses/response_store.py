@@ -106,10 +106,6 @@ def rows_of(items: Iterable[Item], first: int) -> Iterator[Row]:
         yield place, own if isinstance(own, str) else "", msgspec.json.encode(item)
 
 
-def no_bound(size: int) -> None:
-    """Any number of bytes may be read."""
-
-
 class ResponseStore:
     """The responses and conversations of all callers. `for_owner` returns the view of one caller."""
 
@@ -129,9 +125,9 @@ class ResponseStore:
         self._clock = clock
         self._database = open_memory(SCHEMA) if database is None else database
 
-    def for_owner(self, owner: str | None, hold: Callable[[int], None] = no_bound) -> "OwnedHistory":
+    def for_owner(self, owner: str, hold: Callable[[int], None] = lambda size: None) -> "OwnedHistory":
         """`hold` is told how many bytes items take before they are decoded, and may raise."""
-        return OwnedHistory(self, owner or "", hold)
+        return OwnedHistory(self, owner, hold)
 
     def close(self) -> None:
         self._database.close()
@@ -168,30 +164,25 @@ class ResponseStore:
         if size > self._bytes or not self._entries:
             _remove(transaction, key)
         now = self._clock()
-        if self._is_crowded(transaction, now):
+        query = "SELECT COUNT(*), COALESCE(SUM(bytes), 0), MIN(created) FROM entries"
+        entries, size, oldest = transaction.execute(query).fetchone()
+        too_old = oldest is not None and oldest < now - self._seconds
+        if entries > self._entries or size > self._bytes or too_old:
             self._make_room(transaction, now)
 
-    def find(self, owner: str, id: str, kind: Kind) -> Entry | None:
-        """An entry, which counts as used now. It is found all the same if that can't be noted on a full disk."""
+    def find(self, owner: str, id: str, kind: Kind) -> Entry:
+        """An entry, which counts as used now. It is found all the same if that can't be noted on a full disk. Raises
+        `ServerError` if there is none."""
         now = self._clock()
         query = """SELECT key, previous, body FROM entries
             WHERE owner = ? AND id = ? AND kind = ? AND created >= ?"""
         with self.transaction() as transaction:
             row = transaction.execute(query, (owner, id, kind, now - self._seconds)).fetchone()
         if row is None:
-            return None
+            raise not_found(kind, id)
         with contextlib.suppress(ServerError), self.transaction() as transaction:
             transaction.execute("UPDATE entries SET used = ? WHERE key = ?", (now, row[0]))
         return Entry(row[0], row[1], bytes(row[2]))
-
-    def delete(self, owner: str, id: str, kind: Kind) -> bool:
-        """Returns whether there was such an entry."""
-        with self.transaction() as transaction:
-            query = "SELECT key FROM entries WHERE owner = ? AND id = ? AND kind = ?"
-            row = transaction.execute(query, (owner, id, kind)).fetchone()
-            if row is not None:
-                _remove(transaction, row[0])
-        return row is not None
 
     def begins(self, owner: str, id: str, body: bytes) -> None:
         """Note that a response in the background begins, which this body asks for: a server that follows begins it
@@ -213,12 +204,6 @@ class ResponseStore:
             gone = [each for each in found if each[0] == os.getpid() or not psutil.pid_exists(each[0])]
             query = "UPDATE running SET process = ? WHERE process = ? RETURNING owner, id, body"
             return [row for (each,) in gone for row in transaction.execute(query, (os.getpid(), each))]
-
-    def _is_crowded(self, transaction: sqlite3.Connection, now: float) -> bool:
-        query = "SELECT COUNT(*), COALESCE(SUM(bytes), 0), MIN(created) FROM entries"
-        entries, size, oldest = transaction.execute(query).fetchone()
-        too_old = oldest is not None and oldest < now - self._seconds
-        return bool(entries > self._entries or size > self._bytes or too_old)
 
     def _make_room(self, transaction: sqlite3.Connection, now: float) -> None:
         too_old = "SELECT key FROM entries WHERE created < ?"
@@ -244,7 +229,7 @@ def _remove(transaction: sqlite3.Connection, key: int) -> None:
 class OwnedHistory(History):
     """One caller's responses and conversations. Those of other callers are not found here."""
 
-    def __init__(self, store: ResponseStore, owner: str, hold: Callable[[int], None] = no_bound) -> None:
+    def __init__(self, store: ResponseStore, owner: str, hold: Callable[[int], None]) -> None:
         self._store = store
         self._owner = owner
         self._hold = hold
@@ -344,8 +329,12 @@ class OwnedHistory(History):
     # Both
 
     def delete(self, kind: Kind, id: str) -> None:
-        if not self._store.delete(self._owner, id, kind):
-            raise not_found(kind, id)
+        query = "SELECT key FROM entries WHERE owner = ? AND id = ? AND kind = ?"
+        with self._store.transaction() as transaction:
+            row = transaction.execute(query, (self._owner, id, kind)).fetchone()
+            if row is None:
+                raise not_found(kind, id)
+            _remove(transaction, row[0])
 
     def item(self, item_id: str) -> Item:
         """The item of the entry that was used last among those that have an item of this id."""
@@ -359,10 +348,7 @@ class OwnedHistory(History):
         return found
 
     def _entry(self, id: str, kind: Kind) -> Entry:
-        entry = self._store.find(self._owner, id, kind)
-        if entry is None:
-            raise not_found(kind, id)
-        return entry
+        return self._store.find(self._owner, id, kind)
 
     def _chain(self, id: str) -> list[int]:
         """The keys of a response and those that it goes on from, the first one first."""
@@ -471,7 +457,11 @@ def paging_of(query: Mapping[str, str]) -> Paging:
     order = query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise ServerError("invalid_request", "`order` must be `asc` or `desc`.", "order")
-    return Paging(order == "asc", _limit(query.get("limit", "20")), query.get("after"))
+    text = query.get("limit", "20")
+    limit = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    if not 1 <= limit <= LARGEST_PAGE:
+        raise ServerError("invalid_request", f"`limit` must be a number from 1 to {LARGEST_PAGE}.", "limit")
+    return Paging(order == "asc", limit, query.get("after"))
 
 
 def page_of(items: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
@@ -496,10 +486,3 @@ def shown(found: Sequence[tuple[str, Any]], limit: int) -> dict[str, Any]:
         "last_id": page[-1][0] if page else "",
         "has_more": len(found) > limit,
     }
-
-
-def _limit(text: str) -> int:
-    limit = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
-    if not 1 <= limit <= LARGEST_PAGE:
-        raise ServerError("invalid_request", f"`limit` must be a number from 1 to {LARGEST_PAGE}.", "limit")
-    return limit

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from pippin.api.telemetry.ledger import FIGURES, Observer, RequestObserver, Row, Used
+from pippin.api.answers.answer import FIGURES, Observer, RequestObserver, Row, Used
 from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorKind
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta

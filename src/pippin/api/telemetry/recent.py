@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pippin.api.telemetry.ledger import Observer, RequestObserver
+from pippin.api.answers.answer import Observer, RequestObserver
 from pippin.core.errors import ErrorKind
 from pippin.core.events import Event, Failed, Finished, PartDelta
 from pippin.core.models import EngineStats
