@@ -9,9 +9,10 @@ silence.
 """
 
 import re
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from pippin.core.conversation import Tool
 from pippin.core.events import Event, FinishReason, PartDelta, PartEnded, PartKind, PartStarted, Token
@@ -51,6 +52,7 @@ Reading: TypeAlias = Generator[None, None, T]
 Put: TypeAlias = Callable[[str], None]
 
 SPACE = " \t\r\n"
+UNLIMITED: Final = sys.maxsize
 
 
 class Malformed(Exception):
@@ -138,11 +140,6 @@ class Source:
             yield
         return self.take(count)
 
-    def find(self, pattern: re.Pattern[str]) -> tuple[int, str]:
-        """The number of characters before the next match, and the match; empty if there is none yet."""
-        match = pattern.search(self._text, self._at)
-        return (match.start() - self._at, match.group()) if match else (len(self._text) - self._at, "")
-
     def literal(self, *options: str) -> Reading[str | None]:
         """Take the longest of `options` that comes next; None if there is none."""
         while not self.ended and any(self._begins(option) for option in options):
@@ -174,26 +171,28 @@ class Source:
                 break
         return "".join(taken)
 
-    def word(self, end: re.Pattern[str], limit: int = 256) -> Reading[str]:
-        """Take the text before the next match of a one-character pattern, or the end. Never empty."""
+    def upto(self, end: re.Pattern[str], limit: int = UNLIMITED) -> Reading[str]:
+        """Take the text before the next match of a one-character pattern, or the end. Malformed exactly at the limit,
+        wherever the stream was cut."""
         pieces: list[str] = []
         left = limit
         while (yield from self.more()):
-            count, found = self.find(end)
-            pieces.append(self._take_within(count, left))
-            left -= count
+            found = end.search(self._text, self._at)
+            count = (found.start() if found else len(self._text)) - self._at
+            pieces.append(self.take(min(count, left)))
+            if count > left:
+                raise Malformed
             if found:
                 break
-        if left == limit:
-            raise Malformed
+            left -= count
         return "".join(pieces)
 
-    def _take_within(self, count: int, left: int) -> str:
-        """Take `count` characters; malformed exactly at the limit, wherever the stream was cut."""
-        if count > left:
-            self.take(left)
+    def word(self, end: re.Pattern[str], limit: int = 256) -> Reading[str]:
+        """Like `upto`. Malformed if the text is empty."""
+        text = yield from self.upto(end, limit)
+        if not text:
             raise Malformed
-        return self.take(count)
+        return text
 
     def space(self) -> Reading[str]:
         return (yield from self.span(SPACE))
@@ -437,8 +436,8 @@ class Check:
 class Calls:
     """The context of a call reader: the source of text, the offered tools, and the call being read.
 
-    A reader calls `start`, then `arguments` with pieces of JSON text, then `end`. What it took since the last complete
-    call becomes text if it raises `Malformed`.
+    A reader calls `start`, then `end` with the arguments. What it took since the last complete call becomes text if it
+    raises `Malformed`.
     """
 
     def __init__(
@@ -461,7 +460,6 @@ class Calls:
         self._name = ""
         self._id: str | None = None
         self._offered = False  # the tool of the call
-        self._pieces: list[str] = []
         self._arguments_at = 0  # position of the source where the arguments began
         self._refused = False  # the last call of the block became text
 
@@ -483,16 +481,12 @@ class Calls:
         self._offered = self.schema(name) is not None
         if not (self._offered or listed):
             raise Malformed
-        self._name, self._id, self._pieces = name, id, []
+        self._name, self._id = name, id
         self._arguments_at = self.source.position
 
-    def arguments(self, text: str) -> None:
-        """Add a piece of the arguments' JSON text."""
-        self._pieces.append(text)
-
-    def end(self) -> None:
+    def end(self, json: str) -> None:
         """End the call: send it, or make text of it if it is not a call of an offered tool with an object."""
-        arguments = self._object_text("".join(self._pieces)) if self._offered else None
+        arguments = self._object_text(json) if self._offered else None
         if arguments is None:
             self._put_text(self._opener + self.source.recall())
         else:

@@ -30,14 +30,15 @@ class DeepSeekCalls(ToolFormat):
         if found == SEPARATOR and text.strip() == "function" and (yield from source.peek()) != "{":
             text, found = yield from source.before(Markers(("\n", END)))
         calls.start(tool_name(text))
+        arguments = ""
         if found != END:
             yield from source.space()
             fence = yield from source.literal("```json", "```")
-            yield from read_arguments_or_none(calls)
+            arguments = yield from read_arguments_or_none(calls)
             yield from source.space()
             if fence:
                 yield from source.literal("```")
-        calls.end()
+        calls.end(arguments)
 
     def lark(self, grammar: Grammar) -> str:
         separator, end = grammar.mark(SEPARATOR), grammar.mark(END)

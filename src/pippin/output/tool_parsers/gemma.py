@@ -14,7 +14,7 @@ from pippin.output.grammars import (
     string,
     with_definitions,
 )
-from pippin.output.notations.arguments import ArgumentsWriter
+from pippin.output.notations.arguments import Arguments
 from pippin.output.notations.literals import PYTHON, Notation, read_key, read_literal, read_string_rest
 from pippin.output.notations.parameters import tool_name
 from pippin.output.notations.python_calls import read_python_arguments, read_python_call, write_python_call
@@ -43,33 +43,29 @@ class GemmaCalls(ToolFormat):
         bracket = yield from source.expect("(", "{")
         calls.start(name, listed=True)
         if bracket == "(":
-            yield from read_python_arguments(calls, name, PYTHON)
+            calls.end((yield from read_python_arguments(calls, name, PYTHON)))
         else:
-            notation = Notation(('"', "'"), (self.fence,), _BARE_END, calls.counts)
-            yield from self._read_arguments(calls, name, notation)
-        calls.end()
+            calls.end((yield from self._read_arguments(calls, name)))
 
-    def _read_arguments(self, calls: Calls, name: str, notation: Notation) -> Reading[None]:
+    def _read_arguments(self, calls: Calls, name: str) -> Reading[str]:
         """Read from after the opening brace through the closing one, or to the end marker. A fenced value is converted
         if the tool's schema says that it is not a string."""
         source = calls.source
-        arguments = ArgumentsWriter(calls.arguments, calls.schema(name), "string")
+        notation = Notation(('"', "'"), (self.fence,), _BARE_END, calls.counts)
+        arguments = Arguments(calls.schema(name), "string")
         yield from source.space()
         while (yield from source.literal("}")) is None and (yield from source.peek()) != "<":
             key = yield from read_key(source, notation)
             yield from source.space()
             if (yield from source.literal(self.fence)):
-                arguments.begin(key)
-                yield from read_string_rest(source, arguments.put, notation, self.fence)
-                arguments.end()
+                arguments.add(key, (yield from read_string_rest(source, notation, self.fence)))
             else:
-                arguments.member(key)
-                yield from read_literal(source, arguments.raw, notation)
+                arguments.put(key, (yield from read_literal(source, notation)))
             yield from source.space()
             if (yield from source.literal(",")) is None and (yield from source.peek()) not in ("}", "<"):
                 raise Malformed
             yield from source.space()
-        arguments.close()
+        return arguments.json
 
     def lark(self, grammar: Grammar) -> str:
         options = []

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from pippin.output.grammars import Grammar, string
-from pippin.output.notations.arguments import quoted
 from pippin.output.notations.json_calls import read_array, read_call
+from pippin.output.notations.json_text import quoted
 from pippin.output.stream import Calls, Reading
 from pippin.output.tool_format import History, ToolFormat, json_between
 

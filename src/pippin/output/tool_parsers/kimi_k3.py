@@ -5,7 +5,7 @@ from typing import Any
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import ANY, Grammar, members_of, separate_arguments, string, with_definitions
-from pippin.output.notations.arguments import quoted
+from pippin.output.notations.json_text import quoted
 from pippin.output.notations.parameters import Tags
 from pippin.output.reasoning_formats import KIMI_K3_ENVELOPE
 from pippin.output.schemas import types_of
