@@ -11,11 +11,11 @@ silence.
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from typing import Any, Final, TypeAlias, TypeVar
 
 from pippin.core.conversation import Tool
-from pippin.core.events import Event, FinishReason, PartDelta, PartEnded, PartKind, PartStarted, Token
+from pippin.core.events import Event, PartDelta, PartEnded, PartKind, PartStarted, Token
 
 
 class Markers:
@@ -419,18 +419,6 @@ def read_run(source: Source, begin: str, read: Callable[[], Reading[None]]) -> R
         yield from read()
         yield from source.space()
         found = yield from source.literal(begin)
-
-
-class Check:
-    """Takes note of a choice and says what it does not keep to. This one, of an answer without a schema, has nothing to
-    say."""
-
-    def see(self, events: Iterable[Event]) -> None:
-        """Take note of events of the choice."""
-
-    def warnings(self, reason: FinishReason | None) -> tuple[str, ...]:
-        """What is wrong with the choice that ended for this reason, a sentence for each fault."""
-        return ()
 
 
 class Calls:

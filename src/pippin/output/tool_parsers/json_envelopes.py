@@ -1,4 +1,4 @@
-"""Calls as JSON between two markers: an array of objects, or objects one after the other."""
+"""Calls as JSON: an array of objects, or objects one after the other, between two markers or alone."""
 
 from dataclasses import dataclass
 
@@ -41,6 +41,22 @@ class JsonEnvelope(ToolFormat):
         calls = grammar.json_calls(around, name=self.name_key, arguments=self.arguments_key, first=number)
         rest = f"{calls} {grammar.mark(self.closers[0])}" if self.closed else calls
         return grammar.source(self.openers[0], rest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class XlamCalls(ToolFormat):
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        source = calls.source
+        if opener != "[":
+            yield from source.space()
+            yield from source.expect("[")
+        yield from read_array(calls, bare=True)
+        if opener.startswith("```"):
+            yield from source.space()
+            yield from source.literal("```")
+
+    def lark(self, grammar: Grammar) -> str:
+        return grammar.bare(grammar.json_calls())
 
 
 FORMATS = (
@@ -89,5 +105,13 @@ FORMATS = (
         closers=("</TOOLCALL>",),
         signs=(("<TOOLCALL>",),),
         priority=40,
+    ),
+    XlamCalls(
+        about='`[{"name": "f", "arguments": {...}}]` alone, in a fence, or after `[TOOL_CALLS]`: xLAM.',
+        name="xlam",
+        openers=("```json", "```\n[", "[TOOL_CALLS]"),
+        leading=("[",),
+        signs=(("xLAM",), ("xlam",)),
+        priority=45,
     ),
 )

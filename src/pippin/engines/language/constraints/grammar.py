@@ -24,7 +24,6 @@ from pippin.engines.language.constraints import schema as schema_walk
 from pippin.engines.language.constraints import tokens as grammar_tokens
 from pippin.engines.language.constraints.rewriting import rewritten
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.output import answer_grammar
 from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.schemas import types_of
 
@@ -149,11 +148,11 @@ class GrammarCompiler:
             parts["calls"] = {"lark_grammar": calls}
         named = [{"name": name, **part} for name, part in parts.items()]
         if reasoning is not None:
-            build = {"answer": answer_grammar.around, "calls": answer_grammar.ahead_of_calls}
+            build = {"answer": reasoning.around, "calls": reasoning.ahead_of_calls}
             named = [
                 {
                     "name": f"whole_{name}",
-                    "lark_grammar": build[name](reasoning, self.special_id, f"@{name}", thinks=thinks),
+                    "lark_grammar": build[name](self.special_id, f"@{name}", thinks=thinks),
                 }
                 for name in parts
             ] + named
