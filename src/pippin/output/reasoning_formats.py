@@ -1,7 +1,7 @@
 """The formats of reasoning that Pippin knows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pippin.output.channels import Channels, Route
 from pippin.output.grammars import Grammar, SpecialToken
@@ -42,10 +42,6 @@ class ReasoningFormat:
     def open_in(self, prompt_text: str) -> bool:
         """Whether the rendered prompt ends inside reasoning."""
         return prompt_text.rstrip().endswith(tuple(start.rstrip() for start in (self.start, *self.starts)))
-
-    def with_markers(self, start: str | None, end: str | None) -> "ReasoningFormat":
-        """This format with a client's own markers."""
-        return replace(self, start=start or self.start, end=end or self.end)
 
     def around(self, special: SpecialToken, inner: str, *, thinks: bool) -> str:
         """The grammar of a whole answer: Lark source around `inner`, which refers to one or more grammars of a

@@ -17,6 +17,7 @@ import hashlib
 import itertools
 import json
 import re
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -73,7 +74,8 @@ def results_as_called(messages: Conversation) -> Conversation:
     for index, message in enumerate(messages):
         calls = [part.id for part in message.parts if isinstance(part, ToolCall)]
         order = {id_: place for place, id_ in enumerate(calls)}
-        run = list(itertools.takewhile(_only_results, messages[index + 1 :])) if len(calls) > 1 else []
+        following = itertools.takewhile(lambda each: _only(each, ToolResult), messages[index + 1 :])
+        run = list(following) if len(calls) > 1 else []
         parts = [
             replace(part, name=part.name or each.name)
             for each in run
@@ -215,7 +217,7 @@ def question_in_result(messages: Conversation) -> Conversation:
     """The user's text behind a tool's result as the end of that result."""
     changed: list[Message] = []
     for message in _results_apart(messages):
-        if changed and _has_result(changed[-1]) and message.role == "user" and _only_text(message):
+        if changed and _has_result(changed[-1]) and message.role == "user" and _only(message, Text):
             changed[-1] = replace(_with_end(changed[-1], message.parts), pin=message.pin)
         else:
             changed.append(message)
@@ -300,20 +302,15 @@ class Forms:
 
     def _refusal(self, skeleton: "Skeleton") -> ServerError:
         """The refusal of the first turn with which no change alone helps."""
-        low, high = 1, len(skeleton.messages)
-        while low < high:
-            middle = (low + high) // 2
-            if self._expressible(skeleton.first(middle)):
-                low = middle + 1
-            else:
-                high = middle
-        reason = self._missing(skeleton.first(low), ()) or ""
+        lengths = range(1, len(skeleton.messages))
+        turns = 1 + bisect_left(lengths, True, key=lambda n: not self._expressible(skeleton.first(n)))
+        reason = self._missing(skeleton.first(turns), ()) or ""
         why = f" ({reason})" if reason and not skeleton.has(reason) else ""
         return ServerError(
             "invalid_request",
-            f"The model's chat template can't express 'messages[{low - 1}]' at this place of the conversation{why}. "
+            f"The model's chat template can't express 'messages[{turns - 1}]' at this place of the conversation{why}. "
             "Leave the turn out, or choose another model.",
-            f"messages[{low - 1}]",
+            f"messages[{turns - 1}]",
         )
 
     def _expressible(self, skeleton: "Skeleton") -> bool:
@@ -504,12 +501,8 @@ def _speaks(message: Message, role: str) -> bool:
     return message.role == role and not all(isinstance(part, ToolResult) for part in message.parts)
 
 
-def _only_results(message: Message) -> bool:
-    return bool(message.parts) and all(isinstance(part, ToolResult) for part in message.parts)
-
-
-def _only_text(message: Message) -> bool:
-    return bool(message.parts) and all(isinstance(part, Text) for part in message.parts)
+def _only(message: Message, kind: type[Part]) -> bool:
+    return bool(message.parts) and all(isinstance(part, kind) for part in message.parts)
 
 
 def _says_something(part: Part) -> bool:
