@@ -210,19 +210,18 @@ class GrammarCompiler:
             relaxed = self.relaxed(schema)
             each = self.relaxed(_with_all(relaxed))
             return structs.replace(tool, parameters={**each, "required": relaxed.get("required", [])})
-        keyword, path, error = self._place(error, schema)
-        where = f" at '{path}'" if path else ""
-        named = f" (keyword '{keyword}')" if keyword else ""
+        where, _ = self._where(error, schema)
         raise ServerError(
             "invalid_request",
-            f"The parameters of the tool '{tool.name}' can't be enforced{where}{named}: {_one_line(error)}. Change "
-            "them, or leave out `strict`: then what a grammar lacks is left out.",
+            f"The parameters of the tool '{tool.name}' can't be enforced{where}. Change them, or leave out `strict`: "
+            "then what a grammar lacks is left out.",
             "tools",
         )
 
     def special_id(self, text: str) -> int | None:
         """The id of the special token `text`, which grammars name in llguidance's special-token syntax, or None."""
-        return grammar_tokens.special_id(self._tokenizer, text)
+        token = self._tokenizer.single(text)
+        return token if token in self._special else None
 
     def _compiled(self, source: str, strict: bool, refusal: Callable[[str], ServerError]) -> CompiledGrammar:
         with self._lock:
@@ -251,15 +250,19 @@ class GrammarCompiler:
         """The refusal of a grammar: the compiler's message, and for a JSON schema the keyword and its path."""
         if not isinstance(wanted, JsonSchema):
             return ServerError("invalid_request", f"The grammar can't be compiled: {_one_line(error)}", param)
-        keyword, path, error = self._place(error, wanted.schema)
-        where = f" at '{path}'" if path else ""
-        named = f" (keyword '{keyword}')" if keyword else ""
+        where, path = self._where(error, wanted.schema)
         way_out = ", or set strict to false to have what is not supported left out" if wanted.strict else ""
         return ServerError(
             "invalid_request",
-            f"The JSON schema can't be honoured{where}{named}: {_one_line(error)}. Change it{way_out}.",
+            f"The JSON schema can't be honoured{where}. Change it{way_out}.",
             f"{param}.{path}" if path else param,
         )
+
+    def _where(self, error: str, schema: Any) -> tuple[str, str | None]:
+        """What a refusal says of the place and the reason of a compiler's message, and the path of the place."""
+        keyword, path, error = self._place(error, schema)
+        place = (f" at '{path}'" if path else "") + (f" (keyword '{keyword}')" if keyword else "")
+        return f"{place}: {_one_line(error)}", path
 
     def _place(self, error: str, schema: Any) -> tuple[str | None, str | None, str]:
         """The keyword that a compiler's message is about, its path in the schema, and the message for that place."""
@@ -358,10 +361,9 @@ def _keyword_and_path(error: str, schema: Any) -> tuple[str | None, str | None]:
 
 def _bad_pattern(error: str, schema: Any) -> str | None:
     for path, node in schema_walk.nodes(schema):
-        pattern = node.get("pattern")
-        if isinstance(pattern, str) and pattern in error:
-            return f"{path}.pattern".removeprefix(".")
-        for name in node.get("patternProperties") or ():
-            if name in error:
-                return f"{path}.patternProperties.{name}".removeprefix(".")
+        written = {"pattern": node.get("pattern")}
+        written |= {f"patternProperties.{name}": name for name in node.get("patternProperties") or ()}
+        for keyword, pattern in written.items():
+            if isinstance(pattern, str) and pattern in error:
+                return f"{path}.{keyword}".removeprefix(".")
     return None

@@ -127,7 +127,7 @@ class LanguagePreparer:
                 case Detokenize(tokens):
                     if len(tokens) > MOST_DETOKENIZED:
                         raise _refuse("tokens", f"may hold {MOST_DETOKENIZED} at most")
-                    self.tokenizer.check_known(tokens, "tokens")
+                    self.tokenizer.check(tokens, "tokens", embedded=False)
                     return (Detokenized(self.tokenizer.decode(tokens)),)
                 case _:
                     raise ServerError(
