@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -80,7 +80,7 @@ class PromptRenderer:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        sources: dict[str, str],
+        sources: Mapping[str, str],
         history: History,
         defaults: dict[str, Any],
         media: TextOnly = TEXT_ONLY,
