@@ -34,17 +34,15 @@ class Markers:
 
         The marker is None if the plain part is followed by the beginning of a marker, or by nothing.
         """
-        plain = len(text) if ended else self._held_from(text, start)
+        plain = len(text)
+        for index in range(plain if ended else max(start, plain - self._reach), plain):
+            if text[index] in self._firsts and text[index:] in self._beginnings:
+                plain = index
+                break
         match = self._pattern.search(text, start) if self._pattern else None
         if match and match.start() < plain:
             return match.start(), match.group()
         return plain, None
-
-    def _held_from(self, text: str, start: int) -> int:
-        for index in range(max(start, len(text) - self._reach), len(text)):
-            if text[index] in self._firsts and text[index:] in self._beginnings:
-                return index
-        return len(text)
 
 
 T = TypeVar("T")

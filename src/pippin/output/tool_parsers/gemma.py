@@ -114,10 +114,6 @@ class ToolCode(ToolFormat):
         return grammar.source(FENCE, rest, repeat=True, separator=MAYBE_LINE)
 
 
-def write_fence(name: str, arguments: dict[str, Any]) -> str:
-    return f"{FENCE}\n{write_python_call(name, arguments)}\n{FENCE_END}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Gemma4Calls(GemmaCalls):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
@@ -154,7 +150,7 @@ FORMATS = (
         name="gemma3",
         aliases=("tool_code", "gemma"),
         openers=(FENCE,),
-        history=History(write=write_fence),
+        history=History(write=lambda *call: f"{FENCE}\n{write_python_call(*call)}\n{FENCE_END}"),
         signs=(("```tool_code",),),
         architectures=frozenset({"gemma3", "gemma3_text", "gemma3n", "gemma3n_text"}),
         priority=5,

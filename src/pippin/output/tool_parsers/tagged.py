@@ -86,17 +86,14 @@ class TaggedCalls(ToolFormat):
         if found is None:
             yield from self._read_keys(calls)
         while found is not None:
-            yield from self._read_one(calls, found)
+            if found == "{":
+                yield from read_call(calls, opened=True)
+            elif found == "[":
+                yield from read_array(calls)
+            else:
+                yield from read_function(calls, self.function_tags)
             yield from source.space()
             found = yield from source.literal("{", FUNCTION)
-
-    def _read_one(self, calls: Calls, found: str) -> Reading[None]:
-        if found == "{":
-            yield from read_call(calls, opened=True)
-        elif found == "[":
-            yield from read_array(calls)
-        else:
-            yield from read_function(calls, self.function_tags)
 
     def _read_keys(self, calls: Calls) -> Reading[None]:
         tags, source = self.key_tags, calls.source

@@ -169,14 +169,6 @@ class LanguagePreparer:
             return False
         return not self.tokenizer.chat_templates or any(attachments(request.messages))
 
-    def _framed(self, request: GenerationRequest) -> GenerationRequest:
-        """The request with videos replaced by frames, for a model that takes pictures and no video."""
-        if request.messages is None or (rate := self.media.frames) is None:
-            return request
-        from pippin.engines.language.vision.frames import as_frames
-
-        return msgspec.structs.replace(request, messages=as_frames(request.messages, rate))
-
     def _readable(
         self, request: GenerationRequest, render: Callable[[GenerationRequest], RenderedPrompt]
     ) -> tuple[RenderedPrompt, tuple[str, ...]]:
@@ -186,11 +178,19 @@ class LanguagePreparer:
         """
         if not any(attachments(request.messages or ())):
             return render(request), ()
-        seen = {"video"} if self.media.frames is not None else set()
-        readable = self._attachments.read(request, self.media.modalities | seen)
+        # A model that takes pictures and no video is shown frames of it.
+        rate = self.media.frames
+        readable = self._attachments.read(request, self.media.modalities | ({"video"} if rate else set()))
         while True:
+            request = readable.request
             try:
-                return render(self._framed(readable.request)), readable.warnings
+                if rate is not None:
+                    from pippin.engines.language.vision.frames import as_frames
+
+                    request = msgspec.structs.replace(
+                        request, messages=as_frames(request.messages or (), rate)
+                    )
+                return render(request), readable.warnings
             except ServerError as error:
                 if not readable.leave_out_for(error.report):
                     raise
@@ -458,16 +458,16 @@ def check_numbers(request: GenerationRequest, tokenizer: Tokenizer) -> None:
         raise _refuse("stop", f"may hold {most} texts of {longest} characters at most")
     if "" in request.stop:
         raise _refuse("stop", "holds an empty text, which would stop at once; leave it out")
-    _at_least("max_tokens", request.max_tokens, 0)
-    _at_least("min_tokens", request.min_tokens, 0)
-    for field, asked in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
-        _at_least(field, asked, 0)
-        if asked is not None and asked > min(MOST_LOGPROBS, tokenizer.rows):
-            raise _refuse(
-                field,
-                f"is {asked}; this model gives {min(MOST_LOGPROBS, tokenizer.rows)} alternatives at most",
-            )
-    _at_least("thinking_budget", request.thinking.budget, 0)
+    given = {
+        name: getattr(request, name) for name in ("max_tokens", "min_tokens", "logprobs", "prompt_logprobs")
+    }
+    for field, asked in (*given.items(), ("thinking_budget", request.thinking.budget)):
+        if asked is not None and asked < 0:
+            raise _refuse(field, f"is {asked}; it must be at least 0")
+    alternatives = min(MOST_LOGPROBS, tokenizer.rows)
+    for field in ("logprobs", "prompt_logprobs"):
+        if (given[field] or 0) > alternatives:
+            raise _refuse(field, f"is {given[field]}; this model gives {alternatives} alternatives at most")
 
 
 def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:
@@ -488,11 +488,6 @@ def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:
                 "logit_bias",
                 f"gives token {token} a bias of {value:g}; it must be from {-largest:g} to {largest:g}",
             )
-
-
-def _at_least(field: str, asked: int | None, least: int) -> None:
-    if asked is not None and asked < least:
-        raise _refuse(field, f"is {asked}; it must be at least {least}")
 
 
 def _refuse(field: str, what: str) -> ServerError:
@@ -523,7 +518,10 @@ def plan_reasoning(
     closed = request.thinking.enabled is False or prompt.text.rstrip().endswith(found.end.rstrip())
     if found.implicit and closed:
         found = replace(found, implicit=False)
-    start, end = _start(found, tokenizer), tuple(tokenizer.encode(found.end))
+    start, end = (tuple(tokenizer.encode(marker)) for marker in (found.start, found.end))
+    # A start marker counts only if its first token is an added token. Otherwise the model was not trained on it, and a
+    # bracket in a structured answer could be taken for its beginning.
+    start = start if start and start[0] in tokenizer.pieces.added else ()
     if request.thinking.budget is not None:
         tokenizer.check(end, "thinking_budget")  # they will be forced
     opened = found.open_in(prompt.text)
@@ -551,13 +549,3 @@ def with_markers(found: ReasoningFormat | None, start: str | None, end: str | No
         return found
     found = found or formats.reasoning_format("think")
     return replace(found, start=start or found.start, end=end or found.end)
-
-
-def _start(found: ReasoningFormat, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The tokens by which the model may begin reasoning before a structured answer, or none.
-
-    A start marker counts only if its first token is an added token. Otherwise the model was not trained on it, and a
-    bracket in the answer could be taken for its beginning.
-    """
-    tokens = tokenizer.encode(found.start)
-    return tuple(tokens) if tokens and tokens[0] in tokenizer.pieces.added else ()

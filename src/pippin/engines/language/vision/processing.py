@@ -140,7 +140,7 @@ class LibraryProcessor(TextOnly):
 class MediaProcessor(LibraryProcessor):
     """A model's processor, with the last media that it processed. Several threads may use it at once."""
 
-    def __init__(self, folder: Path, options: ModelOptions) -> None:
+    def __init__(self, folder: Path, options: ModelOptions, tokenizer: Tokenizer) -> None:
         """Raises what mlx-vlm and transformers raise for a folder that they can't read."""
         # The models of mlx-vlm replace processors that need torch with their own.
         import mlx_vlm.utils
@@ -165,7 +165,7 @@ class MediaProcessor(LibraryProcessor):
         # Some processors write a video as its frames, each with the tokens of a picture.
         self._placeholder_tokens["video"] |= self._placeholder_tokens["image"]
         self._parameters = frozenset(inspect.signature(self._processor.__call__).parameters)
-        self._tokenizer: Tokenizer | None = None
+        self._tokenizer = tokenizer
         self.placeholders: dict[Modality, str] = {}
         self.samples: dict[Modality, Medium] = {}  # small media to test the model with
 
@@ -173,9 +173,8 @@ class MediaProcessor(LibraryProcessor):
     def frames(self) -> FrameRate | None:
         return self._frame_rate if self.modalities & {"image", "video"} == {"image"} else None
 
-    def use(self, tokenizer: Tokenizer) -> None:
+    def try_modalities(self) -> None:
         """Find out, by trying, which modalities the processor takes and how their placeholders are spelled."""
-        self._tokenizer = tokenizer
         trials: dict[Modality, Callable[[], dict[str, Any]]] = {
             "image": lambda: {"images": [sample_image()]},
             "video": lambda: self._video_arguments(sample_clip()),
@@ -189,25 +188,26 @@ class MediaProcessor(LibraryProcessor):
                     each if each.startswith("<") else getattr(self._processor, each, None)
                     for each in attributes
                 ]
-                known = [
-                    name for name in names if isinstance(name, str) and tokenizer.single(name) is not None
-                ]
-                if len(known) < len(names) or not self._placeholder_tokens[modality]:
+                if not all(map(self._knows, names)) or not self._placeholder_tokens[modality]:
                     continue
+                spelled = "".join(names)
                 try:
-                    sample = self._run(modality, b"", "".join(known), trial())
-                    if sample.placeholders and self._stands_alone("".join(known), sample, trial()):
-                        self.placeholders[modality], self.samples[modality] = "".join(known), sample
+                    sample = self._run(modality, b"", spelled, trial())
+                    if sample.placeholders and self._stands_alone(spelled, sample, trial()):
+                        self.placeholders[modality], self.samples[modality] = spelled, sample
                         break
                 except (*FAILURES, ImportError) as error:
                     log.info("its processor takes no %s: %s: %s", modality, type(error).__name__, error)
         self.modalities = frozenset(self.placeholders)
 
+    def _knows(self, name: Any) -> bool:
+        return isinstance(name, str) and self._tokenizer.single(name) is not None
+
     def _stands_alone(self, placeholder: str, sample: Medium, arguments: dict[str, Any]) -> bool:
         """Whether the processor leaves the text around a placeholder unchanged, including the tokens that mark
         media."""
         around = [("a", "b")]
-        if all(self._tokenizer and self._tokenizer.single(mark) is not None for mark in VISION_MARKS):
+        if all(map(self._knows, VISION_MARKS)):
             around.append(VISION_MARKS)
         with self._lock:
             for before, after in around:
@@ -304,7 +304,6 @@ class MediaProcessor(LibraryProcessor):
 
     def _run(self, modality: Modality, digest: bytes, placeholder: str, arguments: dict[str, Any]) -> Medium:
         """Run the processor on a text that is the placeholder alone."""
-        assert self._tokenizer is not None
         with self._lock:
             outputs = self._processor(text=[placeholder], **arguments)
             text = self._recording.text

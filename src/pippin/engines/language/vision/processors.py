@@ -41,11 +41,11 @@ def load_processor(info: ModelInfo, options: ModelOptions, tokenizer: "Tokenizer
     from pippin.engines.language.vision.processing import MediaProcessor
 
     try:
-        processor = MediaProcessor(folder, options)
+        processor = MediaProcessor(folder, options, tokenizer)
     except (*FAILURES, ImportError) as error:
         log.info("its processor cannot take media one by one (%s)", error)
         return TEXT_ONLY
-    processor.use(tokenizer)
+    processor.try_modalities()
     return processor
 
 

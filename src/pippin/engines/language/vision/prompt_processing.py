@@ -21,7 +21,7 @@ from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.text.tokenizer import BREAK, Tokenizer
 from pippin.engines.language.vision.checkpoint import read_config
-from pippin.engines.language.vision.joint import JointTokens
+from pippin.engines.language.vision.joint import Evaluate, JointTokens
 from pippin.engines.language.vision.media import (
     TEXT_ONLY,
     MediaPart,
@@ -179,7 +179,9 @@ class PromptProcessor(LibraryProcessor):
         if hasattr(self._processor, "tokenizer"):
             encode = tokenizer.literals.encode
             self._processor.tokenizer = _ShieldedTokenizer(self._processor.tokenizer, encode)
-        own = self._own_template()
+        # Some models have their template in the processor instead of the tokenizer.
+        own = getattr(self._processor, "chat_template", None)
+        own = None if not isinstance(own, str) else own if "{" in own else JOINED_TEMPLATE
         # A model's own template writes all special tokens.
         self._adds_tokens = not tokenizer.chat_templates and own is None
         self.templates = {"default": own or PLAIN_TEMPLATE}
@@ -200,13 +202,6 @@ class PromptProcessor(LibraryProcessor):
     def drops_video(self) -> bool:
         """Whether the processor takes no video, even if it accepts it silently."""
         return self._frame_rate is not None
-
-    def _own_template(self) -> str | None:
-        """The processor's own template, which some models have instead of their tokenizer's."""
-        found = getattr(self._processor, "chat_template", None)
-        if isinstance(found, str) and "{" not in found:
-            return JOINED_TEMPLATE
-        return found if isinstance(found, str) else None
 
     def markers(self) -> dict[Modality, str]:
         """What the processor writes for media, if it turns messages into text before the template sees them."""
@@ -336,10 +331,6 @@ def _with_ends(arrays: dict[str, Any]) -> dict[str, Any]:
 def _add_clip(clip: Clip, given: dict[str, list[Any]]) -> None:
     given["videos"].append(clip.frames)
     given["video_metadata"].append(clip.metadata)
-
-
-Evaluate = Callable[[WholePrompt], mx.array]
-"""Returns what the loaded model gives after a prompt [vocabulary]: logits, or log-probabilities."""
 
 
 def try_modalities(

@@ -62,7 +62,9 @@ def _is_faithful_between(
     nearest = min(differences)
     # Where both kinds of attention give the same, as in families that have one kind only, rounding must not choose.
     found, _, model.bidirectional = differences[0] if differences[0][0] < 10 * nearest[0] else nearest
-    if medium.modality in model.bidirectional and not _is_enclosed(medium):
+    # Without text tokens around the medium, its tokens would attend to those of a medium beside it.
+    enclosed = {0, len(medium.tokens) - 1}.isdisjoint(medium.placeholders)
+    if medium.modality in model.bidirectional and not enclosed:
         return False
     log.info("a prompt with %s agrees within %.4f", medium.modality, found)
     return found < tolerance(expected)
@@ -86,11 +88,6 @@ def _differences(
             logits = logits_by_engine(model, tokens, PromptMedia((placed,)))
             found.append((difference(logits, expected), len(modalities), modalities))
     return expected, found
-
-
-def _is_enclosed(medium: Medium) -> bool:
-    """Whether text tokens enclose the medium: without them its tokens would attend to those of a medium beside it."""
-    return {0, len(medium.tokens) - 1}.isdisjoint(medium.placeholders)
 
 
 def logits_by_library(model: VisionModel, tokens: tuple[int, ...], placed: PlacedMedium) -> mx.array:
