@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from threading import Lock
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from pippin.engines.language.constraints import schema as schema_walk
 from pippin.engines.language.constraints import tokens as grammar_tokens
 from pippin.engines.language.constraints.rewriting import rewritten
 from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.recent import Recent
 from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.schemas import types_of
 
@@ -116,12 +117,11 @@ class GrammarCompiler:
 
     def __init__(self, tokenizer: Tokenizer, *, cache_bytes: int = CACHE_BYTES) -> None:
         self._tokenizer = tokenizer
-        self._cache_bytes = cache_bytes
         self._lock = Lock()
         self._tokens: LLTokenizer | None = None
         self._special = frozenset(grammar_tokens.special_tokens(tokenizer))
-        self._cache: OrderedDict[tuple[str, bool], CompiledGrammar] = OrderedDict()
-        self._size = 0
+        size: Callable[[CompiledGrammar], int] = attrgetter("size")
+        self._cache: Recent[tuple[str, bool], CompiledGrammar] = Recent(most_size=cache_bytes, size=size)
         # Agents offer the same in each request.
         self._enforceable = lru_cache(MOST_TOOLS)(self._made_enforceable)
 
@@ -176,7 +176,7 @@ class GrammarCompiler:
         compiled = self.compile(
             wanted, calls, reasoning=reasoning, thinks=thinks, spacing=spacing, param=param
         )
-        self._keep((source, strict), compiled)
+        self._cache.put((source, strict), compiled)
         return compiled
 
     def relaxed(self, schema: Any) -> Any:
@@ -224,27 +224,17 @@ class GrammarCompiler:
         return token if token in self._special else None
 
     def _compiled(self, source: str, strict: bool, refusal: Callable[[str], ServerError]) -> CompiledGrammar:
+        if (known := self._cache.get((source, strict))) is not None:
+            return known
         with self._lock:
-            known = self._cache.get((source, strict))
-            if known is not None:
-                self._cache.move_to_end((source, strict))
-                return known
             tokens = self._ll_tokenizer()
         matcher = _start(tokens, source)
         if matcher.is_error():
             raise refusal(matcher.get_error())
         words = -(-self._tokenizer.size // 32)
         compiled = CompiledGrammar(matcher, words, len(source) * 4 + CACHE_OVERHEAD, self._special)
-        self._keep((source, strict), compiled)
+        self._cache.put((source, strict), compiled)
         return compiled
-
-    def _keep(self, key: tuple[str, bool], compiled: CompiledGrammar) -> None:
-        with self._lock:
-            if key not in self._cache:
-                self._cache[key] = compiled
-                self._size += compiled.size
-            while self._size > self._cache_bytes and len(self._cache) > 1:
-                self._size -= self._cache.popitem(last=False)[1].size
 
     def _refusal(self, error: str, wanted: OutputFormat | None, param: str) -> ServerError:
         """The refusal of a grammar: the compiler's message, and for a JSON schema the keyword and its path."""

@@ -18,10 +18,8 @@ import itertools
 import json
 import re
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from threading import Lock
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +29,7 @@ from pippin.core.conversation import Message, Part, Reasoning, Text, Tool, ToolC
 from pippin.core.errors import ServerError
 from pippin.engines.language.prompt.messages import parsed_arguments, without_thought
 from pippin.engines.language.template.template import TemplateTooCostly
+from pippin.engines.recent import Recent
 
 Conversation = tuple[Message, ...]
 Form = Callable[[Conversation], Conversation]
@@ -254,8 +253,7 @@ class Forms:
 
     def __init__(self, render: Render) -> None:
         self._render = render
-        self._kept: OrderedDict[bytes, tuple[Form, ...]] = OrderedDict()
-        self._lock = Lock()
+        self._kept: Recent[bytes, tuple[Form, ...]] = Recent(MOST_KEPT)
 
     def of(self, messages: Conversation, *, tools: bool, generation: bool = True) -> Conversation:
         """The conversation in the first form that the template writes whole; `generation`: an answer follows.
@@ -268,20 +266,14 @@ class Forms:
         """The changes that a conversation of this kind needs. Raises `ServerError` as `of` does."""
         skeleton = Skeleton(messages, tools=tools, generation=generation)
         key = skeleton.digest()
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        found = self._find(skeleton)
-        with self._lock:
-            self._kept[key] = found
-            while len(self._kept) > MOST_KEPT:
-                self._kept.popitem(last=False)
+        found = self._kept.get(key)
+        if found is None:
+            found = self._find(skeleton)
+            self._kept.put(key, found)
         return found
 
     def _find(self, skeleton: "Skeleton") -> tuple[Form, ...]:
-        with self._lock:
-            known = [forms for forms in dict.fromkeys(self._kept.values()) if calls_as_text not in forms]
+        known = [forms for forms in dict.fromkeys(self._kept.values()) if calls_as_text not in forms]
         if len(skeleton.messages) > LONG:
             with contextlib.suppress(ServerError):
                 known.insert(0, self._find(skeleton.first(LONG)))

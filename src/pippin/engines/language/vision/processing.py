@@ -8,9 +8,9 @@ import inspect
 import logging
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from copy import copy
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from pippin.engines.language.vision.media import (
 from pippin.engines.language.vision.preprocessor import in_older_files, refuse_unprepared, unprepared
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
+from pippin.engines.recent import Recent
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +161,8 @@ class MediaProcessor(LibraryProcessor):
         super().__init__(opened, folder, config, options)
         self._scales = "max_pixels" not in vars(self._processor.image_processor)
         self._recording = self._processor.tokenizer = _RecordingTokenizer(self._processor.tokenizer)
-        self._kept: OrderedDict[bytes, Medium] = OrderedDict()
+        most = options.vision_cache_size
+        self._kept: Recent[bytes, Medium] = Recent(most, MOST_KEPT_BYTES, attrgetter("bytes"))
         self._placeholder_tokens = placeholder_tokens(config)
         # Some processors write a video as its frames, each with the tokens of a picture.
         self._placeholder_tokens["video"] |= self._placeholder_tokens["image"]
@@ -259,10 +261,8 @@ class MediaProcessor(LibraryProcessor):
         """Process a medium, or return a kept one. Raises `ServerError` naming `param`."""
         modality = modality_of(part)
         digest = digest_of(part, inline_bytes(part, param), self._options)
-        with self._lock:
-            if (kept := self._kept.get(digest)) is not None:
-                self._kept.move_to_end(digest)
-                return kept
+        if (kept := self._kept.get(digest)) is not None:
+            return kept
         arguments = self._arguments(part, param)
         try:
             medium = self._run(modality, digest, self.placeholders[modality], arguments)
@@ -270,13 +270,7 @@ class MediaProcessor(LibraryProcessor):
             raise ServerError(
                 "invalid_request", f"{param} can't be prepared for this model: {error}", param
             ) from error
-        with self._lock:
-            self._kept[digest] = medium
-            while (
-                len(self._kept) > self._options.vision_cache_size
-                or sum(each.bytes for each in self._kept.values()) > MOST_KEPT_BYTES
-            ):
-                self._kept.popitem(last=False)
+        self._kept.put(digest, medium)
         return medium
 
     def _arguments(self, part: MediaPart, param: str) -> dict[str, Any]:
