@@ -255,18 +255,16 @@ class TokenQueue:
             self._textless.extend(tokens)
             return
         if tokens or self._textless:
-            self._place(text, [*self._textless, *tokens])
+            placed = [*self._textless, *tokens]
+            raw = text.encode("utf-8", "surrogatepass")
+            exact = len(placed) > 1 and b"".join(token.raw for token in placed) == raw
+            offset = 0
+            for token in placed:
+                begin = len(raw[:offset].decode("utf-8", "ignore")) if exact else 0
+                self._waiting.append((self._end + begin, token))
+                offset += len(token.raw)
             self._textless.clear()
         self._end += len(text)
-
-    def _place(self, text: str, tokens: list[Token]) -> None:
-        raw = text.encode("utf-8", "surrogatepass")
-        exact = len(tokens) > 1 and b"".join(token.raw for token in tokens) == raw
-        offset = 0
-        for token in tokens:
-            begin = len(raw[:offset].decode("utf-8", "ignore")) if exact else 0
-            self._waiting.append((self._end + begin, token))
-            offset += len(token.raw)
 
     def take(self, before: int) -> tuple[Token, ...]:
         """The tokens whose text begins before this position."""

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pippin.output.grammars import Grammar, string
@@ -52,14 +53,9 @@ class DeepSeekCalls(ToolFormat):
         return grammar.source(SECTION, f"{calls} {grammar.mark(SECTION_END)}")
 
 
-def write_fenced(name: str, arguments: dict[str, Any]) -> str:
-    call = f"{BEGIN}function{SEPARATOR}{name}{FENCE}{json.dumps(arguments, ensure_ascii=False)}\n```{END}"
-    return f"{SECTION}{call}{SECTION_END}"
-
-
-def write(name: str, arguments: dict[str, Any]) -> str:
-    call = f"{BEGIN}{name}{SEPARATOR}{json.dumps(arguments, ensure_ascii=False)}{END}"
-    return f"{SECTION}{call}{SECTION_END}"
+def write(name: str, arguments: dict[str, Any], *, fenced: bool = False) -> str:
+    head, tail = (f"function{SEPARATOR}{name}{FENCE}", "\n```") if fenced else (f"{name}{SEPARATOR}", "")
+    return f"{SECTION}{BEGIN}{head}{json.dumps(arguments, ensure_ascii=False)}{tail}{END}{SECTION_END}"
 
 
 DEEPSEEK = DeepSeekCalls(
@@ -70,7 +66,7 @@ DEEPSEEK = DeepSeekCalls(
     openers=(SECTION, BEGIN),
     closers=(END, SECTION_END),
     further_markers=(SEPARATOR,),
-    history=History(write=write_fenced),
+    history=History(write=partial(write, fenced=True)),
     signs=((SECTION, "```json"),),
     priority=41,
 )

@@ -5,15 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pippin.output.grammars import (
-    MAYBE_LINE,
-    Grammar,
-    is_text,
-    members_of,
-    separate_arguments,
-    string,
-    with_definitions,
-)
+from pippin.core.conversation import Tool
+from pippin.output.grammars import MAYBE_LINE, Grammar, is_text, string, with_definitions
 from pippin.output.notations.arguments import Arguments
 from pippin.output.notations.literals import PYTHON, Notation, read_key, read_literal, read_string_rest
 from pippin.output.notations.parameters import tool_name
@@ -68,23 +61,18 @@ class GemmaCalls(ToolFormat):
         return arguments.json
 
     def lark(self, grammar: Grammar) -> str:
-        options = []
-        for tool in grammar.tools:
-            schema = separate_arguments(tool)
-            parts = [
-                (self._argument(grammar, key, inner, schema), required)
-                for key, inner, required in members_of(schema)
-            ]
-            head = string(f"call:{tool.name}{{")
-            options.append(f'{head} {grammar.sequence(parts, ",")} "}}" {grammar.mark(self.closers[0])}')
-        return grammar.source(self.openers[0], grammar.either(options), repeat=True)
+        def argument(key: str, schema: Any, root: dict[str, Any]) -> str:
+            if is_text(schema, root):
+                value = f"{grammar.mark(self.fence)} {grammar.text_value(schema, root, self.fence)}"
+            else:
+                value = grammar.json(with_definitions(schema, root))
+            return grammar.rule(f"{string(key + ':')} {value}")
 
-    def _argument(self, grammar: Grammar, key: str, schema: Any, root: dict[str, Any]) -> str:
-        if is_text(schema, root):
-            value = f"{grammar.mark(self.fence)} {grammar.text_value(schema, root, self.fence)}"
-        else:
-            value = grammar.json(with_definitions(schema, root))
-        return grammar.rule(f"{string(key + ':')} {value}")
+        def called(tool: Tool) -> str:
+            arguments = grammar.sequence(grammar.arguments(tool, argument), ",")
+            return f'{string(f"call:{tool.name}{{")} {arguments} "}}" {grammar.mark(self.closers[0])}'
+
+        return grammar.source(self.openers[0], grammar.calls(called), repeat=True)
 
 
 def read_fence(calls: Calls) -> Reading[None]:

@@ -5,14 +5,7 @@ from functools import partial
 from typing import Any
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import (
-    MAYBE_LINE,
-    Grammar,
-    is_text,
-    members_of,
-    separate_arguments,
-    string,
-)
+from pippin.output.grammars import MAYBE_LINE, Grammar, is_text, string
 from pippin.output.notations.arguments import convert
 from pippin.output.notations.json_text import quoted
 from pippin.output.notations.parameters import head_name, tool_name
@@ -109,25 +102,21 @@ class MinimaxM3Calls(ToolFormat):
     def lark(self, grammar: Grammar) -> str:
         token = grammar.mark(TOKEN)
 
+        def element(key: str, schema: Any, root: dict[str, Any]) -> str:
+            if is_text(schema, root):
+                value = grammar.text_value(schema, root, TOKEN)
+            else:
+                value = f"{grammar.json_value(schema, root)} {token}"
+            return grammar.rule(f"{token} {string(f'<{key}>')} {value} {string(f'</{key}>')}")
+
         def invoked(tool: Tool) -> str:
-            schema = separate_arguments(tool)
-            inner = " ".join(
-                self._element(grammar, key, value, schema) + ("" if required else "?")
-                for key, value, required in members_of(schema)
-            )
+            inner = grammar.in_order(grammar.arguments(tool, element))
             head = string(f'<invoke name="{tool.name}">')
             return f"{token} {head} {inner} {token} {string('</invoke>')} {MAYBE_LINE}"
 
         call = grammar.rule(grammar.calls(invoked))
         opening, closing = grammar.mark("<tool_call>"), grammar.mark("</tool_call>")
         return grammar.source(TOKEN, f"{opening} {MAYBE_LINE} {grammar.several(call)} {token} {closing}")
-
-    def _element(self, grammar: Grammar, key: str, schema: Any, root: dict[str, Any]) -> str:
-        if is_text(schema, root):
-            value = grammar.text_value(schema, root, TOKEN)
-        else:
-            value = f"{grammar.json_value(schema, root)} {grammar.mark(TOKEN)}"
-        return grammar.rule(f"{grammar.mark(TOKEN)} {string(f'<{key}>')} {value} {string(f'</{key}>')}")
 
 
 FORMATS = (
