@@ -9,7 +9,7 @@ import pytest
 from pippin.core.conversation import Tool
 from pippin.core.events import Event, FinishReason, PartDelta, PartEnded, PartStarted
 from pippin.core.requests import JsonObject, JsonSchema
-from pippin.output.checking import check_of, fault_of, prepare
+from pippin.output.checking import AnswerCheck, fault_of, prepare
 
 UNIQUE = {"type": "object", "properties": {"t": {"type": "array", "uniqueItems": True}}}
 
@@ -26,7 +26,7 @@ def part(kind: Any, text: str, name: str | None = None, thought: bool = False) -
 def warnings(
     events: list[Event], wanted: Any = None, tools: tuple[Tool, ...] = (), reason: FinishReason = "stop"
 ) -> tuple[str, ...]:
-    check = check_of(wanted, tools)
+    check = AnswerCheck(wanted, tools)
     for event in events:
         check.see([event])
     return check.warnings(reason)

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -425,7 +426,7 @@ def test_empty_reasoning_is_no_part() -> None:
 
 
 def test_custom_markers_replace_the_formats_own() -> None:
-    custom = reasoning_format("qwen3").with_markers("<thought>", "</thought>")
+    custom = replace(reasoning_format("qwen3"), start="<thought>", end="</thought>")
     reader = OutputReader(0, Formats(reasoning=custom))
     assert fold(read(reader, ["<thought>Hm.</thought>Hi <think>"])) == (
         ("reasoning", "Hm."),

@@ -21,7 +21,6 @@ from pippin.core.decoding import from_json
 from pippin.core.events import Event, FinishReason, PartDelta, PartEnded, PartStarted
 from pippin.core.requests import GenerationRequest, JsonSchema, OutputFormat
 from pippin.output.schemas import resolve
-from pippin.output.stream import Check
 
 # Within these bounds a check takes some 20 ms at most, for which all answers of the model wait.
 LONGEST_TEXT: Final = 1 << 17  # characters of JSON that are checked
@@ -43,15 +42,20 @@ _UNUSABLE: Final = (ValueError, TypeError, AttributeError)
 _UNBOUNDED: Final = {"$dynamicRef", "$recursiveRef"}
 
 
-class AnswerCheck(Check):
+class AnswerCheck:
     """The check of one choice, against the schemas of its answer and of the offered tools."""
 
-    def __init__(self, answer: JsonSchema | None, tools: tuple[Tool, ...]) -> None:
-        self._answer = answer
+    def __init__(self, wanted: OutputFormat | None, tools: tuple[Tool, ...]) -> None:
+        """The choice was to be of the format `wanted`, or to call one of the `tools`."""
+        # A strict schema needs no check: the grammar enforces all of it.
+        self._answer = wanted if isinstance(wanted, JsonSchema) and not wanted.strict else None
         self._tools = {tool.name: tool.parameters for tool in tools}
         self._parts: list[tuple[PartStarted, list[str]]] = []
 
     def see(self, events: Iterable[Event]) -> None:
+        """Take note of events of the choice."""
+        if self._answer is None and not self._tools:
+            return
         for event in events:
             if type(event) is PartDelta:
                 self._parts[-1][1].append(event.text)
@@ -61,6 +65,7 @@ class AnswerCheck(Check):
                 self._parts.pop()
 
     def warnings(self, reason: FinishReason | None) -> tuple[str, ...]:
+        """What is wrong with the choice that ended for this reason, a sentence for each fault."""
         if reason not in ("stop", "tool_calls"):
             return ()
         found = []
@@ -73,15 +78,6 @@ class AnswerCheck(Check):
         if self._answer is not None and not called and (fault := fault_of(self._answer.schema, text)):
             found.append(f"The answer does not keep to the schema{fault}.")
         return tuple(found)
-
-
-def check_of(wanted: OutputFormat | None, tools: tuple[Tool, ...]) -> Check:
-    """The check of a choice that was to be of the format `wanted`, or to call one of the `tools`.
-
-    A strict schema needs none: the grammar enforces all of it.
-    """
-    answer = wanted if isinstance(wanted, JsonSchema) and not wanted.strict else None
-    return AnswerCheck(answer, tools) if answer is not None or tools else Check()
 
 
 def prepare(wanted: OutputFormat | None, tools: tuple[Tool, ...]) -> None:
@@ -126,15 +122,13 @@ def _first_fault(schema: Any, value: Any) -> str | None:
     try:
         check.validate(value)  # up to the first fault; `iter_errors` finds all of them beforehand
     except jsonschema_rs.ValidationError as error:
-        unknown = isinstance(error.kind, (kinds.BacktrackLimitExceeded, kinds.RegexEngineFailure))
-        return None if unknown else _told(error.instance_path, error.message)
+        if isinstance(error.kind, (kinds.BacktrackLimitExceeded, kinds.RegexEngineFailure)):
+            return None
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.instance_path)
+        place, reason = "".join(steps).removeprefix("."), error.message
+        reason = reason if len(reason) <= LONGEST_REASON else "…" + reason[-LONGEST_REASON:]
+        return (f" at '{place}'" if place else "") + f": {reason}"
     return None
-
-
-def _told(path: list[str | int], message: str) -> str:
-    place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
-    reason = message if len(message) <= LONGEST_REASON else "…" + message[-LONGEST_REASON:]
-    return (f" at '{place}'" if place else "") + f": {reason}"
 
 
 def _is_small(written: bytes) -> bool:
@@ -258,7 +252,9 @@ class Loops:
         self._stops = request.loop_guard == "stop"
         said = _last_said(request) if self.watches else ""
         self._said = _words(said)
-        self._named = _most_named(said)
+        numbers = map(int, _NUMBER.findall(_GROUPED.sub("", said)))
+        # The largest number of things that the text may ask for.
+        self._named = max(MOST_NAMED if _MANY.search(said) else 0, *numbers, 0)
         self._calls: Counter[tuple[str | None, str]] = Counter()
         self._call: tuple[str | None, str] | None = None  # the one that is being read
 
@@ -303,11 +299,6 @@ class Loops:
 
 def _words(text: str) -> set[str]:
     return set(_WORD.findall(text.casefold()))
-
-
-def _most_named(said: str) -> int:
-    """The largest number of things that a text may ask for."""
-    return max(MOST_NAMED if _MANY.search(said) else 0, *map(int, _NUMBER.findall(_GROUPED.sub("", said))), 0)
 
 
 def _canonical(arguments: str) -> str:

@@ -292,6 +292,18 @@ class Grammar:
             return f"({' | '.join(options)}) {after}{self.mark(close)}"
         return self.value_until(close, f"(({' | '.join(options)}) {after})")
 
+    def arguments(
+        self, tool: Tool, write: Callable[[str, Any, dict[str, Any]], str], *, texts: bool = True
+    ) -> list[tuple[str, bool]]:
+        """The expression of each argument, which `write` returns for its key, its schema and the schema of all, and
+        whether it is required; `texts` as for `separate_arguments`."""
+        schema = separate_arguments(tool, texts=texts)
+        return [(write(key, inner, schema), required) for key, inner, required in members_of(schema)]
+
+    def in_order(self, parts: list[tuple[str, bool]]) -> str:
+        """Expressions in order, each with whether it is required."""
+        return " ".join(part + ("" if required else "?") for part, required in parts)
+
     def sequence(self, parts: list[tuple[str, bool]], separator: str) -> str:
         """Expressions in order, each with whether it is required, and a separator between those that are present."""
         begun, fresh = self.rule('""'), self.rule('""')
@@ -304,16 +316,17 @@ class Grammar:
     def python_call(self, tool: Tool, end: str) -> str:
         """`f(key=value, ...)` in Python's notation, `end` included. Booleans and None are Python's at the top level,
         and JSON's inside."""
-        schema = separate_arguments(tool, texts=False)
-        parts = []
-        for key, inner, required in members_of(schema):
+
+        def write(key: str, inner: Any, schema: dict[str, Any]) -> str:
             if types_of(inner, schema) == {"boolean"}:
                 value = '("True" | "False")'
             else:
                 value = self.json(with_definitions(inner, schema))
             if isinstance(inner, dict) and inner.keys() <= _PLAIN and "null" in types_of(inner, schema):
                 value = f'({value} | "None")'
-            parts.append((self.rule(f"{string(key + '=')} {value}"), required))
+            return self.rule(f"{string(key + '=')} {value}")
+
+        parts = self.arguments(tool, write, texts=False)
         return f"{string(tool.name + '(')} {self.sequence(parts, ', ')} {end}"
 
 

@@ -13,6 +13,7 @@ import secrets
 import string
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from pippin.core.conversation import Tool, ToolChoice
@@ -29,13 +30,8 @@ REREAD_LIMIT = 1 << 16
 _ALPHABET = string.ascii_letters + string.digits
 
 
-def random_call_id() -> str:
-    return "call_" + "".join(secrets.choice(_ALPHABET) for _ in range(24))
-
-
-def nine_letter_id() -> str:
-    """A call id of nine letters and digits, as Mistral's templates require."""
-    return "".join(secrets.choice(_ALPHABET) for _ in range(9))
+def random_call_id(head: str = "call_", length: int = 24) -> str:
+    return head + "".join(secrets.choice(_ALPHABET) for _ in range(length))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +92,12 @@ class OutputReader:
         self._tools = tool_format if use.tools else None
         self._reasoning = reasoning_format
         self._source = Source()
+        # Mistral's templates require nine letters and digits.
         nine = tool_format is not None and tool_format.history.call_ids == "nine"
         self._writer = Writer(
             choice,
             self._source,
-            new_call_id or (nine_letter_id if nine else random_call_id),
+            new_call_id or (partial(random_call_id, "", 9) if nine else random_call_id),
             trim=tool_format is not None or reasoning_format is not None,
             parallel=use.parallel,
         )
@@ -157,7 +154,7 @@ class OutputReader:
         self._writer.tokens.push(text, tokens)
         if text:
             self._source.push(text)
-            self._resume()
+            next(self._reading, None)
         return self._writer.drain()
 
     def finish(self, *, truncated: bool = False, stopped: bool = False) -> list[Event]:
@@ -166,12 +163,9 @@ class OutputReader:
         if truncated and self._ends_in_marker():
             self._source.drop_rest()
         self._source.close(truncated=truncated or stopped)
-        self._resume()
+        next(self._reading, None)
         self._writer.finish()
         return self._writer.drain()
-
-    def _resume(self) -> None:
-        next(self._reading, None)
 
     def _ends_in_marker(self) -> bool:
         """Whether the text that is held back begins a marker. If the vocabulary has a token for it, the token must be

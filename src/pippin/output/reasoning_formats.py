@@ -1,10 +1,13 @@
 """The formats of reasoning that Pippin knows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pippin.output.channels import Channels, Route
-from pippin.output.grammars import Grammar
+from pippin.output.grammars import Grammar, SpecialToken
+
+BLANKS = r"/[ \t\r\n]{1,4}/"
+"""Whitespace after the end of reasoning. It is bounded, because small models can get stuck writing whitespace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +43,30 @@ class ReasoningFormat:
         """Whether the rendered prompt ends inside reasoning."""
         return prompt_text.rstrip().endswith(tuple(start.rstrip() for start in (self.start, *self.starts)))
 
-    def with_markers(self, start: str | None, end: str | None) -> "ReasoningFormat":
-        """This format with a client's own markers."""
-        return replace(self, start=start or self.start, end=end or self.end)
+    def around(self, special: SpecialToken, inner: str, *, thinks: bool) -> str:
+        """The grammar of a whole answer: Lark source around `inner`, which refers to one or more grammars of a
+        client's. `thinks`: reasoning may come before.
+
+        Optional markers are left out of the grammar if the vocabulary has no tokens for them, because an answer may
+        begin or end with the same text.
+        """
+        grammar = Grammar(special)
+        before = " ".join(map(grammar.mark, self.before_answer))
+        if not self.in_grammar and not any(map(grammar.is_special, self.before_answer)):
+            before = ""
+        after = " ".join(map(grammar.mark, self.after_answer))
+        if not any(map(grammar.is_special, self.after_answer)):
+            after = ""
+        if self.in_grammar:
+            head = f"{self.in_grammar(grammar)} {before}"
+        else:
+            head = (f"{grammar.rule(BLANKS)}?" if thinks else "") + (f" ({before})?" if before else "")
+        return grammar.lines(f"{head} ({inner})" + (f" ({after})?" if after else ""))
+
+    def ahead_of_calls(self, special: SpecialToken, inner: str, *, thinks: bool) -> str:
+        """Lark source around `inner`, which refers to a format's own grammar of calls."""
+        grammar = Grammar(special)
+        return grammar.lines(f"{grammar.rule(BLANKS)}? {inner}" if thinks and not self.in_grammar else inner)
 
 
 def route_of_harmony(header: str) -> Route:

@@ -9,12 +9,13 @@ silence.
 """
 
 import re
+import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeAlias, TypeVar
 
 from pippin.core.conversation import Tool
-from pippin.core.events import Event, FinishReason, PartDelta, PartEnded, PartKind, PartStarted, Token
+from pippin.core.events import Event, PartDelta, PartEnded, PartKind, PartStarted, Token
 
 
 class Markers:
@@ -33,17 +34,15 @@ class Markers:
 
         The marker is None if the plain part is followed by the beginning of a marker, or by nothing.
         """
-        plain = len(text) if ended else self._held_from(text, start)
+        plain = len(text)
+        for index in range(plain if ended else max(start, plain - self._reach), plain):
+            if text[index] in self._firsts and text[index:] in self._beginnings:
+                plain = index
+                break
         match = self._pattern.search(text, start) if self._pattern else None
         if match and match.start() < plain:
             return match.start(), match.group()
         return plain, None
-
-    def _held_from(self, text: str, start: int) -> int:
-        for index in range(max(start, len(text) - self._reach), len(text)):
-            if text[index] in self._firsts and text[index:] in self._beginnings:
-                return index
-        return len(text)
 
 
 T = TypeVar("T")
@@ -51,6 +50,7 @@ Reading: TypeAlias = Generator[None, None, T]
 Put: TypeAlias = Callable[[str], None]
 
 SPACE = " \t\r\n"
+UNLIMITED: Final = sys.maxsize
 
 
 class Malformed(Exception):
@@ -138,11 +138,6 @@ class Source:
             yield
         return self.take(count)
 
-    def find(self, pattern: re.Pattern[str]) -> tuple[int, str]:
-        """The number of characters before the next match, and the match; empty if there is none yet."""
-        match = pattern.search(self._text, self._at)
-        return (match.start() - self._at, match.group()) if match else (len(self._text) - self._at, "")
-
     def literal(self, *options: str) -> Reading[str | None]:
         """Take the longest of `options` that comes next; None if there is none."""
         while not self.ended and any(self._begins(option) for option in options):
@@ -174,26 +169,28 @@ class Source:
                 break
         return "".join(taken)
 
-    def word(self, end: re.Pattern[str], limit: int = 256) -> Reading[str]:
-        """Take the text before the next match of a one-character pattern, or the end. Never empty."""
+    def upto(self, end: re.Pattern[str], limit: int = UNLIMITED) -> Reading[str]:
+        """Take the text before the next match of a one-character pattern, or the end. Malformed exactly at the limit,
+        wherever the stream was cut."""
         pieces: list[str] = []
         left = limit
         while (yield from self.more()):
-            count, found = self.find(end)
-            pieces.append(self._take_within(count, left))
-            left -= count
+            found = end.search(self._text, self._at)
+            count = (found.start() if found else len(self._text)) - self._at
+            pieces.append(self.take(min(count, left)))
+            if count > left:
+                raise Malformed
             if found:
                 break
-        if left == limit:
-            raise Malformed
+            left -= count
         return "".join(pieces)
 
-    def _take_within(self, count: int, left: int) -> str:
-        """Take `count` characters; malformed exactly at the limit, wherever the stream was cut."""
-        if count > left:
-            self.take(left)
+    def word(self, end: re.Pattern[str], limit: int = 256) -> Reading[str]:
+        """Like `upto`. Malformed if the text is empty."""
+        text = yield from self.upto(end, limit)
+        if not text:
             raise Malformed
-        return self.take(count)
+        return text
 
     def space(self) -> Reading[str]:
         return (yield from self.span(SPACE))
@@ -258,18 +255,16 @@ class TokenQueue:
             self._textless.extend(tokens)
             return
         if tokens or self._textless:
-            self._place(text, [*self._textless, *tokens])
+            placed = [*self._textless, *tokens]
+            raw = text.encode("utf-8", "surrogatepass")
+            exact = len(placed) > 1 and b"".join(token.raw for token in placed) == raw
+            offset = 0
+            for token in placed:
+                begin = len(raw[:offset].decode("utf-8", "ignore")) if exact else 0
+                self._waiting.append((self._end + begin, token))
+                offset += len(token.raw)
             self._textless.clear()
         self._end += len(text)
-
-    def _place(self, text: str, tokens: list[Token]) -> None:
-        raw = text.encode("utf-8", "surrogatepass")
-        exact = len(tokens) > 1 and b"".join(token.raw for token in tokens) == raw
-        offset = 0
-        for token in tokens:
-            begin = len(raw[:offset].decode("utf-8", "ignore")) if exact else 0
-            self._waiting.append((self._end + begin, token))
-            offset += len(token.raw)
 
     def take(self, before: int) -> tuple[Token, ...]:
         """The tokens whose text begins before this position."""
@@ -422,23 +417,11 @@ def read_run(source: Source, begin: str, read: Callable[[], Reading[None]]) -> R
         found = yield from source.literal(begin)
 
 
-class Check:
-    """Takes note of a choice and says what it does not keep to. This one, of an answer without a schema, has nothing to
-    say."""
-
-    def see(self, events: Iterable[Event]) -> None:
-        """Take note of events of the choice."""
-
-    def warnings(self, reason: FinishReason | None) -> tuple[str, ...]:
-        """What is wrong with the choice that ended for this reason, a sentence for each fault."""
-        return ()
-
-
 class Calls:
     """The context of a call reader: the source of text, the offered tools, and the call being read.
 
-    A reader calls `start`, then `arguments` with pieces of JSON text, then `end`. What it took since the last complete
-    call becomes text if it raises `Malformed`.
+    A reader calls `start`, then `end` with the arguments. What it took since the last complete call becomes text if it
+    raises `Malformed`.
     """
 
     def __init__(
@@ -461,7 +444,6 @@ class Calls:
         self._name = ""
         self._id: str | None = None
         self._offered = False  # the tool of the call
-        self._pieces: list[str] = []
         self._arguments_at = 0  # position of the source where the arguments began
         self._refused = False  # the last call of the block became text
 
@@ -483,16 +465,12 @@ class Calls:
         self._offered = self.schema(name) is not None
         if not (self._offered or listed):
             raise Malformed
-        self._name, self._id, self._pieces = name, id, []
+        self._name, self._id = name, id
         self._arguments_at = self.source.position
 
-    def arguments(self, text: str) -> None:
-        """Add a piece of the arguments' JSON text."""
-        self._pieces.append(text)
-
-    def end(self) -> None:
+    def end(self, json: str) -> None:
         """End the call: send it, or make text of it if it is not a call of an offered tool with an object."""
-        arguments = self._object_text("".join(self._pieces)) if self._offered else None
+        arguments = self._object_text(json) if self._offered else None
         if arguments is None:
             self._put_text(self._opener + self.source.recall())
         else:

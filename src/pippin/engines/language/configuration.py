@@ -75,10 +75,18 @@ def spelled_out(config: Mapping[str, Any]) -> Config:
 
     Where both spellings are there, `rope_scaling` holds, and then `rope_parameters`, as in transformers.
     """
+    names = fields_of(config).names
     found = {
-        **_other_names(config),
+        # Fields under the other names that transformers knows them by: it writes one of the two. Some map the size of a
+        # head to that of its part which is turned: other classes read the whole size there.
+        **{other: config[name] for other, name in names.items() if name in config and other != "head_dim"},
         **_of_full_layers(config),
-        **{name: _spelled_out_part(name, each) for name, each in config.items()},
+        **config,
+        **{
+            name: spelled_out(each)
+            for name, each in config.items()
+            if name.endswith("config") and isinstance(each, dict)
+        },
     }
     tables = rotary_tables(config)
     if not tables:
@@ -87,17 +95,6 @@ def spelled_out(config: Mapping[str, Any]) -> Config:
         found |= dict.fromkeys(BASES.get(kind, ()), table["rope_theta"]) if "rope_theta" in table else {}
     main = tables.get("full_attention") or tables.get("compress")
     return found if main is None else found | _fields(main, config)
-
-
-def _spelled_out_part(name: str, value: Any) -> Any:
-    return spelled_out(value) if name.endswith("config") and isinstance(value, dict) else value
-
-
-def _other_names(config: Mapping[str, Any]) -> Config:
-    """Fields under the other names that transformers knows them by. It writes one of the two."""
-    names = fields_of(config).names
-    # Some map the size of a head to that of its part which is turned: other classes read the whole size there.
-    return {other: config[name] for other, name in names.items() if name in config and other != "head_dim"}
 
 
 class Fields(Struct, frozen=True):

@@ -37,16 +37,14 @@ def read_prompts(path: Path) -> list[Any]:
     try:
         items = json.loads(path.expanduser().read_bytes())
     except (OSError, ValueError) as error:
-        raise ServerError(
-            "load_failed", f"warm_prompts: {path} is no readable JSON file: {error}.", "warm_prompts"
-        ) from error
+        raise _refused(f": {path} is no readable JSON file: {error}") from error
     if not isinstance(items, list):
-        raise ServerError(
-            "load_failed",
-            "warm_prompts: the file must hold a list of texts or conversations.",
-            "warm_prompts",
-        )
+        raise _refused(": the file must hold a list of texts or conversations")
     return items
+
+
+def _refused(why: str) -> ServerError:
+    return ServerError("load_failed", f"warm_prompts{why}.", "warm_prompts")
 
 
 def request_of(model: str, item: Any, place: int) -> GenerationRequest:
@@ -61,8 +59,4 @@ def request_of(model: str, item: Any, place: int) -> GenerationRequest:
             messages = tuple(Message(role=each["role"], parts=(Text(each["content"]),)) for each in item)
             return GenerationRequest(model=model, messages=messages, max_tokens=0, sampling=sampling)
         case _:
-            raise ServerError(
-                "load_failed",
-                f"warm_prompts[{place}] is neither a text nor a list of messages with role and content.",
-                "warm_prompts",
-            )
+            raise _refused(f"[{place}] is neither a text nor a list of messages with role and content")

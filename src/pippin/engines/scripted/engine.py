@@ -23,7 +23,7 @@ from pippin.engines.base import Emission, LoadProgress, first_of, places_of, yie
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import scripted_tokens
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
-from pippin.output.checking import LOOK_EVERY, Loops, check_of
+from pippin.output.checking import LOOK_EVERY, AnswerCheck, Loops
 from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
 from pippin.output.reasoning_formats import ReasoningFormat
 
@@ -41,7 +41,7 @@ class PlayedChoice:
         self.position = 0
         self.reasoning_tokens = 0
         tools = request.tools if request.read_calls else ()
-        self.check = check_of(request.output_format, tools)
+        self.check = AnswerCheck(request.output_format, tools)
         self.reader = OutputReader(
             choice,
             Formats(tools=preparer.tool_format, reasoning=preparer.reasoning_format),

@@ -5,9 +5,10 @@ import math
 import re
 from typing import Any, Final, Literal
 
+from pippin.output.notations.json_text import quoted, whole
 from pippin.output.notations.literals import PYTHON, read_literal
 from pippin.output.schemas import property_schema, type_of, types_of
-from pippin.output.stream import Malformed, Put, Source
+from pippin.output.stream import Malformed, Source
 
 Untyped = Literal["string", "json"]
 """How to read a value whose type the schema does not say: as a string, or as JSON if it parses."""
@@ -15,10 +16,6 @@ Untyped = Literal["string", "json"]
 _NAMES: Final = {"true": "true", "false": "false", "null": "null", "none": "null"}
 _HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")  # of a surrogate pair, escaped or not
 LITERAL_LIMIT: Final = 1 << 16  # most characters of a value that is parsed as a Python literal
-
-
-def quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _parse(text: str) -> tuple[str, str] | None:
@@ -36,8 +33,10 @@ def _refuse(name: str) -> Any:
 
 
 def convert(text: str, types: frozenset[str]) -> str:
-    """The JSON of a complete value: of one of `types` if the text parses as such, else a string."""
+    """The JSON of a value: of one of `types` if the text parses as such, else a string."""
     bare = text.strip()
+    if types == {"string"} or (types == {"string", "null"} and bare.lower() not in ("null", "none")):
+        return quoted(text)
     parsed = _parse(_NAMES.get(bare.lower(), bare)) or _parse_literal(bare)
     if parsed is None:
         return quoted(text)
@@ -53,12 +52,14 @@ def _parse_literal(text: str) -> tuple[str, str] | None:
     source = Source()
     source.push(text)
     source.close(truncated=False)
-    pieces: list[str] = []
     try:
-        next(read_literal(source, pieces.append, PYTHON), None)
+        next(read_literal(source, PYTHON))
+    except StopIteration as read:
+        kind = "object" if text[0] == "{" else "array"
+        return (kind, read.value) if source.position == len(text) else None
     except Malformed:
         return None
-    return None if source.position < len(text) else ("object" if text[0] == "{" else "array", "".join(pieces))
+    raise AssertionError("a source that has ended is waited for")
 
 
 def object_text(text: str) -> str | None:
@@ -75,10 +76,7 @@ def object_text(text: str) -> str | None:
         return object_text(rewritten[1]) if rewritten is not None and rewritten[0] == "object" else None
     if not isinstance(value, dict):
         return None
-    if not _HALF.search(bare):
-        return bare
-    written = json.dumps(value, ensure_ascii=False)
-    return written.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return whole(json.dumps(value, ensure_ascii=False)) if _HALF.search(bare) else bare
 
 
 def _finite(text: str) -> float:
@@ -88,61 +86,24 @@ def _finite(text: str) -> float:
     return value
 
 
-class ArgumentsWriter:
-    """Writes one JSON object, argument by argument; strings are streamed, other values are written at their end."""
+class Arguments:
+    """One JSON object under construction, of arguments whose types a tool's schema says."""
 
-    def __init__(self, put: Put, schema: dict[str, Any] | None, untyped: Untyped) -> None:
-        self._put, self._schema, self._untyped = put, schema, untyped
-        self._count = 0
-        self._types: frozenset[str] = frozenset()
-        self._streams = False
-        self._held: list[str] = []
-        self._opened = False  # a string's opening quote was written
+    def __init__(self, schema: dict[str, Any] | None, untyped: Untyped) -> None:
+        self._schema, self._untyped = schema, untyped
+        self._members: list[str] = []
 
-    def begin(self, key: str, *, kind: Literal["string", "json"] | None = None) -> None:
-        """Begin the value of this key. `kind` is its type as the model wrote it, if it did."""
-        self.begin_value(key, kind=kind)
-        self.member(key)
-
-    def begin_value(self, key: str, *, kind: Literal["string", "json"] | None = None) -> None:
-        """Begin a value without writing its key."""
+    def add(self, key: str, text: str, kind: Literal["string", "json"] | None = None) -> None:
+        """Add a value as the model wrote it. `kind` is its type, if the model wrote that, too."""
         types = types_of(property_schema(self._schema, key), self._schema or {})
         if kind == "string" or (not types and kind is None and self._untyped == "string"):
             types = frozenset({"string"})
-        self._types = types
-        self._streams = types == {"string"}
-        self._held, self._opened = [], False
+        self.put(key, convert(text, types))
 
-    def member(self, key: str) -> None:
-        """Write the key of a value."""
-        self._put(("{" if not self._count else ", ") + quoted(key) + ": ")
-        self._count += 1
+    def put(self, key: str, value: str) -> None:
+        """Add a value that is JSON."""
+        self._members.append(f"{quoted(key)}: {value}")
 
-    def put(self, text: str) -> None:
-        """Add more of the value's text."""
-        if self._streams:
-            self._put(('"' if not self._opened else "") + quoted(text)[1:-1])
-            self._opened = True
-            return
-        self._held.append(text)
-        if self._types == {"string", "null"} and not _may_be_null(held := "".join(self._held)):
-            self._streams, self._held = True, []
-            self.put(held)
-
-    def raw(self, text: str) -> None:
-        self._put(text)
-
-    def end(self) -> None:
-        """End the value."""
-        if self._streams:
-            self._put('"' if self._opened else '""')
-        else:
-            self._put(convert("".join(self._held), self._types))
-
-    def close(self) -> None:
-        self._put("}" if self._count else "{}")
-
-
-def _may_be_null(text: str) -> bool:
-    bare = text.strip().lower()
-    return len(text) < 16 and ("null".startswith(bare) or "none".startswith(bare))
+    @property
+    def json(self) -> str:
+        return f"{{{', '.join(self._members)}}}"

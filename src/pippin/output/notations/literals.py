@@ -1,13 +1,13 @@
-"""Reads values in notations other than JSON (Python's, Gemma's) and puts them as JSON as they arrive."""
+"""Reads values in notations other than JSON (Python's, Gemma's) and writes them as JSON."""
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
-from pippin.output.notations.json_text import StringDecoder
-from pippin.output.stream import Malformed, Markers, Put, Reading, Source
+from pippin.output.notations.json_text import decoded, quoted
+from pippin.output.stream import Malformed, Markers, Reading, Source
 
 MAX_DEPTH: Final = 64
 _WORD_END = re.compile(r"[,:=()\[\]{}\s\"'<]")
@@ -40,78 +40,51 @@ class Notation:
 PYTHON: Final = Notation()
 
 
-def read_literal(source: Source, put: Put, notation: Notation, depth: int = 0) -> Reading[None]:
-    """Read one value.
-
-    Malformed where the text is not a value; the text put until then is the beginning of one.
-    """
+def read_literal(source: Source, notation: Notation, depth: int = 0) -> Reading[str]:
+    """Read one value; returns its JSON. Malformed where the text is not a value."""
     if depth > MAX_DEPTH:
         raise Malformed
     delimiter = yield from source.literal(*notation.fences, *notation.quotes, *_CLOSING)
     if delimiter is None:
-        yield from _read_bare(source, put, notation)
-    elif delimiter in _CLOSING:
-        yield from _read_container(source, put, notation, delimiter, depth)
-    else:
-        put('"')
-        yield from _read_strings(source, lambda text: put(_inside(text)), notation, delimiter)
-        put('"')
-
-
-def _read_strings(source: Source, put: Put, notation: Notation, delimiter: str) -> Reading[None]:
-    """Read a string after its opening delimiter, and strings that follow it: as in Python, they are one."""
-    found: str | None = delimiter
-    while found is not None:
-        yield from read_string_rest(source, put, notation, found)
-        if found in notation.fences:
-            return
+        word = yield from source.word(notation.bare_end or _WORD_END, limit=1 << 16)
+        return word_value(word, notation)
+    if delimiter in _CLOSING:
+        return (yield from _read_container(source, notation, delimiter, depth))
+    text = yield from read_string_rest(source, notation, delimiter)
+    # As in Python, strings that follow each other are one.
+    while delimiter not in notation.fences:
         yield from source.space()
-        found = yield from source.literal(*notation.quotes)
+        delimiter = yield from source.literal(*notation.quotes)
+        if delimiter is None:
+            break
+        text += yield from read_string_rest(source, notation, delimiter)
+    return quoted(text)
 
 
-def read_string_rest(source: Source, put: Put, notation: Notation, delimiter: str) -> Reading[None]:
-    """Read a string after its opening delimiter and put its decoded text."""
+def read_string_rest(source: Source, notation: Notation, delimiter: str) -> Reading[str]:
+    """Read a string after its opening delimiter; returns its decoded text."""
     escapes = delimiter in notation.quotes
     markers = Markers((delimiter, "\\") if escapes else (delimiter,))
-    decoder = _PythonString(put)
-    while (found := (yield from source.until(markers, decoder if escapes else put, notation.counts))) == "\\":
-        decoder("\\" + (yield from source.exactly(1)))
-    decoder.end()
+    pieces: list[str] = []
+    while (found := (yield from source.until(markers, pieces.append, notation.counts))) == "\\":
+        pieces.append("\\" + (yield from source.exactly(1)))
     if found is None:
         raise Malformed
+    return decoded("".join(pieces)) if escapes else "".join(pieces)
 
 
-class _PythonString(StringDecoder):
-    """Reads strings as Python does: an unknown escape is kept, and a backslash before a line break joins the lines."""
-
-    digits: ClassVar[Mapping[str, int]] = {"x": 2, "u": 4, "U": 8}
-
-    def __call__(self, raw: str) -> None:
-        if len(raw) == 2 and raw[0] == "\\" and raw[1] not in "ntrbfxuU\\'\"/":
-            super().__call__("" if raw[1] == "\n" else "\\\\")
-            raw = raw[1] if raw[1] != "\n" else ""
-        super().__call__(raw)
-
-
-def _inside(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def _read_container(source: Source, put: Put, notation: Notation, opener: str, depth: int) -> Reading[None]:
-    closer = _CLOSING[opener]
-    json_closer = "}" if opener == "{" else "]"
-    separator = "{" if opener == "{" else "["
+def _read_container(source: Source, notation: Notation, opener: str, depth: int) -> Reading[str]:
+    closer, members = _CLOSING[opener], list[str]()
     while True:
         yield from source.space()
         if (yield from source.literal(closer)):
-            put(separator + json_closer if separator in "{[" else json_closer)
-            return
-        put(separator)
-        separator = ", "
+            inner = ", ".join(members)
+            return f"{{{inner}}}" if opener == "{" else f"[{inner}]"
+        key = ""
         if opener == "{":
-            put(json.dumps((yield from read_key(source, notation)), ensure_ascii=False) + ": ")
+            key = quoted((yield from read_key(source, notation))) + ": "
             yield from source.space()
-        yield from read_literal(source, put, notation, depth + 1)
+        members.append(key + (yield from read_literal(source, notation, depth + 1)))
         yield from source.space()
         if (yield from source.literal(",")) is None and (yield from source.peek()) != closer:
             raise Malformed
@@ -120,18 +93,13 @@ def _read_container(source: Source, put: Put, notation: Notation, opener: str, d
 def read_key(source: Source, notation: Notation) -> Reading[str]:
     """Read a key, quoted or a bare word, and its colon."""
     delimiter = yield from source.literal(*notation.fences, *notation.quotes)
-    pieces: list[str] = []
     if delimiter is None:
-        pieces.append((yield from source.word(_WORD_END)))
+        key = yield from source.word(_WORD_END)
     else:
-        yield from read_string_rest(source, pieces.append, notation, delimiter)
+        key = yield from read_string_rest(source, notation, delimiter)
     yield from source.space()
     yield from source.expect(":")
-    return "".join(pieces)
-
-
-def _read_bare(source: Source, put: Put, notation: Notation) -> Reading[None]:
-    put(word_value((yield from source.word(notation.bare_end or _WORD_END, limit=1 << 16)), notation))
+    return key
 
 
 def word_value(word: str, notation: Notation) -> str:
@@ -141,7 +109,7 @@ def word_value(word: str, notation: Notation) -> str:
     value = _WORDS.get(word.strip()) or _number(word)
     if value is None and notation.bare_end is None:
         raise Malformed
-    return value or json.dumps(word.strip(), ensure_ascii=False)
+    return value or quoted(word.strip())
 
 
 def _number(word: str) -> str | None:

@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from pippin.output.notations.arguments import ArgumentsWriter, Untyped
+from pippin.output.notations.arguments import Arguments, Untyped
 from pippin.output.notations.json_text import read_value
-from pippin.output.stream import Calls, Malformed, Markers, Put, Reading
+from pippin.output.stream import Calls, Malformed, Markers, Reading
 
 _ATTRIBUTE = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|\'([^\']*)\'|([^\s"\'>]+))')
 _NAME = re.compile(r"[\w.:/$-]{1,128}")
@@ -78,11 +78,11 @@ def read_function(calls: Calls, tags: Tags, taken: str = "", *, listed: bool = F
         yield from calls.source.before(Markers((tags.head_end,)), _HEAD_LIMIT)
         yield from calls.source.space()
     if (yield from calls.source.peek()) == "{":
-        yield from read_value(calls.source, calls.arguments)
+        arguments = yield from read_value(calls.source)
         yield from calls.source.space()
         yield from calls.source.literal(*tags.whole[1:])
         yield from calls.source.literal(*tags.ends)
-        calls.end()
+        calls.end(arguments)
     else:
         yield from read_parameters(calls, name, tags)
 
@@ -101,8 +101,7 @@ def read_parameters(
     parameters = _Parameters(calls, name, tags)
     if first == tags.opens:
         yield from parameters.read(head)
-    parameters.close()
-    calls.end()
+    calls.end(parameters.arguments.json)
 
 
 class _Parameters:
@@ -117,7 +116,7 @@ class _Parameters:
     def __init__(self, calls: Calls, name: str, tags: Tags) -> None:
         schema = calls.schema(name)
         self._source, self._tags, self._counts = calls.source, tags, calls.counts
-        self._arguments = ArgumentsWriter(calls.arguments, schema, tags.untyped)
+        self.arguments = Arguments(schema, tags.untyped)
         self._known = frozenset((schema or {}).get("properties") or ())
         self._given = set[str]()  # keys that have a value
         self._inner = Markers((tags.close, tags.opens, *tags.begins, *tags.ends))
@@ -125,9 +124,6 @@ class _Parameters:
         begins, ends = ("|".join(map(re.escape, each)) for each in (tags.begins, tags.ends))
         self._bounds = re.compile(rf"({begins})|{re.escape(tags.close)}\s*(?:{ends})")
         self._inside_to = 0  # position of the source before which no end is that of the call
-
-    def close(self) -> None:
-        self._arguments.close()
 
     def read(self, head: str | None) -> Reading[None]:
         """Read from after the first element's `opens`, or after its `head`."""
@@ -143,24 +139,24 @@ class _Parameters:
             else:
                 key, kind = head_name(head), _kind(head)
             self._given.add(key)
-            self._arguments.begin(key, kind=kind)
-            head = yield from self._read_value(opened=opened)
-            self._arguments.end()
+            text, head = yield from self._read_value(opened=opened)
+            self.arguments.add(key, text, kind)
 
-    def _read_value(self, *, opened: bool) -> Reading[str | None]:
-        """Read a value through its end. Returns the head of the next element; None at the end of the call.
+    def _read_value(self, *, opened: bool) -> Reading[tuple[str, str | None]]:
+        """Read a value through its end. Returns its text, and the head of the next element; None instead at the end of
+        the call.
 
         A value without an opening tag (not `opened`) and without an end is none.
         """
         tags, source = self._tags, self._source
-        value = _Value(self._arguments.put, lines=tags.lines)
+        value, head = _Value(), None
         if tags.cdata and (yield from source.literal(_CDATA)):
-            yield from source.until(Markers(("]]>",)), value)
+            yield from source.until(Markers(("]]>",)), value.pieces.append)
         while True:
-            found = yield from source.until(self._inner, value, self._counts)
+            found = yield from source.until(self._inner, value.pieces.append, self._counts)
             closed = ""
             if found in tags.begins:
-                value(found)
+                value.pieces.append(found)
                 value.calls += 1
                 continue
             if found == tags.close:
@@ -175,14 +171,16 @@ class _Parameters:
             if found == tags.opens:
                 head = yield from self._read_head(value, closed)
                 if head is not None:
-                    return head
+                    break
             elif found and not closed and (yield from self._ends_again()):
-                value(found)
+                value.pieces.append(found)
             elif found and (value.elements or value.calls) and (yield from self._ends_again()):
                 value.close(closed + found)
                 value.calls = max(value.calls - 1, 0)
             else:
-                return None
+                break
+        text = "".join(value.pieces)
+        return text.removeprefix("\n").removesuffix("\n") if tags.lines else text, head
 
     def _ends_again(self) -> Reading[bool]:
         """Whether more calls end in the rest of the text than begin there. What a limit has cut could have done so."""
@@ -206,11 +204,8 @@ class _Parameters:
         head, end = yield from self._source.head(self._head, _HEAD_LIMIT)
         if end == self._tags.head_end and self._begins_next(head, value, closed):
             return head
-        text = f"{closed}{self._tags.opens}{head}{end or ''}"
-        if closed or end != self._tags.head_end:
-            value(text)
-        else:
-            value.open(text)
+        value.pieces.append(f"{closed}{self._tags.opens}{head}{end or ''}")
+        value.elements += not closed and end == self._tags.head_end
         return None
 
     def _begins_next(self, head: str, value: "_Value", closed: str) -> bool:
@@ -228,26 +223,19 @@ class _Parameters:
 
 
 class _Value:
-    """Puts the text of one value. If values are on `lines` of their own, the line break after the opening tag and the
-    one before the end are not part of it."""
+    """The text of one value so far."""
 
-    def __init__(self, put: Put, *, lines: bool) -> None:
-        self._put = _Lines(put) if lines else put
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
         self.elements = self.calls = 0  # begun inside the value, and not ended yet
-        self.at_line_start = False
 
-    def __call__(self, text: str) -> None:
-        self._put(text)
-        self.at_line_start = text.endswith("\n")
-
-    def open(self, text: str) -> None:
-        """Put the opening tag of an element inside the value."""
-        self(text)
-        self.elements += 1
+    @property
+    def at_line_start(self) -> bool:
+        return bool(self.pieces) and self.pieces[-1].endswith("\n")
 
     def close(self, text: str) -> None:
-        """Put the closing tag of an element inside the value."""
-        self(text)
+        """Add the closing tag of an element inside the value."""
+        self.pieces.append(text)
         self.elements = max(self.elements - 1, 0)
 
 
@@ -256,19 +244,3 @@ def _kind(head: str) -> Literal["string", "json"] | None:
     if named.get("string") == "true" or named.get("type") == "string":
         return "string"
     return "json" if "string" in named or "type" in named else None
-
-
-class _Lines:
-    """Drops the line break after a value's opening tag and the one before its end."""
-
-    def __init__(self, put: Put) -> None:
-        self._put, self._held, self._begun = put, "", False
-
-    def __call__(self, text: str) -> None:
-        if not self._begun:
-            text = text.removeprefix("\n")
-            self._begun = True
-        text = self._held + text
-        self._held = "\n" if text.endswith("\n") else ""
-        if body := text.removesuffix("\n"):
-            self._put(body)

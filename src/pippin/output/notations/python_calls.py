@@ -2,10 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
-from pippin.output.notations.arguments import ArgumentsWriter
+from pippin.output.notations.arguments import Arguments
 from pippin.output.notations.literals import Notation, read_literal, word_value
 from pippin.output.stream import Calls, Malformed, Reading
 
@@ -45,60 +44,47 @@ def read_python_call(
     yield from source.span(" ")
     if (yield from source.literal("(")):
         calls.start(name, listed=listed)
-        yield from read_python_arguments(calls, name, notation)
-    elif shell and schema is not None:
-        calls.start(name)
-        arguments = ArgumentsWriter(calls.arguments, schema, "json")
-        needed, keys = schema.get("required") or (), list[str]()
-        if (yield from source.peek()) not in ("", "\n", "`"):
-            keys = [next(iter(needed or schema.get("properties") or ()), "arg0")]
-            arguments.begin(keys[0])
-            arguments.put((yield from source.word(_LINE_END, limit=1 << 16)).strip())
-            arguments.end()
-        arguments.close()
-        if source.cut or not set(needed) <= {*keys}:  # prose may begin with the name of a tool
-            raise Malformed
-    else:
+        calls.end((yield from read_python_arguments(calls, name, notation)))
+        return
+    if not shell or schema is None:
         raise Malformed
-    calls.end()
+    calls.start(name)
+    arguments = Arguments(schema, "json")
+    needed, keys = schema.get("required") or (), list[str]()
+    if (yield from source.peek()) not in ("", "\n", "`"):
+        keys = [next(iter(needed or schema.get("properties") or ()), "arg0")]
+        arguments.add(keys[0], (yield from source.word(_LINE_END, limit=1 << 16)).strip())
+    if source.cut or not set(needed) <= {*keys}:  # prose may begin with the name of a tool
+        raise Malformed
+    calls.end(arguments.json)
 
 
-def read_python_arguments(calls: Calls, name: str, notation: Notation) -> Reading[None]:
-    """Read the arguments from after the opening parenthesis through the closing one."""
+def read_python_arguments(calls: Calls, name: str, notation: Notation) -> Reading[str]:
+    """Read the arguments from after the opening parenthesis through the closing one: `key=value`, or only a value,
+    whose key is the schema's next property."""
     source = calls.source
     schema = calls.schema(name)
-    arguments = ArgumentsWriter(calls.arguments, schema, "json")
+    arguments = Arguments(schema, "json")
     positions = iter((schema or {}).get("properties") or ())
     yield from source.space()
     while (yield from source.literal(")")) is None:
-        yield from _read_argument(calls, arguments, notation, positions)
+        key, value = None, ""
+        if _WORD_START.fullmatch((yield from source.peek())):
+            word = yield from source.word(_NAME_END)
+            yield from source.space()
+            if (yield from source.literal("=")):
+                key = word
+            else:
+                value = word_value(word, notation)
+        key = next(positions, None) if key is None else key
+        if key is None:
+            raise Malformed
+        if not value:
+            yield from source.space()
+            value = yield from read_literal(source, notation)
+        arguments.put(key, value)
         yield from source.space()
         if (yield from source.literal(",")) is None and (yield from source.peek()) != ")":
             raise Malformed
         yield from source.space()
-    arguments.close()
-
-
-def _read_argument(
-    calls: Calls, arguments: ArgumentsWriter, notation: Notation, positions: Iterator[str]
-) -> Reading[None]:
-    """Read `key=value`, or only a value, whose key is the schema's next property."""
-    source = calls.source
-    key, value = None, ""
-    if _WORD_START.fullmatch((yield from source.peek())):
-        word = yield from source.word(_NAME_END)
-        yield from source.space()
-        if (yield from source.literal("=")):
-            key = word
-        else:
-            value = word_value(word, notation)
-    if key is None:
-        key = next(positions, None)
-        if key is None:
-            raise Malformed
-    arguments.member(key)
-    if value:
-        arguments.raw(value)
-    else:
-        yield from source.space()
-        yield from read_literal(source, arguments.raw, notation)
+    return arguments.json

@@ -9,8 +9,8 @@ from pippin.output.tool_format import History, ToolFormat, write_json_tags
 from pippin.output.tool_parsers.deepseek import DEEPSEEK
 from pippin.output.tool_parsers.gemma import GEMMA4
 from pippin.output.tool_parsers.invoke import DEEPSEEK_V4, MINIMAX_M2
+from pippin.output.tool_parsers.json_envelopes import LLAMA
 from pippin.output.tool_parsers.kimi_k2 import KIMI_K2
-from pippin.output.tool_parsers.llama import LLAMA
 from pippin.output.tool_parsers.mistral import MISTRAL
 from pippin.output.tool_parsers.tagged import BRACKET, LONGCAT, QWEN
 

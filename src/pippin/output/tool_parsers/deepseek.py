@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pippin.output.grammars import Grammar, string
@@ -30,14 +31,15 @@ class DeepSeekCalls(ToolFormat):
         if found == SEPARATOR and text.strip() == "function" and (yield from source.peek()) != "{":
             text, found = yield from source.before(Markers(("\n", END)))
         calls.start(tool_name(text))
+        arguments = ""
         if found != END:
             yield from source.space()
             fence = yield from source.literal("```json", "```")
-            yield from read_arguments_or_none(calls)
+            arguments = yield from read_arguments_or_none(calls)
             yield from source.space()
             if fence:
                 yield from source.literal("```")
-        calls.end()
+        calls.end(arguments)
 
     def lark(self, grammar: Grammar) -> str:
         separator, end = grammar.mark(SEPARATOR), grammar.mark(END)
@@ -51,14 +53,9 @@ class DeepSeekCalls(ToolFormat):
         return grammar.source(SECTION, f"{calls} {grammar.mark(SECTION_END)}")
 
 
-def write_fenced(name: str, arguments: dict[str, Any]) -> str:
-    call = f"{BEGIN}function{SEPARATOR}{name}{FENCE}{json.dumps(arguments, ensure_ascii=False)}\n```{END}"
-    return f"{SECTION}{call}{SECTION_END}"
-
-
-def write(name: str, arguments: dict[str, Any]) -> str:
-    call = f"{BEGIN}{name}{SEPARATOR}{json.dumps(arguments, ensure_ascii=False)}{END}"
-    return f"{SECTION}{call}{SECTION_END}"
+def write(name: str, arguments: dict[str, Any], *, fenced: bool = False) -> str:
+    head, tail = (f"function{SEPARATOR}{name}{FENCE}", "\n```") if fenced else (f"{name}{SEPARATOR}", "")
+    return f"{SECTION}{BEGIN}{head}{json.dumps(arguments, ensure_ascii=False)}{tail}{END}{SECTION_END}"
 
 
 DEEPSEEK = DeepSeekCalls(
@@ -69,7 +66,7 @@ DEEPSEEK = DeepSeekCalls(
     openers=(SECTION, BEGIN),
     closers=(END, SECTION_END),
     further_markers=(SEPARATOR,),
-    history=History(write=write_fenced),
+    history=History(write=partial(write, fenced=True)),
     signs=((SECTION, "```json"),),
     priority=41,
 )

@@ -5,16 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pippin.output.grammars import (
-    MAYBE_LINE,
-    Grammar,
-    is_text,
-    members_of,
-    separate_arguments,
-    string,
-    with_definitions,
-)
-from pippin.output.notations.arguments import ArgumentsWriter
+from pippin.core.conversation import Tool
+from pippin.output.grammars import MAYBE_LINE, Grammar, is_text, string, with_definitions
+from pippin.output.notations.arguments import Arguments
 from pippin.output.notations.literals import PYTHON, Notation, read_key, read_literal, read_string_rest
 from pippin.output.notations.parameters import tool_name
 from pippin.output.notations.python_calls import read_python_arguments, read_python_call, write_python_call
@@ -43,52 +36,43 @@ class GemmaCalls(ToolFormat):
         bracket = yield from source.expect("(", "{")
         calls.start(name, listed=True)
         if bracket == "(":
-            yield from read_python_arguments(calls, name, PYTHON)
+            calls.end((yield from read_python_arguments(calls, name, PYTHON)))
         else:
-            notation = Notation(('"', "'"), (self.fence,), _BARE_END, calls.counts)
-            yield from self._read_arguments(calls, name, notation)
-        calls.end()
+            calls.end((yield from self._read_arguments(calls, name)))
 
-    def _read_arguments(self, calls: Calls, name: str, notation: Notation) -> Reading[None]:
+    def _read_arguments(self, calls: Calls, name: str) -> Reading[str]:
         """Read from after the opening brace through the closing one, or to the end marker. A fenced value is converted
         if the tool's schema says that it is not a string."""
         source = calls.source
-        arguments = ArgumentsWriter(calls.arguments, calls.schema(name), "string")
+        notation = Notation(('"', "'"), (self.fence,), _BARE_END, calls.counts)
+        arguments = Arguments(calls.schema(name), "string")
         yield from source.space()
         while (yield from source.literal("}")) is None and (yield from source.peek()) != "<":
             key = yield from read_key(source, notation)
             yield from source.space()
             if (yield from source.literal(self.fence)):
-                arguments.begin(key)
-                yield from read_string_rest(source, arguments.put, notation, self.fence)
-                arguments.end()
+                arguments.add(key, (yield from read_string_rest(source, notation, self.fence)))
             else:
-                arguments.member(key)
-                yield from read_literal(source, arguments.raw, notation)
+                arguments.put(key, (yield from read_literal(source, notation)))
             yield from source.space()
             if (yield from source.literal(",")) is None and (yield from source.peek()) not in ("}", "<"):
                 raise Malformed
             yield from source.space()
-        arguments.close()
+        return arguments.json
 
     def lark(self, grammar: Grammar) -> str:
-        options = []
-        for tool in grammar.tools:
-            schema = separate_arguments(tool)
-            parts = [
-                (self._argument(grammar, key, inner, schema), required)
-                for key, inner, required in members_of(schema)
-            ]
-            head = string(f"call:{tool.name}{{")
-            options.append(f'{head} {grammar.sequence(parts, ",")} "}}" {grammar.mark(self.closers[0])}')
-        return grammar.source(self.openers[0], grammar.either(options), repeat=True)
+        def argument(key: str, schema: Any, root: dict[str, Any]) -> str:
+            if is_text(schema, root):
+                value = f"{grammar.mark(self.fence)} {grammar.text_value(schema, root, self.fence)}"
+            else:
+                value = grammar.json(with_definitions(schema, root))
+            return grammar.rule(f"{string(key + ':')} {value}")
 
-    def _argument(self, grammar: Grammar, key: str, schema: Any, root: dict[str, Any]) -> str:
-        if is_text(schema, root):
-            value = f"{grammar.mark(self.fence)} {grammar.text_value(schema, root, self.fence)}"
-        else:
-            value = grammar.json(with_definitions(schema, root))
-        return grammar.rule(f"{string(key + ':')} {value}")
+        def called(tool: Tool) -> str:
+            arguments = grammar.sequence(grammar.arguments(tool, argument), ",")
+            return f'{string(f"call:{tool.name}{{")} {arguments} "}}" {grammar.mark(self.closers[0])}'
+
+        return grammar.source(self.openers[0], grammar.calls(called), repeat=True)
 
 
 def read_fence(calls: Calls) -> Reading[None]:
@@ -116,10 +100,6 @@ class ToolCode(ToolFormat):
         call = grammar.calls(lambda tool: grammar.python_call(tool, '")\\n"'))
         rest = f'"\\n" {grammar.several(call)} {string(FENCE_END)}'
         return grammar.source(FENCE, rest, repeat=True, separator=MAYBE_LINE)
-
-
-def write_fence(name: str, arguments: dict[str, Any]) -> str:
-    return f"{FENCE}\n{write_python_call(name, arguments)}\n{FENCE_END}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +138,7 @@ FORMATS = (
         name="gemma3",
         aliases=("tool_code", "gemma"),
         openers=(FENCE,),
-        history=History(write=write_fence),
+        history=History(write=lambda *call: f"{FENCE}\n{write_python_call(*call)}\n{FENCE_END}"),
         signs=(("```tool_code",),),
         architectures=frozenset({"gemma3", "gemma3_text", "gemma3n", "gemma3n_text"}),
         priority=5,

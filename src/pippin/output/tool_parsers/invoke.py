@@ -1,4 +1,4 @@
-"""Calls as `<invoke name="f"><parameter name="k">v</parameter></invoke>` inside a block, under any prefix."""
+"""Calls as `<invoke name="f"><parameter name="k">v</parameter></invoke>`, under any prefix, in a block or alone."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,7 +56,23 @@ class MuseCalls(InvokeCalls):
         return grammar.lines(f"{thoughts_of_muse(grammar)} (({said} {begin})? {calls} | {said})")
 
 
+@dataclass(frozen=True, kw_only=True)
+class FunctionElements(ToolFormat):
+    """An element for the function, without a block around it, and one for each argument: MiniCPM 5."""
+
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        yield from read_function(calls, ELEMENT_TAGS, taken="name=")
+
+    def lark(self, grammar: Grammar) -> str:
+        def called(tool: Tool) -> str:
+            arguments = grammar.tagged_call(tool, ELEMENT_TAGS, lambda key, _: f' name="{key}"')
+            return f"{string(chr(34) + tool.name + chr(34) + '>')} {arguments}"
+
+        return grammar.source(self.openers[0], grammar.calls(called), repeat=True)
+
+
 ATEM_TAGS = Tags(opens="<atem:parameter", close="</atem:parameter>", ends=("</atem:invoke>",))
+ELEMENT_TAGS = Tags(opens="<param", close="</param>", ends=("</function>",), cdata=True)
 DEEPSEEK_V4 = InvokeCalls(
     about='`<｜DSML｜invoke name="f"><｜DSML｜parameter name="k" string="true">v...` in a block: DeepSeek 4.',
     name="deepseek_v4",
@@ -113,5 +129,14 @@ FORMATS = (
         channels=MUSE,
         signs=(("<atem:function_calls>", "to=self<|message|>"), ("<atem:function_calls>", "<|eom|>")),
         priority=35,
+    ),
+    FunctionElements(
+        about='`<function name="f"><param name="k">v</param></function>`: MiniCPM 5; CDATA around markup in values.',
+        name="minicpm5",
+        aliases=("minicpm5xml",),
+        openers=("<function name=",),
+        closers=("</function>",),
+        signs=(("<function name=", "<param name=", "CDATA"),),
+        priority=30,
     ),
 )

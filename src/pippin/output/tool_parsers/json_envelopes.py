@@ -1,12 +1,16 @@
-"""Calls as JSON between two markers: an array of objects, or objects one after the other."""
+"""Calls as JSON: an array of objects, or objects one after the other, between two markers or alone."""
 
 from dataclasses import dataclass
 
 from pippin.output.grammars import Grammar, string
-from pippin.output.notations.arguments import quoted
 from pippin.output.notations.json_calls import read_array, read_call
+from pippin.output.notations.json_text import quoted
+from pippin.output.notations.parameters import read_function
 from pippin.output.stream import Calls, Reading
 from pippin.output.tool_format import History, ToolFormat, json_between
+from pippin.output.tool_parsers.tagged import FUNCTION_TAGS
+
+PYTHON_TAG = "<|python_tag|>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +47,59 @@ class JsonEnvelope(ToolFormat):
         return grammar.source(self.openers[0], rest)
 
 
+@dataclass(frozen=True, kw_only=True)
+class XlamCalls(ToolFormat):
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        source = calls.source
+        if opener != "[":
+            yield from source.space()
+            yield from source.expect("[")
+        yield from read_array(calls, bare=True)
+        if opener.startswith("```"):
+            yield from source.space()
+            yield from source.literal("```")
+
+    def lark(self, grammar: Grammar) -> str:
+        return grammar.bare(grammar.json_calls())
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaCalls(ToolFormat):
+    """Objects with semicolons between them, tagged or alone."""
+
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        source = calls.source
+        if opener == "<function=":
+            yield from read_function(calls, FUNCTION_TAGS, taken="=")
+            return
+        if opener == PYTHON_TAG:
+            yield from source.space()
+            yield from source.expect("{")
+        more: str | None = "{"
+        while more:
+            yield from read_call(calls, bare=opener != PYTHON_TAG, opened=True)
+            yield from source.space()
+            if (yield from source.literal(";", ",")) is None:
+                return
+            yield from source.space()
+            more = yield from source.literal("{")
+
+    def lark(self, grammar: Grammar) -> str:
+        call = grammar.calls(lambda tool: grammar.json_call(tool, arguments="parameters"))
+        return grammar.bare(grammar.several(call, '"; "'))
+
+
+LLAMA = LlamaCalls(
+    about='Llama 3: `{"name": "f", "parameters": {...}}`, tagged or alone; `<function=f>{json}</function>`.',
+    name="llama",
+    aliases=("llama3", "llama4", "llama3_json", "llama4_json"),
+    openers=(PYTHON_TAG, "<function="),
+    leading=("{",),
+    signs=(("<|python_tag|>",), ('{"name": function name, "parameters"',)),
+    priority=10,
+)
 FORMATS = (
+    LLAMA,
     JsonEnvelope(
         about='`<tool_calls>[{"name": "f", "arguments": {...}}]</tool_calls>`: Apriel, Hunyuan; MiniMax M1 without the '
         "brackets.",
@@ -89,5 +145,13 @@ FORMATS = (
         closers=("</TOOLCALL>",),
         signs=(("<TOOLCALL>",),),
         priority=40,
+    ),
+    XlamCalls(
+        about='`[{"name": "f", "arguments": {...}}]` alone, in a fence, or after `[TOOL_CALLS]`: xLAM.',
+        name="xlam",
+        openers=("```json", "```\n[", "[TOOL_CALLS]"),
+        leading=("[",),
+        signs=(("xLAM",), ("xlam",)),
+        priority=45,
     ),
 )

@@ -49,13 +49,10 @@ class KimiK2Calls(ToolFormat):
             calls.start(name, call_id if call_id != name else None)
         elif not call_id.isdecimal():
             raise Malformed
-        held: list[str] = []
-        if found == ARGUMENTS:
-            yield from read_arguments_or_none(calls, calls.arguments if name else held.append)
+        arguments = (yield from read_arguments_or_none(calls)) if found == ARGUMENTS else ""
         if not name:
-            calls.start(_fitting(calls.tools, "".join(held)))
-            calls.arguments("".join(held))
-        calls.end()
+            calls.start(_fitting(calls.tools, arguments))
+        calls.end(arguments)
 
     def lark(self, grammar: Grammar) -> str:
         named = grammar.named_calls(

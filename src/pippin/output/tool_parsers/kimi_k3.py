@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import ANY, Grammar, members_of, separate_arguments, string, with_definitions
-from pippin.output.notations.arguments import quoted
+from pippin.output.grammars import ANY, Grammar, string, with_definitions
+from pippin.output.notations.json_text import quoted
 from pippin.output.notations.parameters import Tags
 from pippin.output.reasoning_formats import KIMI_K3_ENVELOPE
 from pippin.output.schemas import types_of
@@ -27,9 +27,15 @@ class KimiK3Calls(InvokeCalls):
     def lark(self, grammar: Grammar) -> str:
         open_, close, separator = (grammar.mark(marker) for marker in (OPEN, CLOSE, SEPARATOR))
 
+        def argument(key: str, schema: Any, root: dict[str, Any]) -> str:
+            """An element with an attribute for the type of the value."""
+            return grammar.either(
+                [_argument(grammar, key, kind, schema, root) for kind in _kinds(schema, root)]
+            )
+
         def called(tool: Tool) -> str:
             head = f'{string(f"call tool={quoted(tool.name)} index=")} /"[1-9][0-9]?"/ {separator}'
-            return f"{head} {_arguments(grammar, tool)}"
+            return f"{head} {grammar.in_order(grammar.arguments(tool, argument))}"
 
         call = grammar.rule(f'{open_} {grammar.calls(called)} {close} "call" {separator}')
         calls = f'{grammar.several(call)} {close} "tools" {separator}'
@@ -41,16 +47,6 @@ class KimiK3Calls(InvokeCalls):
             said = grammar.rule(f"({opened})? {grammar.rule(ANY)}")
             return grammar.lines(f"({said} {closed})? {block} | {said} ({closed})?")
         return grammar.lines(f"({grammar.text_until(self.openers[0])} {calls})? {grammar.text()}")
-
-
-def _arguments(grammar: Grammar, tool: Tool) -> str:
-    """One element for each argument, with an attribute for the type of the value."""
-    root = separate_arguments(tool)
-    parts = []
-    for key, schema, required in members_of(root):
-        options = [_argument(grammar, key, kind, schema, root) for kind in _kinds(schema, root)]
-        parts.append(grammar.either(options) + ("" if required else "?"))
-    return " ".join(parts)
 
 
 def _kinds(schema: Any, root: dict[str, Any]) -> list[str]:

@@ -5,19 +5,12 @@ from functools import partial
 from typing import Any
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import (
-    MAYBE_LINE,
-    Grammar,
-    is_text,
-    members_of,
-    separate_arguments,
-    string,
-    with_definitions,
-)
-from pippin.output.notations.arguments import ArgumentsWriter
+from pippin.output.grammars import MAYBE_LINE, Grammar, is_text, string
+from pippin.output.notations.arguments import convert
+from pippin.output.notations.json_text import quoted
 from pippin.output.notations.parameters import head_name, tool_name
 from pippin.output.schemas import property_schema, types_of
-from pippin.output.stream import SPACE, Calls, Malformed, Markers, Put, Reading, Source, read_run
+from pippin.output.stream import SPACE, Calls, Malformed, Markers, Reading, Source, read_run
 from pippin.output.tool_format import ToolFormat
 
 TOKEN = "]<]minimax[>["
@@ -38,52 +31,39 @@ class _Element:
         return _Element(property_schema(self.schema, tag), self.root)
 
 
-def read_value(calls: Calls, put: Put, tag: str, place: _Element, depth: int) -> Reading[None]:
-    """Read an element's content through its closing tag: the text of a scalar, or other elements."""
+def read_value(calls: Calls, tag: str, place: _Element, depth: int) -> Reading[str]:
+    """Read an element's content through its closing tag: the text of a scalar, or other elements. Returns its JSON."""
     if depth > _MAX_DEPTH:
         raise Malformed
     source = calls.source
-    writer = ArgumentsWriter(put, with_definitions({"properties": {tag: place.schema}}, place.root), "json")
-    writer.begin_value(tag)
-    nests, text = _nests(place), list[str]()
-    while (yield from source.until(_TOKEN, text.append if nests else writer.put, calls.counts)):
+    types = types_of(place.schema, place.root)
+    nests, text = not types or bool(types & {"array", "object"}), list[str]()
+    while (yield from source.until(_TOKEN, text.append, calls.counts)):
         if (yield from source.literal(f"</{tag}>")):
             break
         if nests:
             if "".join(text).strip(SPACE):
                 raise Malformed
-            yield from _read_children(calls, put, tag, place, depth)
-            return
-        writer.put(TOKEN)
+            return (yield from _read_children(calls, tag, place, depth, listed="array" in types))
+        text.append(TOKEN)
     if source.cut:
         raise Malformed
-    for piece in text:
-        writer.put(piece)
-    writer.end()
+    return convert("".join(text), types)
 
 
-def _nests(place: _Element) -> bool:
-    types = types_of(place.schema, place.root)
-    return not types or bool(types & {"array", "object"})
-
-
-def _read_children(calls: Calls, put: Put, tag: str, place: _Element, depth: int) -> Reading[None]:
+def _read_children(calls: Calls, tag: str, place: _Element, depth: int, *, listed: bool) -> Reading[str]:
     source = calls.source
-    is_array = "array" in types_of(place.schema, place.root)
-    separator = ""
+    members: list[str] = []
     while True:
         child = yield from read_tag(source)
-        if not separator:
-            is_array = is_array or child == "item"
-            put("[" if is_array else "{")
-        put(separator + ("" if is_array else f"{string(child)}: "))
-        separator = ", "
-        yield from read_value(calls, put, child, place.inside(child), depth + 1)
+        listed = listed or (child == "item" and not members)
+        value = yield from read_value(calls, child, place.inside(child), depth + 1)
+        members.append(value if listed else f"{quoted(child)}: {value}")
         yield from source.space()
         yield from source.expect(TOKEN)
         if (yield from source.literal(f"</{tag}>")):
-            put("]" if is_array else "}")
-            return
+            inner = ", ".join(members)
+            return f"[{inner}]" if listed else f"{{{inner}}}"
 
 
 def read_tag(source: Source) -> Reading[str]:
@@ -101,12 +81,11 @@ class MinimaxM3Calls(ToolFormat):
         yield from read_run(calls.source, f"{TOKEN}<invoke", partial(self._read_call, calls))
 
     def _read_call(self, calls: Calls) -> Reading[None]:
-        source, put = calls.source, calls.arguments
+        source = calls.source
         head, _ = yield from source.before(Markers((">",)))
         name = tool_name(head_name(head))
         calls.start(name, listed=True)
-        root = calls.schema(name) or {}
-        separator = "{"
+        root, members = calls.schema(name) or {}, list[str]()
         while True:
             yield from source.space()
             if (yield from source.literal(TOKEN)) is None:
@@ -116,34 +95,28 @@ class MinimaxM3Calls(ToolFormat):
             if (yield from source.literal("</invoke>")):
                 break
             tag = yield from read_tag(source)
-            put(f"{separator}{string(tag)}: ")
-            separator = ", "
-            yield from read_value(calls, put, tag, _Element(property_schema(root, tag), root), 0)
-        put("}" if separator == ", " else "{}")
-        calls.end()
+            value = yield from read_value(calls, tag, _Element(property_schema(root, tag), root), 0)
+            members.append(f"{quoted(tag)}: {value}")
+        calls.end(f"{{{', '.join(members)}}}")
 
     def lark(self, grammar: Grammar) -> str:
         token = grammar.mark(TOKEN)
 
+        def element(key: str, schema: Any, root: dict[str, Any]) -> str:
+            if is_text(schema, root):
+                value = grammar.text_value(schema, root, TOKEN)
+            else:
+                value = f"{grammar.json_value(schema, root)} {token}"
+            return grammar.rule(f"{token} {string(f'<{key}>')} {value} {string(f'</{key}>')}")
+
         def invoked(tool: Tool) -> str:
-            schema = separate_arguments(tool)
-            inner = " ".join(
-                self._element(grammar, key, value, schema) + ("" if required else "?")
-                for key, value, required in members_of(schema)
-            )
+            inner = grammar.in_order(grammar.arguments(tool, element))
             head = string(f'<invoke name="{tool.name}">')
             return f"{token} {head} {inner} {token} {string('</invoke>')} {MAYBE_LINE}"
 
         call = grammar.rule(grammar.calls(invoked))
         opening, closing = grammar.mark("<tool_call>"), grammar.mark("</tool_call>")
         return grammar.source(TOKEN, f"{opening} {MAYBE_LINE} {grammar.several(call)} {token} {closing}")
-
-    def _element(self, grammar: Grammar, key: str, schema: Any, root: dict[str, Any]) -> str:
-        if is_text(schema, root):
-            value = grammar.text_value(schema, root, TOKEN)
-        else:
-            value = f"{grammar.json_value(schema, root)} {grammar.mark(TOKEN)}"
-        return grammar.rule(f"{grammar.mark(TOKEN)} {string(f'<{key}>')} {value} {string(f'</{key}>')}")
 
 
 FORMATS = (

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from pippin.output.grammars import Grammar, string
-from pippin.output.notations.arguments import quoted
 from pippin.output.notations.json_calls import read_arguments, read_array
+from pippin.output.notations.json_text import quoted
 from pippin.output.notations.parameters import tool_name
 from pippin.output.stream import Calls, Markers, Reading
 from pippin.output.tool_format import History, ToolFormat
@@ -28,8 +28,7 @@ class MistralCalls(ToolFormat):
             call_id, found = yield from source.before(Markers((ARGUMENTS, "{")))
         calls.start(name, call_id)
         yield from source.space()
-        yield from read_arguments(calls, opened=found == "{")
-        calls.end()
+        calls.end((yield from read_arguments(calls, opened=found == "{")))
 
     def lark(self, grammar: Grammar) -> str:
         if not grammar.is_special(ARGUMENTS):

@@ -1,7 +1,6 @@
 """Lists of calls in Python's notation, between markers or alone."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from pippin.output.grammars import Grammar
 from pippin.output.notations.literals import PYTHON
@@ -34,10 +33,6 @@ class PythonicCalls(ToolFormat):
         return grammar.bare(calls) if self.leading else grammar.source(START, f"{calls} {grammar.mark(END)}")
 
 
-def write(name: str, arguments: dict[str, Any]) -> str:
-    return f"{START}[{write_python_call(name, arguments)}]{END}"
-
-
 FORMATS = (
     PythonicCalls(
         about='`<|tool_call_start|>[f(a="b")]<|tool_call_end|>` (LFM2), or the list alone (Llama 3.2 and 4, OLMo).',
@@ -45,7 +40,7 @@ FORMATS = (
         aliases=("lfm2",),
         openers=(START,),
         closers=(END,),
-        history=History(write=write),
+        history=History(write=lambda *call: f"{START}[{write_python_call(*call)}]{END}"),
         signs=((START,), ("<|tool_list_start|>",)),
         priority=40,
     ),

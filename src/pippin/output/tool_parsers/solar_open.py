@@ -25,8 +25,7 @@ class SolarCalls(ToolFormat):
         call_id, _ = yield from source.before(Markers((NAME,)))
         name, _ = yield from source.before(Markers((ARGUMENTS,)))
         calls.start(tool_name(name), call_id.strip() or None)
-        yield from read_arguments_or_none(calls)
-        calls.end()
+        calls.end((yield from read_arguments_or_none(calls)))
 
     def lark(self, grammar: Grammar) -> str:
         named = grammar.named_calls(

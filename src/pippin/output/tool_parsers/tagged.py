@@ -11,7 +11,7 @@ from typing import Literal
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import MAYBE_LINE, Grammar, string
-from pippin.output.notations.arguments import ArgumentsWriter
+from pippin.output.notations.arguments import Arguments
 from pippin.output.notations.json_calls import read_arguments, read_array, read_call
 from pippin.output.notations.parameters import Tags, read_function, read_parameters, tool_name
 from pippin.output.stream import Calls, Malformed, Markers, Reading
@@ -44,15 +44,15 @@ def _key_tags(family: str = "") -> Tags:
 KEY_TAGS, LONGCAT_TAGS = _key_tags(), _key_tags("longcat_")
 
 
-def _put_plain(calls: Calls, text: str) -> None:
+def _end_plain(calls: Calls, text: str) -> None:
     """A call as a name alone, `f {"a": 1}` or `f a=1 b=2`, as mlx-lm's parser reads GLM's slips. Raises `Malformed`."""
     name, _, rest = re.sub(r"\s+", " ", text.strip(), count=1).partition(" ")
     name = tool_name(name)
     calls.start(name)
     if rest.startswith("{"):
-        calls.arguments(rest)
+        calls.end(rest)
         return
-    arguments = ArgumentsWriter(calls.arguments, calls.schema(name), "json")
+    arguments = Arguments(calls.schema(name), "json")
     try:
         words = shlex.split(rest)
     except ValueError:
@@ -61,10 +61,8 @@ def _put_plain(calls: Calls, text: str) -> None:
         key, equals, value = word.partition("=")
         if not (key and equals):
             raise Malformed
-        arguments.begin(key)
-        arguments.put(value)
-        arguments.end()
-    arguments.close()
+        arguments.add(key, value)
+    calls.end(arguments.json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,25 +86,21 @@ class TaggedCalls(ToolFormat):
         if found is None:
             yield from self._read_keys(calls)
         while found is not None:
-            yield from self._read_one(calls, found)
+            if found == "{":
+                yield from read_call(calls, opened=True)
+            elif found == "[":
+                yield from read_array(calls)
+            else:
+                yield from read_function(calls, self.function_tags)
             yield from source.space()
             found = yield from source.literal("{", FUNCTION)
-
-    def _read_one(self, calls: Calls, found: str) -> Reading[None]:
-        if found == "{":
-            yield from read_call(calls, opened=True)
-        elif found == "[":
-            yield from read_array(calls)
-        else:
-            yield from read_function(calls, self.function_tags)
 
     def _read_keys(self, calls: Calls) -> Reading[None]:
         tags, source = self.key_tags, calls.source
         markers = Markers((tags.opens, tags.head_end, *tags.ends))
         text, found = yield from source.before(markers, LONGEST_PLAIN)
         if found in tags.ends:
-            _put_plain(calls, text)
-            calls.end()
+            _end_plain(calls, text)
             return
         key: str | None = None
         if found == tags.head_end:  # the tag before the first key is missing
@@ -143,11 +137,12 @@ class QwenCalls(TaggedCalls):
         name, _ = yield from calls.source.before(Markers(("(",)))
         calls.start(tool_name(name))
         yield from calls.source.space()
+        arguments = ""
         if (yield from calls.source.peek()) != ")":
-            yield from read_arguments(calls)
+            arguments = yield from read_arguments(calls)
             yield from calls.source.space()
         yield from calls.source.literal(")]")
-        calls.end()
+        calls.end(arguments)
 
 
 QWEN = QwenCalls(

@@ -177,7 +177,7 @@ def test_a_used_up_budget_forces_the_end_of_reasoning():
 
 def test_a_token_that_ends_reasoning_and_turns_ends_the_reasoning_first():
     end = TOKENIZER.single("<|im_end|>")
-    reasoning = THINK.with_markers(None, "<|im_end|>")
+    reasoning = replace(THINK, end="<|im_end|>")
     decoder = SequenceDecoder(
         job(reasoning_format=reasoning, thinking_open=True, thinking_end=(end,)), 0, TOKENIZER
     )
@@ -221,7 +221,7 @@ def test_a_grammar_begins_after_the_reasoning():
 
 
 def test_the_token_that_ends_reasoning_and_turns_may_end_the_reasoning_before_a_grammar():
-    reasoning = THINK.with_markers(None, "<|im_end|>")
+    reasoning = replace(THINK, end="<|im_end|>")
     decoder = SequenceDecoder(
         constrained(
             Choice(("yes", "no")), reasoning_format=reasoning, thinking_open=True, thinking_end=(END,)

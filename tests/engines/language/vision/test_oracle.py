@@ -17,8 +17,8 @@ import yaml
 
 from pippin.core.errors import ServerError
 from pippin.engines.language.vision.checkpoint import load_model
-from pippin.engines.language.vision.joint import embedded
 from pippin.engines.language.vision.media import WholePrompt
+from pippin.engines.language.vision.model import embedded
 from tests.engines.language.vision.any_family import shrink, write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model

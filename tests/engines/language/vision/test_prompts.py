@@ -1,5 +1,6 @@
 """Pictures in prompts: several of them, in histories and results of tools, in caches, beside other features."""
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from pippin.core.tasks import CountTokens, Generate, RenderTemplate
 from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.vision import processing
-from pippin.engines.language.vision.encoder import FeatureCache
 from pippin.engines.language.vision.processing import MediaProcessor
+from pippin.engines.recent import Recent
 from tests.engines.attachments.pdfs import pdf
 from tests.engines.language.bench import Eager, watch
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
@@ -231,7 +232,7 @@ def test_pictures_beyond_the_context_window_are_not_processed(
 def test_features_are_kept_within_their_bytes(bench: VisionBench) -> None:
     engine = bench.new_engine()
     features = engine.vision.model.encode(bench.job("a", WIDE).media.placed[0].medium)  # type: ignore[union-attr]
-    cache = FeatureCache(20, 2 * features.bytes)
+    cache: Recent[bytes, Any] = Recent(20, 2 * features.bytes, attrgetter("bytes"))
     for name in (b"a", b"b", b"c"):
         cache.put(name, features)
     assert cache.get(b"a") is None

@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from threading import Lock
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from pippin.engines.language.constraints import schema as schema_walk
 from pippin.engines.language.constraints import tokens as grammar_tokens
 from pippin.engines.language.constraints.rewriting import rewritten
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.output import answer_grammar
+from pippin.engines.recent import Recent
 from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.schemas import types_of
 
@@ -117,12 +117,11 @@ class GrammarCompiler:
 
     def __init__(self, tokenizer: Tokenizer, *, cache_bytes: int = CACHE_BYTES) -> None:
         self._tokenizer = tokenizer
-        self._cache_bytes = cache_bytes
         self._lock = Lock()
         self._tokens: LLTokenizer | None = None
         self._special = frozenset(grammar_tokens.special_tokens(tokenizer))
-        self._cache: OrderedDict[tuple[str, bool], CompiledGrammar] = OrderedDict()
-        self._size = 0
+        size: Callable[[CompiledGrammar], int] = attrgetter("size")
+        self._cache: Recent[tuple[str, bool], CompiledGrammar] = Recent(most_size=cache_bytes, size=size)
         # Agents offer the same in each request.
         self._enforceable = lru_cache(MOST_TOOLS)(self._made_enforceable)
 
@@ -149,11 +148,11 @@ class GrammarCompiler:
             parts["calls"] = {"lark_grammar": calls}
         named = [{"name": name, **part} for name, part in parts.items()]
         if reasoning is not None:
-            build = {"answer": answer_grammar.around, "calls": answer_grammar.ahead_of_calls}
+            build = {"answer": reasoning.around, "calls": reasoning.ahead_of_calls}
             named = [
                 {
                     "name": f"whole_{name}",
-                    "lark_grammar": build[name](reasoning, self.special_id, f"@{name}", thinks=thinks),
+                    "lark_grammar": build[name](self.special_id, f"@{name}", thinks=thinks),
                 }
                 for name in parts
             ] + named
@@ -177,7 +176,7 @@ class GrammarCompiler:
         compiled = self.compile(
             wanted, calls, reasoning=reasoning, thinks=thinks, spacing=spacing, param=param
         )
-        self._keep((source, strict), compiled)
+        self._cache.put((source, strict), compiled)
         return compiled
 
     def relaxed(self, schema: Any) -> Any:
@@ -211,56 +210,49 @@ class GrammarCompiler:
             relaxed = self.relaxed(schema)
             each = self.relaxed(_with_all(relaxed))
             return structs.replace(tool, parameters={**each, "required": relaxed.get("required", [])})
-        keyword, path, error = self._place(error, schema)
-        where = f" at '{path}'" if path else ""
-        named = f" (keyword '{keyword}')" if keyword else ""
+        where, _ = self._where(error, schema)
         raise ServerError(
             "invalid_request",
-            f"The parameters of the tool '{tool.name}' can't be enforced{where}{named}: {_one_line(error)}. Change "
-            "them, or leave out `strict`: then what a grammar lacks is left out.",
+            f"The parameters of the tool '{tool.name}' can't be enforced{where}. Change them, or leave out `strict`: "
+            "then what a grammar lacks is left out.",
             "tools",
         )
 
     def special_id(self, text: str) -> int | None:
         """The id of the special token `text`, which grammars name in llguidance's special-token syntax, or None."""
-        return grammar_tokens.special_id(self._tokenizer, text)
+        token = self._tokenizer.single(text)
+        return token if token in self._special else None
 
     def _compiled(self, source: str, strict: bool, refusal: Callable[[str], ServerError]) -> CompiledGrammar:
+        if (known := self._cache.get((source, strict))) is not None:
+            return known
         with self._lock:
-            known = self._cache.get((source, strict))
-            if known is not None:
-                self._cache.move_to_end((source, strict))
-                return known
             tokens = self._ll_tokenizer()
         matcher = _start(tokens, source)
         if matcher.is_error():
             raise refusal(matcher.get_error())
         words = -(-self._tokenizer.size // 32)
         compiled = CompiledGrammar(matcher, words, len(source) * 4 + CACHE_OVERHEAD, self._special)
-        self._keep((source, strict), compiled)
+        self._cache.put((source, strict), compiled)
         return compiled
-
-    def _keep(self, key: tuple[str, bool], compiled: CompiledGrammar) -> None:
-        with self._lock:
-            if key not in self._cache:
-                self._cache[key] = compiled
-                self._size += compiled.size
-            while self._size > self._cache_bytes and len(self._cache) > 1:
-                self._size -= self._cache.popitem(last=False)[1].size
 
     def _refusal(self, error: str, wanted: OutputFormat | None, param: str) -> ServerError:
         """The refusal of a grammar: the compiler's message, and for a JSON schema the keyword and its path."""
         if not isinstance(wanted, JsonSchema):
             return ServerError("invalid_request", f"The grammar can't be compiled: {_one_line(error)}", param)
-        keyword, path, error = self._place(error, wanted.schema)
-        where = f" at '{path}'" if path else ""
-        named = f" (keyword '{keyword}')" if keyword else ""
+        where, path = self._where(error, wanted.schema)
         way_out = ", or set strict to false to have what is not supported left out" if wanted.strict else ""
         return ServerError(
             "invalid_request",
-            f"The JSON schema can't be honoured{where}{named}: {_one_line(error)}. Change it{way_out}.",
+            f"The JSON schema can't be honoured{where}. Change it{way_out}.",
             f"{param}.{path}" if path else param,
         )
+
+    def _where(self, error: str, schema: Any) -> tuple[str, str | None]:
+        """What a refusal says of the place and the reason of a compiler's message, and the path of the place."""
+        keyword, path, error = self._place(error, schema)
+        place = (f" at '{path}'" if path else "") + (f" (keyword '{keyword}')" if keyword else "")
+        return f"{place}: {_one_line(error)}", path
 
     def _place(self, error: str, schema: Any) -> tuple[str | None, str | None, str]:
         """The keyword that a compiler's message is about, its path in the schema, and the message for that place."""
@@ -359,10 +351,9 @@ def _keyword_and_path(error: str, schema: Any) -> tuple[str | None, str | None]:
 
 def _bad_pattern(error: str, schema: Any) -> str | None:
     for path, node in schema_walk.nodes(schema):
-        pattern = node.get("pattern")
-        if isinstance(pattern, str) and pattern in error:
-            return f"{path}.pattern".removeprefix(".")
-        for name in node.get("patternProperties") or ():
-            if name in error:
-                return f"{path}.patternProperties.{name}".removeprefix(".")
+        written = {"pattern": node.get("pattern")}
+        written |= {f"patternProperties.{name}": name for name in node.get("patternProperties") or ()}
+        for keyword, pattern in written.items():
+            if isinstance(pattern, str) and pattern in error:
+                return f"{path}.{keyword}".removeprefix(".")
     return None

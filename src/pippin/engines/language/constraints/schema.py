@@ -53,10 +53,8 @@ def check_size(schema: Any) -> None:
 
 def keyword_path(schema: Any, keyword: str) -> str | None:
     """The path of the first occurrence of the keyword."""
-    for path, node in nodes(schema):
-        if keyword in node:
-            return f"{path}.{keyword}".removeprefix(".")
-    return None
+    paths = (f"{path}.{keyword}".removeprefix(".") for path, node in nodes(schema) if keyword in node)
+    return next(paths, None)
 
 
 def value_path(schema: Any, keyword: str, value: Any) -> str | None:

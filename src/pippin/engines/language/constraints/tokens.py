@@ -9,12 +9,6 @@ from llguidance import LLTokenizer, TokenizerWrapper
 from pippin.engines.language.text.tokenizer import NAME, Tokenizer, encode_text, with_renamed_tokens
 
 
-def special_id(tokenizer: Tokenizer, text: str) -> int | None:
-    """The id of the special token that is spelled `text`, or None."""
-    token = tokenizer.single(text)
-    return token if token is not None and token in special_tokens(tokenizer) else None
-
-
 def open_tokens(tokenizer: Tokenizer) -> LLTokenizer:
     """llguidance's view of a tokenizer. Making it takes about a second for 50,000 tokens."""
     return LLTokenizer(

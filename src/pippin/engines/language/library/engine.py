@@ -139,18 +139,17 @@ class LibraryEngine:
         return taken
 
     def _begin(self) -> None:
-        request = max(self._waiting, key=self._urgency)
+        def urgency(waiting: Request) -> tuple[int, bool]:
+            """Priority, and then whether the account is another than that of the last request."""
+            return waiting.job.request.priority, waiting.job.request.account != self._served
+
+        request = max(self._waiting, key=urgency)
         self._waiting.remove(request)
         self._served = request.job.request.account
         request.admitted = time.monotonic()
         self._running = request
         run = partial(self._answer, request)
         self._calls.submit(BlockingJob(request.job.id, request.job.accepted, run))
-
-    def _urgency(self, waiting: Request) -> tuple[int, bool]:
-        """Priority, and then whether the account is another than that of the last request."""
-        request = waiting.job.request
-        return request.priority, request.account != self._served
 
     def _expire(self, now: float) -> None:
         """End requests that exceed their own timeout, and those that have waited in the queue for too long."""

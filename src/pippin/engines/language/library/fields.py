@@ -3,7 +3,7 @@
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.parameters import PARAMETERS
-from pippin.core.requests import GenerationRequest, Sampling
+from pippin.core.requests import GenerationRequest
 
 SAMPLING = ("temperature", "seed", "top_p", "top_k", "min_p")
 """Fields of `Sampling` that it follows."""
@@ -41,12 +41,8 @@ def check(request: GenerationRequest, options: ModelOptions) -> None:
     for name, asked in _beyond(request):
         if asked:
             raise _refused(name, f"cannot be had of {MODEL}")
-    _check_sampling(request.sampling, options)
-
-
-def _check_sampling(sampling: Sampling, options: ModelOptions) -> None:
     for each in PARAMETERS:
-        value = getattr(sampling, each.name)
+        value = getattr(request.sampling, each.name)
         default = value in (getattr(options, each.public_name, None), getattr(options.fallbacks, each.name))
         if each.name not in SAMPLING and each.acts(value) and not default:
             why = f"is not among what this model's loop follows ({', '.join(SAMPLING)})"

@@ -17,10 +17,9 @@ import hashlib
 import itertools
 import json
 import re
-from collections import OrderedDict
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from threading import Lock
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +29,7 @@ from pippin.core.conversation import Message, Part, Reasoning, Text, Tool, ToolC
 from pippin.core.errors import ServerError
 from pippin.engines.language.prompt.messages import parsed_arguments, without_thought
 from pippin.engines.language.template.template import TemplateTooCostly
+from pippin.engines.recent import Recent
 
 Conversation = tuple[Message, ...]
 Form = Callable[[Conversation], Conversation]
@@ -73,7 +73,8 @@ def results_as_called(messages: Conversation) -> Conversation:
     for index, message in enumerate(messages):
         calls = [part.id for part in message.parts if isinstance(part, ToolCall)]
         order = {id_: place for place, id_ in enumerate(calls)}
-        run = list(itertools.takewhile(_only_results, messages[index + 1 :])) if len(calls) > 1 else []
+        following = itertools.takewhile(lambda each: _only(each, ToolResult), messages[index + 1 :])
+        run = list(following) if len(calls) > 1 else []
         parts = [
             replace(part, name=part.name or each.name)
             for each in run
@@ -215,7 +216,7 @@ def question_in_result(messages: Conversation) -> Conversation:
     """The user's text behind a tool's result as the end of that result."""
     changed: list[Message] = []
     for message in _results_apart(messages):
-        if changed and _has_result(changed[-1]) and message.role == "user" and _only_text(message):
+        if changed and _has_result(changed[-1]) and message.role == "user" and _only(message, Text):
             changed[-1] = replace(_with_end(changed[-1], message.parts), pin=message.pin)
         else:
             changed.append(message)
@@ -252,8 +253,7 @@ class Forms:
 
     def __init__(self, render: Render) -> None:
         self._render = render
-        self._kept: OrderedDict[bytes, tuple[Form, ...]] = OrderedDict()
-        self._lock = Lock()
+        self._kept: Recent[bytes, tuple[Form, ...]] = Recent(MOST_KEPT)
 
     def of(self, messages: Conversation, *, tools: bool, generation: bool = True) -> Conversation:
         """The conversation in the first form that the template writes whole; `generation`: an answer follows.
@@ -266,20 +266,14 @@ class Forms:
         """The changes that a conversation of this kind needs. Raises `ServerError` as `of` does."""
         skeleton = Skeleton(messages, tools=tools, generation=generation)
         key = skeleton.digest()
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        found = self._find(skeleton)
-        with self._lock:
-            self._kept[key] = found
-            while len(self._kept) > MOST_KEPT:
-                self._kept.popitem(last=False)
+        found = self._kept.get(key)
+        if found is None:
+            found = self._find(skeleton)
+            self._kept.put(key, found)
         return found
 
     def _find(self, skeleton: "Skeleton") -> tuple[Form, ...]:
-        with self._lock:
-            known = [forms for forms in dict.fromkeys(self._kept.values()) if calls_as_text not in forms]
+        known = [forms for forms in dict.fromkeys(self._kept.values()) if calls_as_text not in forms]
         if len(skeleton.messages) > LONG:
             with contextlib.suppress(ServerError):
                 known.insert(0, self._find(skeleton.first(LONG)))
@@ -300,20 +294,15 @@ class Forms:
 
     def _refusal(self, skeleton: "Skeleton") -> ServerError:
         """The refusal of the first turn with which no change alone helps."""
-        low, high = 1, len(skeleton.messages)
-        while low < high:
-            middle = (low + high) // 2
-            if self._expressible(skeleton.first(middle)):
-                low = middle + 1
-            else:
-                high = middle
-        reason = self._missing(skeleton.first(low), ()) or ""
+        lengths = range(1, len(skeleton.messages))
+        turns = 1 + bisect_left(lengths, True, key=lambda n: not self._expressible(skeleton.first(n)))
+        reason = self._missing(skeleton.first(turns), ()) or ""
         why = f" ({reason})" if reason and not skeleton.has(reason) else ""
         return ServerError(
             "invalid_request",
-            f"The model's chat template can't express 'messages[{low - 1}]' at this place of the conversation{why}. "
+            f"The model's chat template can't express 'messages[{turns - 1}]' at this place of the conversation{why}. "
             "Leave the turn out, or choose another model.",
-            f"messages[{low - 1}]",
+            f"messages[{turns - 1}]",
         )
 
     def _expressible(self, skeleton: "Skeleton") -> bool:
@@ -504,12 +493,8 @@ def _speaks(message: Message, role: str) -> bool:
     return message.role == role and not all(isinstance(part, ToolResult) for part in message.parts)
 
 
-def _only_results(message: Message) -> bool:
-    return bool(message.parts) and all(isinstance(part, ToolResult) for part in message.parts)
-
-
-def _only_text(message: Message) -> bool:
-    return bool(message.parts) and all(isinstance(part, Text) for part in message.parts)
+def _only(message: Message, kind: type[Part]) -> bool:
+    return bool(message.parts) and all(isinstance(part, kind) for part in message.parts)
 
 
 def _says_something(part: Part) -> bool:

@@ -48,9 +48,3 @@ def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str, most: int | No
     return begin + tokenizer.literals.encode(
         layout.format(prefix=shield(prefix), suffix=shield(suffix)), most
     )
-
-
-def end_tokens(tokenizer: Tokenizer) -> frozenset[int]:
-    """The ids of `ENDS` that the model has."""
-    found = (tokenizer.single(text) for text in ENDS)
-    return frozenset(token for token in found if token is not None)

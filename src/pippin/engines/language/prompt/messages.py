@@ -64,7 +64,7 @@ class Converter:
         for index, message in enumerate(messages):
             converted += self._message(message, ids, f"messages[{index}]")
         if tools and not self.traits.tools:
-            converted = with_tool_prompt(converted, self._offer_text(tools))
+            converted = self._with_offer(converted, tools)
         elif tools and self.traits.tools_in_system and converted[0]["role"] != "system":
             converted.insert(0, {"role": "system", "content": ""})
         converted = self._place_system(converted)
@@ -77,22 +77,36 @@ class Converter:
         return converted
 
     def offer(self, tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
-        """The tools as the template takes them, with their texts shielded."""
-        shielded: list[dict[str, Any]] = self.literals.shield_value(
-            [tool_entry(tool, self.traits) for tool in tools]
-        )
+        """The tools as the template takes them: in OpenAI's form, with the fields that the template can't do without,
+        and with their texts shielded."""
+        entries = []
+        for tool in tools:
+            function: dict[str, Any] = {"name": tool.name}
+            if tool.description is not None or self.traits.descriptions:
+                function["description"] = tool.description or ""
+            parameters = tool.parameters or {"type": "object", "properties": {}}
+            function["parameters"] = parameters if self.traits.null_types else without_null(parameters)
+            entries.append({"type": "function", "function": function})
+        shielded: list[dict[str, Any]] = self.literals.shield_value(entries)
         return shielded
 
-    def _offer_text(self, tools: tuple[Tool, ...]) -> str:
-        """The tools as a text, for a template that does not write them."""
+    def _with_offer(self, entries: Messages, tools: tuple[Tool, ...]) -> Messages:
+        """The conversation with a system message that offers the tools and shows how a call is written, for a template
+        that does not write tools."""
         lines = "\n".join(json.dumps(entry["function"], ensure_ascii=False) for entry in self.offer(tools))
         example = self._write("function_name", {"argument": "value"})
-        return self._unmarked(OFFER.format(tools=lines, example=example), marks=False)
+        offer = self._unmarked(OFFER.format(tools=lines, example=example), marks=False)
+        if entries and entries[0]["role"] in ("system", "developer"):
+            return [{**entries[0], "content": f"{entries[0]['content']}\n\n{offer}"}, *entries[1:]]
+        return [{"role": "system", "content": offer}, *entries]
 
     def _message(self, message: Message, ids: CallIds, where: str) -> Messages:
         results = [part for part in message.parts if isinstance(part, ToolResult)]
         entries = [self._result(part, message, ids) for part in results]
-        entries += self._result_media(results)
+        media = tuple(part for result in results for part in result.parts if not isinstance(part, Text))
+        if media and self.media is not None:
+            # A message of the user's: templates take them nowhere else.
+            entries.append({"role": "user", "content": self.media.content(media, self.literals.shield)})
         if message.role == "tool" or (results and len(results) == len(message.parts)):
             if not results:
                 raise ServerError(
@@ -101,15 +115,13 @@ class Converter:
                     where,
                 )
             return entries
-        entry: dict[str, Any] = {"role": self._role(message), "content": self._content(message)}
+        role = "system" if message.role == "developer" and not self.traits.developer else message.role
+        entry: dict[str, Any] = {"role": role, "content": self._content(message)}
         if message.name is not None:
             entry["name"] = self.literals.shield(message.name)
         if message.role == "assistant":
             return [*entries, *self._assistant(entry, message, ids)]
         return [*entries, entry]
-
-    def _role(self, message: Message) -> str:
-        return "system" if message.role == "developer" and not self.traits.developer else message.role
 
     def _content(self, message: Message) -> Any:
         trusted = message.role in ("system", "developer", "assistant")
@@ -151,13 +163,6 @@ class Converter:
             text = broken(text, pattern) if pattern else text
         return text
 
-    def _result_media(self, results: list[ToolResult]) -> Messages:
-        """The media in tool results, as a user message: templates take them nowhere else."""
-        media = tuple(part for result in results for part in result.parts if not isinstance(part, Text))
-        if self.media is None or not media:
-            return []
-        return [{"role": "user", "content": self.media.content(media, self.literals.shield)}]
-
     def _assistant(self, entry: dict[str, Any], message: Message, ids: CallIds) -> Messages:
         calls = [part for part in message.parts if isinstance(part, ToolCall)]
         thoughts = "\n".join(part.text for part in message.parts if isinstance(part, Reasoning))
@@ -169,7 +174,9 @@ class Converter:
         if not calls:
             return [entry]
         if not self.traits.tool_calls:
-            written = self._kept_whole("\n".join(self._written_call(call) for call in calls))
+            given = [[call.name, parsed_arguments(call.arguments)] for call in calls]
+            texts = (self._write(name, arguments) for name, arguments in self.literals.shield_value(given))
+            written = self._kept_whole("\n".join(texts))
             return [{**entry, "content": f"{entry['content']}\n{written}".strip()}]
         written_calls = [self._call(call, ids) for call in calls]
         return [
@@ -183,11 +190,6 @@ class Converter:
         shielded: dict[str, Any] = self.literals.shield_value({"name": call.name, "arguments": given})
         written = self.literals.shield(ids.written(call.id))
         return {"id": written, "type": "function", "function": shielded}
-
-    def _written_call(self, call: ToolCall) -> str:
-        """A call as text, for a template that does not write calls."""
-        name, arguments = self.literals.shield_value([call.name, parsed_arguments(call.arguments)])
-        return self._write(name, arguments)
 
     @property
     def _write(self) -> Write:
@@ -280,16 +282,6 @@ To call one, write its name and its arguments in this form, and nothing else aro
 """The system message that offers tools to a model whose template does not write them."""
 
 
-def tool_entry(tool: Tool, traits: Traits) -> dict[str, Any]:
-    """A tool in OpenAI's form, with the fields that this template can't do without."""
-    function: dict[str, Any] = {"name": tool.name}
-    if tool.description is not None or traits.descriptions:
-        function["description"] = tool.description or ""
-    parameters = tool.parameters or {"type": "object", "properties": {}}
-    function["parameters"] = parameters if traits.null_types else without_null(parameters)
-    return {"type": "function", "function": function}
-
-
 def without_null(schema: Any) -> Any:
     """A JSON schema without the type `null`, over which some templates loop for ever."""
     if isinstance(schema, list):
@@ -304,10 +296,3 @@ def without_null(schema: Any) -> Any:
         case "null":
             del found["type"]
     return found
-
-
-def with_tool_prompt(entries: Messages, offer: str) -> Messages:
-    """The conversation with a system message that offers the tools and shows how a call is written."""
-    if entries and entries[0]["role"] in ("system", "developer"):
-        return [{**entries[0], "content": f"{entries[0]['content']}\n\n{offer}"}, *entries[1:]]
-    return [{"role": "system", "content": offer}, *entries]

@@ -87,56 +87,57 @@ class LanguagePreparer:
         self._loaded = False
         self.finds_partings = False  # set once the loaded model turns out to have a state that cannot be cut
         self._renderer = self.open_renderer(load_processor(spec.info, options, self.tokenizer))
-        if self._tools is not None and not options.tool_call_parser and not self._renderer.offers_tools:
-            self._require_writable(self._tools)
+        # Where the template does not write tools, a system message offers them and shows a call in the format.
+        shown = self._renderer.offers_tools or own_tools
+        if self._tools is not None and self._tools.history.write is None and not shown:
+            self._tools = formats.tool_format(DEFAULT_TOOL_FORMAT)
+            self._renderer = self.open_renderer(self.media)
         ending = self.tokenizer.single(self._renderer.turn_end)
         # Otherwise a chat model whose configuration does not name the end of a turn would write the next turn, too.
         if ending is not None:
             self.tokenizer.eos |= {ending}
         self._grammars = GrammarCompiler(self.tokenizer)
         self._spacing = options.json_spacing
-        self._infill_ends = infill.end_tokens(self.tokenizer)
+        ends = map(self.tokenizer.single, infill.ENDS)
+        self._infill_ends = frozenset(token for token in ends if token is not None)
         longest = spec.info.context_window or UNKNOWN_CONTEXT_WINDOW
         self.context_window = min(longest, options.context_length or longest)
         self._info = spec.info
 
     def prepare(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
         try:
-            return self._prepared(id, task)
+            match task:
+                case Generate(request) | CountTokens(request) | RenderTemplate(request) if self._must_wait(
+                    request
+                ):
+                    raise NeedsWeightsError
+                case Generate(request):
+                    return self._decision_job(id, request) if request.decisions else self._job(id, request)
+                case CountTokens(request):
+                    return (Counted(len(self._counted(request).tokens)),)
+                case RenderTemplate(request):
+                    prompt = self._counted(request)
+                    return (Rendered(prompt.text, prompt.tokens),)
+                case Tokenize(text, add_special_tokens, with_pieces):
+                    tokens = self.tokenizer.encode(
+                        text, add_special_tokens=add_special_tokens, most=MOST_COUNTED
+                    )
+                    pieces = tuple(map(self.tokenizer.raw, tokens)) if with_pieces else ()
+                    return (Tokenized(tuple(tokens), pieces),)
+                case Detokenize(tokens):
+                    if len(tokens) > MOST_DETOKENIZED:
+                        raise _refuse("tokens", f"may hold {MOST_DETOKENIZED} at most")
+                    self.tokenizer.check(tokens, "tokens", embedded=False)
+                    return (Detokenized(self.tokenizer.decode(tokens)),)
+                case _:
+                    raise ServerError(
+                        "unsupported",
+                        f"The model {self.info.id!r} generates text; it can't do this. Name a model of the right kind.",
+                        "model",
+                    )
         except TooLong as error:
             message = f"The text has {error.least} tokens or more; send at most {MOST_COUNTED} at a time."
             raise ServerError("too_large", message) from None
-
-    def _prepared(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
-        match task:
-            case Generate(request) | CountTokens(request) | RenderTemplate(request) if self._must_wait(
-                request
-            ):
-                raise NeedsWeightsError
-            case Generate(request):
-                return self._decision_job(id, request) if request.decisions else self._job(id, request)
-            case CountTokens(request):
-                return (Counted(len(self._counted(request).tokens)),)
-            case RenderTemplate(request):
-                prompt = self._counted(request)
-                return (Rendered(prompt.text, prompt.tokens),)
-            case Tokenize(text, add_special_tokens, with_pieces):
-                tokens = self.tokenizer.encode(text, add_special_tokens=add_special_tokens, most=MOST_COUNTED)
-                pieces = tuple(map(self.tokenizer.raw, tokens)) if with_pieces else ()
-                return (Tokenized(tuple(tokens), pieces),)
-            case Detokenize(tokens):
-                if len(tokens) > MOST_DETOKENIZED:
-                    raise ServerError(
-                        "invalid_request", f"'tokens' may hold {MOST_DETOKENIZED} at most.", "tokens"
-                    )
-                self.tokenizer.check_known(tokens, "tokens")
-                return (Detokenized(self.tokenizer.decode(tokens)),)
-            case _:
-                raise ServerError(
-                    "unsupported",
-                    f"The model {self.info.id!r} generates text; it can't do this. Name a model of the right kind.",
-                    "model",
-                )
 
     @property
     def media(self) -> TextOnly:
@@ -168,14 +169,6 @@ class LanguagePreparer:
             return False
         return not self.tokenizer.chat_templates or any(attachments(request.messages))
 
-    def _framed(self, request: GenerationRequest) -> GenerationRequest:
-        """The request with videos replaced by frames, for a model that takes pictures and no video."""
-        if request.messages is None or (rate := self.media.frames) is None:
-            return request
-        from pippin.engines.language.vision.frames import as_frames
-
-        return msgspec.structs.replace(request, messages=as_frames(request.messages, rate))
-
     def _readable(
         self, request: GenerationRequest, render: Callable[[GenerationRequest], RenderedPrompt]
     ) -> tuple[RenderedPrompt, tuple[str, ...]]:
@@ -185,11 +178,19 @@ class LanguagePreparer:
         """
         if not any(attachments(request.messages or ())):
             return render(request), ()
-        seen = {"video"} if self.media.frames is not None else set()
-        readable = self._attachments.read(request, self.media.modalities | seen)
+        # A model that takes pictures and no video is shown frames of it.
+        rate = self.media.frames
+        readable = self._attachments.read(request, self.media.modalities | ({"video"} if rate else set()))
         while True:
+            request = readable.request
             try:
-                return render(self._framed(readable.request)), readable.warnings
+                if rate is not None:
+                    from pippin.engines.language.vision.frames import as_frames
+
+                    request = msgspec.structs.replace(
+                        request, messages=as_frames(request.messages or (), rate)
+                    )
+                return render(request), readable.warnings
             except ServerError as error:
                 if not readable.leave_out_for(error.report):
                     raise
@@ -383,15 +384,6 @@ class LanguagePreparer:
                 "--chat-template-file.",
             ) from error
 
-    def _require_writable(self, found: ToolFormat) -> None:
-        """Use the default tool-call format if calls of the format found can't be shown to the model.
-
-        If the template does not write tools, a system message offers them and shows a call in the format.
-        """
-        if found.history.write is None:
-            self._tools = formats.tool_format(DEFAULT_TOOL_FORMAT)
-            self._renderer = self.open_renderer(self.media)
-
     @property
     def info(self) -> ModelInfo:
         """The model's info, completed from its tokenizer, template and media."""
@@ -466,16 +458,16 @@ def check_numbers(request: GenerationRequest, tokenizer: Tokenizer) -> None:
         raise _refuse("stop", f"may hold {most} texts of {longest} characters at most")
     if "" in request.stop:
         raise _refuse("stop", "holds an empty text, which would stop at once; leave it out")
-    _at_least("max_tokens", request.max_tokens, 0)
-    _at_least("min_tokens", request.min_tokens, 0)
-    for field, asked in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
-        _at_least(field, asked, 0)
-        if asked is not None and asked > min(MOST_LOGPROBS, tokenizer.rows):
-            raise _refuse(
-                field,
-                f"is {asked}; this model gives {min(MOST_LOGPROBS, tokenizer.rows)} alternatives at most",
-            )
-    _at_least("thinking_budget", request.thinking.budget, 0)
+    given = {
+        name: getattr(request, name) for name in ("max_tokens", "min_tokens", "logprobs", "prompt_logprobs")
+    }
+    for field, asked in (*given.items(), ("thinking_budget", request.thinking.budget)):
+        if asked is not None and asked < 0:
+            raise _refuse(field, f"is {asked}; it must be at least 0")
+    alternatives = min(MOST_LOGPROBS, tokenizer.rows)
+    for field in ("logprobs", "prompt_logprobs"):
+        if (given[field] or 0) > alternatives:
+            raise _refuse(field, f"is {given[field]}; this model gives {alternatives} alternatives at most")
 
 
 def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:
@@ -496,11 +488,6 @@ def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:
                 "logit_bias",
                 f"gives token {token} a bias of {value:g}; it must be from {-largest:g} to {largest:g}",
             )
-
-
-def _at_least(field: str, asked: int | None, least: int) -> None:
-    if asked is not None and asked < least:
-        raise _refuse(field, f"is {asked}; it must be at least {least}")
 
 
 def _refuse(field: str, what: str) -> ServerError:
@@ -527,18 +514,21 @@ def plan_reasoning(
     found = with_markers(found, request.thinking.start_marker, request.thinking.end_marker)
     if found is None:
         return ReasoningPlan()
-    if found.implicit and (request.thinking.enabled is False or _closed(found, prompt)):
+    # The template may have ended the reasoning before it began.
+    closed = request.thinking.enabled is False or prompt.text.rstrip().endswith(found.end.rstrip())
+    if found.implicit and closed:
         found = replace(found, implicit=False)
-    start, end = _start(found, tokenizer), tuple(tokenizer.encode(found.end))
+    start, end = (tuple(tokenizer.encode(marker)) for marker in (found.start, found.end))
+    # A start marker counts only if its first token is an added token. Otherwise the model was not trained on it, and a
+    # bracket in a structured answer could be taken for its beginning.
+    start = start if start and start[0] in tokenizer.pieces.added else ()
     if request.thinking.budget is not None:
         tokenizer.check(end, "thinking_budget")  # they will be forced
-    return ReasoningPlan(
-        found,
-        opened=_opened(found, prompt),
-        may_open=bool(start) and _may_open(found, prompt, request),
-        start=start,
-        end=end,
-    )
+    opened = found.open_in(prompt.text)
+    may_open = bool(start) and not (found.implicit or prompt.continued or opened or closed)
+    if prompt.continued:
+        opened = prompt.continued.rfind(found.start) > prompt.continued.rfind(found.end)
+    return ReasoningPlan(found, opened=opened, may_open=may_open, start=start, end=end)
 
 
 def _reasoning_of(
@@ -557,32 +547,5 @@ def with_markers(found: ReasoningFormat | None, start: str | None, end: str | No
     """The format with other markers; a model without a format gets `think` with these markers."""
     if start is None and end is None:
         return found
-    return (found or formats.reasoning_format("think")).with_markers(start, end)
-
-
-def _start(found: ReasoningFormat, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The tokens by which the model may begin reasoning before a structured answer, or none.
-
-    A start marker counts only if its first token is an added token. Otherwise the model was not trained on it, and a
-    bracket in the answer could be taken for its beginning.
-    """
-    tokens = tokenizer.encode(found.start)
-    return tuple(tokens) if tokens and tokens[0] in tokenizer.pieces.added else ()
-
-
-def _opened(found: ReasoningFormat, prompt: RenderedPrompt) -> bool:
-    """Whether the prompt, or the assistant's words that the answer continues, end inside reasoning."""
-    if prompt.continued:
-        return prompt.continued.rfind(found.start) > prompt.continued.rfind(found.end)
-    return found.open_in(prompt.text)
-
-
-def _may_open(found: ReasoningFormat, prompt: RenderedPrompt, request: GenerationRequest) -> bool:
-    if found.implicit or prompt.continued or request.thinking.enabled is False:
-        return False
-    return not found.open_in(prompt.text) and not _closed(found, prompt)
-
-
-def _closed(found: ReasoningFormat, prompt: RenderedPrompt) -> bool:
-    """Whether the template has ended the reasoning before it began."""
-    return prompt.text.rstrip().endswith(found.end.rstrip())
+    found = found or formats.reasoning_format("think")
+    return replace(found, start=start or found.start, end=end or found.end)

@@ -1,7 +1,8 @@
 """Renders the prompt of a request with the model's chat template, tokenizes it, and fits it into the context window."""
 
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +30,7 @@ from pippin.engines.base import check_wanted
 from pippin.engines.language.job import Branch
 from pippin.engines.language.prefix_cache.cache import shared_length
 from pippin.engines.language.prompt import infill
-from pippin.engines.language.prompt.forms import Forms, Proof, Render
+from pippin.engines.language.prompt.forms import Forms, Proof
 from pippin.engines.language.prompt.messages import CONTINUED, QUESTION, Converter
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.traits import probe
@@ -44,7 +45,6 @@ from pippin.engines.language.text.tokenizer import (
 )
 from pippin.engines.language.vision.media import (
     TEXT_ONLY,
-    Medium,
     Modality,
     PromptMedia,
     TextOnly,
@@ -80,7 +80,7 @@ class PromptRenderer:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        sources: dict[str, str],
+        sources: Mapping[str, str],
         history: History,
         defaults: dict[str, Any],
         media: TextOnly = TEXT_ONLY,
@@ -98,7 +98,9 @@ class PromptRenderer:
             template = ChatTemplate(source, tokenizer.special_names)
             style = media.style(template)
             converter = Converter(probe(template, history), history, tokenizer.literals, style)
-            self._templates[name] = (template, converter, Forms(self._skeleton_of(template, converter)))
+            # Skeletons of conversations have no media.
+            render = partial(self._skeleton, template, replace(converter, media=None))
+            self._templates[name] = (template, converter, Forms(render))
 
     def sample(self, modality: Modality, count: int = 1) -> str:
         """A rendered user message with media and a word. Raises `ServerError`."""
@@ -163,7 +165,8 @@ class PromptRenderer:
         begun = given[-1].parts if request.continue_final else ()
         asked = Message("user", (*begun, Text(QUESTION)))
         messages = (*given[: len(given) - bool(begun)], asked, Message("assistant", (Text(CONTINUED),)))
-        text, media = self._expanded(request, messages, (), generation=False, most=most)
+        render = partial(self._render, request, messages, (), generation=False)
+        text, media = self.media.expanded(render, list(media_parts(messages)), most)
         _, converter, _ = self._template_for(())
         warnings = _check_whole(text, messages, converter.traits.switches)
         opening, _, rest = text.rpartition(QUESTION)
@@ -173,7 +176,7 @@ class PromptRenderer:
             brancher.whole(questions[0]),
             media,
             list(media_parts(messages)),
-            lambda text: self._tokenizer.literals.encode(text, most),
+            partial(self._tokenizer.literals.encode, most=most),
         )
         before = brancher.before(list(tokens), questions[0])
         ending = self._tokenizer.single(self.turn_end)
@@ -223,37 +226,24 @@ class PromptRenderer:
                 "invalid_request", "'messages' is empty; give at least one message.", "messages"
             )
         # Checked first, because rendering takes long, too. User texts are in the prompt whatever the template does.
-        for text in _texts_of_users(messages):
-            check_length(self._tokenizer.backend, text, most)
+        for message in messages:
+            for part in message.parts if message.role == "user" else ():
+                if isinstance(part, Text):
+                    check_length(self._tokenizer.backend, part.text, most)
         continued = _continued(request, messages)
         if continued is not None:
             messages = (*messages[:-1], _marked(messages[-1]))
-        text, media = self._expanded(request, messages, tools, generation=continued is None, most=most)
+        parts = list(media_parts(messages))
+        render = partial(self._render, request, messages, tools, generation=continued is None)
+        text, media = self.media.expanded(render, parts, most)
         warnings = _check_whole(text, messages, self._template_for(tools)[1].traits.switches)
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
-        tokens, placed = self.media.placed(
-            text, media, list(media_parts(messages)), lambda text: self._tokenizer.literals.encode(text, most)
-        )
+        encode = partial(self._tokenizer.literals.encode, most=most)
+        tokens, placed = self.media.placed(text, media, parts, encode)
         return RenderedPrompt(
             tuple(tokens), plain(text), continued=continued or "", media=placed, warnings=warnings
         )
-
-    def _expanded(
-        self,
-        request: GenerationRequest,
-        messages: tuple[Message, ...],
-        tools: tuple[Tool, ...],
-        *,
-        generation: bool,
-        most: int | None = None,
-    ) -> tuple[str, list[Medium]]:
-        """The rendered text with the text of media in it, and the media that were processed for that.
-
-        Raises `TooLong` once the media have more than `most` tokens.
-        """
-        render = partial(self._render, request, messages, tools, generation=generation)
-        return self.media.expanded(render, list(media_parts(messages)), most)
 
     def _render(
         self,
@@ -268,15 +258,16 @@ class PromptRenderer:
         variables = {**self._variables(request), "add_generation_prompt": generation}
         return rendered(template, converter, messages, tools, variables)
 
-    def _skeleton_of(self, template: ChatTemplate, converter: Converter) -> Render:
-        """Renders skeletons of conversations, which have no media."""
-        converter = replace(converter, media=None)
-
-        def render(messages: tuple[Message, ...], tools: tuple[Tool, ...], generation: bool) -> str:
-            variables = {**self._defaults, "add_generation_prompt": generation}
-            return rendered(template, converter, messages, tools, variables)
-
-        return render
+    def _skeleton(
+        self,
+        template: ChatTemplate,
+        converter: Converter,
+        messages: tuple[Message, ...],
+        tools: tuple[Tool, ...],
+        generation: bool,
+    ) -> str:
+        variables = {**self._defaults, "add_generation_prompt": generation}
+        return rendered(template, converter, messages, tools, variables)
 
     def _template_for(self, tools: tuple[Tool, ...]) -> tuple[ChatTemplate, Converter, Forms]:
         found = self._templates.get("tool_use") if tools else None
@@ -324,14 +315,11 @@ def rendered(
     converted = converter.convert(messages, tools)
     try:
         return template.render(converted, variables).replace(ESCAPED, BREAK)
-    except TemplateTooCostly as error:
-        raise ServerError(
-            "invalid_request", f"The chat template gave up on these messages: {error}.", "messages"
-        ) from error
     except TemplateRefusal as error:
-        raise ServerError(
-            "invalid_request", f"The model's chat template can't render these messages: {error}", "messages"
-        ) from error
+        message = f"The model's chat template can't render these messages: {error}"
+        if isinstance(error, TemplateTooCostly):
+            message = f"The chat template gave up on these messages: {error}."
+        raise ServerError("invalid_request", message, "messages") from error
 
 
 def _check_whole(
@@ -351,16 +339,6 @@ def _check_whole(
     return tuple(
         f"The model's chat template acts on a switch in 'messages[{index}]', such as '/no_think', and takes it out."
         for index in proof.switched
-    )
-
-
-def _texts_of_users(messages: tuple[Message, ...]) -> Iterator[str]:
-    return (
-        part.text
-        for message in messages
-        if message.role == "user"
-        for part in message.parts
-        if isinstance(part, Text)
     )
 
 
@@ -417,8 +395,11 @@ def fit_prompt(
     else:
         if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= context_window:
             messages = request.messages or ()
-            kept = _pinned(messages, tools), _likely(messages, tools) if partings else []
-            pins, parted = (renderer.partings(request, tools, whole, others) for others in kept)
+            # A conversation up to and including each message that asks to be kept in the prefix cache.
+            pinned = [index for index, message in enumerate(messages) if message.pin][-MOST_PINS:]
+            kept: list[Other] = [(messages[: index + 1], tools, False) for index in pinned]
+            likely = _likely(messages, tools) if partings else []
+            pins, parted = (renderer.partings(request, tools, whole, others) for others in (kept, likely))
             return replace(whole, pins=pins, partings=parted)
         length = f"{len(whole.tokens)} tokens"
     if truncates and request.messages is not None:
@@ -437,12 +418,6 @@ def too_long(length: str, context_window: int, request: GenerationRequest) -> Se
         f"Please reduce the length of the {field}.",
         field,
     )
-
-
-def _pinned(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[Other]:
-    """A conversation up to and including each message that asks to be kept in the prefix cache."""
-    pinned = [index for index, message in enumerate(messages) if message.pin][-MOST_PINS:]
-    return [(messages[: index + 1], tools, False) for index in pinned]
 
 
 WORDS: Final = (Text("\N{WHITE SQUARE}"),)
@@ -479,26 +454,25 @@ def _truncated(
 
     System messages are kept.
     """
-    turns = [index for index, message in enumerate(messages) if index and _begins_turn(message)]
-    low, high, found = 0, len(turns) - 1, None
-    while low <= high:
-        middle = (low + high) // 2
-        cut = turns[middle]
+    prompts: dict[int, RenderedPrompt] = {}
+
+    def fits(cut: int) -> bool:
         kept = (*(m for m in messages[:cut] if m.role in ("system", "developer")), *messages[cut:])
-        try:
+        with suppress(TooLong):
             prompt = renderer.prompt(msgspec.structs.replace(request, messages=kept), tools, most=most)
-        except TooLong:
-            prompt = None
-        if prompt is not None and len(prompt.tokens) <= most:
-            found = replace(prompt, dropped=len(messages) - len(kept))
-            high = middle - 1
-        else:
-            low = middle + 1
-    return found
+            if len(prompt.tokens) <= most:
+                prompts[cut] = replace(prompt, dropped=len(messages) - len(kept))
+        return cut in prompts
 
-
-def _begins_turn(message: Message) -> bool:
-    return message.role == "user" and not any(isinstance(part, ToolResult) for part in message.parts)
+    turns = [
+        index
+        for index, message in enumerate(messages)
+        if index
+        and message.role == "user"
+        and not any(isinstance(part, ToolResult) for part in message.parts)
+    ]
+    place = bisect_left(turns, True, key=fits)
+    return prompts[turns[place]] if place < len(turns) else None
 
 
 class Brancher:

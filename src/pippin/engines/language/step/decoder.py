@@ -15,7 +15,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Event, FinishReason, Token, TopToken
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.output.checking import LOOK_EVERY, Loops, check_of
+from pippin.output.checking import LOOK_EVERY, AnswerCheck, Loops
 from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
 
 Shown = list[tuple[str, tuple[Token, ...]]]
@@ -129,7 +129,7 @@ class SequenceDecoder:
         self._length = 0  # characters of text so far
         self._stops = StopFinder(job.stops, include=request.include_stop)
         tools = job.tools if request.read_calls else ()
-        self._check = check_of(request.output_format, tools)
+        self._check = AnswerCheck(request.output_format, tools)
         self._reader = OutputReader(
             choice,
             Formats(tools=job.tool_format, reasoning=job.reasoning_format),

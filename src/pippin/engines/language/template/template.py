@@ -104,13 +104,9 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, finalize=_writable)
         del self.globals["lipsum"]
+        self.filters["tojson"] = _to_json
         self.filters = {name: _limited(name, each) for name, each in self.filters.items()}
-        self.filters[_counted.__name__] = _counted
-        self.filters[_joined.__name__] = _joined
-        self.filters[_writable.__name__] = _writable
-
-    def add_filter(self, name: str, function: Callable[..., Any]) -> None:
-        self.filters[name] = _limited(name, function)
+        self.filters |= {each.__name__: each for each in (_counted, _joined, _writable)}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
         tree: jinja2.nodes.Template = _Counting(self).visit(super()._parse(source, name, filename))
@@ -126,8 +122,8 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
                 raise TemplateTooCostly("it repeats a text too often")
             case "*", int(count), str() | list() | tuple() if count * len(right) > MOST_WIDTH:
                 raise TemplateTooCostly("it repeats a text too often")
-            case "%", str(), _ if _WIDTH.search(left):
-                raise TemplateTooCostly("it pads a text too far")
+            case "%", str(), _:
+                _check_width((), left)
             case "+", str() | list() | tuple(), str() | list() | tuple():
                 _check_length(len(left) + len(right))
         return _writable(super().call_binop(context, operator, left, right))
@@ -216,15 +212,15 @@ def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def limited(*given: Any, **named: Any) -> Any:
         values = (*given, *named.values())
-        if name in _SIZED_FILTERS and any(isinstance(each, int) and each > MOST_WIDTH for each in values):
-            raise TemplateTooCostly("it pads a text too far")
         texts = [each for each in values if isinstance(each, str)]
-        if name == "format" and texts and _WIDTH.search(texts[0]):
-            raise TemplateTooCostly("it pads a text too far")
-        if name == "replace" and len(texts) >= 3:
+        if name in _SIZED_FILTERS:
+            _check_width(values, texts[0] if name == "format" and texts else "")
+        if name == "replace" and texts:
             _check_method("replace", texts[0], tuple(texts[1:]))
-        if name == "join":
-            _check_joint(values)
+        if name == "join" and texts:
+            _check_method(
+                "join", texts[-1], tuple(each for each in values if isinstance(each, str | list | tuple))
+            )
         if name in _WRITING_FILTERS:
             for each in values:
                 _writable(each)
@@ -233,21 +229,11 @@ def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return limited
 
 
-def _check_joint(values: tuple[Any, ...]) -> None:
-    items = [each for each in values if isinstance(each, str | list | tuple)]
-    separators = [each for each in values if isinstance(each, str)]
-    if items and separators:
-        _check_length(len(items[0]) * len(separators[-1]))
-
-
 def _check_method(name: str, text: str, given: tuple[Any, ...]) -> None:
     """Check the size of the result of a method of `text`. Raises `TemplateTooCostly`."""
     match name, given:
         case (("center" | "ljust" | "rjust" | "zfill" | "expandtabs" | "format" | "format_map"), _):
-            if any(isinstance(each, int) and each > MOST_WIDTH for each in given):
-                raise TemplateTooCostly("it pads a text too far")
-            if name.startswith("format") and _WIDTH.search(text):
-                raise TemplateTooCostly("it pads a text too far")
+            _check_width(given, text if name.startswith("format") else "")
         case "replace", (str(old), str(new), *_):
             _check_length(len(text) + text.count(old) * len(new))
         case "join", (str() | list() | tuple() as items, *_):
@@ -256,6 +242,11 @@ def _check_method(name: str, text: str, given: tuple[Any, ...]) -> None:
             _check_length(len(text) * max((len(str(value)) for value in table.values()), default=1))
         case _:
             pass
+
+
+def _check_width(given: tuple[Any, ...], format: str) -> None:
+    if _WIDTH.search(format) or any(isinstance(each, int) and each > MOST_WIDTH for each in given):
+        raise TemplateTooCostly("it pads a text too far")
 
 
 def _check_length(characters: int) -> None:
@@ -374,7 +365,6 @@ def _environment() -> Sandbox:
     environment = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
-    environment.add_filter("tojson", _to_json)
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = _strftime_now
     return environment

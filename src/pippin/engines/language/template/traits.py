@@ -13,8 +13,6 @@ from pippin.output.tool_format import History
 
 Messages = list[dict[str, Any]]
 
-_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
@@ -75,20 +73,25 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     trial = _Trial(template)
     text, says = trial.text, trial.says
     user, other, assistant = _user(text("QXA")), _user(text("QXB")), _assistant(text("QXC"))
-    fields = tuple(field for field in _REASONING_FIELDS if _reads_field(template.source, field))
+    fields = tuple(
+        field
+        for field in ("reasoning_content", "thinking", "reasoning")
+        if re.search(rf"""\.{field}|\['{field}'\]|\["{field}"\]|get\('{field}""", template.source)
+    )
     if not says([user, assistant, other], "QXC"):
         trial.thoughts = dict.fromkeys(fields, "")
         trial.thoughts = trial.thoughts if says([user, assistant, other], "QXC") else {}
     system, second = {"role": "system", "content": text("QXS")}, {"role": "system", "content": text("QXT")}
     takes_system = says([system, user], "QXS", "QXA")
-    arguments, empty, calls = _call_style(trial, history)
+    call_id = "functions.qxtool:0" if history.call_ids == "function" else "call12345"
+    arguments, empty, calls = _call_style(trial, call_id)
     offer = _offer(description="QXD")
-    call_id = _call_id(history)
     result = {"role": "tool", "content": text("QXR"), "tool_call_id": call_id, "name": "qxtool"}
-    called = _calling(empty, _arguments(arguments), call_id)
+    called = _calling(empty, arguments, call_id)
     offering = ([user], [{"role": "system", "content": text("")}, user])
     asked: Messages = next((each for each in offering if says(each, "qxtool", "QXD", tools=[offer])), [])
     tools = bool(asked)
+    spoken = trial.render([user, assistant], {}) or ""
     return Traits(
         content="parts" if trial.in_parts else "text",
         system=takes_system,
@@ -110,7 +113,7 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         thinking_parts="'thinking'" in template.source
         and says([user, _assistant(thinking_parts("QXH", "QXC"))], "QXH"),
         **_marks(template.source),
-        turn_end=_turn_end(trial.render([user, assistant], {})),
+        turn_end=spoken.rpartition("QXC")[2].strip() if "QXC" in spoken else "",
         rewrites=tuple(_rewritten(trial, [user, assistant, other], fields, offer)),
     )
 
@@ -162,10 +165,6 @@ def _offer(type: str | list[str] = "string", **description: str) -> dict[str, An
     return {"type": "function", "function": {"name": "qxtool", **description, "parameters": parameters}}
 
 
-def _call_id(history: History) -> str:
-    return "functions.qxtool:0" if history.call_ids == "function" else "call12345"
-
-
 def _in_parts(words: str) -> list[dict[str, Any]]:
     return [{"type": "text", "text": words}]
 
@@ -178,33 +177,22 @@ def _assistant(content: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": content}
 
 
-def _arguments(style: Literal["object", "json"]) -> Any:
-    return {"qxkey": "qxvalue"} if style == "object" else '{"qxkey": "qxvalue"}'
-
-
-def _calling(content: Any, arguments: Any, id: str) -> dict[str, Any]:
+def _calling(content: Any, style: Literal["object", "json"], id: str) -> dict[str, Any]:
+    arguments = {"qxkey": "qxvalue"} if style == "object" else '{"qxkey": "qxvalue"}'
     function = {"name": "qxtool", "arguments": arguments}
     call = {"id": id, "type": "function", "function": function}
     return {"role": "assistant", "content": content, "tool_calls": [call]}
 
 
-def _call_style(trial: _Trial, history: History) -> tuple[Literal["object", "json"], str | None, bool]:
+def _call_style(trial: _Trial, call_id: str) -> tuple[Literal["object", "json"], str | None, bool]:
     """The form of arguments and of empty content with which calls are written correctly, and whether they are at
     all."""
     styles: tuple[Literal["object", "json"], ...] = ("object", "json")
     for style in styles:
         for empty in ("", None):
-            messages = [_user(trial.text("QXA")), _calling(empty, _arguments(style), _call_id(history))]
-            rendered = trial.render(messages, {}) or ""
+            calling = _calling(empty, style, call_id)
+            rendered = trial.render([_user(trial.text("QXA")), calling], {}) or ""
             twice = '\\"qxkey' in rendered or "{'qxkey" in rendered
             if "qxtool" in rendered and "qxkey" in rendered and not twice:
                 return style, empty, True
     return "object", "", False
-
-
-def _reads_field(source: str, field: str) -> bool:
-    return any(sign in source for sign in (f".{field}", f"['{field}']", f'["{field}"]', f"get('{field}"))
-
-
-def _turn_end(rendered: str | None) -> str:
-    return rendered.rpartition("QXC")[2].strip() if rendered and "QXC" in rendered else ""

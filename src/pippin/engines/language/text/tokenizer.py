@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final
 
 import tokenizers
@@ -54,7 +53,7 @@ def check_length(backend: tokenizers.Tokenizer, text: str, most: int | None) -> 
     count = 0
     for start in range(0, len(text), PIECE):
         piece = text[start : start + PIECE]
-        count += max(0, len(backend.encode_batch_fast([piece], add_special_tokens=False)[0].ids) - AT_A_CUT)
+        count += max(0, len(encode_text(backend, piece)) - AT_A_CUT)
         if count > most:
             raise TooLong(count)
 
@@ -63,8 +62,7 @@ def beginning(backend: tokenizers.Tokenizer, text: str, most: int) -> str:
     """The beginning of a long text with its first `most` tokens, and more; a text of fewer tokens is returned whole."""
     size = max(SHORTEST, most * LIKELY)
     while size < len(text):
-        tokens = backend.encode_batch_fast([text[:size]], add_special_tokens=False)[0].ids
-        if len(tokens) > most + OF_A_WORD:
+        if len(encode_text(backend, text[:size])) > most + OF_A_WORD:
             return text[:size]
         size *= 2
     return text
@@ -97,8 +95,6 @@ class Literals:
         """Added tokens count as markers if they are special or occur in `template_text`: the chat templates and the
         markers of the output formats in use."""
         self._backend = backend
-        self._lock = Lock()
-        self._renamed_backend: tokenizers.Tokenizer | None = None
         added = backend.get_added_tokens_decoder()
         markers = {id_: str(token.content) for id_, token in added.items() if len(token.content) > 1}
         special = {id_ for id_ in markers if added[id_].special}
@@ -145,13 +141,11 @@ class Literals:
         if BREAK not in rendered or self._any is None:
             return encode_text(self._backend, rendered.replace(BREAK, ""))
         named = self._any.sub(lambda found: self._names[found.group()], rendered)
-        return encode_text(self._renamed(), named.replace(BREAK, ""))
+        return encode_text(self._renamed, named.replace(BREAK, ""))
 
+    @cached_property
     def _renamed(self) -> tokenizers.Tokenizer:
-        with self._lock:
-            if self._renamed_backend is None:
-                self._renamed_backend = with_renamed_tokens(self._backend, self._names)
-            return self._renamed_backend
+        return with_renamed_tokens(self._backend, self._names)
 
 
 def plain(rendered: str) -> str:
@@ -162,13 +156,8 @@ def plain(rendered: str) -> str:
 def broken(text: str, marks: re.Pattern[str]) -> str:
     """The text with a noncharacter in each of these marks."""
     while marks.search(text):
-        text = marks.sub(_broken, text)
+        text = marks.sub(lambda found: found[0][0] + BREAK + found[0][1:], text)
     return text
-
-
-def _broken(found: re.Match[str]) -> str:
-    text = found.group()
-    return text[0] + BREAK + text[1:]
 
 
 def pattern_of(markers: Iterable[str]) -> re.Pattern[str] | None:
@@ -177,9 +166,9 @@ def pattern_of(markers: Iterable[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
 
-def encode_text(backend: tokenizers.Tokenizer, text: str) -> list[int]:
-    """The tokens of a text, without those that the tokenizer puts around it."""
-    ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+def encode_text(backend: tokenizers.Tokenizer, text: str, *, around: bool = False) -> list[int]:
+    """The tokens of a text. `around`: with those that the tokenizer puts around it."""
+    ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=around)[0].ids
     return ids
 
 
@@ -377,23 +366,17 @@ class Tokenizer:
         Raises `TooLong` for a long text of more than `most` tokens.
         """
         check_length(self.backend, text, most)
-        ids: list[int] = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
-        return ids
+        return encode_text(self.backend, text, around=add_special_tokens)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of these tokens, with special tokens spelled out."""
         text: str = self.backend.decode(list(tokens), skip_special_tokens=False)
         return text
 
-    def check(self, tokens: Collection[int], field: str) -> None:
-        """Raises `ServerError` naming the field for ids that the model has no embedding for."""
-        self._check_below(self.rows, tokens, field)
-
-    def check_known(self, tokens: Collection[int], field: str) -> None:
-        """Raises `ServerError` naming the field for ids that neither the tokenizer nor the model has."""
-        self._check_below(self.size, tokens, field)
-
-    def _check_below(self, end: int, tokens: Collection[int], field: str) -> None:
+    def check(self, tokens: Collection[int], field: str, *, embedded: bool = True) -> None:
+        """Raises `ServerError` naming the field for ids that the model has no embedding for, or without `embedded` for
+        those that neither the tokenizer nor the model has."""
+        end = self.rows if embedded else self.size
         if not tokens or (min(tokens) >= 0 and max(tokens) < end):
             return
         position, token = next((i, each) for i, each in enumerate(tokens) if not 0 <= each < end)
@@ -523,8 +506,9 @@ def _unread(folder: Path, error: Exception) -> str:
     for path in (folder / "tokenizer.json", folder / "tokenizer.model", folder / "tokenizer_config.json"):
         if path.is_file() and (what := mistaken(path)) is not None:
             return f"{path.name} of {name_of(folder)!r} {what}."
+    reason = next(iter(str(error).splitlines()), "")[:300]
     return (
-        f"The tokenizer in {name_of(folder)!r} can't be read ({type(error).__name__}: {_first_line(error)}). Is the "
+        f"The tokenizer in {name_of(folder)!r} can't be read ({type(error).__name__}: {reason}). Is the "
         "folder complete? A tokenizer that is Python code needs --trust-remote-code."
     )
 
@@ -533,7 +517,3 @@ def ids_in(*found: Any) -> frozenset[int]:
     """The ids in fields that hold an id, a list of ids or nothing."""
     flat = [number for entry in found for number in (entry if isinstance(entry, list) else [entry])]
     return frozenset(number for number in flat if type(number) is int)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "")[:300]

@@ -1,7 +1,7 @@
 """The vision encoder: computes features of media once, keeps them for follow-ups, and merges them into prompts."""
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -16,32 +16,7 @@ from pippin.engines.language.vision.model import (
     VisionModel,
     refusal,
 )
-
-
-class FeatureCache:
-    """The features of the last used media, by content: at most `limit` of them, and `limit_bytes` in all."""
-
-    def __init__(self, limit: int, limit_bytes: int) -> None:
-        self._limit = limit
-        self._limit_bytes = limit_bytes
-        self._bytes = 0
-        self._kept: OrderedDict[bytes, MediaFeatures] = OrderedDict()
-
-    def get(self, digest: bytes) -> MediaFeatures | None:
-        if digest in self._kept:
-            self._kept.move_to_end(digest)
-        return self._kept.get(digest)
-
-    def put(self, digest: bytes, features: MediaFeatures) -> None:
-        self._kept[digest] = features
-        self._bytes += features.bytes
-        while len(self._kept) > self._limit or (self._bytes > self._limit_bytes and self._kept):
-            _, dropped = self._kept.popitem(last=False)
-            self._bytes -= dropped.bytes
-
-    def clear(self) -> None:
-        self._kept.clear()
-        self._bytes = 0
+from pippin.engines.recent import Recent
 
 
 class VisionEncoder:
@@ -49,8 +24,10 @@ class VisionEncoder:
     features were in the cache."""
 
     def __init__(self, model: VisionModel, limit: int, limit_bytes: int = 1 << 30) -> None:
+        """The features of the last used media are kept, by content: at most `limit` of them, and `limit_bytes` in
+        all."""
         self.model = model
-        self.cache = FeatureCache(limit, limit_bytes)
+        self.cache: Recent[bytes, MediaFeatures] = Recent(limit, limit_bytes, attrgetter("bytes"))
         self.encoded = 0
         self.reused = 0
 

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from PIL import Image as PillowImage
 
 from pippin.core.conversation import Image, Inline, Message, Part, ToolResult, Video
-from pippin.core.errors import ServerError
-from pippin.engines.language.vision.media import media_parts
+from pippin.engines.language.vision.media import inline_bytes, media_parts
 from pippin.engines.language.vision.video import FrameRate, read_frames, sample
 
 MOST_FRAMES = 16
@@ -37,20 +36,22 @@ def as_frames(messages: tuple[Message, ...], rate: FrameRate) -> tuple[Message, 
     sampled = [
         (number, index)
         for number, (where, part) in enumerate(clips)
-        for index in sample(_bytes(part, where), rate.asked(part.fps, part.max_frames), where).indices
+        for index in sample(inline_bytes(part, where), rate.asked(part.fps, part.max_frames), where).indices
     ]
-    chosen = _evenly(sampled)
-    frames = iter(
-        [
-            _pictures(part, where, [index for each, index in chosen if each == number])
-            for number, (where, part) in enumerate(clips)
-        ]
-    )
+    if len(sampled) > MOST_FRAMES:
+        step = (len(sampled) - 1) / (MOST_FRAMES - 1)
+        sampled = [sampled[round(number * step)] for number in range(MOST_FRAMES)]
+    pictures: list[list[Part]] = []
+    for number, (where, part) in enumerate(clips):
+        indices = [index for each, index in sampled if each == number]
+        frames = read_frames(inline_bytes(part, where), indices, where) if indices else []
+        pictures.append([_picture(frame, where) for frame in frames])
+    waiting = iter(pictures)
 
     def shown(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         found: list[Part] = []
         for part in parts:
-            found += next(frames) if isinstance(part, Video) else (part,)
+            found += next(waiting) if isinstance(part, Video) else (part,)
         return tuple(found)
 
     # In the order of `media_parts`: tool results first, then the message's own parts.
@@ -66,29 +67,9 @@ def as_frames(messages: tuple[Message, ...], rate: FrameRate) -> tuple[Message, 
     return tuple(made)
 
 
-def _evenly(sampled: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    if len(sampled) <= MOST_FRAMES:
-        return sampled
-    step = (len(sampled) - 1) / (MOST_FRAMES - 1)
-    return [sampled[round(number * step)] for number in range(MOST_FRAMES)]
-
-
-def _pictures(part: Video, where: str, indices: list[int]) -> list[Part]:
-    if not indices:
-        return []
-    return [_picture(frame, where) for frame in read_frames(_bytes(part, where), indices, where)]
-
-
 def _picture(frame: npt.NDArray[np.uint8], where: str) -> Image:
     """A frame uint8 [channels, height, width] of the video in the field `where`, as a file that is quick to write and
     lossless."""
     written = io.BytesIO()
     PillowImage.fromarray(np.ascontiguousarray(frame.transpose(1, 2, 0))).save(written, "BMP")
     return Image(Inline(written.getvalue()), field=where)
-
-
-def _bytes(part: Video, where: str) -> bytes:
-    if not isinstance(part.source, Inline):
-        message = f"{where} was not fetched; send the bytes as a data: URI."
-        raise ServerError("invalid_request", message, where)
-    return part.source.data

@@ -11,17 +11,15 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
 from pippin.engines.language.kv_cache.agreement import FAILURES, difference, in_float32, tolerance
 from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia, WholePrompt
-from pippin.engines.language.vision.model import VisionModel, on_device
+from pippin.engines.language.vision.model import VisionModel, embedded
 from pippin.engines.language.vision.trial import logits_by_engine
 
 log = logging.getLogger(__name__)
@@ -133,15 +131,6 @@ def _is_faithful(
             if not difference(found - mx.logsumexp(found), expected) < tolerance(found):
                 return False
     return True
-
-
-def embedded(inner: nn.Module, prompt: WholePrompt) -> dict[str, Any]:
-    """What the language model of mlx-vlm is given for a whole prompt: `inputs_embeds` and what it takes beside them."""
-    ids = mx.array(prompt.ids)
-    arrays = {name: on_device(value) for name, value in prompt.arrays.items()}
-    pixels, mask = arrays.pop("pixel_values", None), arrays.pop("attention_mask", mx.ones_like(ids))
-    found = inner.get_input_embeddings(ids, pixels, mask=mask, **arrays)
-    return {**arrays, **{name: value for name, value in found.to_dict().items() if value is not None}}
 
 
 def _leave(model: VisionModel, prompt: WholePrompt | None) -> None:

@@ -2,13 +2,14 @@
 it writes, and which tokens of the prompt their features replace."""
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from pippin.core.conversation import Audio, Image, Message, Part, Text, ToolResult, Video
+from pippin.core.conversation import Audio, Image, Inline, Message, Part, Text, ToolResult, Video
 from pippin.core.errors import ServerError
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 
@@ -139,20 +140,15 @@ class SampleRenderer(Protocol):
 class TextOnly:
     """How prompts are made for a model that takes text only. Processors of media override what they do otherwise."""
 
-    @property
-    def modalities(self) -> frozenset[Modality]:
-        """The modalities that the model takes."""
-        return frozenset()
+    modalities: frozenset[Modality] = frozenset()
+    """The modalities that the model takes."""
+    templates: Mapping[str, str] = MappingProxyType({})
+    """Chat templates by name, for a model whose tokenizer has none."""
 
     @property
     def frames(self) -> "FrameRate | None":
         """The rate at which videos are shown as pictures; None if they are not."""
         return None
-
-    @property
-    def templates(self) -> dict[str, str]:
-        """Chat templates by name, for a model whose tokenizer has none."""
-        return {}
 
     def style(self, template: ChatTemplate) -> Any:
         """How messages with media are given to a chat template, or None."""
@@ -201,14 +197,19 @@ def place(media: Sequence[Medium], tokens: Sequence[int], placeholders: Iterable
     return PromptMedia(tuple(placed))
 
 
+_MODALITIES: dict[type[MediaPart], Modality] = {Image: "image", Audio: "audio", Video: "video"}
+
+
 def modality_of(part: MediaPart) -> Modality:
-    match part:
-        case Image():
-            return "image"
-        case Audio():
-            return "audio"
-        case Video():
-            return "video"
+    return _MODALITIES[type(part)]
+
+
+def inline_bytes(part: MediaPart, where: str) -> bytes:
+    """The file of a medium. Raises `ServerError` naming the field `where` for one that was not fetched."""
+    if not isinstance(part.source, Inline):
+        message = f"{where} was not fetched; send the bytes as a data: URI."
+        raise ServerError("invalid_request", message, where)
+    return part.source.data
 
 
 def _size(value: Any) -> int:
@@ -221,6 +222,17 @@ def _size(value: Any) -> int:
             return 0
 
 
+def listed(parts: tuple[Part, ...], shield: Callable[[str], str]) -> list[dict[str, Any]]:
+    """The texts and media of a message as objects with their type. Text goes through `shield`."""
+    found: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, Text):
+            found.append({"type": "text", "text": shield(part.text)})
+        elif isinstance(part, (Image, Audio, Video)):
+            found.append({"type": modality_of(part)})
+    return found
+
+
 @dataclass(frozen=True)
 class MediaStyle:
     """How a chat template takes media: as parts of these modalities, or else as placeholders in the text."""
@@ -230,22 +242,13 @@ class MediaStyle:
 
     def content(self, parts: tuple[Part, ...], shield: Callable[[str], str]) -> Any:
         """The content of a message that holds media, as the chat template takes it. Text goes through `shield`."""
-        listed: list[dict[str, Any]] = []
-        for part in parts:
-            match part:
-                case Text(text):
-                    listed.append({"type": "text", "text": shield(text)})
-                case Image() | Audio() | Video() if (modality := modality_of(part)) in self.known:
-                    listed.append({"type": modality})
-                case Image() | Audio() | Video():
-                    listed.append(
-                        {"type": "text", "text": self.placeholders.get(modality_of(part), "") + "\n"}
-                    )
-                case _:
-                    pass
-        if self.known:
-            return listed
-        return "".join(item["text"] for item in listed)
+        shown = [
+            each
+            if each["type"] in ("text", *self.known)
+            else {"type": "text", "text": self.placeholders.get(each["type"], "") + "\n"}
+            for each in listed(parts, shield)
+        ]
+        return shown if self.known else "".join(each["text"] for each in shown)
 
 
 def style_of(template: ChatTemplate, placeholders: dict[Modality, str]) -> MediaStyle:

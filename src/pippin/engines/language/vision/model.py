@@ -14,7 +14,7 @@ from pippin.engines.device import is_of_device
 from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.kv_cache.layout import counts_tokens, leaves, mlx_lm_twin, mutual
-from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, Span
+from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, Span, WholePrompt
 
 SAME_TEXT = 0.02
 """The most that the embedding of a text token beside joint media may differ, as a fraction of the largest embedding:
@@ -263,6 +263,15 @@ class VisionModel(nn.Module):  # type: ignore[misc]
 def inner_of(model: nn.Module) -> nn.Module:
     """The library's own model of a loaded one."""
     return model.inner if isinstance(model, VisionModel) else model
+
+
+def embedded(inner: nn.Module, prompt: WholePrompt) -> dict[str, Any]:
+    """What the language model of mlx-vlm is given for a whole prompt: `inputs_embeds` and what it takes beside them."""
+    ids = mx.array(prompt.ids)
+    arrays = {name: on_device(value) for name, value in prompt.arrays.items()}
+    pixels, mask = arrays.pop("pixel_values", None), arrays.pop("attention_mask", mx.ones_like(ids))
+    found = inner.get_input_embeddings(ids, pixels, mask=mask, **arrays)
+    return {**arrays, **{name: value for name, value in found.to_dict().items() if value is not None}}
 
 
 def on_device(value: Any) -> Any:

@@ -8,9 +8,9 @@ import inspect
 import logging
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from copy import copy
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image as PillowImage
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.conversation import Audio, Image, Inline, Video
+from pippin.core.conversation import Audio, Image, Video
 from pippin.core.errors import ServerError
 from pippin.engines import pictures, sound
 from pippin.engines.language.kv_cache.agreement import FAILURES
@@ -36,6 +36,7 @@ from pippin.engines.language.vision.media import (
     PlacedPrompt,
     TextOnly,
     expand_placeholders,
+    inline_bytes,
     modality_of,
     place,
     require_text_after,
@@ -44,6 +45,7 @@ from pippin.engines.language.vision.media import (
 from pippin.engines.language.vision.preprocessor import in_older_files, refuse_unprepared, unprepared
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
+from pippin.engines.recent import Recent
 
 log = logging.getLogger(__name__)
 
@@ -98,10 +100,48 @@ class _RecordingTokenizer:
         return getattr(self._tokenizer, name)
 
 
-class MediaProcessor(TextOnly):
+class LibraryProcessor(TextOnly):
+    """A processor as mlx-vlm and transformers open it, and how media are decoded for it."""
+
+    _scales = True
+    """Whether pictures are scaled, to the pixels that they may have, before the processor gets them."""
+
+    def __init__(self, processor: Any, folder: Path, config: dict[str, Any], options: ModelOptions) -> None:
+        cut_into_tiles(processor, config)
+        self._processor = processor
+        self._options = options
+        self._lock = threading.Lock()
+        self._unprepared = unprepared(folder, processor)
+        self._rate = rate_of(processor)
+        self._frame_rate = frame_rate(processor)
+
+    @property
+    def _audio_rate(self) -> int:
+        """The sample rate of the audio that the model takes."""
+        return audio_rate(self._processor)
+
+    def _limits(self, part: Image, param: str) -> tuple[int | None, int | None]:
+        return pixel_limits(part, self._options.min_pixels, self._options.max_pixels, param)
+
+    def _decoded(self, part: MediaPart, param: str) -> Any:
+        """A picture, a `Clip`, or samples at the rate that the model takes. Raises `ServerError` naming `param`."""
+        data = inline_bytes(part, param)
+        match part:
+            case Image():
+                refuse_unprepared(self._unprepared, param)
+                least, most = self._limits(part, param)
+                limits = (least, most) if self._scales else (None, None)
+                return resized(pictures.decode(data, param=param), part, *limits, param)
+            case Video():
+                return read_clip(data, self._rate.asked(part.fps, part.max_frames), param)
+            case Audio():
+                return sound.decode(data, self._audio_rate, param=param, longest=MOST_AUDIO_SECONDS)
+
+
+class MediaProcessor(LibraryProcessor):
     """A model's processor, with the last media that it processed. Several threads may use it at once."""
 
-    def __init__(self, folder: Path, options: ModelOptions) -> None:
+    def __init__(self, folder: Path, options: ModelOptions, tokenizer: Tokenizer) -> None:
         """Raises what mlx-vlm and transformers raise for a folder that they can't read."""
         # The models of mlx-vlm replace processors that need torch with their own.
         import mlx_vlm.utils
@@ -117,37 +157,26 @@ class MediaProcessor(TextOnly):
             opening = PixtralProcessor
         # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
         with in_older_files(folder) as files:
-            self._processor = opening.from_pretrained(files, trust_remote_code=options.trust_remote_code)
-        cut_into_tiles(self._processor, config)
-        self._unprepared = unprepared(folder, self._processor)
-        self._recording = _RecordingTokenizer(self._processor.tokenizer)
-        self._processor.tokenizer = self._recording
-        self._options = options
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[bytes, Medium] = OrderedDict()
+            opened = opening.from_pretrained(files, trust_remote_code=options.trust_remote_code)
+        super().__init__(opened, folder, config, options)
+        self._scales = "max_pixels" not in vars(self._processor.image_processor)
+        self._recording = self._processor.tokenizer = _RecordingTokenizer(self._processor.tokenizer)
+        most = options.vision_cache_size
+        self._kept: Recent[bytes, Medium] = Recent(most, MOST_KEPT_BYTES, attrgetter("bytes"))
         self._placeholder_tokens = placeholder_tokens(config)
         # Some processors write a video as its frames, each with the tokens of a picture.
         self._placeholder_tokens["video"] |= self._placeholder_tokens["image"]
-        self._takes_pixel_limits = "max_pixels" in vars(self._processor.image_processor)
         self._parameters = frozenset(inspect.signature(self._processor.__call__).parameters)
-        self._rate = rate_of(self._processor)
-        self._tokenizer: Tokenizer | None = None
+        self._tokenizer = tokenizer
         self.placeholders: dict[Modality, str] = {}
         self.samples: dict[Modality, Medium] = {}  # small media to test the model with
-        self._refused: frozenset[Modality] = frozenset()  # modalities whose trial failed
-        self._frame_rate = frame_rate(self._processor)
-
-    @property
-    def modalities(self) -> frozenset[Modality]:
-        return frozenset(self.placeholders) - self._refused
 
     @property
     def frames(self) -> FrameRate | None:
         return self._frame_rate if self.modalities & {"image", "video"} == {"image"} else None
 
-    def use(self, tokenizer: Tokenizer) -> None:
+    def try_modalities(self) -> None:
         """Find out, by trying, which modalities the processor takes and how their placeholders are spelled."""
-        self._tokenizer = tokenizer
         trials: dict[Modality, Callable[[], dict[str, Any]]] = {
             "image": lambda: {"images": [sample_image()]},
             "video": lambda: self._video_arguments(sample_clip()),
@@ -161,24 +190,26 @@ class MediaProcessor(TextOnly):
                     each if each.startswith("<") else getattr(self._processor, each, None)
                     for each in attributes
                 ]
-                known = [
-                    name for name in names if isinstance(name, str) and tokenizer.single(name) is not None
-                ]
-                if len(known) < len(names) or not self._placeholder_tokens[modality]:
+                if not all(map(self._knows, names)) or not self._placeholder_tokens[modality]:
                     continue
+                spelled = "".join(names)
                 try:
-                    sample = self._run(modality, b"", "".join(known), trial())
-                    if sample.placeholders and self._stands_alone("".join(known), sample, trial()):
-                        self.placeholders[modality], self.samples[modality] = "".join(known), sample
+                    sample = self._run(modality, b"", spelled, trial())
+                    if sample.placeholders and self._stands_alone(spelled, sample, trial()):
+                        self.placeholders[modality], self.samples[modality] = spelled, sample
                         break
                 except (*FAILURES, ImportError) as error:
                     log.info("its processor takes no %s: %s: %s", modality, type(error).__name__, error)
+        self.modalities = frozenset(self.placeholders)
+
+    def _knows(self, name: Any) -> bool:
+        return isinstance(name, str) and self._tokenizer.single(name) is not None
 
     def _stands_alone(self, placeholder: str, sample: Medium, arguments: dict[str, Any]) -> bool:
         """Whether the processor leaves the text around a placeholder unchanged, including the tokens that mark
         media."""
         around = [("a", "b")]
-        if all(self._tokenizer and self._tokenizer.single(mark) is not None for mark in VISION_MARKS):
+        if all(map(self._knows, VISION_MARKS)):
             around.append(VISION_MARKS)
         with self._lock:
             for before, after in around:
@@ -220,90 +251,53 @@ class MediaProcessor(TextOnly):
 
     def tested(self, is_faithful: Callable[[Medium], bool]) -> "MediaProcessor":
         found = copy(self)
-        found._refused = frozenset(
-            modality
-            for modality, sample in self.samples.items()
-            if modality in self.placeholders and not is_faithful(sample)
-        )
-        for modality in sorted(found._refused):
+        refused = {modality for modality, sample in self.samples.items() if not is_faithful(sample)}
+        found.modalities -= refused
+        for modality in sorted(refused):
             log.warning("the model takes no %s in its batches: the answers would not be mlx-vlm's", modality)
         return found
 
     def process(self, part: MediaPart, param: str) -> Medium:
         """Process a medium, or return a kept one. Raises `ServerError` naming `param`."""
         modality = modality_of(part)
-        if not isinstance(part.source, Inline):
-            raise ServerError(
-                "invalid_request", f"{param} was not fetched; send the bytes as a data: URI.", param
-            )
-        digest = digest_of(part, part.source.data, self._options)
-        with self._lock:
-            if (kept := self._kept.get(digest)) is not None:
-                self._kept.move_to_end(digest)
-                return kept
-        arguments = self._arguments(part, part.source.data, param)
+        digest = digest_of(part, inline_bytes(part, param), self._options)
+        if (kept := self._kept.get(digest)) is not None:
+            return kept
+        arguments = self._arguments(part, param)
         try:
             medium = self._run(modality, digest, self.placeholders[modality], arguments)
         except FAILURES as error:
             raise ServerError(
                 "invalid_request", f"{param} can't be prepared for this model: {error}", param
             ) from error
-        with self._lock:
-            self._kept[digest] = medium
-            while len(self._kept) > self._options.vision_cache_size or self._kept_bytes() > MOST_KEPT_BYTES:
-                self._kept.popitem(last=False)
+        self._kept.put(digest, medium)
         return medium
 
-    def _kept_bytes(self) -> int:
-        return sum(medium.bytes for medium in self._kept.values())
-
-    def _arguments(self, part: MediaPart, data: bytes, param: str) -> dict[str, Any]:
+    def _arguments(self, part: MediaPart, param: str) -> dict[str, Any]:
         """The processor's arguments for a medium. Raises `ServerError` naming `param`."""
+        decoded = self._decoded(part, param)
         match part:
             case Image():
-                return self._image_arguments(part, data, param)
+                limits = (None, None) if self._scales else self._limits(part, param)
+                named = zip(("min_pixels", "max_pixels"), limits, strict=True)
+                return {"images": [decoded], **{name: limit for name, limit in named if limit is not None}}
             case Video():
-                rate = self._rate.asked(part.fps, part.max_frames)
-                return self._video_arguments(read_clip(data, rate, param))
+                return self._video_arguments(decoded)
             case Audio():
-                samples = sound.decode(data, self._audio_rate, param=param, longest=MOST_AUDIO_SECONDS)
-                return self._audio_arguments(samples)
-
-    @property
-    def _audio_rate(self) -> int:
-        """The sample rate of the audio that the model takes."""
-        return audio_rate(self._processor)
+                return self._audio_arguments(decoded)
 
     def _audio_arguments(self, samples: sound.Samples) -> dict[str, Any]:
         return {("audios" if "audios" in self._parameters else "audio"): [samples]}
 
     def _video_arguments(self, clip: Clip) -> dict[str, Any]:
-        from mlx_vlm.utils import VideoMetadata
-
-        metadata: dict[str, Any] = {
-            "fps": [clip.fps],
-            "video_metadata": [VideoMetadata(clip.source_frames, clip.source_fps, clip.indices)],
-        }
+        metadata: dict[str, Any] = {"fps": [clip.fps], "video_metadata": [clip.metadata]}
         return {
             "videos": [clip.frames],
             **{name: value for name, value in metadata.items() if name in self._parameters},
         }
 
-    def _image_arguments(self, part: Image, data: bytes, param: str) -> dict[str, Any]:
-        refuse_unprepared(self._unprepared, param)
-        least, most = pixel_limits(part, self._options.min_pixels, self._options.max_pixels, param)
-        image = pictures.decode(data, param=param)
-        if not self._takes_pixel_limits:
-            return {"images": [resized(image, part, least, most, param)]}
-        limits = {"min_pixels": least, "max_pixels": most}
-        return {
-            "images": [resized(image, part, None, None, param)],
-            **{name: limit for name, limit in limits.items() if limit is not None},
-        }
-
     def _run(self, modality: Modality, digest: bytes, placeholder: str, arguments: dict[str, Any]) -> Medium:
         """Run the processor on a text that is the placeholder alone."""
-        assert self._tokenizer is not None
         with self._lock:
             outputs = self._processor(text=[placeholder], **arguments)
             text = self._recording.text
@@ -395,20 +389,14 @@ def sample_clip() -> Clip:
 
 def digest_of(part: MediaPart, data: bytes, options: ModelOptions) -> bytes:
     """A digest of a medium's content and of all that decides how it is prepared."""
-    how = repr((type(part).__name__, _options_of(part), options.min_pixels, options.max_pixels))
+    asked: tuple[Any, ...] = ()
+    if isinstance(part, Image):
+        asked = (part.detail == "low", part.min_pixels, part.max_pixels, part.resize)
+    elif isinstance(part, Video):
+        asked = (part.fps, part.max_frames)
+    how = repr((type(part).__name__, asked, options.min_pixels, options.max_pixels))
     person = hashlib.blake2b(how.encode(), digest_size=16).digest()
     return hashlib.blake2b(data, digest_size=24, person=person).digest()
-
-
-def _options_of(part: MediaPart) -> tuple[Any, ...]:
-    """The fields of a part that decide how it is processed."""
-    match part:
-        case Image():
-            return (part.detail == "low", part.min_pixels, part.max_pixels, part.resize)
-        case Video():
-            return (part.fps, part.max_frames)
-        case Audio():
-            return ()
 
 
 def plain_arrays(value: Any) -> Any:

@@ -26,15 +26,11 @@ def load_processor(info: ModelInfo, options: ModelOptions, tokenizer: "Tokenizer
     """
     folder = Path(info.path or "")
     config = read_config(folder)
-    if not has_extra():
-        if names_media(config):
-            log.warning("the model is served for text only: for pictures, %s", install_command("vision"))
-        return TEXT_ONLY
     if not takes_media(config):
         if names_media(config):
-            log.warning(
-                "the model is served for text only: the installed mlx-vlm does not know its architecture"
-            )
+            unknown = "the installed mlx-vlm does not know its architecture"
+            why = unknown if has_extra() else f"for pictures, {install_command('vision')}"
+            log.warning("the model is served for text only: %s", why)
         return TEXT_ONLY
     # Without torchvision, mlx-vlm's own processor of Phi-4-SigLIP calls itself for minutes, up to Python's limit.
     naflex = "naflex" in str(config.get("mm_vision_tower")).lower()
@@ -45,11 +41,11 @@ def load_processor(info: ModelInfo, options: ModelOptions, tokenizer: "Tokenizer
     from pippin.engines.language.vision.processing import MediaProcessor
 
     try:
-        processor = MediaProcessor(folder, options)
+        processor = MediaProcessor(folder, options, tokenizer)
     except (*FAILURES, ImportError) as error:
         log.info("its processor cannot take media one by one (%s)", error)
         return TEXT_ONLY
-    processor.use(tokenizer)
+    processor.try_modalities()
     return processor
 
 

@@ -3,7 +3,6 @@ and the text with all its media into arrays."""
 
 import hashlib
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,16 +14,14 @@ from jinja2 import TemplateError
 from PIL import ImageOps
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.conversation import Audio, Image, Inline, Part, Text, Video
+from pippin.core.conversation import Audio, Image, Part, Video
 from pippin.core.errors import ServerError
-from pippin.engines import pictures, sound
 from pippin.engines.device import require_sound_device
 from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.text.tokenizer import BREAK, Tokenizer
 from pippin.engines.language.vision.checkpoint import read_config
-from pippin.engines.language.vision.frames import frame_rate
-from pippin.engines.language.vision.joint import JointTokens
+from pippin.engines.language.vision.joint import Evaluate, JointTokens
 from pippin.engines.language.vision.media import (
     TEXT_ONLY,
     MediaPart,
@@ -35,27 +32,20 @@ from pippin.engines.language.vision.media import (
     SampleRenderer,
     TextOnly,
     WholePrompt,
+    inline_bytes,
+    listed,
     modality_of,
     require_text_after,
 )
-from pippin.engines.language.vision.preprocessor import (
-    in_older_files,
-    refuse_unprepared,
-    resize_alike,
-    unprepared,
-)
+from pippin.engines.language.vision.preprocessor import in_older_files, resize_alike
 from pippin.engines.language.vision.processing import (
-    MOST_AUDIO_SECONDS,
-    audio_rate,
+    LibraryProcessor,
     digest_of,
-    pixel_limits,
     plain_arrays,
-    resized,
     sample_clip,
     sample_image,
 )
-from pippin.engines.language.vision.tiles import cut_into_tiles
-from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
+from pippin.engines.language.vision.video import Clip, FrameRate
 
 log = logging.getLogger(__name__)
 
@@ -92,22 +82,14 @@ class LibraryStyle:
 
         Raises `ServerError` for media that the architecture does not take in one message.
         """
-        listed: list[dict[str, Any]] = []
-        for part in parts:
-            match part:
-                case Text(text):
-                    listed.append({"type": "text", "text": shield(text)})
-                case Image() | Audio() | Video():
-                    listed.append({"type": modality_of(part)})
-                case _:
-                    pass
+        found = listed(parts, shield)
         match self.writing:
             case "by architecture":
-                return self._by_library(listed)
+                return self._by_library(found)
             case "as parts":
-                return listed
+                return found
             case "as text":
-                return "".join(each.get("text", self.markers.get(each["type"], "")) for each in listed)
+                return "".join(each.get("text", self.markers.get(each["type"], "")) for each in found)
 
     def _by_library(self, listed: list[dict[str, Any]]) -> Any:
         from mlx_vlm.prompt_utils import MODEL_CONFIG, extract_text_from_content, get_message_json
@@ -172,7 +154,7 @@ class _ShieldedTokenizer:
         return len(self._tokenizer)
 
 
-class PromptProcessor(TextOnly):
+class PromptProcessor(LibraryProcessor):
     """A model's processor, given whole prompts. Several threads may use it at once."""
 
     def __init__(self, folder: Path, options: ModelOptions, tokenizer: Tokenizer) -> None:
@@ -182,42 +164,30 @@ class PromptProcessor(TextOnly):
         config = read_config(folder)
         package, _ = mlx_vlm.utils.get_model_and_args(config)
         self._config = config
-        self._options = options
-        self._lock = threading.Lock()
         # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
         trusted = options.trust_remote_code
         with in_older_files(folder) as files:
-            self._processor = mlx_vlm.utils.load_processor(files, False, trust_remote_code=trusted)
+            opened = mlx_vlm.utils.load_processor(files, False, trust_remote_code=trusted)
             reader = getattr(package, "ImageProcessor", None)
-            pixels = getattr(self._processor, "image_processor", None)
+            pixels = getattr(opened, "image_processor", None)
             # As mlx-vlm does, but for one that has read the folder's settings: this knows config.json alone.
             if reader is not None and not isinstance(pixels, reader):
                 pixels = mlx_vlm.utils.load_image_processor(files, trust_remote_code=trusted)
-                self._processor.image_processor = pixels
-        cut_into_tiles(self._processor, config)
+                opened.image_processor = pixels
+        super().__init__(opened, folder, config, options)
         resize_alike(self._processor)
-        self._unprepared = unprepared(folder, self._processor)
         if hasattr(self._processor, "tokenizer"):
             encode = tokenizer.literals.encode
             self._processor.tokenizer = _ShieldedTokenizer(self._processor.tokenizer, encode)
-        self._rate = rate_of(self._processor)
-        self._frame_rate = frame_rate(self._processor)
-        own = self._own_template()
+        # Some models have their template in the processor instead of the tokenizer.
+        own = getattr(self._processor, "chat_template", None)
+        own = None if not isinstance(own, str) else own if "{" in own else JOINED_TEMPLATE
         # A model's own template writes all special tokens.
         self._adds_tokens = not tokenizer.chat_templates and own is None
-        self._templates = {"default": own or PLAIN_TEMPLATE}
+        self.templates = {"default": own or PLAIN_TEMPLATE}
         self.writing = LibraryStyle(str(config.get("model_type", "")).lower())
-        self.found: frozenset[Modality] = frozenset()  # the modalities that the model takes, found by testing
         self.takes_several = False  # whether a prompt may have several pictures, found by testing
         self.joint: JointTokens | None = None  # set if prompts run in batches, found by testing
-
-    @property
-    def modalities(self) -> frozenset[Modality]:
-        return self.found
-
-    @property
-    def templates(self) -> dict[str, str]:
-        return self._templates
 
     def style(self, template: ChatTemplate) -> LibraryStyle:
         return self.writing
@@ -232,13 +202,6 @@ class PromptProcessor(TextOnly):
     def drops_video(self) -> bool:
         """Whether the processor takes no video, even if it accepts it silently."""
         return self._frame_rate is not None
-
-    def _own_template(self) -> str | None:
-        """The processor's own template, which some models have instead of their tokenizer's."""
-        found = getattr(self._processor, "chat_template", None)
-        if isinstance(found, str) and "{" not in found:
-            return JOINED_TEMPLATE
-        return found if isinstance(found, str) else None
 
     def markers(self) -> dict[Modality, str]:
         """What the processor writes for media, if it turns messages into text before the template sees them."""
@@ -270,12 +233,7 @@ class PromptProcessor(TextOnly):
         return tokens, require_text_after(found, len(tokens))
 
     def _digest(self, parts: Parts) -> bytes:
-        sources = ((part, part.source) for _, part in parts)
-        digests = (
-            digest_of(part, source.data, self._options)
-            for part, source in sources
-            if isinstance(source, Inline)
-        )
+        digests = (digest_of(part, inline_bytes(part, where), self._options) for where, part in parts)
         return hashlib.blake2b(b"".join(digests)).digest()
 
     def prompt(self, text: str, media: Parts) -> WholePrompt:
@@ -308,19 +266,11 @@ class PromptProcessor(TextOnly):
 
     def _add(self, part: MediaPart, where: str, given: dict[str, list[Any]]) -> None:
         """Decode a medium into the arguments of the library."""
-        if not isinstance(part.source, Inline):
-            raise ServerError(
-                "invalid_request", f"{where} was not fetched; send the bytes as a data: URI.", where
-            )
-        data = part.source.data
         match part:
             case Image():
-                refuse_unprepared(self._unprepared, where)
-                least, most = pixel_limits(part, self._options.min_pixels, self._options.max_pixels, where)
-                given["images"].append(resized(pictures.decode(data, param=where), part, least, most, where))
+                given["images"].append(self._decoded(part, where))
             case Video():
-                rate = self._rate.asked(part.fps, part.max_frames)
-                _add_clip(read_clip(data, rate, where), given)
+                _add_clip(self._decoded(part, where), given)
             case Audio():
                 if given["audio"] and not getattr(self._processor, "supports_multiple_audio", False):
                     raise ServerError(
@@ -328,13 +278,7 @@ class PromptProcessor(TextOnly):
                         f"This model takes one recording in a request, and '{where}' is another: leave it out.",
                         where,
                     )
-                given["audio"].append(
-                    sound.decode(data, self._audio_rate, param=where, longest=MOST_AUDIO_SECONDS)
-                )
-
-    @property
-    def _audio_rate(self) -> int:
-        return audio_rate(self._processor)
+                given["audio"].append(self._decoded(part, where))
 
     def sample(self, modality: Modality, number: int, text: str, count: int = 1) -> WholePrompt:
         """A rendered prompt with small media. The last one differs by `number`: 0 and 1 have the same size, and a
@@ -348,15 +292,7 @@ class PromptProcessor(TextOnly):
                 given["images"].append(others[number])
             case "video":
                 clip = sample_clip()
-                _add_clip(
-                    Clip(
-                        frames=clip.frames // (1 + number),
-                        indices=clip.indices,
-                        source_frames=clip.source_frames,
-                        source_fps=clip.source_fps,
-                    ),
-                    given,
-                )
+                _add_clip(replace(clip, frames=clip.frames // (1 + number)), given)
             case "audio":
                 waves = np.sin(np.arange(self._audio_rate) * (0.05 + 0.1 * number))
                 given["audio"].append(waves.astype(np.float32))
@@ -393,14 +329,8 @@ def _with_ends(arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_clip(clip: Clip, given: dict[str, list[Any]]) -> None:
-    from mlx_vlm.utils import VideoMetadata
-
     given["videos"].append(clip.frames)
-    given["video_metadata"].append(VideoMetadata(clip.source_frames, clip.source_fps, clip.indices))
-
-
-Evaluate = Callable[[WholePrompt], mx.array]
-"""Returns what the loaded model gives after a prompt [vocabulary]: logits, or log-probabilities."""
+    given["video_metadata"].append(clip.metadata)
 
 
 def try_modalities(
@@ -421,7 +351,7 @@ def try_modalities(
         found = {each for each in tried if _sees_a_difference(processor, renderer, each, evaluate)}
         if found:
             break
-    processor.found = frozenset(found)
+    processor.modalities = frozenset(found)
     if "image" in found:
         processor.takes_several = _sees_a_difference(processor, renderer, "image", evaluate, count=2)
     return bool(found)

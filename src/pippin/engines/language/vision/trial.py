@@ -5,16 +5,16 @@ A modality that does not is refused, so that no family of models answers wrongly
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
 from pippin.engines.language.kv_cache.agreement import FAILURES, difference, in_float32, tolerance
 from pippin.engines.language.vision.encoder import VisionEncoder
-from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia
-from pippin.engines.language.vision.model import VisionModel, on_device
+from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia, WholePrompt
+from pippin.engines.language.vision.model import VisionModel, embedded
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,9 @@ def _is_faithful_between(
     nearest = min(differences)
     # Where both kinds of attention give the same, as in families that have one kind only, rounding must not choose.
     found, _, model.bidirectional = differences[0] if differences[0][0] < 10 * nearest[0] else nearest
-    if medium.modality in model.bidirectional and not _is_enclosed(medium):
+    # Without text tokens around the medium, its tokens would attend to those of a medium beside it.
+    enclosed = {0, len(medium.tokens) - 1}.isdisjoint(medium.placeholders)
+    if medium.modality in model.bidirectional and not enclosed:
         return False
     log.info("a prompt with %s agrees within %.4f", medium.modality, found)
     return found < tolerance(expected)
@@ -88,25 +90,18 @@ def _differences(
     return expected, found
 
 
-def _is_enclosed(medium: Medium) -> bool:
-    """Whether text tokens enclose the medium: without them its tokens would attend to those of a medium beside it."""
-    return {0, len(medium.tokens) - 1}.isdisjoint(medium.placeholders)
-
-
 def logits_by_library(model: VisionModel, tokens: tuple[int, ...], placed: PlacedMedium) -> mx.array:
     """The last token's logits [vocabulary] as mlx-vlm computes them, in one forward pass."""
-    inner, ids, medium = model.inner, mx.array([tokens]), placed.medium
-    arrays: dict[str, Any] = {name: on_device(value) for name, value in medium.arrays.items()}
+    medium, arrays = placed.medium, dict(placed.medium.arrays)
     # Some families choose by the token types a mask that is bidirectional within a picture.
     if medium.has_token_types:
-        types = mx.zeros_like(ids)
-        types[:, mx.array(placed.positions)] = TOKEN_TYPES[medium.modality]
+        types = np.zeros((1, len(tokens)), np.int32)
+        types[:, placed.positions] = TOKEN_TYPES[medium.modality]
         arrays["mm_token_type_ids"] = types
-    features = inner.get_input_embeddings(
-        ids, arrays.pop("pixel_values", None), mask=mx.ones_like(ids), **arrays
-    )
-    given = {name: value for name, value in features.to_dict().items() if value is not None}
-    logits: mx.array = inner.language_model(ids, cache=model.make_cache(), **{**arrays, **given}).logits
+    given = embedded(model.inner, WholePrompt(np.array([tokens], np.int32), arrays))
+    logits: mx.array = model.inner.language_model(
+        mx.array([tokens]), cache=model.make_cache(), **given
+    ).logits
     return logits[0, -1]
 
 

@@ -64,21 +64,6 @@ def rate_of(processor: Any) -> FrameRate:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Clip:
-    """The sampled frames of a video, and what the model is told of the file that they come from."""
-
-    frames: npt.NDArray[np.uint8]  # [frames, channels, height, width]
-    indices: list[int]  # which frames of the file they are
-    source_frames: int
-    source_fps: float
-
-    @property
-    def fps(self) -> float:
-        """Sampled frames per second."""
-        return len(self.indices) / self.source_frames * self.source_fps
-
-
-@dataclass(frozen=True, kw_only=True)
 class Sampled:
     """Which frames of a video file are shown."""
 
@@ -87,16 +72,30 @@ class Sampled:
     source_fps: float
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Clip(Sampled):
+    """The sampled frames of a video, and what the model is told of the file that they come from."""
+
+    frames: npt.NDArray[np.uint8]  # [frames, channels, height, width]
+
+    @property
+    def fps(self) -> float:
+        """Sampled frames per second."""
+        return len(self.indices) / self.source_frames * self.source_fps
+
+    @property
+    def metadata(self) -> Any:
+        """What processors of mlx-vlm are told of the file."""
+        from mlx_vlm.utils import VideoMetadata
+
+        return VideoMetadata(self.source_frames, self.source_fps, self.indices)
+
+
 def read_clip(data: bytes, rate: FrameRate, param: str) -> Clip:
     """Decode the sampled frames of a video. Raises `ServerError` naming `param` if it is unreadable or too large."""
     sampled = sample(data, rate, param)
     frames = read_frames(data, sampled.indices, param)
-    return Clip(
-        frames=np.stack(frames),
-        indices=sampled.indices[: len(frames)],
-        source_frames=sampled.source_frames,
-        source_fps=sampled.source_fps,
-    )
+    return Clip(frames=np.stack(frames), **vars(replace(sampled, indices=sampled.indices[: len(frames)])))
 
 
 def sample(data: bytes, rate: FrameRate, param: str) -> Sampled:
@@ -108,7 +107,7 @@ def sample(data: bytes, rate: FrameRate, param: str) -> Sampled:
             "unsupported", f"{param} is a video, which needs an extra: {install_command('vision')}", param
         ) from error
     if not data:
-        raise ServerError("invalid_request", f"{param} is an empty file; send a video.", param)
+        raise _refused(param, "is an empty file; send a video")
     try:
         total, fps = _measure(data, param)
     except av.FFmpegError as error:
@@ -142,18 +141,14 @@ def _measure(data: bytes, param: str) -> tuple[int, float]:
             raise _unreadable(param)
         stream = container.streams.video[0]
         if stream.width * stream.height > MOST_FRAME_PIXELS:
-            raise ServerError(
-                "invalid_request",
-                f"{param} has frames of {stream.width} x {stream.height} pixels; send a smaller video.",
-                param,
-            )
+            size = f"{stream.width} x {stream.height}"
+            raise _refused(param, f"has frames of {size} pixels; send a smaller video")
         total = 0
         for packet in container.demux(stream):
             check_wanted()
             total += packet.size > 0
             if total > MOST_SOURCE_FRAMES:
-                message = f"{param} has more than {MOST_SOURCE_FRAMES} frames; send a shorter video."
-                raise ServerError("invalid_request", message, param)
+                raise _refused(param, f"has more than {MOST_SOURCE_FRAMES} frames; send a shorter video")
         fps = float(stream.average_rate or stream.guessed_rate or 1)
     if not total:
         raise _unreadable(param)
@@ -182,8 +177,8 @@ def _decode(container: Any, wanted: list[int], param: str) -> list[npt.NDArray[n
     for index, frame in enumerate(container.decode(video=0)):
         check_wanted()
         if time.monotonic() > ends:
-            message = f"{param} takes more than {MOST_SECONDS:g} seconds to decode; send a shorter or smaller video."
-            raise ServerError("invalid_request", message, param)
+            slow = f"takes more than {MOST_SECONDS:g} seconds to decode; send a shorter or smaller video"
+            raise _refused(param, slow)
         if len(frames) == len(wanted):
             break
         if index != wanted[len(frames)]:
@@ -201,8 +196,8 @@ def _decode(container: Any, wanted: list[int], param: str) -> list[npt.NDArray[n
 
 
 def _unreadable(param: str) -> ServerError:
-    return ServerError(
-        "invalid_request",
-        f"{param} can't be read as a video; send a whole mp4, webm, mov, mkv or gif file.",
-        param,
-    )
+    return _refused(param, "can't be read as a video; send a whole mp4, webm, mov, mkv or gif file")
+
+
+def _refused(param: str, what: str) -> ServerError:
+    return ServerError("invalid_request", f"{param} {what}.", param)
