@@ -29,7 +29,7 @@ from pippin.engines.language.drafters.heads import (
     StreamsHead,
 )
 from pippin.engines.language.kernels import ways
-from pippin.engines.language.kv_cache.layout import probe_prompt
+from pippin.engines.language.kv_cache.layout import computed_prompt
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.upstream.library import dequantize_model
 from pippin.engines.language.upstream.reading import reading_spelled_out
@@ -42,7 +42,7 @@ mlx-vlm's."""
 Kind = Literal["model", "assistant"] | HeadKind
 """A smaller model, an assistant (`assistants.py`), or a head."""
 
-TRIED = 2  # tokens of which an assistant is shown what its model keeps, for a trial
+TRIED = (1, 2)  # tokens of which an assistant is shown what its model keeps, for a trial
 
 OPTION = "draft_model_path"
 """The option that refusals of drafters name, but for those that `refusals_name` gives another."""
@@ -228,9 +228,9 @@ def open_assistant(folder: Path, model: nn.Module, vocabulary: int, plan: Device
     whole = inner_of(model)
     try:
         assistant.share(whole, _layer_types(whole))
-        caches = probe_prompt(model, TRIED)
+        caches = computed_prompt(model, TRIED)
         state = mx.zeros((1, 1, inner.config.backbone_hidden_size))
-        mx.eval(assistant.draft(0, state, caches, TRIED, 1))
+        mx.eval(assistant.draft(0, state, caches, len(TRIED), 1))
     except (AttributeError, KeyError, ValueError) as error:
         message = (
             f"The assistant {name_of(folder)!r} cannot attend to what this model keeps ({type(error).__name__}: "

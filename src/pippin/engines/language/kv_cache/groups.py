@@ -25,9 +25,7 @@ from pippin.engines.language.kv_cache.kinds.base import (
     rounded,
     slot_capacity,
 )
-from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, padded, without_padding
-
-__all__ = ["BatchShape", "BatchedGroup", "CacheGroups", "padded"]
+from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, without_padding
 
 SPARSE_STEPS = 8  # for which a quarter of the computed slots are holes, before sequences are moved
 SPARE_SLOTS = 8  # at most, and no more than there are
@@ -285,8 +283,7 @@ class BatchedGroup:
         return slots * self._shape.slot_bytes(capacity)
 
     def bytes_after(self, count: int) -> int:
-        size = self._shape.layout.slot_bytes(self._capacity_after(count), self._shape.slack)
-        return len(self._table.lengths) * size
+        return len(self._table.lengths) * self._shape.slot_bytes(self._capacity_after(count))
 
     def _capacity_after(self, count: int) -> int:
         table = self._table
@@ -360,24 +357,19 @@ class CacheGroups:
         """Before a step of so many tokens: give up slots and capacity to spare where `limit`, the bytes that sequences
         may take, asks for it; whether the step fits then. The scheduler sees to it that a step of one token does once
         it has preempted."""
-        if self._promoted:
-            self._move_promoted(limit)
-
-        taken: Callable[[SlotGroup], int] = methodcaller("bytes_after", count)
-        if sum(map(taken, self._groups.values())) <= limit:
-            return True
-        self._pack()
-        return sum(map(taken, self._groups.values())) <= limit
-
-    def _move_promoted(self, limit: int) -> None:
-        """Sequences that have grown out of their group go over to another."""
         promoted, self._promoted = self._promoted, {}
         for slot in promoted:
             key = slot.length_class
             request = SlotRequest(length=slot.length, growth=slot.growth, length_class=key)
             growth, _ = self._spare(request, limit)
             self._groups[key].adopt(slot, growth)
-        self._forget_empty()
+        if promoted:
+            self._forget_empty()
+        taken: Callable[[SlotGroup], int] = methodcaller("bytes_after", count)
+        if sum(map(taken, self._groups.values())) <= limit:
+            return True
+        self._pack()
+        return sum(map(taken, self._groups.values())) <= limit
 
     def _pack(self) -> None:
         for group in self._groups.values():

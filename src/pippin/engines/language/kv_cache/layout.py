@@ -49,18 +49,19 @@ def without_padding(model: nn.Module, tokens: mx.array) -> mx.array:
 
 def new_prompt_cache(model: nn.Module) -> PromptCache:
     """An empty cache of one sequence, as the model makes it."""
-    return [_with_index(each) if _is_list(each) else each for each in make_prompt_cache(model)]
+    # A layer's several caches: some may be those of an index, which a model does not tell before it is called.
+    return [
+        type(each)(*(IndexCache() if type(own) is KVCache else own for own in each.caches))
+        if _is_list(each)
+        else each
+        for each in make_prompt_cache(model)
+    ]
 
 
 def _is_list(cache: Any) -> bool:
     """Whether it is several caches of one layer. mlx-vlm has a class of its own for these, which its models ask for."""
     name: str = type(cache).__name__
     return name == "CacheList"
-
-
-def _with_index(caches: Any) -> Any:
-    """A layer's several caches, of which some may be those of an index: a model does not tell before it is called."""
-    return type(caches)(*(IndexCache() if type(each) is KVCache else each for each in caches.caches))
 
 
 def leaves(caches: Iterable[Any]) -> Iterator[Any]:
@@ -139,9 +140,6 @@ class UnknownKind(CacheKind):
         return False
 
     def slot_bytes(self, capacity: int, slack: int) -> int:
-        return self.bytes + self.token_bytes * capacity
-
-    def prompt_bytes(self, capacity: int, chunk: int) -> int:
         return self.bytes + self.token_bytes * capacity
 
     def batched(self, slots: SlotTable) -> BatchedCache:
@@ -265,15 +263,21 @@ class CacheLayout:
         return regrouped(caches[0], parts)
 
 
-def probe_prompt(model: nn.Module, length: int) -> PromptCache:
-    """A short prompt that the model has run."""
-    return computed_prompt(model, list(range(1, length + 1)))
+MOST_PADDING = 1.5  # computed tokens, padding included, for each real one
+MOST_CONTEXT = 8192  # tokens of all prompts' caches together, which a joined pass copies side by side
 
 
-def computed_prompt(model: nn.Module, tokens: list[int]) -> PromptCache:
+def worth_joining(counts: Sequence[int], contexts: Sequence[int]) -> bool:
+    """Whether chunks of `counts` tokens, after `contexts` tokens each, are worth computing in one pass."""
+    width = max(counts)
+    longest = max(context + count for context, count in zip(contexts, counts, strict=True))
+    return width * len(counts) <= MOST_PADDING * sum(counts) and longest * len(counts) <= MOST_CONTEXT
+
+
+def computed_prompt(model: nn.Module, tokens: Sequence[int]) -> PromptCache:
     """What a model's caches are after these tokens."""
     caches = new_prompt_cache(model)
-    model(mx.array([tokens]), cache=caches)
+    model(mx.array([list(tokens)]), cache=caches)
     mx.eval(arrays_of(caches))
     return caches
 

@@ -32,7 +32,6 @@ from pippin.engines.language.kv_cache.layout import (
     computed_prompt,
     leaves,
     new_prompt_cache,
-    probe_prompt,
     regrouped,
 )
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
@@ -366,5 +365,5 @@ def _warm_up(model: nn.Module, shape: BatchShape) -> None:
     """Have MLX compile what steps of several lengths need, which the trials, in float32, may not have."""
     with _running(), _tried(model, shape) as (group, reserve):
         for length in WARM_LENGTHS:
-            group.join(reserve(length, 2), probe_prompt(model, length), shift=0)
+            group.join(reserve(length, 2), computed_prompt(model, range(1, length + 1)), shift=0)
         mx.eval(group.forward(mx.array([[1]] * len(WARM_LENGTHS))))

@@ -13,7 +13,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.published import name_of
 from pippin.engines.language.drafters import loading as drafters
-from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
+from pippin.engines.language.kv_cache.layout import CacheLayout, computed_prompt
 from pippin.engines.language.kv_cache.probe import Batching, can_rewind, choose_batching
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.head import Head
@@ -134,7 +134,7 @@ def _open_follower(
         )
         return Assistants(assistant, HiddenStates(model, head, None))
     drafter = drafters.open_head(folder, kind, model, words, plan, asked.kernel_threads)
-    layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
+    layout = CacheLayout.learn(drafter, computed_prompt(drafter, (1, 2)))
     if not _takes_back(drafter, layout):
         message = f"The draft head {name_of(folder)!r} has layers that cannot take tokens back: choose another drafter."
         raise ServerError("load_failed", message, drafters.OPTION)

@@ -3,8 +3,6 @@
 import logging
 import os
 from collections.abc import Callable
-from collections.abc import Sequence as Many
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -45,8 +43,7 @@ from pippin.engines.language.model.weights import drop_unused_arrays, keep_at_ha
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.sampling.sampler import usual_draws
 from pippin.engines.language.step.batch import Batch
-from pippin.engines.language.step.engine import Decodes, LanguageEngine, SpeculativeDecoding
-from pippin.engines.language.step.speculation.followers import Follower
+from pippin.engines.language.step.engine import Decoding, LanguageEngine, SpeculativeDecoding
 from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import open_encoder
@@ -137,21 +134,18 @@ def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Ste
     share = _shares(plan, options, size, batching.layout)
     shares = share(plan.memory_limit)
     limits = limits_of(asked, batching, shares.sequences)
-    followers: Many[Follower] = ()
-    decodes = Decodes(overlaps=plan.overlaps)
-    if speculation is not None:
-        followers = speculation.followers
-        decodes = replace(decodes, open=partial(SpeculativeDecoding, speculation))
-        limits.draft_bytes = speculation.proposer.sequence_bytes if speculation.always else limits.draft_bytes
+    if speculation is not None and speculation.always:
+        limits.draft_bytes = speculation.proposer.sequence_bytes
     groups = CacheGroups(batching.layout, batching.new_group)
     sampler = steering.sampler(asked.tokenizer, plan.sorts_slowly)
     engine = LanguageEngine(
         options=options,
         limits=limits,
         share=share,
-        batch=Batch(groups, loaded, sampler, followers),
+        batch=Batch(groups, loaded, sampler, () if speculation is None else speculation.followers),
         prefixes=open_prefixes(asked, batching, shares.prefixes),
-        decodes=decodes,
+        decoding=Decoding if speculation is None else partial(SpeculativeDecoding, speculation),
+        overlaps=plan.overlaps,
         steering=steering,
     )
     engine.counters.weight_bytes = size

@@ -6,8 +6,9 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from pippin.engines.language.kv_cache.groups import CacheGroups, padded
+from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot, SlotGroup
+from pippin.engines.language.kv_cache.layout import padded
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken, choice_seed
 from pippin.engines.language.step.sequences import Running

@@ -10,12 +10,11 @@ import numpy as np
 from pippin.core.events import Token, TopToken
 from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
-from pippin.engines.language.kv_cache.layout import arrays_of
+from pippin.engines.language.kv_cache.layout import arrays_of, worth_joining
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, shared_length
 from pippin.engines.language.sampling.sampler import best
 from pippin.engines.language.step.branches import Scoring
-from pippin.engines.language.step.joining import fits
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling
 from pippin.engines.language.step.speculation.followers import Follower
@@ -189,7 +188,7 @@ class Prefill:
             more = self._count(other, most)
             computed = [*(prompt.computed for prompt in prompts), other.computed]
             beyond = sum(counts) + more > MOST_STRETCH * most
-            if beyond or not self._joins(other, more) or not fits([*counts, more], computed):
+            if beyond or not self._joins(other, more) or not worth_joining([*counts, more], computed):
                 break
             prompts.append(other)
             counts.append(more)

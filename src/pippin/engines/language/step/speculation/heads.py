@@ -116,8 +116,8 @@ class Heads:
         slack = max(MOST_WAITING, most + 1)
         self._slots = DrafterSlots(head, BatchShape(layout=layout, slack=slack))
         self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
-        self._prompts: dict[Prefilling, _Prompt] = {}
-        self._followed: dict[Sequence, _Followed] = {}
+        self.prompts: dict[Prefilling, _Prompt] = {}
+        self.followed: dict[Sequence, _Followed] = {}
 
     # What the model's passes tell
 
@@ -131,10 +131,10 @@ class Heads:
 
     def _read_prompt(self, prompt: Prefilling, start: int, states: mx.array) -> list[mx.array]:
         """The prompt's tokens from `start` on have left these states [1, n, size]."""
-        held = self._prompts.get(prompt)
+        held = self.prompts.get(prompt)
         if held is None:
             cache = self._layout.new_prompt_cache(prompt.length)
-            held = self._prompts[prompt] = _Prompt(start, cache, reads=not self.rests)
+            held = self.prompts[prompt] = _Prompt(start, cache, reads=not self.rests)
         count = states.shape[1]
         tokens = prompt.tokens[start + 1 : start + 1 + count]
         held.whole = len(tokens) < count
@@ -153,16 +153,16 @@ class Heads:
         return [*(arrays_of(held.cache) if held.read else []), *waiting]
 
     def prompt_dropped(self, prompt: Prefilling) -> None:
-        self._prompts.pop(prompt, None)
+        self.prompts.pop(prompt, None)
 
     def started(self, running: Running, prompt: Prefilling) -> None:
         """A sequence of the prompt joins the batch."""
-        held = self._prompts.get(prompt)
+        held = self.prompts.get(prompt)
         if held is None or not held.whole:
             return
         slot = self._slots.join(running, held.cache, held.read)
         # Each choice of a request goes on by itself.
-        self._followed[running.sequence] = _Followed(slot, held.first, _Waiting(held.waiting.stretches))
+        self.followed[running.sequence] = _Followed(slot, held.first, _Waiting(held.waiting.stretches))
 
     def passed(self, group: SlotGroup) -> None:
         """The sequences of a group have gone through the model."""
@@ -172,7 +172,7 @@ class Heads:
         """Keep the first so many tokens of what has `passed` for each sequence. Returns the states."""
         passed, self._passed = self._passed, {}
         for running, count in counts.items():
-            followed, group = self._followed.get(running.sequence), running.slot.group
+            followed, group = self.followed.get(running.sequence), running.slot.group
             if followed is not None:
                 followed.wait(_Stretch(passed[group], running.slot.index - group.low, count))
         return list(passed.values())
@@ -180,23 +180,10 @@ class Heads:
     # What is asked of it
 
     def is_ready(self, sequence: Sequence) -> bool:
-        return sequence in self._followed
-
-    @property
-    def held(self) -> int:
-        """The prompts and sequences of which it holds states."""
-        return len(self._prompts) + len(self._followed)
-
-    def first(self, sequence: Sequence) -> int:
-        """The index of the first token of a sequence whose state it has not forgotten."""
-        return self._followed[sequence].first
-
-    def waiting(self, sequence: Sequence) -> int:
-        """The states of a sequence that wait to be read."""
-        return self._followed[sequence].waiting.count
+        return sequence in self.followed
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
-        most = max((count for sequence, count in wanted if sequence in self._followed), default=0)
+        most = max((count for sequence, count in wanted if sequence in self.followed), default=0)
         if not most:
             return [NOTHING for _ in wanted]
         most = most if self.head.most is None else min(most, self.head.most)
@@ -205,7 +192,7 @@ class Heads:
         return [Proposal(drafts.get(sequence, [])[:count]) for sequence, count in wanted]
 
     def forget(self, sequence: Sequence) -> None:
-        self._followed.pop(sequence, None)
+        self.followed.pop(sequence, None)
         self._slots.leave(sequence)
 
     def sequence_bytes(self, capacity: int) -> int:
@@ -220,7 +207,7 @@ class Heads:
 
     def _read_group(self, group: BatchedGroup, slots: Mapping[int, Sequence]) -> mx.array:
         following = {
-            slot: self._followed[sequence].following(sequence.tokens) for slot, sequence in slots.items()
+            slot: self.followed[sequence].following(sequence.tokens) for slot, sequence in slots.items()
         }
         # What is padding is forgotten again. Of a pass of one token states cannot forget that one.
         width = max(1, *(len(after) or 2 for after in following.values()))
@@ -232,12 +219,12 @@ class Heads:
         ends = np.zeros(len(tokens), np.int32)
         for slot, after in following.items():
             ends[slot - group.low] = max(len(after) - 1, 0)
-            self._followed[slots[slot]].waiting.drop(len(after))
+            self.followed[slots[slot]].waiting.drop(len(after))
         return own[mx.arange(len(tokens)), mx.array(ends)][:, None]
 
     def _waiting_states(self, group: BatchedGroup, slots: Mapping[int, Sequence], width: int) -> mx.array:
         """[slots, width, size], where what is beyond a sequence's own is anything."""
-        waiting = {slot: self._followed[sequence].waiting.stretches for slot, sequence in slots.items()}
+        waiting = {slot: self.followed[sequence].waiting.stretches for slot, sequence in slots.items()}
         none = deque[_Stretch]()
         rows = [waiting.get(slot, none) for slot in range(group.low, group.high)]
         if all(len(row) == 1 for row in rows):

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from math import ceil, log
 from statistics import median
@@ -75,8 +76,7 @@ def reach(chance: float) -> int:
     return int(log(TOO_RARE) / log(chance)) if chance > TOO_RARE else 0
 
 
-def _last() -> deque[float]:
-    return deque(maxlen=REMEMBERED)
+_last = partial(deque[float], maxlen=REMEMBERED)
 
 
 def _shared_out(chosen: Sequence[tuple[float, int]], count: int) -> list[int]:
@@ -153,14 +153,14 @@ class StepTimes:
         """Seconds of a step of one token for each sequence; 0 before any was measured."""
         return self._medians.get(sequences, 0.0)
 
+    def expected(self, sequences: int, computed: int) -> float:
+        """Seconds of a step that computes `computed` tokens of all sequences."""
+        return self.plain(sequences) * self._ratio(sequences, computed / sequences)
+
     @property
     def shortest(self) -> float:
         """Seconds of a plain step for the fewest sequences that there were."""
         return self.plain(min(self._plain, default=0))
-
-    def expected(self, sequences: int, computed: int) -> float:
-        """Seconds of a step that computes `computed` tokens of all sequences."""
-        return self.plain(sequences) * self._ratio(sequences, computed / sequences)
 
     def _ratio(self, sequences: int, width: float) -> float:
         """At least 1: where a wider pass seems to take less than a plain step, the plain step was held up."""
@@ -246,7 +246,7 @@ class Pace:
             return best
         tried = self._tried(chances, rooms, self._leap(len(chances)))
         # What is unlikely to pay is tried now and then, from full savings, so that a change is noticed.
-        worth_trying = self.has_savings or self._may_pay(chances, tried)
+        worth_trying = self._budget >= self._savings or self._may_pay(chances, tried)
         if worth_trying and self._loss(chances, tried) < self._budget:
             return tried
         return best if pays else none
@@ -361,16 +361,6 @@ class Pace:
     def _spend(self, seconds: float, lost: float) -> None:
         """Take from the budget what a step `lost` of its seconds beside plain steps; less than 0 where it won some."""
         self._budget = min(self._budget + ALLOWANCE * self._interest * seconds - lost, self._savings)
-
-    @property
-    def budget(self) -> float:
-        """Seconds that may be lost now."""
-        return self._budget
-
-    @property
-    def has_savings(self) -> bool:
-        """Whether the budget is as large as it can be."""
-        return self._budget >= self._savings
 
     @property
     def _savings(self) -> float:

@@ -34,28 +34,22 @@ class Proposer(Protocol):
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights that it has beside the model's."""
-        ...
 
     @property
     def is_free(self) -> bool:
         """Whether proposals take next to no time. There may be none then."""
-        ...
 
     def is_ready(self, sequence: Sequence) -> bool:
         """Whether there may be proposals for the sequence now."""
-        ...
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         """Up to so many tokens that may follow each sequence, all of whose tokens are known."""
-        ...
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence runs no more."""
-        ...
 
     def sequence_bytes(self, capacity: int) -> int:
         """Bytes of what is kept for a sequence, with capacity for so many tokens."""
-        ...
 
 
 def agreed(proposed: list[int], chosen: list[int]) -> int:
