@@ -4,8 +4,6 @@ from collections import deque
 from typing import TypeVar
 
 import mlx.core as mx
-import numpy as np
-from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, FinishReason, TopToken
@@ -26,7 +24,7 @@ from pippin.engines.language.ranks.messages import (
     Verdict,
     decode_told,
 )
-from pippin.engines.language.sampling.sampler import BatchSampler, Sampled
+from pippin.engines.language.sampling.sampler import BatchSampler, Masks, Sampled
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.steering import Steering
@@ -97,9 +95,7 @@ class HeardSampler(BatchSampler):
         super().__init__(tokenizer)
         self._hearing = hearing
 
-    def sample(
-        self, logits: mx.array, masks: NDArray[np.int32] | None = None, masked_rows: list[int] | None = None
-    ) -> Sampled:
+    def sample(self, logits: mx.array, masks: Masks | None = None) -> Sampled:
         tokens = self._hearing.expect(Tokens).tokens
         if len(tokens) != len(self):
             raise Astray(f"rank 0 drew {len(tokens)} tokens, and {len(self)} sequences run here")

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
-from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, TopToken
@@ -30,7 +28,7 @@ from pippin.engines.language.ranks.messages import (
     Verdict,
     encode,
 )
-from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken
+from pippin.engines.language.sampling.sampler import BatchSampler, Masks, Sampled, SampledToken
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.steering import Steering
@@ -102,10 +100,8 @@ class ToldSampler(BatchSampler):
         super().__init__(tokenizer, sorts_slowly)
         self._telling = telling
 
-    def sample(
-        self, logits: mx.array, masks: NDArray[np.int32] | None = None, masked_rows: list[int] | None = None
-    ) -> Sampled:
-        found = super().sample(logits, masks, masked_rows)
+    def sample(self, logits: mx.array, masks: Masks | None = None) -> Sampled:
+        found = super().sample(logits, masks)
         fields = found.tokens, found.scored, found.logprobs, found.top_ids, found.top_logprobs
         return ToldSample(*fields, telling=self._telling)
 

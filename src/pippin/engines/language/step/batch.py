@@ -4,13 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot, SlotGroup
 from pippin.engines.language.kv_cache.layout import padded
 from pippin.engines.language.model.loaded import LoadedModel
-from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken, choice_seed
+from pippin.engines.language.sampling.sampler import BatchSampler, Masks, Sampled, SampledToken, choice_seed
 from pippin.engines.language.step.sequences import Running
 from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.judging import Judge
@@ -169,7 +168,7 @@ class Batch:
             if each.sequence.decoder.needs_mask:
                 masked.append(index)
         masks = self._masks(masked) if masked else None
-        self._drawn = self._sampler.sample(self._in_order(self._logits), masks, masked or None)
+        self._drawn = self._sampler.sample(self._in_order(self._logits), masks)
         mx.async_eval(*self._drawn.arrays())  # type: ignore[no-untyped-call]
         self._forget_pass()
         self._drawn_for = list(self.running)
@@ -177,12 +176,12 @@ class Batch:
             # One that was checked before may have another input from there.
             each.source, each.next_token = index, None
 
-    def _masks(self, masked: list[int]) -> NDArray[np.int32]:
-        """The tokens that these sequences may take next [len(masked), words], as `BatchSampler.sample` takes them."""
-        masks = np.zeros((len(masked), self._mask_words), np.int32)
-        for mask, index in zip(masks, masked, strict=True):
+    def _masks(self, masked: list[int]) -> Masks:
+        """The tokens that these sequences may take next."""
+        bits = np.zeros((len(masked), self._mask_words), np.int32)
+        for mask, index in zip(bits, masked, strict=True):
             self.running[index].sequence.decoder.fill_mask(mask)
-        return masks
+        return Masks(masked, bits)
 
     def read(self) -> list[tuple[Running, SampledToken]]:
         """The last draw on the host, with the sequences that it was for."""

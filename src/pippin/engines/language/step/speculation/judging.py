@@ -3,15 +3,11 @@ penalties."""
 
 import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 
-from pippin.engines.language.sampling.sampler import BatchSampler, SampledToken
+from pippin.engines.language.sampling.sampler import BatchSampler, Masks, SampledToken
 from pippin.engines.language.step.sequences import Running
 from pippin.engines.language.step.speculation.proposers import agreed
 from pippin.engines.language.text.tokenizer import Tokenizer
-
-Masks = tuple[list[int], NDArray[np.int32] | None]
-"""Indices of the sequences that need a mask, and the masks."""
 
 
 class Judge:
@@ -32,9 +28,7 @@ class Judge:
         tokens = np.zeros((len(running), width - 1), np.int32)
         for row, proposed in zip(tokens, proposals, strict=True):
             row[: len(proposed)] = proposed
-        masked, masks = self._masks(running, proposals, width)
-        each_place = [] if masks is None else list(masks)
-        drawn = self._sampler.sample_ahead(logits, tokens, each_place, [masked] * len(each_place))
+        drawn = self._sampler.sample_ahead(logits, tokens, self._masks(running, proposals, width))
         sampled = [each.read(self._tokenizer) for each in drawn]
         found = []
         for index, proposed in enumerate(proposals):
@@ -51,23 +45,22 @@ class Judge:
         tokens = np.zeros((len(running), counts.max()), np.int32)
         for row, chain in zip(tokens, chains, strict=True):
             row[: len(chain)] = chain
-        masked, masks = self._masks(running, chains, len(tokens[0]) + 1)
-        behind = None if masks is None else masks[counts[masked], np.arange(len(masked))]
-        drawn = self._sampler.sample_behind(logits, tokens, counts, behind, masked or None)
-        ends = drawn.read(self._tokenizer)
+        masks = self._masks(running, chains, len(tokens[0]) + 1)
+        if masks is not None:
+            masks = Masks(masks.rows, masks.bits[counts[masks.rows], np.arange(len(masks.rows))])
+        ends = self._sampler.sample_behind(logits, tokens, counts, masks).read(self._tokenizer)
         return [
             [*(SampledToken(token) for token in chain), end] for chain, end in zip(chains, ends, strict=True)
         ]
 
-    def _masks(self, running: list[Running], passed: list[list[int]], width: int) -> Masks:
-        """The masks of allowed tokens [width, sequences with a mask, words], at each place as if the tokens of `passed`
-        before it had been chosen."""
+    def _masks(self, running: list[Running], passed: list[list[int]], width: int) -> Masks | None:
+        """The masks of each of `width` places, as if the tokens of `passed` before it had been chosen."""
         masked = [index for index, each in enumerate(running) if each.sequence.decoder.needs_mask]
         if not masked:
-            return [], None
+            return None
         masks = np.full((width, len(masked), self._mask_words), -1, dtype=np.int32)
         for number, index in enumerate(masked):
             own = np.full((len(passed[index]) + 1, self._mask_words), -1, dtype=np.int32)
             running[index].sequence.decoder.masks_ahead(passed[index], own)
             masks[: len(own), number] = own
-        return masked, masks
+        return Masks(masked, masks)
