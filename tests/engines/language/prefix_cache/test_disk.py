@@ -314,7 +314,7 @@ def test_a_folder_that_becomes_a_link_is_not_written_to(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     (tmp_path / "cache" / MODEL).rename(elsewhere)
     (tmp_path / "cache" / MODEL).symlink_to(elsewhere, target_is_directory=True)
-    disk.write(name(1), {"0": np.zeros(4, np.float32)}, {})
+    disk.write(name(1), {"0": np.zeros(4, np.float32)})
     disk.close()
     assert list(elsewhere.iterdir()) == []
 
@@ -327,7 +327,7 @@ def test_a_killed_writer_leaves_only_whole_files(tmp_path: Path) -> None:
         from pippin.engines.language.prefix_cache.disk import DiskCache
         cache = DiskCache(Path(sys.argv[1]), "0" * 24, 1 << 30)
         for index in range(400):
-            cache.write(f"{index:040}", {"0": np.full((64, 1024), index, np.float32)}, {})
+            cache.write(f"{index:040}", {"0": np.full((64, 1024), index, np.float32)})
         while cache.writes < 20:
             pass
         os.kill(os.getpid(), 9)
@@ -343,7 +343,7 @@ def test_a_killed_writer_leaves_only_whole_files(tmp_path: Path) -> None:
     assert len(names) >= 20
     for name, entry in zip(names, cache.read(names).result(), strict=True):
         assert entry is not None
-        assert (entry.arrays["0"] == int(name)).all()
+        assert (entry["0"] == int(name)).all()
     cache.close()
 
 
@@ -352,20 +352,20 @@ def test_two_servers_share_a_folder(tmp_path: Path) -> None:
     array = np.arange(1000, dtype=np.float32)
     for index in range(50):
         for cache in (one, two):
-            cache.write(name(index), {"0": array + index}, {})
+            cache.write(name(index), {"0": array + index})
     one.close()
     entries = two.read([name(index) for index in range(50)]).result()
     two.close()
     for index, entry in enumerate(entries):
         assert entry is not None
-        assert (entry.arrays["0"] == array + index).all()
+        assert (entry["0"] == array + index).all()
 
 
 def test_the_limit_is_held_and_the_least_recently_used_goes(tmp_path: Path) -> None:
     array = np.zeros(25_000, np.float32)  # 100 kB
     cache = DiskCache(tmp_path, MODEL, 1_000_000)
     for index in range(30):
-        cache.write(name(index), {"0": array}, {})
+        cache.write(name(index), {"0": array})
     cache.close()
     left = sorted(path.stem for path in (tmp_path / MODEL).iterdir())
     assert sum(path.stat().st_size for path in (tmp_path / MODEL).iterdir()) <= 1_000_000
@@ -380,7 +380,7 @@ def test_weights_that_lie_in_the_same_folder_are_not_the_caches_to_delete(tmp_pa
     os.utime(weights, (0, 0))
     cache = DiskCache(tmp_path, MODEL, 50_000)
     for index in range(SWEEP_EVERY + 1):
-        cache.write(name(index), {"0": np.zeros(1000, np.float32)}, {})
+        cache.write(name(index), {"0": np.zeros(1000, np.float32)})
     cache.wipe()
     assert cache.bytes == 0
     cache.close()
@@ -396,20 +396,20 @@ def test_a_wipe_from_outside_is_a_miss_and_no_more(tmp_path: Path, caplog: pytes
     """While a server writes and reads."""
     cache = DiskCache(tmp_path, MODEL, 1 << 30)
     for index in range(50):
-        cache.write(name(index), {"0": np.full(1000, index, np.float32)}, {})
+        cache.write(name(index), {"0": np.full(1000, index, np.float32)})
     wait_for(cache, 50)
     assert None not in cache.read([name(index) for index in range(50)]).result()
     for index in range(50, 300):
-        cache.write(name(index), {"0": np.full(1000, index, np.float32)}, {})
+        cache.write(name(index), {"0": np.full(1000, index, np.float32)})
         if index % 10 == 0:
             delete(file for folder in model_folders(tmp_path) for file in cache_files(folder))
     wait_for(cache, 300)
     entries = cache.read([name(index) for index in range(300)]).result()
     assert entries[:50] == [None] * 50
     for index, entry in enumerate(entries):
-        assert entry is None or (entry.arrays["0"] == index).all()
+        assert entry is None or (entry["0"] == index).all()
     shutil.rmtree(tmp_path / MODEL)
-    cache.write(name(1), {"0": np.zeros(1)}, {})
+    cache.write(name(1), {"0": np.zeros(1)})
     wait_for(cache, 301)
     assert cache.read([name(1)]).result()[0] is not None
     cache.close()
@@ -423,7 +423,7 @@ def test_what_cannot_be_deleted_stops_nothing(tmp_path: Path, monkeypatch: pytes
         raise PermissionError(1, "Operation not permitted")
 
     first = DiskCache(tmp_path, MODEL, 1 << 30)
-    first.write(name(1), {"0": np.zeros(1000)}, {})
+    first.write(name(1), {"0": np.zeros(1000)})
     first.close()
     monkeypatch.setattr(Path, "unlink", refuse)
     second = DiskCache(tmp_path, MODEL, 1)
@@ -487,7 +487,7 @@ def test_files_and_their_folder_are_for_the_user_alone(tmp_path: Path) -> None:
     (root / "model").mkdir(parents=True)
     (root / "model").chmod(0o755)
     disk = DiskCache(root, "model", 1 << 20)
-    disk.write("a" * 40, {"0": np.zeros(4, np.float32)}, {})
+    disk.write("a" * 40, {"0": np.zeros(4, np.float32)})
     disk.close()
     (file,) = (root / "model").iterdir()
     assert file.stat().st_mode & 0o777 == 0o600

@@ -26,10 +26,10 @@ def test_several_writers_and_sweepers_lose_nothing_and_read_only_whole_files(tmp
     def work(cache: DiskCache, seed: int) -> None:
         order = np.random.default_rng(seed).permutation(FILES).tolist()
         for number in order:
-            cache.write(name_of(number), arrays_of(number), {})
+            cache.write(name_of(number), arrays_of(number))
             cache.sweep().result(20)  # after what was written
             [entry] = cache.read([name_of(order[0])]).result(20)
-            if entry is None or not (entry.arrays["0"] == order[0]).all():
+            if entry is None or not (entry["0"] == order[0]).all():
                 wrong.append(order[0])
 
     threads = [threading.Thread(target=work, args=(cache, seed)) for seed, cache in enumerate(caches)]
@@ -49,7 +49,7 @@ def test_a_sweep_holds_the_limit_over_what_all_have_written(tmp_path: Path) -> N
     limit = 20 * 17_000
     caches = [DiskCache(tmp_path, PRINT, limit) for _ in range(3)]
     for number in range(FILES):
-        caches[number % 3].write(name_of(number), arrays_of(number), {})
+        caches[number % 3].write(name_of(number), arrays_of(number))
     for cache in caches:
         cache.close()
     last = DiskCache(tmp_path, PRINT, limit)  # looks at the folder as it starts

@@ -13,7 +13,7 @@ import hashlib
 from array import array
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +31,7 @@ from pippin.engines.language.kv_cache.layout import (
     Snapshots,
     snapshot_arrays,
 )
-from pippin.engines.language.prefix_cache.disk import DiskCache, Entry, Stored
+from pippin.engines.language.prefix_cache.disk import DiskCache, Stored
 
 PINNED_SHARE = 0.5  # the most of the limit that pins may hold
 
@@ -70,7 +70,8 @@ class PrefixTree:
         self.bytes = 0
         self.evictions = 0
         self._leaf_limit = leaf_limit
-        self._roots: dict[bytes, Node] = {}  # by the digest of their key; only roots with children
+        # Before the first blocks, by the digest of their key; only roots with children.
+        self.roots: dict[bytes, Node] = {}
         self._nodes: OrderedDict[Node, None] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
@@ -80,16 +81,11 @@ class PrefixTree:
         """The nodes, the least recently used first."""
         return iter(self._nodes)
 
-    @property
-    def roots(self) -> Collection[Node]:
-        """A node for each key of which something is held, before the first block."""
-        return self._roots.values()
-
     def root(self, key: bytes) -> Node:
         """The node before the first block of this key; it holds nothing."""
         digest = hashlib.blake2b(key, digest_size=20).digest()
         # A new root is kept only once it has a child: callers can choose any number of salts, and so of keys.
-        return self._roots.get(digest) or Node(None, (), digest, 0)
+        return self.roots.get(digest) or Node(None, (), digest, 0)
 
     def digest_after(self, digest: bytes, tokens: tuple[int, ...]) -> bytes:
         """The digest of the node that holds `tokens` after the node with this `digest`."""
@@ -140,7 +136,7 @@ class PrefixTree:
         parent.children[tokens] = node
         insort(parent.in_order, tokens)
         if not parent.depth:
-            self._roots[parent.digest] = parent
+            self.roots[parent.digest] = parent
         self._nodes[node] = None
         self.bytes += size
         path.append(node)
@@ -193,7 +189,7 @@ class PrefixTree:
         for node in self._nodes:
             node.parent = None  # a cycle would keep the node until the garbage collector runs
             _empty(node)
-        self._roots.clear()
+        self.roots.clear()
         self._nodes.clear()
         self.bytes = 0
 
@@ -205,8 +201,14 @@ class PrefixTree:
         if size > self.limit:
             return False
         while self.bytes + size > self.limit:
-            node = next((node for node in self._nodes if _may_go(node) and node not in spared), None)
-            if node is None:
+            for node in self._nodes:
+                if (
+                    not node.pinned
+                    and (not node.children or node.snapshot is not None)
+                    and node not in spared
+                ):
+                    break
+            else:
                 return False
             self._shrink(node)
         return True
@@ -215,8 +217,7 @@ class PrefixTree:
         """Evict a leaf, or only the snapshot of a node with children."""
         self.evictions += 1
         if node.children:
-            self.bytes -= node.snapshot_bytes
-            node.snapshot, node.snapshot_bytes = None, 0
+            self.drop_snapshot(node)
             return
         self.bytes -= node.bytes
         _empty(node)
@@ -225,7 +226,7 @@ class PrefixTree:
             del node.parent.children[node.tokens]
             del node.parent.in_order[bisect_left(node.parent.in_order, node.tokens)]
             if not node.parent.depth and not node.parent.children:
-                del self._roots[node.parent.digest]
+                del self.roots[node.parent.digest]
 
     def _limit_leaves(self, spared: set[Node]) -> None:
         while self._leaf_limit is not None and self.leaves > self._leaf_limit:
@@ -256,10 +257,6 @@ def _ends(node: Node, spared: set[Node]) -> bool:
     return not node.children and not node.pinned and node not in spared
 
 
-def _may_go(node: Node) -> bool:
-    return not node.pinned and (not node.children or node.snapshot is not None)
-
-
 def _empty(node: Node) -> None:
     """Drop the arrays of an evicted node, which are no longer counted: others may still hold the node."""
     node.block, node.block_bytes, node.snapshot, node.snapshot_bytes = None, 0, None, 0
@@ -277,7 +274,7 @@ def ancestors(node: Node) -> set[Node]:
 
 WRITES_A_STEP = 8  # nodes copied to the host in one step
 STATE = "-state"
-NUMPY_LACKS = {mx.bfloat16: mx.uint16}
+BITS = "-bfloat16"  # behind the name of an array of that type, which numpy lacks: its bits are stored
 
 
 class DiskTier:
@@ -306,7 +303,7 @@ class DiskTier:
         blocks = {str(place): array for place, array in enumerate(node.block or ())}
         arrays = _named(node.snapshot or ()) if is_state else blocks
         if arrays and not self.disk.has(name):
-            self.disk.write(name, *_to_host(arrays))
+            self.disk.write(name, _to_host(arrays))
 
     def find(self, key: bytes, tokens: Sequence[int]) -> "DiskRead | None":
         """Start to read what the disk has of a prompt beyond the tree; None if it has nothing."""
@@ -372,7 +369,7 @@ class DiskRead:
     key: bytes
     tokens: tuple[int, ...]
     known: int  # blocks that the tree had when the read began
-    reply: "Future[list[Entry | None]]"
+    reply: "Future[list[Stored | None]]"
 
     @property
     def arrived(self) -> bool:
@@ -397,20 +394,20 @@ def _unnamed(arrays: dict[str, mx.array]) -> Snapshots:
     return tuple(tuple(states[layer]) for layer in sorted(states))
 
 
-def _to_host(arrays: dict[str, mx.array]) -> tuple[Stored, dict[str, str]]:
-    types, stored = {}, {}
+def _to_host(arrays: dict[str, mx.array]) -> Stored:
+    stored = {}
     for name, value in arrays.items():
-        if value.dtype in NUMPY_LACKS:
-            types[name] = "bfloat16"
-            value = value.view(NUMPY_LACKS[value.dtype])
-        stored[name] = np.array(value)
-    return stored, types
+        if value.dtype == mx.bfloat16:
+            stored[name + BITS] = np.array(value.view(mx.uint16))
+        else:
+            stored[name] = np.array(value)
+    return stored
 
 
-def _to_device(entry: Entry) -> dict[str, mx.array]:
+def _to_device(stored: Stored) -> dict[str, mx.array]:
     return {
-        name: mx.array(array).view(mx.bfloat16) if entry.types.get(name) == "bfloat16" else mx.array(array)
-        for name, array in entry.arrays.items()
+        name.removesuffix(BITS): mx.array(array).view(mx.bfloat16) if name.endswith(BITS) else mx.array(array)
+        for name, array in stored.items()
     }
 
 
@@ -439,9 +436,7 @@ class PrefixCache:
         # Some of these layers have no state but that of the sequence's end.
         self.has_state = layout.has_state
         self._layout = layout
-        self._disk = None
-        if disk is not None:
-            self._disk = DiskTier(disk, tree, layout)
+        self._disk = None if disk is None else DiskTier(disk, tree, layout)
         self._hits = 0
         self._misses = 0
         self._hit_tokens = 0

@@ -38,11 +38,6 @@ class CacheFile(Struct, frozen=True):
     used: float  # time of the last write or read, seconds since the epoch
     finished: bool
 
-    @property
-    def may_go(self) -> bool:
-        """Whether the file may be deleted. An unfinished file may still be written by a server, unless it is old."""
-        return self.finished or time.time() - self.used > STALE_SECONDS
-
 
 def model_folders(folder: Path) -> list[Path]:
     """The folders with cached prompts, one per model."""
@@ -78,7 +73,8 @@ def delete(files: Iterable[CacheFile]) -> tuple[int, int]:
     """Delete files; returns their number and bytes. A server that wanted one gets a cache miss."""
     count = size = 0
     for file in files:
-        if file.may_go:
+        # An unfinished file may still be written by a server, unless it is old.
+        if file.finished or time.time() - file.used > STALE_SECONDS:
             file.path.unlink(missing_ok=True)
             count, size = count + 1, size + file.size
     return count, size
@@ -86,7 +82,7 @@ def delete(files: Iterable[CacheFile]) -> tuple[int, int]:
 
 log = logging.getLogger(__name__)
 
-VERSION: Final = "2"
+VERSION: Final = "3"
 READERS: Final = 4  # threads: one alone reads less than a disk gives, since it checks what it has read
 BACKLOG: Final = 512  # files that may wait to be written
 BACKLOG_BYTES: Final = 1 << 28
@@ -94,11 +90,6 @@ SWEEP_EVERY: Final = 64  # files written between checks of the folder's size
 
 Stored = dict[str, np.ndarray]
 Found = TypeVar("Found")
-
-
-class Entry(Struct, frozen=True):
-    arrays: Stored
-    types: dict[str, str]  # dtypes that numpy lacks, by the name of the array
 
 
 class DiskCache:
@@ -130,12 +121,12 @@ class DiskCache:
         """Whether more may be written now: a slow disk would fill the memory."""
         return len(self._waiting) < BACKLOG and sum(list(self._waiting.values())) < BACKLOG_BYTES
 
-    def write(self, name: str, arrays: Stored, types: dict[str, str]) -> None:
+    def write(self, name: str, arrays: Stored) -> None:
         if name not in self._waiting and not self.has(name):
             self._waiting[name] = sum(array.nbytes for array in arrays.values())
-            self._do(self._thread, self._store, name, arrays, types)
+            self._do(self._thread, self._store, name, arrays)
 
-    def read(self, names: Sequence[str]) -> "Future[list[Entry | None]]":
+    def read(self, names: Sequence[str]) -> "Future[list[Stored | None]]":
         return self._do(self._reading, self._load_all, names)
 
     def wipe(self) -> None:
@@ -159,11 +150,9 @@ class DiskCache:
         done.add_done_callback(_tell)
         return done
 
-    def _store(self, name: str, arrays: Stored, types: dict[str, str]) -> None:
+    def _store(self, name: str, arrays: Stored) -> None:
         del self._waiting[name]
-        metadata = {f"type.{key}": value for key, value in types.items()}
-        metadata |= {"version": VERSION, "name": name, "checksum": _checksum(arrays)}
-        data = save(arrays, metadata)
+        data = save(arrays, {"version": VERSION, "name": name, "checksum": _checksum(arrays)})
         if len(data) > self.limit:
             return
         unfinished = self._folder / f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
@@ -189,12 +178,12 @@ class DiskCache:
         if mode & 0o077:  # made by an earlier version
             self._folder.chmod(0o700)
 
-    def _load_all(self, names: Sequence[str]) -> list[Entry | None]:
+    def _load_all(self, names: Sequence[str]) -> list[Stored | None]:
         found = list(self._readers.map(self._load, names))
         self.hits += sum(entry is not None for entry in found)
         return found
 
-    def _load(self, name: str) -> Entry | None:
+    def _load(self, name: str) -> Stored | None:
         path = self._folder / (name + SUFFIX)
         try:
             if not stat.S_ISREG(path.lstat().st_mode):  # reading a pipe would block
@@ -207,16 +196,13 @@ class DiskCache:
             if metadata.get("checksum") != _checksum(arrays):
                 raise ValueError("its checksum differs")
             os.utime(path)
+            return arrays
         except FileNotFoundError:
             return None
         except (SafetensorError, ValueError, OSError, MemoryError) as error:
             log.warning("dropped a file of the prefix cache: %s: %s", path.name, error)
             path.unlink(missing_ok=True)
             return None
-        types = {
-            key.removeprefix("type."): value for key, value in metadata.items() if key.startswith("type.")
-        }
-        return Entry(arrays, types)
 
     def _sweep(self) -> None:
         """The least recently used files are deleted."""
