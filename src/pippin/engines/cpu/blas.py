@@ -68,7 +68,10 @@ def load_openblas(paths: Sequence[str], flags: frozenset[str]) -> ctypes.CDLL:
     OpenBLAS for another processor would end this process with SIGILL. Until that is known, its symbols stay local."""
     refused = []
     for path in paths:
-        core = _core_of(ctypes.CDLL(path, ctypes.RTLD_LOCAL))
+        # The processor whose instructions the library uses, as OpenBLAS names it.
+        ask = ctypes.CDLL(path, ctypes.RTLD_LOCAL).openblas_get_corename
+        ask.restype = ctypes.c_char_p
+        core: str = ask().decode().upper()
         missing = NEEDED.get(core, frozenset()) - flags
         if not missing or not flags:
             return ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
@@ -76,14 +79,6 @@ def load_openblas(paths: Sequence[str], flags: frozenset[str]) -> ctypes.CDLL:
             f"OpenBLAS was compiled for {core}, and this processor lacks {' '.join(sorted(missing))}"
         )
     raise OSError("; ".join(refused))
-
-
-def _core_of(library: ctypes.CDLL) -> str:
-    """The processor whose instructions the library uses, as OpenBLAS names it."""
-    ask = library.openblas_get_corename
-    ask.restype = ctypes.c_char_p
-    name: bytes = ask()
-    return name.decode().upper()
 
 
 def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:

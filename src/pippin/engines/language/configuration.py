@@ -75,11 +75,15 @@ def spelled_out(config: Mapping[str, Any]) -> Config:
 
     Where both spellings are there, `rope_scaling` holds, and then `rope_parameters`, as in transformers.
     """
-    found = {
-        **_other_names(config),
-        **_of_full_layers(config),
-        **{name: _spelled_out_part(name, each) for name, each in config.items()},
-    }
+    found: Config = {}
+    # Fields under the other names that transformers knows them by. It writes one of the two. Some map the size of a
+    # head to that of its part which is turned: other classes read the whole size there.
+    for other, name in fields_of(config).names.items():
+        if name in config and other != "head_dim":
+            found[other] = config[name]
+    found |= _of_full_layers(config)
+    for name, each in config.items():
+        found[name] = spelled_out(each) if name.endswith("config") and isinstance(each, dict) else each
     tables = rotary_tables(config)
     if not tables:
         return found
@@ -87,17 +91,6 @@ def spelled_out(config: Mapping[str, Any]) -> Config:
         found |= dict.fromkeys(BASES.get(kind, ()), table["rope_theta"]) if "rope_theta" in table else {}
     main = tables.get("full_attention") or tables.get("compress")
     return found if main is None else found | _fields(main, config)
-
-
-def _spelled_out_part(name: str, value: Any) -> Any:
-    return spelled_out(value) if name.endswith("config") and isinstance(value, dict) else value
-
-
-def _other_names(config: Mapping[str, Any]) -> Config:
-    """Fields under the other names that transformers knows them by. It writes one of the two."""
-    names = fields_of(config).names
-    # Some map the size of a head to that of its part which is turned: other classes read the whole size there.
-    return {other: config[name] for other, name in names.items() if name in config and other != "head_dim"}
 
 
 class Fields(Struct, frozen=True):

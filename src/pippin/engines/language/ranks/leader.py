@@ -112,7 +112,7 @@ class LeadingEngine:
     def __init__(self, link: RankLink, build: Build) -> None:
         self._telling = Telling(link)
         self._own = self._together = MemoryShares(sequences=1, prefixes=1)
-        self._engine = build(
+        self.engine = build(
             Steering(
                 now=self._begin_step,
                 budget=self._budget,
@@ -121,13 +121,9 @@ class LeadingEngine:
             )
         )
 
-    @property
-    def engine(self) -> LanguageEngine:
-        return self._engine
-
     def _begin_step(self) -> float:
         now = Steering().now()
-        self._telling.send(Step(now, state_of(self._engine)))
+        self._telling.send(Step(now, state_of(self.engine)))
         return now
 
     def _budget(self, tokens: int) -> int:
@@ -135,7 +131,7 @@ class LeadingEngine:
         return tokens
 
     def submit(self, job: LanguageJob) -> None:
-        self._engine.submit(job)  # the other ranks are not told of a job that this refuses
+        self.engine.submit(job)  # the other ranks are not told of a job that this refuses
         asked = job.request
         request = GenerationRequest(
             model="",
@@ -151,46 +147,42 @@ class LeadingEngine:
         self._telling.add(Take(job.id, request, *fields))
 
     def cancel(self, id: str) -> None:
-        self._engine.cancel(id)
+        self.engine.cancel(id)
         self._telling.add(Drop(id))
 
     def step(self) -> list[Emission]:
-        return self._engine.step()
+        return self.engine.step()
 
     @property
     def busy(self) -> bool:
-        return self._engine.busy
+        return self.engine.busy
 
     def close(self) -> None:
         self._telling.send(Close())
-        self._engine.close()
+        self.engine.close()
 
     def stats(self) -> EngineStats:
-        return self._engine.stats()
+        return self.engine.stats()
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
-        self._engine.clear_cache(prefixes_only=prefixes_only, disk=disk)
+        self.engine.clear_cache(prefixes_only=prefixes_only, disk=disk)
         self._telling.send(Clear(prefixes_only))
 
     def agreed(self, own: MemoryShares, together: MemoryShares) -> None:
         """Note that this rank could give `own` and that the ranks agreed on `together`."""
         self._own, self._together = own, together
 
-    def _in_proportion(self, shares: MemoryShares) -> MemoryShares:
-        """The shares of all ranks when rank 0 can give `shares`."""
-        own, together = self._own, self._together
-        return MemoryShares(
-            sequences=shares.sequences * together.sequences // max(1, own.sequences),
-            prefixes=shares.prefixes * together.prefixes // max(1, own.prefixes),
-        )
-
     def reconfigure(self, options: dict[str, Any]) -> None:
         """Like a single engine's; a new share of memory changes the shares of all ranks in proportion."""
         others = {name: value for name, value in options.items() if name != "memory_bytes"}
         if others:
-            self._engine.reconfigure(others)
+            self.engine.reconfigure(others)
             self._telling.add(Adjust(others))
         if len(others) < len(options):
-            shares = self._in_proportion(self._engine.share(options["memory_bytes"]))
-            self._engine.resize(shares)
+            given, own, together = self.engine.share(options["memory_bytes"]), self._own, self._together
+            shares = MemoryShares(
+                sequences=given.sequences * together.sequences // max(1, own.sequences),
+                prefixes=given.prefixes * together.prefixes // max(1, own.prefixes),
+            )
+            self.engine.resize(shares)
             self._telling.send(Resize(shares))
