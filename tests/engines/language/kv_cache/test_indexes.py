@@ -80,7 +80,7 @@ def test_keys_of_an_index_are_kept_once(folder: Path) -> None:
     group.forward(mx.array([[7]]))
     of_token = INDEXED["kv_lora_rank"] + INDEXED["qk_rope_head_dim"] + INDEXED["index_head_dim"]
     size = 4 if MAC is None else 2
-    assert group.bytes == size * of_token * len(model.layers) * group.capacity
+    assert group.bytes == size * of_token * len(model.layers) * group.table.capacity
 
 
 def test_latent_vectors_cannot_be_kept_in_few_bits(tiny_models: TinyModels) -> None:

@@ -38,7 +38,7 @@ def test_slots_take_the_bytes_that_their_kinds_say(model: nn.Module, layout: Cac
     for length in (5, LENGTH):
         slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0), 8, 1)
         group.join(slot, computed_prompt(model, range(1, length + 1)), shift=0)
-    assert group.bytes == 2 * layout.slot_bytes(group.capacity, SLACK)
+    assert group.bytes == 2 * layout.slot_bytes(group.table.capacity, SLACK)
 
 
 def test_a_prompts_own_cache_takes_no_more_than_its_kinds_say(model: nn.Module, layout: CacheLayout) -> None:

@@ -202,7 +202,7 @@ def test_kinds_tell_the_bytes_to_the_last(bench: Bench) -> None:
     for length in LENGTHS:
         slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0), 8, 1)
         group.join(slot, computed_prompt(model, range(1, length + 1)), shift=0)
-    assert group.bytes == len(group._table.lengths) * layout.slot_bytes(group.capacity, SLACK)
+    assert group.bytes == len(group.table.lengths) * layout.slot_bytes(group.table.capacity, SLACK)
     cache = layout.new_prompt_cache(140)
     model(mx.array([TEXT[:140]]), cache=cache)
     mx.eval(arrays_of(cache))

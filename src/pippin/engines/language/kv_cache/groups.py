@@ -59,7 +59,7 @@ class BatchedGroup:
     def __init__(self, model: nn.Module, shape: BatchShape) -> None:
         self.model = model
         self._shape = shape
-        self._table = SlotTable(shape.slack)
+        self.table = SlotTable(shape.slack)
         self._taken: dict[int, Slot] = {}
         self._reserved: dict[int, Slot] = {}
         self._sparse = 0  # steps since a quarter of the computed slots are holes
@@ -68,26 +68,21 @@ class BatchedGroup:
 
     def _reset(self) -> None:
         """Let go of all memory."""
-        self._table.clear()
+        self.table.clear()
         self.low = self.high = 0
-        self.caches: list[BatchedCache] = self._shape.layout.batched(self._table)
+        self.caches: list[BatchedCache] = self._shape.layout.batched(self.table)
         self._for_model: list[Any] = self._shape.layout.for_model(self.caches)
 
     @property
     def empty(self) -> bool:
         return not self._taken and not self._reserved
 
-    @property
-    def capacity(self) -> int:
-        """Tokens that there is room for in each slot, free ones included."""
-        return self._table.capacity
-
     def length(self, index: int) -> int:
-        return self._table.lengths[index]
+        return self.table.lengths[index]
 
     def forward(self, tokens: mx.array, states: Any = None) -> mx.array:
         """`states` are given to models that take them beside tokens."""
-        table = self._table
+        table = self.table
         count = tokens.shape[1]
         if (capacity := self._capacity_after(count)) > table.capacity:
             self._grow(len(table.lengths), capacity)
@@ -133,7 +128,7 @@ class BatchedGroup:
         """Give up the slot, in which nothing lies any more."""
         taken = self._taken.pop(index, None)
         self._reserved.pop(index, None)
-        self._table.vacate(index)
+        self.table.vacate(index)
         if self.empty:
             self._reset()
         elif taken is not None:
@@ -142,7 +137,7 @@ class BatchedGroup:
     def adopt(self, slot: Slot, growth: int) -> None:
         source, theirs = slot.group, slot.index
         assert isinstance(source, BatchedGroup)  # all groups of a model are alike
-        length, shift = source.length(theirs), source._table.shifts[theirs]
+        length, shift = source.length(theirs), source.table.shifts[theirs]
         mine = self._open(length, growth)
         slot.group, slot.index = self, mine
         self._take(slot, length, shift)
@@ -160,11 +155,11 @@ class BatchedGroup:
         """Steps compute this slot from now on."""
         self._taken[slot.index] = slot
         self._cover_taken()
-        self._table.fill(slot.index, length, shift)
+        self.table.fill(slot.index, length, shift)
 
     def _cover_taken(self) -> None:
         """Have steps compute the slots that are taken, and what lies between them."""
-        table = self._table
+        table = self.table
         low, high = min(self._taken, default=0), max(self._taken, default=-1) + 1
         if (low, high) != (table.low, table.high):
             for cache in self.caches:
@@ -173,24 +168,24 @@ class BatchedGroup:
 
     def _cover(self, low: int, high: int) -> None:
         """Steps compute these slots from now on."""
-        self._table.cover(low, high)
+        self.table.cover(low, high)
         self.low, self.high = low, high
 
     def _size_with(self, index: int, length: int, growth: int, following: int = 0) -> tuple[int, int]:
         """Slots and capacity once a sequence lies in this slot. Growing copies all sequences, so more slots are made
         than needed: as many as will follow, or some to spare."""
-        held = len(self._table.lengths)
+        held = len(self.table.lengths)
         slots = max(held, index + 1)
         if growth and slots > held:
             used = len(self._taken) + len(self._reserved)
             slots = max(slots, used + 1 + following, min(held * 2, held + SPARE_SLOTS))
-        return slots, max(self._table.capacity, slot_capacity(length, growth, self._shape.slack))
+        return slots, max(self.table.capacity, slot_capacity(length, growth, self._shape.slack))
 
     def _free_slot(self) -> int:
-        holes = self._holes(0, len(self._table.lengths))
+        holes = self._holes(0, len(self.table.lengths))
         inside = [index for index in holes if self.low <= index < self.high]
         if inside or not holes:
-            return inside[0] if inside else len(self._table.lengths)
+            return inside[0] if inside else len(self.table.lengths)
         return min(
             holes, key=lambda index: abs(index - self.high) if index >= self.high else self.low - index
         )
@@ -204,13 +199,13 @@ class BatchedGroup:
         for cache in self.caches:
             cache.rewind(tokens)
         for index, count in tokens.items():
-            self._table.rewind(index, count)
+            self.table.rewind(index, count)
 
     def clear(self, index: int) -> None:
         """Between steps: forget all that a slot has. Its sequence begins anew there."""
         for cache in self.caches:
             cache.clear(index)
-        self._table.fill(index, 0)
+        self.table.fill(index, 0)
 
     def checkpoint(self) -> Checkpoint:
         """The state of all sequences now, for `restore`. If tokens of the last step are to be forgotten, `rewind`
@@ -230,7 +225,7 @@ class BatchedGroup:
         for cache, own in zip(self.caches, checkpoint.caches, strict=True):
             cache.restore(own)
         for index, length in checkpoint.lengths.items():
-            self._table.rewind(index, self.length(index) - length)
+            self.table.rewind(index, self.length(index) - length)
         self._passed = checkpoint.passed
 
     def view(self, index: int, stop: int) -> PromptCache:
@@ -239,7 +234,7 @@ class BatchedGroup:
     def compact(self) -> None:
         # This alone ever copies a sequence that did not just join, one for each call, once a quarter of the computed
         # slots are holes that nobody came to fill: a hole costs a sequence's work in every step.
-        table = self._table
+        table = self.table
         if len(self._taken) == table.high - table.low:
             self._sparse = 0
             return
@@ -256,7 +251,7 @@ class BatchedGroup:
         self._cover_taken()
 
     def pack(self) -> None:
-        table = self._table
+        table = self.table
         used = {**self._taken, **self._reserved}
         kept = sorted(used)
         if not kept:
@@ -283,17 +278,17 @@ class BatchedGroup:
         return slots * self._shape.slot_bytes(capacity)
 
     def bytes_after(self, count: int) -> int:
-        return len(self._table.lengths) * self._shape.slot_bytes(self._capacity_after(count))
+        return len(self.table.lengths) * self._shape.slot_bytes(self._capacity_after(count))
 
     def _capacity_after(self, count: int) -> int:
-        table = self._table
+        table = self.table
         reach = max(table.lengths, default=0) + count
         return rounded(reach) if reach > table.capacity else table.capacity
 
     def _grow(self, slots: int, capacity: int) -> None:
-        if self._table.grow(slots, capacity):
+        if self.table.grow(slots, capacity):
             for cache in self.caches:
-                cache.grow(len(self._table.lengths), self._table.capacity)
+                cache.grow(len(self.table.lengths), self.table.capacity)
 
     @property
     def bytes(self) -> int:

@@ -160,10 +160,11 @@ class CacheLayout:
     @classmethod
     def learn(cls, model: nn.Module, cache: PromptCache) -> Self:
         known = find_kinds()
-        found = [
-            UnknownKind if is_unused(leaf) else known.get(type(leaf), UnknownKind) for leaf in leaves(cache)
-        ]
-        return cls(model, [kind.of(leaf) for kind, leaf in zip(found, leaves(cache), strict=True)])
+        kinds = []
+        for leaf in leaves(cache):
+            kind = UnknownKind if is_unused(leaf) else known.get(type(leaf), UnknownKind)
+            kinds.append(kind.of(leaf))
+        return cls(model, kinds)
 
     def quantized(self, key_bits: int, value_bits: int, group_size: int) -> "CacheLayout":
         """This layout, with what can be in few bits."""

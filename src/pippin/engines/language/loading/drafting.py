@@ -19,10 +19,9 @@ from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.step.speculation.assistants import Assistants
 from pippin.engines.language.step.speculation.draft_model import MOST_NEW, DraftModel
-from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.heads import Heads
 from pippin.engines.language.step.speculation.pace import Pace
-from pippin.engines.language.step.speculation.proposers import Either, Lookup, Proposer
+from pippin.engines.language.step.speculation.proposers import Either, Follower, Lookup, Proposer
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer
 

@@ -15,7 +15,7 @@ from pippin.core.decoding import convert, from_message
 from pippin.core.errors import ServerError
 from pippin.core.models import RankBackend, RankSpec, WorkerSpec
 from pippin.engines.base import LoadProgress
-from pippin.engines.device import DevicePlan, MemoryShares, configure, decide, find_facts, share_memory
+from pippin.engines.device import MemoryShares, configure, decide, find_facts, share_memory
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prefix_cache.disk import fingerprint
@@ -62,7 +62,12 @@ def open_rank(
     split = partial(split_model, group=group)
     model, _ = load_weights(spec.info, plan, progress, Reading(text_only=True), split=split)
     preparer.loaded(TEXT_ONLY)
-    build = partial(_build, model, preparer, options, plan)
+
+    def build(steering: Steering) -> LanguageEngine:
+        engine = build_engine(model, preparer.tokenizer, options, plan, steering=steering)
+        preparer.finds_partings = engine.prefixes.has_snapshots
+        return engine
+
     found = LeadingEngine(link, build) if rank.rank == 0 else Follower(link, build)
     own = Ready(
         shares=share_memory(plan, options, found.engine.counters.weight_bytes),
@@ -72,14 +77,6 @@ def open_rank(
     if isinstance(found, LeadingEngine):
         found.agreed(own.shares, shares)
     return found
-
-
-def _build(
-    model: nn.Module, preparer: LanguagePreparer, options: ModelOptions, plan: DevicePlan, steering: Steering
-) -> LanguageEngine:
-    engine = build_engine(model, preparer.tokenizer, options, plan, steering=steering)
-    preparer.finds_partings = engine.prefixes.has_snapshots
-    return engine
 
 
 def refuse_options(options: ModelOptions) -> None:

@@ -281,17 +281,16 @@ class LanguageEngine:
     ) -> None:
         """`share` divides the model's bytes between sequences and the prefix cache. `decoding` makes what gives running
         sequences their tokens. `overlaps`: the device computes a pass while the host goes on."""
-        model = batch.model
-        self.model = model.module
-        self.vision = model.vision
+        self.model = batch.model.module
+        self.vision = batch.model.vision
         self.counters = Counters()
         self.warm_jobs: list[LanguageJob] = []  # prompts to compute again after the prefix cache is cleared
         self.scheduler = Scheduler(limits)
         self.batch = batch
         self.prefixes = prefixes
         self._upkeep = prefixes.upkeep
-        self.prefill = Prefill(model, self.scheduler, batch.groups, prefixes, batch.followers)
-        parts = model, self.scheduler, self.prefill, batch, prefixes
+        self.prefill = Prefill(batch, self.scheduler, prefixes)
+        parts = self.scheduler, self.prefill, batch, prefixes
         self.lifecycle = Lifecycle(*parts, stream_interval=options.stream_interval, steering=steering)
         self.decoding = decoding(batch, self.lifecycle, self.scheduler, self.counters)
         self._options, self._steering, self.share = options, steering, share

@@ -8,7 +8,6 @@ from pippin.core.events import Event, Failed, Progress, PromptEcho, Scored
 from pippin.engines.base import Emission
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
-from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.sampling.sampler import SampledToken
 from pippin.engines.language.step.batch import Batch
@@ -23,7 +22,7 @@ from pippin.engines.language.step.sequences import (
     Waiting,
     identity_of,
 )
-from pippin.engines.language.step.steering import ALONE, Steering
+from pippin.engines.language.step.steering import Steering
 from pippin.engines.language.vision.media import PromptMedia
 
 
@@ -32,14 +31,13 @@ class Lifecycle:
 
     def __init__(
         self,
-        model: LoadedModel,
         scheduler: Scheduler,
         prefill: Prefill,
         batch: Batch,
         prefixes: PrefixCache,
         *,
         stream_interval: int,
-        steering: Steering = ALONE,
+        steering: Steering,
     ) -> None:
         """`stream_interval`: tokens that are sent together."""
         self.stream_interval = stream_interval
@@ -48,7 +46,7 @@ class Lifecycle:
         self.forced_tokens = 0  # of answers that have ended
         self.preemptions = 0  # since the load
         self._steering = steering
-        self._model = model
+        self._model = batch.model
         self._scheduler = scheduler
         self._prefill = prefill
         self._batch = batch

@@ -119,11 +119,9 @@ class Heads:
         self.prompts: dict[Prefilling, _Prompt] = {}
         self.followed: dict[Sequence, _Followed] = {}
 
-    # What the model's passes tell
+    # Notifications of the model's passes: see `Follower`
 
     def prompts_passed(self, prompts: Many[Prefilling], counts: Many[int], done: int = 0) -> list[mx.array]:
-        """The next `counts` tokens of these prompts have gone through the model. Gives what is to be evaluated.
-        `done`: tokens before them that the scheduler does not know of yet."""
         states, arrays = self.states.take(), []
         for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
             arrays += self._read_prompt(prompt, prompt.computed + done, states[row : row + 1, :count])
@@ -156,7 +154,6 @@ class Heads:
         self.prompts.pop(prompt, None)
 
     def started(self, running: Running, prompt: Prefilling) -> None:
-        """A sequence of the prompt joins the batch."""
         held = self.prompts.get(prompt)
         if held is None or not held.whole:
             return
@@ -165,11 +162,9 @@ class Heads:
         self.followed[running.sequence] = _Followed(slot, held.first, _Waiting(held.waiting.stretches))
 
     def passed(self, group: SlotGroup) -> None:
-        """The sequences of a group have gone through the model."""
         self._passed[group] = self.states.take()
 
     def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
-        """Keep the first so many tokens of what has `passed` for each sequence. Returns the states."""
         passed, self._passed = self._passed, {}
         for running, count in counts.items():
             followed, group = self.followed.get(running.sequence), running.slot.group

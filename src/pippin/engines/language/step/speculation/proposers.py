@@ -1,12 +1,15 @@
 """What a proposer is, and those that cost next to nothing: they look into the text itself and a prediction."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from pippin.engines.language.step.sequences import Sequence
+import mlx.core as mx
+
+from pippin.engines.language.kv_cache.kinds.base import SlotGroup
+from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
 
 NGRAM = 3  # tokens at the end of a text that are looked for earlier in it
 SHORTEST_NGRAM = 2
@@ -50,6 +53,32 @@ class Proposer(Protocol):
 
     def sequence_bytes(self, capacity: int) -> int:
         """Bytes of what is kept for a sequence, with capacity for so many tokens."""
+
+
+class Follower(Proposer, Protocol):
+    """A proposer that follows the passes of prompts, and then of the sequences in the batch."""
+
+    rests: bool
+    """Whether it is hardly asked any more, and need not read prompts that begin now."""
+
+    def prompts_passed(self, prompts: Many[Prefilling], counts: Many[int], done: int = 0) -> list[mx.array]:
+        """The model has computed the next `counts` tokens of these prompts. Returns the arrays that are to be
+        evaluated. `done`: tokens before them that the scheduler does not know of yet."""
+
+    def prompt_dropped(self, prompt: Prefilling) -> None:
+        """No sequence of the prompt joins the batch any more."""
+
+    def started(self, running: Running, prompt: Prefilling) -> None:
+        """A sequence of the prompt joins the batch."""
+
+    def passed(self, group: SlotGroup) -> None:
+        """The sequences of a group have gone through the model."""
+
+    def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
+        """Keep so many of the first tokens of the last pass for each sequence, at least one.
+
+        Returns the arrays that are to be evaluated.
+        """
 
 
 def agreed(proposed: list[int], chosen: list[int]) -> int:

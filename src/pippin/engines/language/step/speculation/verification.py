@@ -5,9 +5,8 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 from pippin.engines.language.step.sequences import Running, Sequence
-from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.pace import HOPE, SMOOTHING, Acceptance, Pace
-from pippin.engines.language.step.speculation.proposers import Proposal, Proposer, agreed
+from pippin.engines.language.step.speculation.proposers import Follower, Proposal, Proposer, agreed
 
 AGREED = (1, 2, 3, 4, 8, 16, 32)
 """Lookups with so many tokens in common, up to the next number, are assumed to be right equally often: the first
