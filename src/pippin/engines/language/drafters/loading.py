@@ -83,11 +83,8 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
     """What a folder holds, by its configuration. `own`: the head in the checkpoint of the model itself is meant. Raises
     `ServerError("load_failed")` for drafters that are not known, or that are not there."""
     config = _configuration(folder)
-    if own and config.get("model_type") in layers.FAMILIES:
-        return _layer_kind(folder, config)
     if own:
-        _check_library("mtp")
-        return _own_kind(folder)
+        return _own_kind(folder, config)
     names = [
         config.get("speculators_model_type"),
         config.get("model_type"),
@@ -133,33 +130,20 @@ def _configuration(folder: Path) -> dict[str, Any]:
     return spelled_out(config)
 
 
-def _layer_kind(folder: Path, config: dict[str, Any]) -> Kind:
-    """The kind of the head behind the last layer of a model's checkpoint."""
+def _own_kind(folder: Path, config: dict[str, Any]) -> Kind:
+    """The kind of the head inside a model's checkpoint: behind its last layer, or one that mlx-vlm takes out."""
+    kind: Kind = "layer" if config.get("model_type") in layers.FAMILIES else "mtp"
+    known = True
     try:
-        is_there = layers.has_layer_head(folder, config)
-    except (KeyError, OSError) as error:
-        raise _unusable(folder, error) from error
-    if not is_there:
-        raise _no_own_head(folder)
-    return "layer"
+        if kind == "layer":
+            found = "layer" if layers.has_layer_head(folder, config) else None
+        else:
+            _check_library("mtp")
+            from mlx_vlm.speculative.drafters.mtp_split import detect_mtp_splitter, get_mtp_splitter
 
-
-def _no_own_head(folder: Path) -> ServerError:
-    message = (
-        f"{name_of(folder)!r} has no head for multi-token prediction: most converted models lack its weights. Start "
-        "without it, take the model as it was published, or split the head off: mlx_vlm.convert --hf-path NAME --mtp."
-    )
-    return ServerError("load_failed", message, "mtp")
-
-
-def _own_kind(folder: Path) -> Kind:
-    """The kind of the head inside a model's checkpoint, which mlx-vlm takes out."""
-    from mlx_vlm.speculative.drafters.mtp_split import detect_mtp_splitter, get_mtp_splitter
-
-    config = _configuration(folder)
-    try:
-        known = get_mtp_splitter(source_config=config) is not None
-        splitter = detect_mtp_splitter(folder)
+            known = get_mtp_splitter(source_config=config) is not None
+            splitter = detect_mtp_splitter(folder)
+            found = None if splitter is None else splitter.output_model_type
     except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
         raise _unusable(folder, error) from error
     if not known:
@@ -168,15 +152,20 @@ def _own_kind(folder: Path) -> Kind:
             "prediction head: start without mtp, or give a smaller model as draft_model_path."
         )
         raise ServerError("load_failed", message, "mtp")
-    if splitter is None:
-        raise _no_own_head(folder)
-    if splitter.output_model_type not in PREDICTION_HEADS:
+    if found is None:
         message = (
-            f"The prediction head of {name_of(folder)!r} is of the type {splitter.output_model_type!r}, which this "
-            f"version cannot run; it runs {', '.join(PREDICTION_HEADS)}: start without it."
+            f"{name_of(folder)!r} has no head for multi-token prediction: most converted models lack its weights. "
+            "Start without it, take the model as it was published, or split the head off: mlx_vlm.convert --hf-path "
+            "NAME --mtp."
         )
         raise ServerError("load_failed", message, "mtp")
-    return "mtp"
+    if found not in ("layer", *PREDICTION_HEADS):
+        message = (
+            f"The prediction head of {name_of(folder)!r} is of the type {found!r}, which this version cannot run; it "
+            f"runs {', '.join(PREDICTION_HEADS)}: start without it."
+        )
+        raise ServerError("load_failed", message, "mtp")
+    return kind
 
 
 def open_head(

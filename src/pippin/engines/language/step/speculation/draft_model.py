@@ -107,20 +107,17 @@ class DraftModel:
         before = [reading.count for _, reading, _ in readings]
         together = self._layout.joins and len(readings) > 1 and worth_joining(list(counts.values()), before)
         for some in [readings] if together else [[each] for each in readings]:
-            self._read_together(some)
-
-    def _read_together(self, readings: Many[tuple[Sequence, _Reading, int]]) -> None:
-        width = max(count for *_, count in readings)
-        tokens = np.zeros((len(readings), width), np.int32)
-        for row, (sequence, reading, count) in enumerate(readings):
-            tokens[row, :count] = sequence.tokens[reading.count : reading.count + count]
-            reading.count += count
-        caches = [reading.cache for _, reading, _ in readings]
-        one = len(caches) == 1
-        layers = caches[0] if one else self._layout.joined(caches, [count for *_, count in readings])
-        with self._only([0] * len(readings)):  # the logits are not used
-            self.model(mx.array(tokens), cache=layers)
-        mx.eval([arrays_of(cache) for cache in caches])
+            width = max(count for *_, count in some)
+            tokens = np.zeros((len(some), width), np.int32)
+            for row, (sequence, reading, count) in enumerate(some):
+                tokens[row, :count] = sequence.tokens[reading.count : reading.count + count]
+                reading.count += count
+            caches = [reading.cache for _, reading, _ in some]
+            one = len(caches) == 1
+            layers = caches[0] if one else self._layout.joined(caches, [count for *_, count in some])
+            with self._only([0] * len(some)):  # the logits are not used
+                self.model(mx.array(tokens), cache=layers)
+            mx.eval([arrays_of(cache) for cache in caches])
 
     def _only(self, positions: Many[int]) -> AbstractContextManager[None]:
         """Within the context logits are computed at these positions alone, if the model's head can do that."""
@@ -128,18 +125,16 @@ class DraftModel:
 
     # How it drafts
 
-    def _wanted(self, slots: Mapping[int, Sequence], asked: Mapping[Sequence, int]) -> dict[int, int]:
-        """The number of tokens to draft for the sequences of a group, by their slots."""
-        return {
-            slot: asked[sequence]
-            for slot, sequence in slots.items()
-            if sequence in asked and self._new(sequence) > 0
-        }
-
     def _draft(self, asked: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
         drafted: list[tuple[dict[Sequence, int], mx.array]] = []
         for group, slots in self.slots.by_group():
-            if wanted := self._wanted(slots, asked):
+            # The number of tokens to draft for its sequences, by their slots.
+            wanted = {
+                slot: asked[sequence]
+                for slot, sequence in slots.items()
+                if sequence in asked and self._new(sequence) > 0
+            }
+            if wanted:
                 chains = self._chains(group, self._read_new(group, slots, wanted), max(wanted.values()))
                 rows = {slots[slot]: slot - group.low for slot in wanted}
                 drafted.append((rows, chains))

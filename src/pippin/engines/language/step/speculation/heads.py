@@ -183,7 +183,7 @@ class Heads:
             return [NOTHING for _ in wanted]
         most = most if self.head.most is None else min(most, self.head.most)
         self._slots.settle()
-        drafts = self._draft(self._read(), most)
+        drafts = self._draft(most)
         return [Proposal(drafts.get(sequence, [])[:count]) for sequence, count in wanted]
 
     def forget(self, sequence: Sequence) -> None:
@@ -195,12 +195,9 @@ class Heads:
 
     # How it drafts
 
-    def _read(self) -> dict[BatchedGroup, mx.array]:
-        """Read all states that wait and whose next tokens are known; gives the head's own state after the last one
-        [slots, 1, size] of each group."""
-        return {group: self._read_group(group, slots) for group, slots in self._slots.by_group()}
-
-    def _read_group(self, group: BatchedGroup, slots: Mapping[int, Sequence]) -> mx.array:
+    def _read(self, group: BatchedGroup, slots: Mapping[int, Sequence]) -> mx.array:
+        """Read all states of a group that wait and whose next tokens are known; gives the head's own state after the
+        last one of each sequence [slots, 1, size]."""
         following = {
             slot: self.followed[sequence].following(sequence.tokens) for slot, sequence in slots.items()
         }
@@ -242,20 +239,20 @@ class Heads:
         whole = parts[0] if len(parts) == 1 else mx.concatenate(parts)
         return whole[:width]
 
-    def _draft(self, states: Mapping[BatchedGroup, mx.array], most: int) -> dict[Sequence, list[int]]:
+    def _draft(self, most: int) -> dict[Sequence, list[int]]:
         """Up to `most` tokens for each sequence, by the head's own states after what it has read."""
-        drafted: dict[BatchedGroup, mx.array] = {}
+        drafted: list[tuple[dict[Sequence, int], mx.array]] = []
         for group, slots in self._slots.by_group():
-            last = np.zeros((group.high - group.low, 1), np.int32)
+            own, last = self._read(group, slots), np.zeros((group.high - group.low, 1), np.int32)
             for slot, sequence in slots.items():
                 last[slot - group.low] = sequence.tokens[-1]
             before = group.checkpoint()
-            drafted[group] = self.head.draft_ahead(group.forward, mx.array(last), states[group], most)
+            rows = {sequence: slot - group.low for slot, sequence in slots.items()}
+            drafted.append((rows, self.head.draft_ahead(group.forward, mx.array(last), own, most)))
             group.restore(before)
-        mx.eval(list(drafted.values()))
+        mx.eval([tokens for _, tokens in drafted])
         found: dict[Sequence, list[int]] = {}
-        for group, slots in self._slots.by_group():
-            table = np.array(drafted[group])
-            for slot, sequence in slots.items():
-                found[sequence] = table[slot - group.low].tolist()
+        for rows, tokens in drafted:
+            table = np.array(tokens).tolist()
+            found |= {sequence: table[row] for sequence, row in rows.items()}
         return found
