@@ -46,7 +46,12 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
     mkl = _packaged("mkl", "libmkl_rt.so.")
     try:
         if mkl is not None:
-            _load_mkl(mkl, threads)
+            openmp = _packaged("intel-openmp", "libiomp5.so")
+            if openmp is not None:  # which runs MKL's threads and comes as a package of its own
+                ctypes.CDLL(str(openmp), ctypes.RTLD_GLOBAL)
+            library = ctypes.CDLL(str(mkl), ctypes.RTLD_GLOBAL)
+            if threads is not None:
+                library.MKL_Set_Num_Threads(ctypes.c_int(threads))
             return "MKL"
         _provide_gfortran()
         blas = load_openblas([str(path) for path in packaged] or ["libopenblas.so.0"], processor_flags())
@@ -89,16 +94,6 @@ def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
         return frozenset()
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), ":")
     return frozenset(flags.partition(":")[2].split())
-
-
-def _load_mkl(library: Path, threads: int | None) -> None:
-    """Load MKL after Intel's OpenMP, which runs its threads and comes as a package of its own."""
-    openmp = _packaged("intel-openmp", "libiomp5.so")
-    if openmp is not None:
-        ctypes.CDLL(str(openmp), ctypes.RTLD_GLOBAL)
-    mkl = ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
-    if threads is not None:
-        mkl.MKL_Set_Num_Threads(ctypes.c_int(threads))
 
 
 def _packaged(package: str, name: str) -> Path | None:

@@ -121,7 +121,7 @@ class HiddenHead(PredictionHead):
     part = 0  # of what the module gives: its states after the last norm, or the streams before it
 
     def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
-        self.inner._next_position = next(leaves(cache)).offset
+        self.inner._next_position = getattr(next(leaves(cache), None), "offset", 0)
         embedded = self.inner._input_embed(tokens)
         found: mx.array = self.inner._forward_hidden(embedded, states, tokens, cache)[self.part]
         return found.flatten(2)

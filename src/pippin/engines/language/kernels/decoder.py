@@ -326,13 +326,11 @@ class KeptPlaces:
 
 def _identity(part: InPlace) -> tuple[Any, ...]:
     """What `_view` depends on."""
-    arrays = map(_lies_at, (*part.arrays, *(part.shared or ())))
-    return tuple(arrays), part.low, len(part.starts), part.shift, part.form, part.shared_tokens
-
-
-def _lies_at(array: Any) -> tuple[int, tuple[int, ...]]:
-    """The memory of an MLX array: after some assignments to a part of it, the same object lies elsewhere."""
-    return addressof(c_char.from_buffer(array)), array.shape
+    # After some assignments to a part of an array, the same object lies elsewhere.
+    arrays = [
+        (addressof(c_char.from_buffer(each)), each.shape) for each in (*part.arrays, *(part.shared or ()))
+    ]
+    return arrays, part.low, len(part.starts), part.shift, part.form, part.shared_tokens
 
 
 def _places(layers: Sequence[Sequence[InPlace]]) -> Places:

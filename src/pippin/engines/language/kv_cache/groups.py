@@ -87,8 +87,9 @@ class BatchedGroup:
         if (capacity := self._capacity_after(count)) > table.capacity:
             self._grow(len(table.lengths), capacity)
         table.begin(count)
-        shifts = table.rotary_shifts()
-        given = {} if shifts is None else {"shift": shifts}
+        # Media in a prompt take fewer positions than they have tokens.
+        shifts = table.shifts[table.low : table.high]
+        given = {"shift": mx.array(shifts, dtype=mx.int32)[:, None]} if any(shifts) else {}
         if states is not None:
             given["states"] = states
         if count > 1:

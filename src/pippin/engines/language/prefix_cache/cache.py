@@ -13,7 +13,7 @@ import hashlib
 from array import array
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,14 +72,7 @@ class PrefixTree:
         self._leaf_limit = leaf_limit
         # Before the first blocks, by the digest of their key; only roots with children.
         self.roots: dict[bytes, Node] = {}
-        self._nodes: OrderedDict[Node, None] = OrderedDict()  # least recently used first
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    def __iter__(self) -> Iterator[Node]:
-        """The nodes, the least recently used first."""
-        return iter(self._nodes)
+        self.nodes: OrderedDict[Node, None] = OrderedDict()  # least recently used first
 
     def root(self, key: bytes) -> Node:
         """The node before the first block of this key; it holds nothing."""
@@ -127,7 +120,7 @@ class PrefixTree:
         Call `touch` on the path when all its blocks are added.
         """
         parent = path[-1] if path else self.root(key)
-        if parent.depth and parent not in self._nodes:
+        if parent.depth and parent not in self.nodes:
             return None  # dropped in the meantime
         spared = set(path)
         if self.bytes + size > self.limit and not self._make_room(size, spared):
@@ -137,7 +130,7 @@ class PrefixTree:
         insort(parent.in_order, tokens)
         if not parent.depth:
             self.roots[parent.digest] = parent
-        self._nodes[node] = None
+        self.nodes[node] = None
         self.bytes += size
         path.append(node)
         if self._leaf_limit is not None:
@@ -147,13 +140,13 @@ class PrefixTree:
     def touch(self, path: list[Node]) -> None:
         """Mark these nodes as just used. The deepest of them counts as the oldest and is evicted first."""
         for node in reversed(path):
-            if node in self._nodes:
-                self._nodes.move_to_end(node)
+            if node in self.nodes:
+                self.nodes.move_to_end(node)
 
     def set_snapshot(self, node: Node, snapshot: Any, size: int) -> bool:
         """Keep the state after `node`; False if there is no room for it."""
-        if node not in self._nodes or node.snapshot is not None:
-            return node in self._nodes
+        if node not in self.nodes or node.snapshot is not None:
+            return node in self.nodes
         if not self._make_room(size, ancestors(node)):
             return False
         node.snapshot, node.snapshot_bytes = snapshot, size
@@ -162,7 +155,7 @@ class PrefixTree:
 
     def drop_snapshot(self, node: Node) -> None:
         """Drop the state after `node`, unless the node is pinned."""
-        if node in self._nodes and not node.pinned:
+        if node in self.nodes and not node.pinned:
             self.bytes -= node.snapshot_bytes
             node.snapshot, node.snapshot_bytes = None, 0
 
@@ -173,7 +166,7 @@ class PrefixTree:
 
     def _limit_pins(self) -> None:
         """Release the oldest pins while pins hold more than their share."""
-        pins = [each for each in self._nodes if each.pinned]
+        pins = [each for each in self.nodes if each.pinned]
         covered = {each for pinned in pins for each in ancestors(pinned)}
         while pins and sum(each.bytes for each in covered) > self.limit * PINNED_SHARE:
             pins.pop(0).pinned = False
@@ -186,22 +179,22 @@ class PrefixTree:
         self._make_room(0, set())
 
     def clear(self) -> None:
-        for node in self._nodes:
+        for node in self.nodes:
             node.parent = None  # a cycle would keep the node until the garbage collector runs
             _empty(node)
         self.roots.clear()
-        self._nodes.clear()
+        self.nodes.clear()
         self.bytes = 0
 
     @property
     def leaves(self) -> int:
-        return sum(not node.children for node in self._nodes)
+        return sum(not node.children for node in self.nodes)
 
     def _make_room(self, size: int, spared: set[Node]) -> bool:
         if size > self.limit:
             return False
         while self.bytes + size > self.limit:
-            for node in self._nodes:
+            for node in self.nodes:
                 if (
                     not node.pinned
                     and (not node.children or node.snapshot is not None)
@@ -221,7 +214,7 @@ class PrefixTree:
             return
         self.bytes -= node.bytes
         _empty(node)
-        del self._nodes[node]
+        del self.nodes[node]
         if node.parent is not None:
             del node.parent.children[node.tokens]
             del node.parent.in_order[bisect_left(node.parent.in_order, node.tokens)]
@@ -230,7 +223,7 @@ class PrefixTree:
 
     def _limit_leaves(self, spared: set[Node]) -> None:
         while self._leaf_limit is not None and self.leaves > self._leaf_limit:
-            leaf = next((node for node in self._nodes if _ends(node, spared)), None)
+            leaf = next((node for node in self.nodes if _ends(node, spared)), None)
             if leaf is None:
                 return
             while leaf is not None and leaf.depth and _ends(leaf, spared):
@@ -570,7 +563,7 @@ class PrefixCache:
             hit_tokens=self._hit_tokens,
             lookup_tokens=self._lookup_tokens,
             evictions=self.tree.evictions,
-            entries=len(self.tree),
+            entries=len(self.tree.nodes),
             bytes=self.tree.bytes,
             limit_bytes=self.tree.limit,
             disk_hits=disk.hits if disk else 0,

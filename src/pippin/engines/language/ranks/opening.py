@@ -1,7 +1,6 @@
 """Opens a rank from a model folder: its part of the weights, and what it agrees on with the other ranks."""
 
 import logging
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -164,22 +163,16 @@ def split_model(model: nn.Module, group: mx.distributed.Group) -> None:
             model, "mlx-lm cannot split the layers of this architecture", "Start it on one machine."
         )
     ranks = group.size()
-    for name, count in _heads(model):
-        if count % ranks:
-            why = f"its layers have {count} heads ({name}), which {ranks} ranks cannot share evenly"
-            raise _refusal(model, why, "Take another number of --ranks.")
+    for _, module in model.named_modules():
+        for name in HEADS:
+            count = getattr(module, name, None)
+            if isinstance(count, int) and count % ranks:
+                why = f"its layers have {count} heads ({name}), which {ranks} ranks cannot share evenly"
+                raise _refusal(model, why, "Take another number of --ranks.")
     try:
         shard(group)
     except (ValueError, AssertionError, AttributeError, TypeError) as error:
         raise _refusal(model, str(error), "Take another number of --ranks.") from error
-
-
-def _heads(model: nn.Module) -> Iterator[tuple[str, int]]:
-    for _, module in model.named_modules():
-        for name in HEADS:
-            count = getattr(module, name, None)
-            if isinstance(count, int):
-                yield name, count
 
 
 def _refusal(model: nn.Module, why: str, way_out: str) -> ServerError:

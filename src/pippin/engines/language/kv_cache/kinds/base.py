@@ -257,12 +257,6 @@ class SlotTable:
         starts = mx.array([self.starts]) if isinstance(self.starts, int) else self.starts
         return starts[:, None] + mx.arange(self.count)
 
-    def rotary_shifts(self) -> mx.array | None:
-        """The numbers [computed slots, 1] by which rotary positions differ from indexes of tokens; None where they are
-        the same. Media in a prompt take fewer positions than they have tokens."""
-        shifts = self.shifts[self.low : self.high]
-        return mx.array(shifts, dtype=mx.int32)[:, None] if any(shifts) else None
-
 
 Snapshot = tuple[mx.array | None, ...]
 """The state of one layer's cache after some tokens."""

@@ -15,7 +15,7 @@ from pippin.engines.language.drafters.assistants import Assistant
 from pippin.engines.language.kv_cache.kinds.base import SlotGroup
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
-from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal
+from pippin.engines.language.step.speculation.proposers import NOTHING, Follower, Proposal
 
 
 class _End(NamedTuple):
@@ -32,16 +32,13 @@ class _Kept(NamedTuple):
     state: mx.array
 
 
-class Assistants:
+class Assistants(Follower):
     """Proposes the tokens that an assistant drafts greedily."""
-
-    is_free = False
 
     def __init__(self, assistant: Assistant, states: HiddenStates) -> None:
         self.assistant = assistant
         self.weight_bytes = assistant.own_bytes
         self.states = states
-        self.rests = False  # without effect: an assistant reads no prompts
         self.prompts: dict[Prefilling, _End] = {}
         self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
         self.followed: dict[Sequence, _Kept] = {}
@@ -100,9 +97,6 @@ class Assistants:
 
     def forget(self, sequence: Sequence) -> None:
         self.followed.pop(sequence, None)
-
-    def sequence_bytes(self, capacity: int) -> int:
-        return 0
 
 
 def _state(states: mx.array, row: int, count: int) -> mx.array:

@@ -23,7 +23,7 @@ from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.weights import weight_bytes
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.drafter_slots import DrafterSlots
-from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal
+from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal, Proposer
 
 MOST_NEW = 32
 """The most new tokens of a sequence that are read in a pass over all sequences, unless a draft can be longer. All are
@@ -38,10 +38,8 @@ class _Reading:
     count: int  # tokens in the cache
 
 
-class DraftModel:
+class DraftModel(Proposer):
     """Proposes what a smaller model says, greedily."""
-
-    is_free = False
 
     def __init__(self, model: nn.Module, shape: BatchShape, head: Head, *, chunk: int) -> None:
         """`shape`: how its sequences run together; no draft and no pass over new tokens is longer than the slack.
@@ -54,9 +52,6 @@ class DraftModel:
         self._most_new = shape.slack
         self.slots = DrafterSlots(model, shape)
         self.reading: dict[Sequence, _Reading] = {}
-
-    def is_ready(self, sequence: Sequence) -> bool:
-        return True
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         asked = {sequence: most for sequence, most in wanted if most}

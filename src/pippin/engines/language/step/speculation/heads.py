@@ -21,7 +21,7 @@ from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
 from pippin.engines.language.step.speculation.drafter_slots import DrafterSlots
-from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal
+from pippin.engines.language.step.speculation.proposers import NOTHING, Follower, Proposal
 
 MOST_WAITING = 64  # states of a sequence that wait to be read; what came before them is forgotten
 
@@ -100,10 +100,8 @@ class _Followed:
         return tokens[start : start + self.waiting.count]
 
 
-class Heads:
+class Heads(Follower):
     """Proposes what a draft head says, greedily."""
-
-    is_free = False
 
     def __init__(self, head: DraftHead, layout: CacheLayout, states: HiddenStates, *, most: int) -> None:
         """`most`: tokens that it is asked for at once."""
@@ -111,7 +109,6 @@ class Heads:
         self.weight_bytes = head.own_bytes
         self._layout = layout
         self.states = states
-        self.rests = False  # hardly asked any more: it does not read prompts that begin now
         # Of what waits, or of a block with the token before it, all can be forgotten again.
         slack = max(MOST_WAITING, most + 1)
         self._slots = DrafterSlots(head, BatchShape(layout=layout, slack=slack))

@@ -23,10 +23,6 @@ Grounds = int | None
 """The class within which acceptance is counted: an index in `HOPES` for lookups, None for drafts."""
 
 
-def grounds_of(proposal: Proposal) -> Grounds:
-    return None if proposal.agreed is None else bisect_right(AGREED, proposal.agreed)
-
-
 def _hope(grounds: Grounds) -> float:
     return HOPE if grounds is None else HOPES[grounds]
 
@@ -124,7 +120,7 @@ class Speculation:
             [(each.sequence, most) for each, most in zip(running, asked, strict=True)]
         )
         self._grounds = {
-            each.sequence: grounds_of(proposal)
+            each.sequence: None if proposal.agreed is None else bisect_right(AGREED, proposal.agreed)
             for each, proposal in zip(running, found, strict=True)
             if proposal.tokens
         }
