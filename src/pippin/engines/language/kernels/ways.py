@@ -73,14 +73,5 @@ def put_on(
 
 
 def decoder_in(model: nn.Module) -> "KernelDecoder | None":
-    """The model, if it is one of mlx-lm's whose layers the kernels compute."""
-    if not computes_all(model):
-        return None
-    from pippin.engines.language.kernels.decoder import KernelDecoder
-
-    return model if isinstance(model, KernelDecoder) else None
-
-
-def computes_all(model: nn.Module) -> bool:
-    """Whether the kernels compute all of a model, so that it does not use the BLAS."""
-    return hasattr(model, "instruction_set")
+    """The model, if it is one of mlx-lm's whose layers the kernels compute: it does not use the BLAS."""
+    return model if hasattr(model, "instruction_set") else None

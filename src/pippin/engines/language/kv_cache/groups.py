@@ -70,7 +70,7 @@ class BatchedGroup:
         """Let go of all memory."""
         self.table.clear()
         self.low = self.high = 0
-        self.caches: list[BatchedCache] = self._shape.layout.batched(self.table)
+        self.caches: list[BatchedCache] = [kind.batched(self.table) for kind in self._shape.layout.kinds]
         self._for_model: list[Any] = self._shape.layout.for_model(self.caches)
 
     @property
@@ -246,7 +246,8 @@ class BatchedGroup:
         source, target = table.high - 1, holes[0]
         for cache in self.caches:
             cache.adopt(target, cache, source)
-        table.move(source, target)
+        table.fill(target, table.lengths[source], table.shifts[source])
+        table.vacate(source)
         moved = self._taken[target] = self._taken.pop(source)
         moved.index = target
         self._cover_taken()
@@ -279,7 +280,8 @@ class BatchedGroup:
         return slots * self._shape.slot_bytes(capacity)
 
     def bytes_after(self, count: int) -> int:
-        return len(self.table.lengths) * self._shape.slot_bytes(self._capacity_after(count))
+        size = self._shape.layout.slot_bytes(self._capacity_after(count), self._shape.slack)
+        return len(self.table.lengths) * size
 
     def _capacity_after(self, count: int) -> int:
         table = self.table
@@ -353,13 +355,13 @@ class CacheGroups:
         """Before a step of so many tokens: give up slots and capacity to spare where `limit`, the bytes that sequences
         may take, asks for it; whether the step fits then. The scheduler sees to it that a step of one token does once
         it has preempted."""
-        promoted, self._promoted = self._promoted, {}
-        for slot in promoted:
-            key = slot.length_class
-            request = SlotRequest(length=slot.length, growth=slot.growth, length_class=key)
-            growth, _ = self._spare(request, limit)
-            self._groups[key].adopt(slot, growth)
-        if promoted:
+        if self._promoted:
+            promoted, self._promoted = self._promoted, {}
+            for slot in promoted:
+                key = slot.length_class
+                request = SlotRequest(length=slot.length, growth=slot.growth, length_class=key)
+                growth, _ = self._spare(request, limit)
+                self._groups[key].adopt(slot, growth)
             self._forget_empty()
         taken: Callable[[SlotGroup], int] = methodcaller("bytes_after", count)
         if sum(map(taken, self._groups.values())) <= limit:

@@ -241,10 +241,6 @@ class CacheLayout:
             kind.presize(leaf, tokens)
         return caches
 
-    def batched(self, slots: SlotTable) -> list[BatchedCache]:
-        """An empty batched cache for each leaf."""
-        return [kind.batched(slots) for kind in self.kinds]
-
     def for_model(self, parts: Iterable[Any]) -> list[Any]:
         """What is there for each leaf, as the model takes it."""
         return regrouped(new_prompt_cache(self._model), iter(parts))

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence as Many
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
@@ -46,7 +45,8 @@ def open_speculation(asked: Asked, head: Head, batching: Batching) -> Speculatio
     followers: Many[Follower] = ()
     if named is not None:
         with drafters.refusals_name(option):
-            drafter, followers = _open_drafter(named, asked, head, batching)
+            drafter = _open_drafter(named, asked, head, batching)
+        followers = () if isinstance(drafter, DraftModel) else (drafter,)
         proposer = Either(proposer, drafter)
     costs = asked.plan.product_costs if getattr(asked.model, "takes_padding", False) else ()
     # The prefix cache keeps states at the ends of blocks.
@@ -59,19 +59,6 @@ def open_speculation(asked: Asked, head: Head, batching: Batching) -> Speculatio
         always=wanted,
         followers=followers,
     )
-
-
-def _open_drafter(
-    named: Path, asked: Asked, head: Head, batching: Batching
-) -> tuple[Proposer, Many[Follower]]:
-    """What drafts, and the same again where it follows the model's passes."""
-    options = asked.options
-    kind = drafters.find_kind(named, own=options.mtp and named == asked.folder)
-    check_draft_kind(named, kind, options.draft_kind)
-    if kind == "model":
-        return open_draft_model(named, asked), ()
-    follower = _open_follower(named, kind, asked, head, batching)
-    return follower, (follower,)
 
 
 def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
@@ -95,10 +82,12 @@ def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKin
         raise ServerError("load_failed", message, "draft_kind")
 
 
-def _open_follower(
-    folder: Path, kind: drafters.HeadKind | Literal["assistant"], asked: Asked, head: Head, batching: Batching
-) -> Follower:
-    model, plan, words = asked.model, asked.plan, batching.vocabulary
+def _open_drafter(folder: Path, asked: Asked, head: Head, batching: Batching) -> DraftModel | Follower:
+    options, model, plan, words = asked.options, asked.model, asked.plan, batching.vocabulary
+    kind = drafters.find_kind(folder, own=options.mtp and folder == asked.folder)
+    check_draft_kind(folder, kind, options.draft_kind)
+    if kind == "model":
+        return open_draft_model(folder, asked)
     if kind == "assistant":
         assistant = drafters.open_assistant(folder, model, words, plan)
         log.info(
@@ -113,7 +102,7 @@ def _open_follower(
         raise ServerError("load_failed", message, drafters.OPTION)
     log.info("drafts come from %s, a head of the kind %s", name_of(folder), kind)
     states = HiddenStates(model, head, drafter.layers_read)
-    return Heads(drafter, layout, states, most=asked.options.num_draft_tokens)
+    return Heads(drafter, layout, states, most=options.num_draft_tokens)
 
 
 def open_draft_model(folder: Path, asked: Asked) -> DraftModel:

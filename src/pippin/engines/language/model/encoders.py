@@ -185,8 +185,8 @@ class BothWays:
 
 def hidden_states(name: str, model: nn.Module, config: Mapping[str, Any]) -> States:
     """A language model without its head. Padding is on the right. Raises `ServerError("load_failed")`."""
-    if ways.computes_all(model):
-        return lambda tokens, lengths: model.states(tokens, lengths)
+    if (decoder := ways.decoder_in(model)) is not None:
+        return decoder.states
     if isinstance(model, VisionModel):
         headless = model.without_head()
         return lambda tokens, _: headless(tokens)

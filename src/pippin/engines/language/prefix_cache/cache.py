@@ -542,10 +542,6 @@ class PrefixCache:
         """What is to be called after each step: hands a few new blocks and states to the disk."""
         return [] if self._disk is None else [self._disk.write_some]
 
-    def resize(self, limit: int) -> None:
-        """Set the bytes that blocks may take in memory from now on."""
-        self.tree.resize(limit)
-
     def clear(self, *, disk: bool) -> None:
         self.tree.clear()
         if disk and self._disk is not None:

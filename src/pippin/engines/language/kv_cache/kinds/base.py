@@ -223,11 +223,6 @@ class SlotTable:
     def vacate(self, index: int) -> None:
         self.lengths[index] = self.shifts[index] = 0
 
-    def move(self, source: int, target: int) -> None:
-        """What lies in one slot lies in another now, and nothing where it was."""
-        self.fill(target, self.lengths[source], self.shifts[source])
-        self.vacate(source)
-
     def grow(self, slots: int, capacity: int) -> bool:
         """Have as many slots of such a capacity, if these are more; whether anything changed."""
         more = max(slots - len(self.lengths), 0)
