@@ -204,12 +204,10 @@ def _samples(
         )
         if sort not in known:
             known.add(sort)
-            yield _sample(index, layer, hidden)
-
-
-def _sample(index: int, layer: Any, hidden: int) -> Sample:
-    states = mx.random.normal((1, SAMPLED_TOKENS, hidden), key=mx.random.key(index))
-    cache = KVCache()
-    with widened(layer):
-        expected = layer(states, create_attention_mask(states, cache, return_array=True), cache)
-        return Sample(index, floats(states)[0], floats(expected)[0])
+            states = mx.random.normal((1, SAMPLED_TOKENS, hidden), key=mx.random.key(index))
+            cache = KVCache()
+            with widened(layer):
+                expected = floats(
+                    layer(states, create_attention_mask(states, cache, return_array=True), cache)
+                )
+            yield Sample(index, floats(states)[0], expected[0])

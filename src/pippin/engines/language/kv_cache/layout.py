@@ -419,19 +419,14 @@ class BlockLayout:
     ) -> None:
         """Fill a sequence's new cache with what was kept of its first `tokens`, which may end within the last block."""
         layers = list(leaves(cache))
-        parts = list(zip(*_up_to(blocks, tokens), strict=True))
-        self._fill(self._stacks, layers, parts, tokens)
+        *whole, last = blocks
+        rest = tokens - sum(block[0].shape[2] for block in whole if block)
+        last = tuple(part if part.shape[2] == rest else part[:, :, :rest] for part in last)
+        self._fill(self._stacks, layers, list(zip(*whole, last, strict=True)), tokens)
         states = iter(snapshot or ())
         for kind, leaf in zip(self._kinds, layers, strict=True):
             if not kind.token_arrays:
                 kind.restore(leaf, next(states), tokens)
-
-
-def _up_to(blocks: Sequence[Block], tokens: int) -> list[Block]:
-    """The blocks, with the last one cut to `tokens` tokens in all."""
-    *whole, last = blocks
-    rest = tokens - sum(block[0].shape[2] for block in whole if block)
-    return [*whole, tuple(part if part.shape[2] == rest else part[:, :, :rest] for part in last)]
 
 
 def snapshot_arrays(snapshot: Snapshots) -> list[mx.array]:

@@ -1,7 +1,7 @@
 """Rank 0: an engine whose steps the other ranks repeat."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
@@ -86,12 +86,11 @@ class ToldDecoder(SequenceDecoder):
 class ToldSample(Sampled):
     """A sample that tells the other ranks its tokens as soon as they are read."""
 
-    telling: Telling | None = None
+    telling: Telling = field(kw_only=True)
 
     def read(self, tokenizer: Tokenizer) -> list[SampledToken]:
         chosen = super().read(tokenizer)
-        if self.telling is not None:
-            self.telling.send(Tokens([each.token for each in chosen]))
+        self.telling.send(Tokens([each.token for each in chosen]))
         return chosen
 
 

@@ -11,7 +11,7 @@ one that has nothing to propose takes nothing from one that copies a page.
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -170,10 +170,14 @@ class StepTimes:
         return found
 
     def _reckoned(self, sequences: int, width: float) -> float:
-        known = _ascending({each: median(found) for each, found in self._nearest(sequences).items()})
+        known: dict[float, float] = {}
+        # A pass that seems to take longer than one over more tokens was held up.
+        least = float("inf")
+        for each, found in sorted(self._nearest(sequences).items(), reverse=True):
+            least = known[each] = min(least, median(found))
         if width in known:
             return known[width]
-        factors = [(each, self._factor(sequences, each, ratio)) for each, ratio in known.items()]
+        factors = sorted((each, self._factor(sequences, each, ratio)) for each, ratio in known.items())
         taken = 1 + (_between(factors, width) if factors else 1.0) * self._guessed(sequences, width)
         # A pass over fewer tokens takes no longer than one over more.
         longer = [ratio for each, ratio in known.items() if each > width]
@@ -199,13 +203,6 @@ class StepTimes:
         if sequences not in self._measured and not self.costs and self._measured:
             sequences = min(self._measured, key=lambda count: abs(count - sequences))
         return self._measured.get(sequences, {})
-
-
-def _ascending(ratios: Mapping[float, float]) -> dict[float, float]:
-    """The ratios, ascending by width: a pass that seems to take longer than one over more tokens was held up."""
-    known = sorted(ratios.items(), reverse=True)
-    least = accumulate((ratio for _, ratio in known), min)
-    return dict(reversed([(width, ratio) for (width, _), ratio in zip(known, least, strict=True)]))
 
 
 class Pace:
