@@ -20,7 +20,7 @@ def held_bytes(engine: Any) -> int:
     """The sizes of all arrays in the tree, summed up."""
     from pippin.engines.language.kv_cache.layout import snapshot_arrays  # imports mlx
 
-    nodes = list(engine.prefixes.tree._nodes)
+    nodes = list(engine.prefixes.tree.nodes)
     states = [node.snapshot for node in nodes if node.snapshot is not None]
     arrays = [array for node in nodes for array in node.block or ()]
     return sum(

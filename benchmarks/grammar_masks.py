@@ -18,7 +18,7 @@ from tests.engines.language.constraints.schemas import CORPUS
 
 from pippin.core.requests import JsonSchema, Sampling
 from pippin.engines.language.constraints.grammar import GrammarCompiler
-from pippin.engines.language.sampling.sampler import BatchSampler
+from pippin.engines.language.sampling.sampler import BatchSampler, Masks
 from pippin.engines.language.text.tokenizer import Tokenizer
 
 BATCH = 16
@@ -58,17 +58,16 @@ def apply(tokenizer: Tokenizer, rounds: int = 30) -> tuple[float, float]:
     sampler = BatchSampler(tokenizer)
     for seed in range(BATCH):
         sampler.join(Sampling(temperature=0.0), seed=seed, prompt=[1], logprobs=None)
-    masks = (
-        np.random.default_rng(0).integers(-(2**31), 2**31, (BATCH, -(-tokenizer.size // 32))).astype(np.int32)
-    )
-    rows = list(range(BATCH))
+    shape = BATCH, -(-tokenizer.size // 32)
+    bits = np.random.default_rng(0).integers(-(2**31), 2**31, shape).astype(np.int32)
+    masks = Masks(list(range(BATCH)), bits)
     plain, masked = [], []
     for _ in range(rounds):
         started = time.perf_counter()
         mx.eval(sampler.sample(logits).tokens)
         plain.append(time.perf_counter() - started)
         started = time.perf_counter()
-        mx.eval(sampler.sample(logits, masks, rows).tokens)
+        mx.eval(sampler.sample(logits, masks).tokens)
         masked.append(time.perf_counter() - started)
     return statistics.median(plain) * 1e3, statistics.median(masked) * 1e3
 

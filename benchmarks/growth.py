@@ -120,7 +120,7 @@ def by_tree(sizes: Sequence[int], rounds: int, prompt: int = 1500, block: int = 
     for blocks in sizes:
         tree = PrefixTree(block, 1 << 60)
         seed = 0
-        while len(tree) < blocks:
+        while len(tree.nodes) < blocks:
             tokens, path = prompt_of(prompt, seed), []  # type: ignore[var-annotated]
             for start in range(0, prompt - block, block):
                 tree.add(path, b"", tuple(tokens[start : start + block]), None, 1)
@@ -131,7 +131,7 @@ def by_tree(sizes: Sequence[int], rounds: int, prompt: int = 1500, block: int = 
             assert tree.path(b"", prompt_of(prompt))
             return time.perf_counter() - started
 
-        found.append((len(tree), median(max(rounds, 5), look)))
+        found.append((len(tree.nodes), median(max(rounds, 5), look)))
     return found
 
 

@@ -69,7 +69,9 @@ def test_the_prefix_cache_keeps_no_more_arrays_than_half_of_what_metal_has(
 def kept_arrays(bench: Bench) -> int:
     prefixes = bench.engine.prefixes
     assert isinstance(prefixes, PrefixCache)
-    return sum(len(node.block or ()) + len(snapshot_arrays(node.snapshot or ())) for node in prefixes.tree)
+    return sum(
+        len(node.block or ()) + len(snapshot_arrays(node.snapshot or ())) for node in prefixes.tree.nodes
+    )
 
 
 def test_what_is_read_from_the_disk_counts_among_these_arrays(

@@ -94,10 +94,10 @@ class ConversationStates:
 
     def states(self, sequence: EncoderInput) -> mx.array:
         """The states after the last norm [tokens, hidden]."""
-        self._head.watched = True
+        self._head.watch(True)
         logits = self._logits(sequence)
         projected, self._head.seen = self._head.seen, []
-        self._head.watched = False
+        self._head.watch(False)
         # A model whose head was removed returns states instead of logits.
         return (projected[-1] if projected else logits)[0]
 

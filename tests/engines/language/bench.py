@@ -58,7 +58,7 @@ def tried_once(found: Tried) -> Iterator[None]:
     """The model of engines that are built meanwhile is tried for the first of them alone: the trials take longer than
     most answers of a tiny model, and find the same."""
 
-    def choose(model: nn.Module, options: ModelOptions, keep: probe.Keep) -> Batching:
+    def choose(model: nn.Module, options: ModelOptions, named: str | None) -> Batching:
         asked = (asked_type(options), cache_bits(options), options.kv_group_size)
         # Tests give a model other caches, or have it found that nothing runs together.
         tested = id(model), vars(model).get("make_cache"), probe._find_batches

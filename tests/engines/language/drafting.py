@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from pippin.engines.language.kv_cache.layout import arrays_of
+from pippin.engines.language.step.speculation.draft_model import DraftModel
 from tests.engines.language.bench import Bench, run_all
 
 PHRASE = tuple(place * 17 % 240 for place in range(12))
@@ -18,6 +20,17 @@ def prompts_of(tokens: int, more: int = 2, count: int = 4) -> Prompts:
     """`r0`, `r1` and so on, each longer than the one before: what is asked, and how many tokens the answer has. The
     longer ones go past the sliding windows of the tiny models."""
     return {f"r{place}": ((*PHRASE * (1 + place), place, 3), tokens + more * place) for place in range(count)}
+
+
+def held(follower: Any) -> list[Any]:
+    """The prompts and sequences of which something that follows the model's passes holds states."""
+    return [*follower.prompts, *follower.followed]
+
+
+def bytes_of(drafter: DraftModel) -> int:
+    """Bytes of the keys and values that a draft model holds, of sequences in the batch and of those it still reads."""
+    alone = (array.nbytes for each in drafter.reading.values() for array in arrays_of(each.cache))
+    return drafter.slots.groups.bytes + sum(alone)
 
 
 def judge_own_answers(bench: Bench, prompts: Prompts) -> None:

@@ -11,7 +11,7 @@ from mlx_lm.models.cache import KVCache
 
 from pippin.core.events import Event, Finished, PartDelta
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.sampling.sampler import BatchSampler, SampledToken, choice_seed
+from pippin.engines.language.sampling.sampler import BatchSampler, Masks, SampledToken, choice_seed
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.text.tokenizer import Tokenizer
 from tests.as_on_a_mac.mac import chosen_mac, tie
@@ -137,9 +137,9 @@ class Reference:
                 logprobs=None,
                 generated=place,
             )
-        masked = [row for row, place in enumerate(places) if place in masks]
-        bits = np.stack([masks[places[row]] for row in masked]) if masked else None
-        found: list[int] = np.array(sampler.sample(logits, bits, masked or None).tokens).tolist()
+        rows = [row for row, place in enumerate(places) if place in masks]
+        masked = Masks(rows, np.stack([masks[places[row]] for row in rows])) if rows else None
+        found: list[int] = np.array(sampler.sample(logits, masked).tokens).tolist()
         return found
 
     def _dispute(

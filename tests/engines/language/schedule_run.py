@@ -317,7 +317,9 @@ class Run:
         tree = engine.prefixes.tree
         least = tree.limit // (PLAN.most_cached_arrays or tree.limit + 1)
         arrays = [
-            each for node in tree for each in (*(node.block or ()), *snapshot_arrays(node.snapshot or ()))
+            each
+            for node in tree.nodes
+            for each in (*(node.block or ()), *snapshot_arrays(node.snapshot or ()))
         ]
         held = sum(max(each.nbytes, least) for each in arrays)
         assert held == tree.bytes <= tree.limit, f"{held} held, {tree.bytes} counted, {tree.limit} allowed"

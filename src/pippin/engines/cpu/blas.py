@@ -46,7 +46,12 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
     mkl = _packaged("mkl", "libmkl_rt.so.")
     try:
         if mkl is not None:
-            _load_mkl(mkl, threads)
+            openmp = _packaged("intel-openmp", "libiomp5.so")
+            if openmp is not None:  # which runs MKL's threads and comes as a package of its own
+                ctypes.CDLL(str(openmp), ctypes.RTLD_GLOBAL)
+            library = ctypes.CDLL(str(mkl), ctypes.RTLD_GLOBAL)
+            if threads is not None:
+                library.MKL_Set_Num_Threads(ctypes.c_int(threads))
             return "MKL"
         _provide_gfortran()
         blas = load_openblas([str(path) for path in packaged] or ["libopenblas.so.0"], processor_flags())
@@ -68,7 +73,10 @@ def load_openblas(paths: Sequence[str], flags: frozenset[str]) -> ctypes.CDLL:
     OpenBLAS for another processor would end this process with SIGILL. Until that is known, its symbols stay local."""
     refused = []
     for path in paths:
-        core = _core_of(ctypes.CDLL(path, ctypes.RTLD_LOCAL))
+        # The processor whose instructions the library uses, as OpenBLAS names it.
+        ask = ctypes.CDLL(path, ctypes.RTLD_LOCAL).openblas_get_corename
+        ask.restype = ctypes.c_char_p
+        core: str = ask().decode().upper()
         missing = NEEDED.get(core, frozenset()) - flags
         if not missing or not flags:
             return ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
@@ -76,14 +84,6 @@ def load_openblas(paths: Sequence[str], flags: frozenset[str]) -> ctypes.CDLL:
             f"OpenBLAS was compiled for {core}, and this processor lacks {' '.join(sorted(missing))}"
         )
     raise OSError("; ".join(refused))
-
-
-def _core_of(library: ctypes.CDLL) -> str:
-    """The processor whose instructions the library uses, as OpenBLAS names it."""
-    ask = library.openblas_get_corename
-    ask.restype = ctypes.c_char_p
-    name: bytes = ask()
-    return name.decode().upper()
 
 
 def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
@@ -94,16 +94,6 @@ def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
         return frozenset()
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), ":")
     return frozenset(flags.partition(":")[2].split())
-
-
-def _load_mkl(library: Path, threads: int | None) -> None:
-    """Load MKL after Intel's OpenMP, which runs its threads and comes as a package of its own."""
-    openmp = _packaged("intel-openmp", "libiomp5.so")
-    if openmp is not None:
-        ctypes.CDLL(str(openmp), ctypes.RTLD_GLOBAL)
-    mkl = ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
-    if threads is not None:
-        mkl.MKL_Set_Num_Threads(ctypes.c_int(threads))
 
 
 def _packaged(package: str, name: str) -> Path | None:

@@ -127,12 +127,8 @@ def exp(x: mx.array) -> mx.array | None:
 
 def sigmoid(x: mx.array) -> mx.array | None:
     """1 / (1 + exp(-x)), or None where a new array can't be written into."""
-    return in_blocks(-x, _logistic)
-
-
-def _logistic(negative: NDArray[np.float32]) -> NDArray[np.float32]:
     # exp may overflow to infinity, whose reciprocal is the right limit, 0.
-    return np.reciprocal(np.exp(negative) + np.float32(1))
+    return in_blocks(-x, lambda negative: np.reciprocal(np.exp(negative) + np.float32(1)))
 
 
 def erf(x: mx.array) -> mx.array | None:

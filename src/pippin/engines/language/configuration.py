@@ -75,19 +75,15 @@ def spelled_out(config: Mapping[str, Any]) -> Config:
 
     Where both spellings are there, `rope_scaling` holds, and then `rope_parameters`, as in transformers.
     """
-    names = fields_of(config).names
-    found = {
-        # Fields under the other names that transformers knows them by: it writes one of the two. Some map the size of a
-        # head to that of its part which is turned: other classes read the whole size there.
-        **{other: config[name] for other, name in names.items() if name in config and other != "head_dim"},
-        **_of_full_layers(config),
-        **config,
-        **{
-            name: spelled_out(each)
-            for name, each in config.items()
-            if name.endswith("config") and isinstance(each, dict)
-        },
-    }
+    found: Config = {}
+    # Fields under the other names that transformers knows them by. It writes one of the two. Some map the size of a
+    # head to that of its part which is turned: other classes read the whole size there.
+    for other, name in fields_of(config).names.items():
+        if name in config and other != "head_dim":
+            found[other] = config[name]
+    found |= _of_full_layers(config)
+    for name, each in config.items():
+        found[name] = spelled_out(each) if name.endswith("config") and isinstance(each, dict) else each
     tables = rotary_tables(config)
     if not tables:
         return found

@@ -87,7 +87,7 @@ def played(job: LanguageJob, prepared: LanguagePreparer, wire: str, calls: int) 
             if not bits[token]:
                 text = "".join(part.text for part in collect(events).choices[0].parts) if events else ""
                 left = f"{prepared.tokenizer.decode([token])!r} is not allowed in {wire!r} after {text!r}"
-                assert decoder.calls == calls, left
+                assert decoder.reader.calls == calls, left
                 assert any(bits[end] for end in job.eos), left
                 break
         events += decoder.accept(token)

@@ -14,7 +14,7 @@ from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language.step.speculation.assistants import Assistants
 from tests.engines.language.bench import Bench, follower_of, judge_others_of_one_that_leaves, run_all
-from tests.engines.language.drafting import PHRASE, judge_own_answers, prompts_of
+from tests.engines.language.drafting import PHRASE, held, judge_own_answers, prompts_of
 from tests.engines.language.tiny_heads import ASSISTANT, ORDERED, assistant_head, gemma_model
 from tests.engines.tiny_models import tiny_model
 
@@ -119,7 +119,7 @@ def test_a_sequence_that_leaves_changes_nothing_for_the_others(pair: Pair, step:
     bench = pair.bench()
     judge_others_of_one_that_leaves(bench, PROMPTS, step)
     assistants = assistants_of(bench)
-    assert assistants.held == 0
+    assert not held(assistants)
 
 
 def test_most_is_accepted_of_an_assistant_that_says_what_its_model_says(tmp_path: Path) -> None:

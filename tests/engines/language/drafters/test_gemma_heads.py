@@ -49,7 +49,7 @@ def test_a_drafter_of_gemmas_dflash_proposes_what_mlx_vlm_drafts(dflash: tuple[P
     assert reference.config.mask_token_id == 4
     likeliest = partial(mx.argmax, axis=-1)
     for sequence, found in drafts_of(bench, heads, PROMPTS, 12):
-        tokens, first = sequence.tokens, heads.first(sequence)
+        tokens, first = sequence.tokens, heads.followed[sequence].first
         bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
         hidden = heads.states.take()[:, first:]
         cache = reference.reset(bench.model)

@@ -17,7 +17,7 @@ from pippin.engines.language.loading import drafting
 from pippin.engines.language.step.speculation.heads import Heads
 from tests.engines.language.bench import Bench, Eager, follower_of, judge_others_of_one_that_leaves, run_all
 from tests.engines.language.drafters.tiny_layers import CONFIGURATIONS, Oracle, checkpoint
-from tests.engines.language.drafting import PHRASE, drafts_of, judge_own_answers, prompts_of
+from tests.engines.language.drafting import PHRASE, drafts_of, held, judge_own_answers, prompts_of
 
 PROMPTS = prompts_of(12)
 pytestmark = pytest.mark.usefixtures("always", "few_layers")
@@ -67,7 +67,7 @@ def test_it_proposes_what_its_formula_says(any_made: Made) -> None:
     bench = any_made.bench()
     heads, oracle = heads_of(bench), Oracle(any_made.architecture, any_made.head, bench.model)
     for sequence, found in drafts_of(bench, heads, PROMPTS, 9):
-        tokens, first = sequence.tokens, heads.first(sequence)
+        tokens, first = sequence.tokens, heads.followed[sequence].first
         bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
         assert found == oracle.draft(tokens[first:], heads.states.take()[0, first:], 3)
 
@@ -83,7 +83,7 @@ def test_seeded_sampling_is_the_same_with_and_without(made: Made) -> None:
 def test_a_sequence_that_leaves_changes_nothing_for_the_others(made: Made) -> None:
     bench = made.bench()
     judge_others_of_one_that_leaves(bench, PROMPTS, 2)
-    assert heads_of(bench).held == 0
+    assert not held(heads_of(bench))
 
 
 @pytest.mark.parametrize("architecture", EACH)

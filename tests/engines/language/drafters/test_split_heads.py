@@ -133,7 +133,7 @@ def test_it_proposes_what_mlx_vlm_drafts(pair: tuple[Path, dict[str, Any]]) -> N
             continue
         asked = [(each.sequence, 3) for each in running]
         for each, (found, *_) in zip(running, heads.propose(asked), strict=True):
-            first = heads.first(each.sequence)
+            first = heads.followed[each.sequence].first
             assert found == drafted(bench, heads, each.sequence.tokens, first)
             compared += 1
     assert compared >= 9

@@ -12,7 +12,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.kv_cache.kinds.base import Slot, SlotRequest
-from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
+from pippin.engines.language.kv_cache.layout import CacheLayout, computed_prompt
 from tests.engines.language.bench import Bench
 from tests.engines.language.kv_cache.test_glm5_next import glm5_next
 from tests.engines.language.kv_cache.test_pooling import V4
@@ -56,7 +56,7 @@ class Play:
 
     def __init__(self, model: nn.Module, seed: int, *, detours: bool) -> None:
         self._model = model
-        self._layout = CacheLayout.learn(model, probe_prompt(model, 2))
+        self._layout = CacheLayout.learn(model, computed_prompt(model, (1, 2)))
         self._layout.tell_calls()
         self._draw = Random(seed)
         self.aside = Random(seed)
@@ -82,7 +82,7 @@ class Play:
     def _join(self) -> None:
         length = self._draw.choice((self._draw.randint(1, 6), self._draw.randint(7, 40)))
         slot = self.group.reserve(SlotRequest(length=length, growth=20, length_class=0), 4, 0)
-        self.group.join(slot, probe_prompt(self._model, length), shift=0)
+        self.group.join(slot, computed_prompt(self._model, range(1, length + 1)), shift=0)
         self.slots.append(slot)
 
     def forward(self, draw: Random, count: int) -> mx.array:

@@ -10,7 +10,7 @@ from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.kinds.base import SlotRequest
-from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
+from pippin.engines.language.kv_cache.layout import CacheLayout, computed_prompt
 from pippin.engines.language.loading import drafting
 from tests.engines.language.bench import MAC, Bench, Eager, judge_others_of_one_that_leaves, run_all
 from tests.engines.tiny_models import INDEXED, TinyModels
@@ -73,14 +73,14 @@ def test_proposals_are_taken_back_and_neighbours_that_leave_change_nothing(
 def test_keys_of_an_index_are_kept_once(folder: Path) -> None:
     """mlx-lm keeps as many zeros beside them."""
     model = bench_of(folder).model
-    layout = CacheLayout.learn(model, probe_prompt(model, 2))
+    layout = CacheLayout.learn(model, computed_prompt(model, (1, 2)))
     group = BatchedGroup(model, BatchShape(layout=layout))
     slot = group.reserve(SlotRequest(length=40, growth=8, length_class=0), 8, 0)
-    group.join(slot, probe_prompt(model, 40), shift=0)
+    group.join(slot, computed_prompt(model, range(1, 41)), shift=0)
     group.forward(mx.array([[7]]))
     of_token = INDEXED["kv_lora_rank"] + INDEXED["qk_rope_head_dim"] + INDEXED["index_head_dim"]
     size = 4 if MAC is None else 2
-    assert group.bytes == size * of_token * len(model.layers) * group.capacity
+    assert group.bytes == size * of_token * len(model.layers) * group.table.capacity
 
 
 def test_latent_vectors_cannot_be_kept_in_few_bits(tiny_models: TinyModels) -> None:

@@ -10,10 +10,10 @@ from pippin.engines.language.kv_cache.kinds.base import SlotRequest
 from pippin.engines.language.kv_cache.layout import (
     CacheLayout,
     arrays_of,
+    computed_prompt,
     find_kinds,
     leaves,
     new_prompt_cache,
-    probe_prompt,
     regrouped,
 )
 from tests.engines.language.bench import Bench
@@ -30,15 +30,15 @@ def model(request: pytest.FixtureRequest, tiny_models: TinyModels) -> nn.Module:
 
 @pytest.fixture
 def layout(model: nn.Module) -> CacheLayout:
-    return CacheLayout.learn(model, probe_prompt(model, 2))
+    return CacheLayout.learn(model, computed_prompt(model, (1, 2)))
 
 
 def test_slots_take_the_bytes_that_their_kinds_say(model: nn.Module, layout: CacheLayout) -> None:
     group = BatchedGroup(model, BatchShape(layout=layout, slack=SLACK))
     for length in (5, LENGTH):
         slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0), 8, 1)
-        group.join(slot, probe_prompt(model, length), shift=0)
-    assert group.bytes == 2 * layout.slot_bytes(group.capacity, SLACK)
+        group.join(slot, computed_prompt(model, range(1, length + 1)), shift=0)
+    assert group.bytes == 2 * layout.slot_bytes(group.table.capacity, SLACK)
 
 
 def test_a_prompts_own_cache_takes_no_more_than_its_kinds_say(model: nn.Module, layout: CacheLayout) -> None:
@@ -51,7 +51,7 @@ def test_a_prompts_own_cache_takes_no_more_than_its_kinds_say(model: nn.Module, 
 def test_a_view_of_a_slot_goes_on_as_the_sequence_does(model: nn.Module, layout: CacheLayout) -> None:
     group = BatchedGroup(model, BatchShape(layout=layout, slack=SLACK))
     slot = group.reserve(SlotRequest(length=LENGTH, growth=8, length_class=0), 8, 0)
-    group.join(slot, probe_prompt(model, LENGTH), shift=0)
+    group.join(slot, computed_prompt(model, range(1, LENGTH + 1)), shift=0)
     group.forward(mx.array([[7]]))
     alone = model(mx.array([[9]]), cache=slot.view(LENGTH + 1))
     assert mx.allclose(group.forward(mx.array([[9]])), alone, atol=1e-3)
@@ -69,7 +69,7 @@ def test_each_sequence_forgets_as_many_tokens_of_a_step_as_it_is_told(
     texts = []
     for length in lengths:
         slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0), 8, 1)
-        group.join(slot, probe_prompt(model, length), shift=0)
+        group.join(slot, computed_prompt(model, range(1, length + 1)), shift=0)
         texts.append([*range(1, length + 1)])
     for step in range(2):
         tokens = [[(7 * row + 3 * place + step) % 250 for place in range(4)] for row in range(len(lengths))]

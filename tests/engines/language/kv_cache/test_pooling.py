@@ -10,7 +10,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.requests import Sampling
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.kinds.base import SlotRequest
-from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, new_prompt_cache, probe_prompt
+from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, computed_prompt, new_prompt_cache
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.upstream.mlx_vlm import deepseek_v4
 from tests.engines.language.bench import Bench, Eager, judge_others_of_one_that_leaves, run_all
@@ -177,12 +177,12 @@ def test_proposals_are_taken_back_and_neighbours_that_leave_change_nothing(
 def test_each_sequence_forgets_as_many_tokens_as_it_is_told(bench: Bench, forgotten: tuple[int, ...]) -> None:
     model = bench.model
     group = BatchedGroup(
-        model, BatchShape(layout=CacheLayout.learn(model, probe_prompt(model, 2)), slack=SLACK)
+        model, BatchShape(layout=CacheLayout.learn(model, computed_prompt(model, (1, 2))), slack=SLACK)
     )
     texts = []
     for length in LENGTHS:
         slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0), 8, 1)
-        group.join(slot, probe_prompt(model, length), shift=0)
+        group.join(slot, computed_prompt(model, range(1, length + 1)), shift=0)
         texts.append([*range(1, length + 1)])
     for step in range(3):
         tokens = [[(7 * row + 3 * place + step) % 250 for place in range(4)] for row in range(len(LENGTHS))]
@@ -197,12 +197,12 @@ def test_each_sequence_forgets_as_many_tokens_as_it_is_told(bench: Bench, forgot
 
 def test_kinds_tell_the_bytes_to_the_last(bench: Bench) -> None:
     model = bench.model
-    layout = CacheLayout.learn(model, probe_prompt(model, 2))
+    layout = CacheLayout.learn(model, computed_prompt(model, (1, 2)))
     group = BatchedGroup(model, BatchShape(layout=layout, slack=SLACK))
     for length in LENGTHS:
         slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0), 8, 1)
-        group.join(slot, probe_prompt(model, length), shift=0)
-    assert group.bytes == len(group._table.lengths) * layout.slot_bytes(group.capacity, SLACK)
+        group.join(slot, computed_prompt(model, range(1, length + 1)), shift=0)
+    assert group.bytes == len(group.table.lengths) * layout.slot_bytes(group.table.capacity, SLACK)
     cache = layout.new_prompt_cache(140)
     model(mx.array([TEXT[:140]]), cache=cache)
     mx.eval(arrays_of(cache))
@@ -212,10 +212,10 @@ def test_kinds_tell_the_bytes_to_the_last(bench: Bench) -> None:
 def test_a_view_of_a_slot_as_of_an_earlier_token_goes_on_as_that_does(bench: Bench) -> None:
     model = bench.model
     group = BatchedGroup(
-        model, BatchShape(layout=CacheLayout.learn(model, probe_prompt(model, 2)), slack=SLACK)
+        model, BatchShape(layout=CacheLayout.learn(model, computed_prompt(model, (1, 2))), slack=SLACK)
     )
     slot = group.reserve(SlotRequest(length=126, growth=8, length_class=0), 8, 0)
-    group.join(slot, probe_prompt(model, 126), shift=0)
+    group.join(slot, computed_prompt(model, range(1, 127)), shift=0)
     for token in range(127, 132):
         group.forward(mx.array([[token]]))
     for back in range(SLACK + 1):

@@ -13,7 +13,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.engines.cpu.functions import writable_memory
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot, SlotRequest
-from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
+from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, computed_prompt
 from pippin.engines.language.kv_cache.solo_group import copied
 from tests.engines.language.bench import Bench
 from tests.engines.tiny_models import tiny_model
@@ -26,12 +26,12 @@ def model_of(architecture: str, folder: Path) -> nn.Module:
 
 
 def group_of(model: nn.Module, **shape: Any) -> BatchedGroup:
-    layout = CacheLayout.learn(model, probe_prompt(model, 2))
+    layout = CacheLayout.learn(model, computed_prompt(model, (1, 2)))
     return BatchedGroup(model, BatchShape(layout=layout, slack=SLACK, **shape))
 
 
 def filled(model: nn.Module, tokens: int) -> PromptCache:
-    cache = CacheLayout.learn(model, probe_prompt(model, 2)).new_prompt_cache(tokens)
+    cache = CacheLayout.learn(model, computed_prompt(model, (1, 2))).new_prompt_cache(tokens)
     mx.eval(model(prompt(tokens), cache=cache))
     return cache
 
@@ -133,7 +133,7 @@ def test_prompts_of_sequences_in_few_bits_are_computed_beside_their_slots(tmp_pa
     folder = tiny_model("llama", tmp_path / "llama", head_dim=32)
     bench = Bench(folder, ModelOptions(kv_bits=8, kv_group_size=32))
     assert not bench.engine.scheduler.limits.prompts_in_slots
-    layout = CacheLayout.learn(bench.model, probe_prompt(bench.model, 2))
+    layout = CacheLayout.learn(bench.model, computed_prompt(bench.model, (1, 2)))
     assert layout.in_slots
     assert not layout.quantized(8, 8, 32).in_slots
 

@@ -12,7 +12,7 @@ from pippin.engines import language
 from pippin.engines.language.kv_cache import groups as slot_group
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, CacheGroups
 from pippin.engines.language.kv_cache.kinds.base import Slot, SlotRequest, SlotTable, length_class
-from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
+from pippin.engines.language.kv_cache.layout import CacheLayout, computed_prompt
 from tests.engines.language.bench import Bench
 from tests.engines.tiny_models import TinyModels
 
@@ -26,14 +26,14 @@ def model(request: pytest.FixtureRequest, tiny_models: TinyModels) -> nn.Module:
 
 @pytest.fixture
 def groups(model: nn.Module) -> CacheGroups:
-    layout = CacheLayout.learn(model, probe_prompt(model, 2))
+    layout = CacheLayout.learn(model, computed_prompt(model, (1, 2)))
     shape = BatchShape(layout=layout, slack=4)
     return CacheGroups(layout, lambda: BatchedGroup(model, shape))
 
 
 def joined(groups: CacheGroups, model: nn.Module, length: int, limit: int = PLENTY) -> Slot:
     slot = groups.reserve(SlotRequest(length=length, growth=300, length_class=0), limit)
-    groups.join(probe_prompt(model, length), slot)
+    groups.join(computed_prompt(model, range(1, length + 1)), slot)
     return slot
 
 
@@ -41,7 +41,7 @@ def follows(slot: Slot, model: nn.Module, tokens: list[int]) -> bool:
     """Whether the sequence goes on as the model alone does after `tokens`."""
     group = slot.group
     logits = group.forward(mx.array([[7]] * (group.high - group.low)))[slot.index - group.low]
-    cache = probe_prompt(model, tokens[0])
+    cache = computed_prompt(model, range(1, tokens[0] + 1))
     for token in tokens[1:]:
         model(mx.array([[token]]), cache=cache)
     return bool(mx.allclose(logits, model(mx.array([[7]]), cache=cache)[0], atol=1e-3))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pippin.core.requests import Sampling
 from pippin.engines.language.sampling import sampler
-from pippin.engines.language.sampling.sampler import BatchSampler, choice_seed, uniform
+from pippin.engines.language.sampling.sampler import BatchSampler, Masks, choice_seed, uniform
 
 VOCABULARY = 700  # more than the short path looks at
 ROUNDING = 2e-5  # of a mass that is summed in float32
@@ -34,7 +34,7 @@ def logits_of(seed: int, rows: int, width: int = VOCABULARY, scale: float = 2.0)
 
 def edited(sampler: BatchSampler, logits: mx.array) -> mx.array:
     """The logits after penalties and bias."""
-    return sampler._edited(sampler._planned(), logits, sampler._history, None, None)
+    return sampler._edited(sampler._planned(), logits, sampler._history, None)
 
 
 def run(samplings: list[Sampling], seeds: list[int], logits: np.ndarray, steps: int = 1) -> np.ndarray:
@@ -385,7 +385,7 @@ def test_only_what_a_mask_allows_is_chosen():
     masks = np.zeros((2, 2), np.int32)  # fewer words than tokens: what is beyond is out
     masks[0, 1] = 1 << 3
     masks[1, 0] = -(2**31)
-    sampled = sampler.sample(mx.array(logits), masks, [1, 2])
+    sampled = sampler.sample(mx.array(logits), Masks([1, 2], masks))
     assert np.array(sampled.tokens)[1:3].tolist() == [35, 31]
     assert np.array(sampled.tokens)[0] == logits[0].argmax()
 
@@ -396,7 +396,7 @@ def test_the_callers_logits_are_left_alone():
     sampler = BatchSampler(Words())
     sampler.join(Sampling(logit_bias={1: 5.0}, repetition_penalty=2.0), seed=0, prompt=[1, 2], logprobs=None)
     sampler.join(Sampling(temperature=1.0), seed=0, prompt=[1, 2], logprobs=None)
-    sampler.sample(logits, np.full((1, 22), 1, np.int32), [0])
+    sampler.sample(logits, Masks([0], np.full((1, 22), 1, np.int32)))
     assert (np.array(logits) == before).all()
 
 

@@ -446,7 +446,7 @@ def test_a_marker_of_several_tokens_is_finished_once_begun():
 def test_a_call_that_is_required_of_harmony_may_follow_its_analysis(thought, call):
     decoder = SequenceDecoder(preparing(HARMONY, "harmony", "harmony"), 0, HARMONY)
     follow(decoder, HARMONY, thought + call + '{"at": "x"}<|call|>')
-    assert decoder.calls == 1
+    assert decoder.reader.calls == 1
 
 
 def test_an_answer_of_harmony_in_a_form_stands_in_its_final_channel():

@@ -20,7 +20,7 @@ from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
 from pippin.engines.language.kv_cache.kinds.base import Slot, SlotRequest
-from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
+from pippin.engines.language.kv_cache.layout import CacheLayout, computed_prompt
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 from tests.engines.language.bench import PLAN, Bench, run_all, watch
 from tests.engines.tiny_models import TinyModels
@@ -300,9 +300,9 @@ def test_sequences_come_and_go_wherever_a_step_is_started(folder: Path, overlaps
 
 def alone(model: nn.Module) -> tuple[SoloGroup, Slot]:
     """A sequence of six tokens in a group whose sequences run one at a time."""
-    group = SoloGroup(model, CacheLayout.learn(model, probe_prompt(model, 2)))
+    group = SoloGroup(model, CacheLayout.learn(model, computed_prompt(model, (1, 2))))
     slot = group.reserve(SlotRequest(length=6, growth=8, length_class=0), growth=8, following=0)
-    group.join(slot, probe_prompt(model, 6), shift=0)
+    group.join(slot, computed_prompt(model, range(1, 7)), shift=0)
     return group, slot
 
 
@@ -314,7 +314,7 @@ def test_a_sequence_with_caches_of_its_own_is_seen_as_of_an_earlier_position(fol
     view = slot.view(5)
     assert [layer.offset for layer in view] == [5] * len(view)
     assert slot.length == 7
-    for layer, own in zip(view, probe_prompt(model, 5), strict=True):
+    for layer, own in zip(view, computed_prompt(model, range(1, 6)), strict=True):
         for held, expected in zip(layer.state[:2], own.state[:2], strict=True):
             assert mx.allclose(held[:, :, :5], expected[:, :, :5], atol=1e-5)
 

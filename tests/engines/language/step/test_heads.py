@@ -32,7 +32,7 @@ from tests.engines.language.bench import (
     propose_nothing,
     run_all,
 )
-from tests.engines.language.drafting import PHRASE, begin, drafts_of, judge_own_answers, prompts_of
+from tests.engines.language.drafting import PHRASE, begin, drafts_of, held, judge_own_answers, prompts_of
 from tests.engines.language.roundings import is_said
 from tests.engines.language.tiny_heads import (
     dflash_head,
@@ -129,7 +129,7 @@ def test_it_proposes_what_mlx_vlm_drafts(pairs: dict[str, Pair], kind: str, cach
         run_all(bench, PROMPTS)
     heads = heads_of(bench)
     for sequence, found in drafts_of(bench, heads, PROMPTS, 24):
-        first = heads.first(sequence)
+        first = heads.followed[sequence].first
         assert is_said(found, partial(drafted, bench, heads, sequence.tokens, first))
 
 
@@ -195,7 +195,7 @@ def test_a_sequence_that_leaves_changes_nothing_for_the_others(
     pair = pairs[kind]
     bench = Bench(pair.model, options(**pair.options))
     judge_others_of_one_that_leaves(bench, PROMPTS, step)
-    assert heads_of(bench).held == 0
+    assert not held(heads_of(bench))
 
 
 @pytest.mark.even
@@ -215,11 +215,11 @@ def test_a_head_that_is_not_asked_for_long_begins_anew_with_the_newest_states(
         calls = count_calls(heads, monkeypatch)
         for _ in range(steps):
             engine.step()
-            assert all(heads.waiting(each.sequence) <= 5 for each in engine.batch.running)
+            assert all(heads.followed[each.sequence].waiting.count <= 5 for each in engine.batch.running)
         assert not calls, "a head that is not asked computes nothing"
         sequence = engine.batch.running[0].sequence
         [(found, *_)] = heads.propose([(sequence, 3)])
-        first = heads.first(sequence)
+        first = heads.followed[sequence].first
         assert (first == 0) == (steps == 3)
         assert first == 0 or len(sequence.tokens) - first <= 6
         assert found == drafted(bench, heads, sequence.tokens, first)
@@ -242,7 +242,7 @@ def test_each_choice_of_a_request_is_drafted_for_by_its_own_states(pairs: dict[s
     for sequence, (found, *_) in zip(
         sequences, heads.propose([(each, 3) for each in sequences]), strict=True
     ):
-        assert found == drafted(bench, heads, sequence.tokens, heads.first(sequence))
+        assert found == drafted(bench, heads, sequence.tokens, heads.followed[sequence].first)
 
 
 def count_calls(heads: Heads, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -280,7 +280,7 @@ def test_a_head_that_rests_reads_no_prompt_and_drafts_from_its_end(
     for each, (found, *_) in zip(
         running, heads.propose([(each.sequence, 3) for each in running]), strict=True
     ):
-        first = heads.first(each.sequence)
+        first = heads.followed[each.sequence].first
         assert len(each.sequence.tokens) - first <= 6
         assert found == drafted(bench, heads, each.sequence.tokens, first)
 

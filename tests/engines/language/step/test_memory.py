@@ -20,6 +20,7 @@ from pippin.engines.language.step.engine import LanguageEngine, SpeculativeDecod
 from pippin.engines.language.step.speculation.draft_model import DraftModel
 from pippin.engines.language.step.speculation.proposers import Either
 from tests.engines.language.bench import Bench, Eager, watch
+from tests.engines.language.drafting import bytes_of
 from tests.engines.tiny_models import tiny_model
 
 SMALL = ModelOptions(max_num_seqs=6, cache_block_tokens=4)
@@ -88,7 +89,7 @@ def held(engine: LanguageEngine) -> int:
     if isinstance(decoding, SpeculativeDecoding) and isinstance(decoding.speculation.proposer, Either):
         drafter = decoding.speculation.proposer.other
         assert isinstance(drafter, DraftModel)
-        aside = drafter.bytes
+        aside = bytes_of(drafter)
     aside += sum(array.nbytes for cache in caches for array in arrays_of(cache))
     return engine.batch.groups.bytes + aside
 

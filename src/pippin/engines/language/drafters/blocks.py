@@ -47,26 +47,18 @@ class BlockHead(DraftHead):
 
         Without states, returns its own states [sequences, count, size] for a block of tokens.
         """
-        if states is not None:
-            self._remember(states, cache)
-            return mx.zeros((*tokens.shape, 1))
-        return self._after(tokens, cache)
-
-    def _after(self, tokens: mx.array, cache: PromptCache) -> mx.array:
-        """Its own states for a block of tokens."""
         inner = self.inner
+        if states is not None:
+            context = inner.hidden_norm(inner.fc(states))
+            for layer, part in zip(inner.layers, cache, strict=True):
+                _, keys, values = _projected(layer.self_attn, context)
+                part.update_and_fetch(inner.rope(keys, offset=part.offset), values)
+            return mx.zeros((*tokens.shape, 1))
         own = inner._embed_input_tokens(tokens)
         for layer, part in zip(inner.layers, cache, strict=True):
             own = layer(own, None, inner.rope, part)
         found: mx.array = inner.norm(own)
         return found
-
-    def _remember(self, states: mx.array, cache: PromptCache) -> None:
-        inner = self.inner
-        context = inner.hidden_norm(inner.fc(states))
-        for layer, part in zip(inner.layers, cache, strict=True):
-            _, keys, values = _projected(layer.self_attn, context)
-            part.update_and_fetch(inner.rope(keys, offset=part.offset), values)
 
     def draft_ahead(
         self, forward: Callable[[mx.array, Any], mx.array], last: mx.array, own: mx.array, most: int

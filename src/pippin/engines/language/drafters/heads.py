@@ -69,15 +69,11 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
 
     def draft(self, states: mx.array) -> mx.array:
         """The likeliest next tokens [sequences, count] by its own states."""
-        return self.tokens_of(mx.argmax(self.logits(states), axis=-1))
+        return mx.argmax(self.logits(states), axis=-1)
 
     def logits(self, states: mx.array) -> mx.array:
-        """Logits [sequences, count, words] of the next tokens by its own states, for the words that it knows."""
+        """Logits [sequences, count, vocabulary] of the next tokens by its own states."""
         raise NotImplementedError
-
-    def tokens_of(self, words: mx.array) -> mx.array:
-        """The model's numbers of words."""
-        return words
 
 
 class Eagle3Head(DraftHead):
@@ -101,11 +97,8 @@ class Eagle3Head(DraftHead):
         if self.inner.lm_head is None:
             self.inner.lm_head = project
 
-    def logits(self, states: mx.array) -> mx.array:
-        found: mx.array = self.inner._logits(states)
-        return found
-
-    def tokens_of(self, words: mx.array) -> mx.array:
+    def draft(self, states: mx.array) -> mx.array:
+        words = mx.argmax(self.inner._logits(states), axis=-1)
         found: mx.array = self.inner._draft_to_target(words, mx.int32)
         return found
 
@@ -122,18 +115,25 @@ class PredictionHead(DraftHead):
         return found
 
 
-class NemotronHead(PredictionHead):
+class HiddenHead(PredictionHead):
+    """One whose module computes with the caches that it is given."""
+
+    part = 0  # of what the module gives: its states after the last norm, or the streams before it
+
+    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
+        self.inner._next_position = getattr(next(leaves(cache), None), "offset", 0)
+        embedded = self.inner._input_embed(tokens)
+        found: mx.array = self.inner._forward_hidden(embedded, states, tokens, cache)[self.part]
+        return found.flatten(2)
+
+
+class NemotronHead(HiddenHead):
     """The head of Nemotron-H: attention and experts, which share the model's embeddings and projection."""
 
     def share(self, model: nn.Module) -> None:
         # Its own method asks for mlx-vlm's class of the model.
         whole = getattr(model, "language_model", model)
         self.inner._input_embed, self.inner._lm_head_fn = whole.backbone.embeddings, whole.lm_head
-
-    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
-        embedded = self.inner._input_embed(tokens)
-        found: mx.array = self.inner._forward_hidden(embedded, states, tokens, cache)[0]
-        return found
 
 
 class IndexedHead(PredictionHead):
@@ -147,7 +147,7 @@ class IndexedHead(PredictionHead):
         return found
 
 
-class PooledHead(PredictionHead):
+class PooledHead(HiddenHead):
     """The head of GLM 5 Next: attention that takes tokens by an index of pooled keys."""
 
     def __init__(self, inner: Any) -> None:
@@ -160,16 +160,12 @@ class PooledHead(PredictionHead):
     def make_cache(self) -> PromptCache:
         return [mlx_lm_twin(self._new_cache(self.inner.mtp_block.self_attn))]
 
-    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
-        self.inner._next_position = next(leaves(cache)).offset
-        embedded = self.inner._input_embed(tokens)
-        found: mx.array = self.inner._forward_hidden(embedded, states, tokens, cache)[0]
-        return found
 
-
-class HyperHead(PredictionHead):
+class HyperHead(HiddenHead):
     """The head of DeepSeek V4, which goes on with the streams that the model's last layer leaves, several for each
     token."""
+
+    part = 1
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
@@ -177,16 +173,8 @@ class HyperHead(PredictionHead):
         self.layers_read = (text.num_hidden_layers - 1,)
         self.state_size = text.hc_mult * text.hidden_size
 
-    def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
-        self.inner._next_position = cache[0].offset
-        _, streams = self.inner._forward_hidden(self.inner._input_embed(tokens), states, tokens, cache)
-        found: mx.array = streams.flatten(2)
-        return found
-
-    def draft(self, states: mx.array) -> mx.array:
-        inner = self.inner
-        merged = inner.norm(inner.hc_head(inner._target_hidden(states)))
-        return mx.argmax(inner._lm_head_fn(merged), axis=-1)
+    def logits(self, states: mx.array) -> mx.array:
+        return super().logits(self.inner.norm(self.inner.hc_head(self.inner._target_hidden(states))))
 
 
 class StreamsHead(PredictionHead):
@@ -213,5 +201,4 @@ class StreamsHead(PredictionHead):
         return found
 
     def logits(self, states: mx.array) -> mx.array:
-        found: mx.array = self.inner._lm_head_fn(self.inner.hyper_connection_mixer(states))
-        return found
+        return super().logits(self.inner.hyper_connection_mixer(states))

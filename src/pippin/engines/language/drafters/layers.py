@@ -102,8 +102,19 @@ def open_layer_head(folder: Path, config: Config) -> LayerHead:
     made, arguments = classes_of(changed)
     model = made(arguments.from_dict(changed))
     size = int(config["hidden_size"])
-    stored = {FIRST + name: array for name, array in _read_layer(folder, config).items()}
-    weights = _by_parts(model.sanitize(stored))
+    stored: Weights = {}
+    for path, names in _stored(folder, config):
+        arrays: Any = mx.load(str(path))
+        stored |= {FIRST + ours: arrays[theirs] for theirs, ours in names.items()}
+    # Under the names of `Layer`, without the embeddings, which are the model's.
+    weights: Weights = {}
+    for name, array in model.sanitize(stored).items():
+        rest = name.removeprefix(FIRST)
+        part, _, kind = rest.rpartition(".")
+        if part in PARTS:
+            weights[f"{PARTS[part]}.{kind}"] = array
+        elif part != "embed_tokens":
+            weights[f"layer.{rest}"] = array
     inner = Layer(model, size)
     if any(name.startswith("head.") for name in weights):
         inner.head = nn.Linear(size, int(config["vocab_size"]), bias=False)
@@ -126,26 +137,3 @@ def _stored(folder: Path, config: Config) -> Iterator[tuple[Path, dict[str, str]
         found = {name: name.removeprefix(prefix) for name in names if name.startswith(prefix)}
         if found:
             yield path, found
-
-
-def _read_layer(folder: Path, config: Config) -> Weights:
-    """A head's weights under DeepSeek V3's names without the number of the layer; none if there is no head. Raises
-    `OSError`."""
-    weights: Weights = {}
-    for path, found in _stored(folder, config):
-        arrays: Any = mx.load(str(path))
-        weights |= {ours: arrays[theirs] for theirs, ours in found.items()}
-    return weights
-
-
-def _by_parts(weights: Weights) -> Weights:
-    """The weights under the names of `Layer`, without the embeddings, which are the model's."""
-    found: Weights = {}
-    for name, array in weights.items():
-        rest = name.removeprefix(FIRST)
-        part, _, kind = rest.rpartition(".")
-        if part in PARTS:
-            found[f"{PARTS[part]}.{kind}"] = array
-        elif part != "embed_tokens":
-            found[f"layer.{rest}"] = array
-    return found

@@ -29,7 +29,7 @@ from pippin.engines.language.drafters.heads import (
     StreamsHead,
 )
 from pippin.engines.language.kernels import ways
-from pippin.engines.language.kv_cache.layout import probe_prompt
+from pippin.engines.language.kv_cache.layout import computed_prompt
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.upstream.library import dequantize_model
 from pippin.engines.language.upstream.reading import reading_spelled_out
@@ -42,7 +42,7 @@ mlx-vlm's."""
 Kind = Literal["model", "assistant"] | HeadKind
 """A smaller model, an assistant (`assistants.py`), or a head."""
 
-TRIED = 2  # tokens of which an assistant is shown what its model keeps, for a trial
+TRIED = (1, 2)  # tokens of which an assistant is shown what its model keeps, for a trial
 
 OPTION = "draft_model_path"
 """The option that refusals of drafters name, but for those that `refusals_name` gives another."""
@@ -68,6 +68,10 @@ OTHER_DRAFTERS = ("dflash", "dspark", "assistant", "mtp", "eagle")
 """What the types of mlx-vlm's other drafters have in their names."""
 
 
+def _refused(message: str, option: str = OPTION) -> ServerError:
+    return ServerError("load_failed", message, option)
+
+
 @contextlib.contextmanager
 def refusals_name(option: str) -> Iterator[None]:
     """Let refusals of a drafter name the option that asked for it."""
@@ -83,11 +87,8 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
     """What a folder holds, by its configuration. `own`: the head in the checkpoint of the model itself is meant. Raises
     `ServerError("load_failed")` for drafters that are not known, or that are not there."""
     config = _configuration(folder)
-    if own and config.get("model_type") in layers.FAMILIES:
-        return _layer_kind(folder, config)
     if own:
-        _check_library("mtp")
-        return _own_kind(folder)
+        return _own_kind(folder, config)
     names = [
         config.get("speculators_model_type"),
         config.get("model_type"),
@@ -110,11 +111,10 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
         if normalised in ASSISTANTS:
             return "assistant"
         known = ", ".join((*PREDICTION_HEADS, *BLOCK_DRAFTERS, *ASSISTANTS))
-        message = (
+        raise _refused(
             f"The drafter {name_of(folder)!r} is of the type {normalised!r}, which this version "
             f"cannot run: take a smaller model, an EAGLE-3 head, or a head of the type {known}."
         )
-        raise ServerError("load_failed", message, OPTION)
     return "model"
 
 
@@ -125,58 +125,49 @@ def _configuration(folder: Path) -> dict[str, Any]:
             if folder.is_absolute()
             else f"fetch it by `pippin pull {folder}`"
         )
-        raise ServerError("load_failed", f"The draft model {str(folder)!r} is not here: {way_out}.", OPTION)
+        raise _refused(f"The draft model {str(folder)!r} is not here: {way_out}.")
     config = find_json(folder / "config.json")
     if config is None:
-        message = f"The draft model {name_of(folder)!r} has no config.json. Download it again."
-        raise ServerError("load_failed", message, OPTION)
+        raise _refused(f"The draft model {name_of(folder)!r} has no config.json. Download it again.")
     return spelled_out(config)
 
 
-def _layer_kind(folder: Path, config: dict[str, Any]) -> Kind:
-    """The kind of the head behind the last layer of a model's checkpoint."""
+def _own_kind(folder: Path, config: dict[str, Any]) -> Kind:
+    """The kind of the head inside a model's checkpoint: behind its last layer, or one that mlx-vlm takes out."""
+    kind: Kind = "layer" if config.get("model_type") in layers.FAMILIES else "mtp"
+    known = True
     try:
-        is_there = layers.has_layer_head(folder, config)
-    except (KeyError, OSError) as error:
-        raise _unusable(folder, error) from error
-    if not is_there:
-        raise _no_own_head(folder)
-    return "layer"
+        if kind == "layer":
+            found = "layer" if layers.has_layer_head(folder, config) else None
+        else:
+            _check_library("mtp")
+            from mlx_vlm.speculative.drafters.mtp_split import detect_mtp_splitter, get_mtp_splitter
 
-
-def _no_own_head(folder: Path) -> ServerError:
-    message = (
-        f"{name_of(folder)!r} has no head for multi-token prediction: most converted models lack its weights. Start "
-        "without it, take the model as it was published, or split the head off: mlx_vlm.convert --hf-path NAME --mtp."
-    )
-    return ServerError("load_failed", message, "mtp")
-
-
-def _own_kind(folder: Path) -> Kind:
-    """The kind of the head inside a model's checkpoint, which mlx-vlm takes out."""
-    from mlx_vlm.speculative.drafters.mtp_split import detect_mtp_splitter, get_mtp_splitter
-
-    config = _configuration(folder)
-    try:
-        known = get_mtp_splitter(source_config=config) is not None
-        splitter = detect_mtp_splitter(folder)
+            known = get_mtp_splitter(source_config=config) is not None
+            splitter = detect_mtp_splitter(folder)
+            found = None if splitter is None else splitter.output_model_type
     except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
         raise _unusable(folder, error) from error
     if not known:
-        message = (
+        raise _refused(
             f"{name_of(folder)!r} is of the architecture {config.get('model_type')!r}, of which this version runs no "
-            "prediction head: start without mtp, or give a smaller model as draft_model_path."
+            "prediction head: start without mtp, or give a smaller model as draft_model_path.",
+            option="mtp",
         )
-        raise ServerError("load_failed", message, "mtp")
-    if splitter is None:
-        raise _no_own_head(folder)
-    if splitter.output_model_type not in PREDICTION_HEADS:
-        message = (
-            f"The prediction head of {name_of(folder)!r} is of the type {splitter.output_model_type!r}, which this "
-            f"version cannot run; it runs {', '.join(PREDICTION_HEADS)}: start without it."
+    if found is None:
+        raise _refused(
+            f"{name_of(folder)!r} has no head for multi-token prediction: most converted models lack its weights. "
+            "Start without it, take the model as it was published, or split the head off: mlx_vlm.convert --hf-path "
+            "NAME --mtp.",
+            option="mtp",
         )
-        raise ServerError("load_failed", message, "mtp")
-    return "mtp"
+    if found not in ("layer", *PREDICTION_HEADS):
+        raise _refused(
+            f"The prediction head of {name_of(folder)!r} is of the type {found!r}, which this version cannot run; it "
+            f"runs {', '.join(PREDICTION_HEADS)}: start without it.",
+            option="mtp",
+        )
+    return kind
 
 
 def open_head(
@@ -197,11 +188,10 @@ def open_head(
         else:
             head.share(inner_of(model))
     except AttributeError as error:
-        message = (
+        raise _refused(
             f"The draft head {name_of(folder)!r} shares embeddings and projection with a model of another architecture "
             f"than this one ({error}): choose the head of this very model."
-        )
-        raise ServerError("load_failed", message, OPTION) from error
+        ) from error
     head.own_bytes = _own_bytes(head, model)
     return head
 
@@ -228,15 +218,14 @@ def open_assistant(folder: Path, model: nn.Module, vocabulary: int, plan: Device
     whole = inner_of(model)
     try:
         assistant.share(whole, _layer_types(whole))
-        caches = probe_prompt(model, TRIED)
+        caches = computed_prompt(model, TRIED)
         state = mx.zeros((1, 1, inner.config.backbone_hidden_size))
-        mx.eval(assistant.draft(0, state, caches, TRIED, 1))
+        mx.eval(assistant.draft(0, state, caches, len(TRIED), 1))
     except (AttributeError, KeyError, ValueError) as error:
-        message = (
+        raise _refused(
             f"The assistant {name_of(folder)!r} cannot attend to what this model keeps ({type(error).__name__}: "
             f"{error}): choose the assistant of this very model."
-        )
-        raise ServerError("load_failed", message, OPTION) from error
+        ) from error
     assistant.own_bytes = _own_bytes(assistant, model)
     return assistant
 
@@ -300,17 +289,16 @@ def _place(head: DraftHead, plan: DevicePlan, kernel_threads: int | None) -> Non
 
 def _unusable(folder: Path, error: Exception) -> ServerError:
     text = f"{type(error).__name__}: {str(error)[:300]}"
-    return ServerError("load_failed", f"The draft head {name_of(folder)!r} cannot be loaded: {text}", OPTION)
+    return _refused(f"The draft head {name_of(folder)!r} cannot be loaded: {text}")
 
 
 def _check_pair(folder: Path, model: nn.Module, size: int, words: int, vocabulary: int) -> None:
     theirs = hidden_size(model)
     if words != vocabulary or (theirs is not None and size != theirs):
-        message = (
+        raise _refused(
             f"The draft head {name_of(folder)!r} was made for another model: it starts from states of {size} numbers "
             f"and {words} tokens, and this model has {theirs} and {vocabulary}. Choose the head of this very model."
         )
-        raise ServerError("load_failed", message, OPTION)
 
 
 def _check_words(folder: Path, inner: Any) -> None:
@@ -319,11 +307,10 @@ def _check_words(folder: Path, inner: Any) -> None:
         return
     words = mx.arange(inner.draft_vocab_size) + inner.d2t
     if not 0 <= int(words.min()) <= int(words.max()) < inner.target_vocab_size:
-        message = (
+        raise _refused(
             f"The draft head {name_of(folder)!r} names a token that the vocabulary does not have: its table d2t is "
             "damaged. Download it again."
         )
-        raise ServerError("load_failed", message, OPTION)
 
 
 def hidden_size(model: nn.Module) -> int | None:
@@ -341,8 +328,8 @@ def hidden_size(model: nn.Module) -> int | None:
 def _check_library(option: str) -> None:
     """Raises `ServerError("load_failed")` where mlx-vlm, whose heads these are, is not installed."""
     if importlib.util.find_spec("mlx_vlm") is None:
-        message = (
+        raise _refused(
             "Draft heads are mlx-vlm's, and a smaller model of the same vocabulary drafts without it: "
-            f"{install_command('vision')}"
+            f"{install_command('vision')}",
+            option=option,
         )
-        raise ServerError("load_failed", message, option)

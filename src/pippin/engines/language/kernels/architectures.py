@@ -185,19 +185,14 @@ def windows_of(model: nn.Module) -> list[int]:
     return found
 
 
-def network_of(architecture: Architecture, layer: Any) -> Any:
-    return layer[architecture.network]
-
-
 def is_mixture(architecture: Architecture, layer: Any) -> bool:
-    network = network_of(architecture, layer)
-    return architecture.mixture is not None and architecture.mixture.experts in network
+    return architecture.mixture is not None and architecture.mixture.experts in layer[architecture.network]
 
 
 def _matrices(architecture: Architecture, model: Any) -> Iterator[nn.Module]:
     """All layers with matrices that vectors are multiplied with."""
     for layer in model.model.layers:
-        attention, network = layer.self_attn, network_of(architecture, layer)
+        attention, network = layer.self_attn, layer[architecture.network]
         if architecture.fused:
             yield from (attention.qkv_proj, attention.o_proj, network.gate_up_proj, network.down_proj)
             continue
@@ -240,25 +235,17 @@ def rope_of(rope: Any) -> Rope | None:
     )
 
 
-class Ropes:
-    """The different rotary positions of a model."""
-
-    def __init__(self) -> None:
-        self.found: list[Rope] = []
-
-    def place_of(self, rope: Rope | None) -> int | None:
-        """The index of this one among them, to which it is added if it is new."""
-        if rope is None:
-            return None
-        for index, known in enumerate(self.found):
-            pairs = (
-                (getattr(known, name), getattr(rope, name)) for name in ("interleaved", "scale", "stretch")
-            )
-            alike = all(one == other for one, other in pairs)
-            if alike and np.array_equal(known.inverse_frequencies, rope.inverse_frequencies):
-                return index
-        self.found.append(rope)
-        return len(self.found) - 1
+def place_of(rope: Rope | None, ropes: list[Rope]) -> int | None:
+    """The index of rotary positions among those of a model, to which they are added if they are new."""
+    if rope is None:
+        return None
+    for index, known in enumerate(ropes):
+        pairs = ((getattr(known, name), getattr(rope, name)) for name in ("interleaved", "scale", "stretch"))
+        alike = all(one == other for one, other in pairs)
+        if alike and np.array_equal(known.inverse_frequencies, rope.inverse_frequencies):
+            return index
+    ropes.append(rope)
+    return len(ropes) - 1
 
 
 def head_dim(architecture: Architecture, attention: Any) -> int:

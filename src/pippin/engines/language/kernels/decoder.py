@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, PackedKV, Places, Projection, Step
 
 from pippin.config.options.model import CpuActivations
-from pippin.engines.language.kernels.agreement import require_agreement
-from pippin.engines.language.kernels.description import Sample, describe
-from pippin.engines.language.kernels.matrices import round_activations
+from pippin.engines.language.kernels.description import describe
+from pippin.engines.language.kernels.ways import require_agreement
 from pippin.engines.language.kv_cache.kinds.attention import (
     AttentionInSlot,
     AttentionKind,
@@ -217,9 +216,12 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         self.weight_bytes = shape.nbytes + (0 if found.head is None else found.head.nbytes)
         self.instruction_set = kernels.instruction_set
         for sample in found.samples:
-            self._compare(sample)
-        # After the comparison, which needs the exactness of float32.
-        round_activations(kernels, activations)
+            layer = open_in_place(KVCache(), self._token, (1, len(sample.states)))
+            step = Step(starts=[0], counts=[len(sample.states)], places=_places([layer]))
+            own = self._decoder.run_layer(sample.layer, sample.states, step)
+            require_agreement(f"layer {sample.layer}", own, sample.expected)
+        if activations == "int8":  # after the comparison, which needs the exactness of float32
+            kernels.round_activations()
 
     @property
     def layers(self) -> list[None]:
@@ -302,13 +304,6 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
             self.captured = mx.array(padded_states(by_token, shape, real))
         return padded_states(hidden, shape, real)
 
-    def _compare(self, sample: Sample) -> None:
-        cache = KVCache()
-        layer = open_in_place(cache, self._token, (1, len(sample.states)))
-        step = Step(starts=[0], counts=[len(sample.states)], places=_places([layer]))
-        found = self._decoder.run_layer(sample.layer, sample.states, step)
-        require_agreement(f"layer {sample.layer}", "mlx-lm", found, sample.expected)
-
 
 class KeptPlaces:
     """The memory of a step's sequences, passed to the kernels again only if it has changed since the step before."""
@@ -331,13 +326,11 @@ class KeptPlaces:
 
 def _identity(part: InPlace) -> tuple[Any, ...]:
     """What `_view` depends on."""
-    arrays = map(_lies_at, (*part.arrays, *(part.shared or ())))
-    return tuple(arrays), part.low, len(part.starts), part.shift, part.form, part.shared_tokens
-
-
-def _lies_at(array: Any) -> tuple[int, tuple[int, ...]]:
-    """The memory of an MLX array: after some assignments to a part of it, the same object lies elsewhere."""
-    return addressof(c_char.from_buffer(array)), array.shape
+    # After some assignments to a part of an array, the same object lies elsewhere.
+    arrays = [
+        (addressof(c_char.from_buffer(each)), each.shape) for each in (*part.arrays, *(part.shared or ()))
+    ]
+    return arrays, part.low, len(part.starts), part.shift, part.form, part.shared_tokens
 
 
 def _places(layers: Sequence[Sequence[InPlace]]) -> Places:

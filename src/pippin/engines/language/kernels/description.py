@@ -11,17 +11,16 @@ import numpy as np
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
 from numpy.typing import NDArray
-from pippin_kernels import Experts, Layer, Matrix, Network, Projection, Shape
+from pippin_kernels import Experts, Layer, Matrix, Network, Projection, Rope, Shape
 
 from pippin.engines.language.kernels.architectures import (
     Architecture,
-    Ropes,
     architecture_of,
     decoder_of,
     head_dim,
     heads_of,
     is_mixture,
-    network_of,
+    place_of,
     rope_of,
     windows_of,
 )
@@ -65,7 +64,7 @@ class Describer:
     architecture: Architecture
     prefix: str
     head_dim: int
-    ropes: Ropes = field(default_factory=Ropes)
+    ropes: list[Rope] = field(default_factory=list)
     linears: dict[str, tuple[int, int, tuple[Place, ...]]] = field(default_factory=dict)
 
     def layer(self, index: int, layer: Any, window: int) -> Layer:
@@ -85,7 +84,7 @@ class Describer:
             input_norm=self.norm(layer.input_layernorm),
             **norms,
             sinks=floats(attention.sinks) if "sinks" in attention else None,
-            rope=self.ropes.place_of(rope_of(attention.rope)),
+            rope=place_of(rope_of(attention.rope), self.ropes),
             window=window,
         )
 
@@ -108,7 +107,7 @@ class Describer:
         return found | self._parts(index, rows, attention.qkv_proj, f"{path}.qkv_proj")
 
     def _network(self, index: int, layer: Any, path: str) -> Network | Experts:
-        architecture, network = self.architecture, network_of(self.architecture, layer)
+        architecture, network = self.architecture, layer[self.architecture.network]
         mixture = architecture.mixture
         if mixture is not None and is_mixture(architecture, layer):
             experts = network[mixture.experts]
@@ -168,7 +167,7 @@ def describe(model: nn.Module) -> Description:
         embedding=matrix_of(inner.embed_tokens),
         final_norm=describer.norm(inner.norm),
         layers=tuple(layers),
-        ropes=tuple(describer.ropes.found),
+        ropes=tuple(describer.ropes),
         heads=int(getattr(attention, architecture.heads)),
         kv_heads=int(getattr(attention, architecture.kv_heads)),
         head_dim=describer.head_dim,
@@ -205,12 +204,10 @@ def _samples(
         )
         if sort not in known:
             known.add(sort)
-            yield _sample(index, layer, hidden)
-
-
-def _sample(index: int, layer: Any, hidden: int) -> Sample:
-    states = mx.random.normal((1, SAMPLED_TOKENS, hidden), key=mx.random.key(index))
-    cache = KVCache()
-    with widened(layer):
-        expected = layer(states, create_attention_mask(states, cache, return_array=True), cache)
-        return Sample(index, floats(states)[0], floats(expected)[0])
+            states = mx.random.normal((1, SAMPLED_TOKENS, hidden), key=mx.random.key(index))
+            cache = KVCache()
+            with widened(layer):
+                expected = floats(
+                    layer(states, create_attention_mask(states, cache, return_array=True), cache)
+                )
+            yield Sample(index, floats(states)[0], expected[0])

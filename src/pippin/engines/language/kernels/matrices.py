@@ -10,9 +10,7 @@ import numpy as np
 from mlx.utils import tree_map
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 from numpy.typing import NDArray
-from pippin_kernels import Kernels, Matrix, Stack
-
-from pippin.config.options.model import CpuActivations
+from pippin_kernels import Matrix, Stack
 
 LINEARS = (nn.Linear, nn.QuantizedLinear)
 EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
@@ -92,9 +90,3 @@ def _stored(array: mx.array) -> NDArray[Any]:
 
 def floats(array: mx.array) -> NDArray[np.float32]:
     return np.array(array.astype(mx.float32))
-
-
-def round_activations(kernels: Kernels, activations: CpuActivations) -> None:
-    """Round vectors as the option says."""
-    if activations == "int8":
-        kernels.round_activations()

@@ -17,18 +17,17 @@ from numpy.typing import NDArray
 from pippin_kernels import Experts, Kernels, Matrix
 
 from pippin.config.options.model import CpuActivations
-from pippin.engines.language.kernels.agreement import OtherAnswer, require_agreement
 from pippin.engines.language.kernels.matrices import (
     EMBEDDINGS,
     LINEARS,
     floats,
     matrix_of,
-    round_activations,
     sizes,
     stack_of,
     why_no_matrix,
     widened,
 )
+from pippin.engines.language.kernels.ways import OtherAnswer, require_agreement
 
 OAI = (1.702, 7.0)
 """Factor and limit of gpt_oss's activation, which the kernels have as constants."""
@@ -165,26 +164,24 @@ def replace(
     tried: set[tuple[object, ...]] = set()
     for path, module in replaceable(model):
         sort = type(module), getattr(module, "bits", None), getattr(module, "group_size", None)
-        new = sort not in tried and _size(module) <= LARGEST_TRIED
-        expected = _expected(module) if new else None
+        # The number of weights, or of packed words.
+        size = (module.gate_proj if type(module) is SwitchGLU else module).weight.size
+        expected = _expected(module) if sort not in tried and size <= LARGEST_TRIED else None
         found = _made(kernels, module)
         if expected is not None:
             tried.add(sort)
-            _compare(path, found, *expected)
+            arguments, output = expected
+            require_agreement(path, floats(found(*arguments)), floats(output))
         model.update_modules(tree_unflatten([(path, found)]))
     if whole:
-        _call(model)
-    round_activations(kernels, activations)
+        try:
+            mx.eval(model(mx.array([TRIED]), cache=make_prompt_cache(model)))
+        except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+            raise OtherAnswer(f"the model does more with its layers than to call them ({error})") from error
+    if activations == "int8":
+        kernels.round_activations()
     used: str = kernels.instruction_set
     return used
-
-
-def _call(model: nn.Module) -> None:
-    try:
-        tokens = mx.array([TRIED])
-        mx.eval(model(tokens, cache=make_prompt_cache(model)))
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
-        raise OtherAnswer(f"the model does more with its layers than to call them ({error})") from error
 
 
 def _made(kernels: Kernels, module: nn.Module) -> KernelModule:
@@ -213,15 +210,5 @@ def _expected(module: Any) -> tuple[list[mx.array], mx.array]:
     return arguments, found.astype(mx.float32)
 
 
-def _size(module: Any) -> int:
-    """The number of weights, or of packed words, of a layer."""
-    return int(module.gate_proj.weight.size if type(module) is SwitchGLU else module.weight.size)
-
-
 def _random(size: int) -> mx.array:
     return mx.random.normal((1, 1, size), key=mx.random.key(size))
-
-
-def _compare(path: str, module: KernelModule, arguments: list[mx.array], expected: mx.array) -> None:
-    found = module(*arguments)
-    require_agreement(path, "mlx-lm", floats(found), floats(expected))

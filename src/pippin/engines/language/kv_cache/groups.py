@@ -25,9 +25,7 @@ from pippin.engines.language.kv_cache.kinds.base import (
     rounded,
     slot_capacity,
 )
-from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, padded, without_padding
-
-__all__ = ["BatchShape", "BatchedGroup", "CacheGroups", "padded"]
+from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, without_padding
 
 SPARSE_STEPS = 8  # for which a quarter of the computed slots are holes, before sequences are moved
 SPARE_SLOTS = 8  # at most, and no more than there are
@@ -61,7 +59,7 @@ class BatchedGroup:
     def __init__(self, model: nn.Module, shape: BatchShape) -> None:
         self.model = model
         self._shape = shape
-        self._table = SlotTable(shape.slack)
+        self.table = SlotTable(shape.slack)
         self._taken: dict[int, Slot] = {}
         self._reserved: dict[int, Slot] = {}
         self._sparse = 0  # steps since a quarter of the computed slots are holes
@@ -70,32 +68,28 @@ class BatchedGroup:
 
     def _reset(self) -> None:
         """Let go of all memory."""
-        self._table.clear()
+        self.table.clear()
         self.low = self.high = 0
-        self.caches: list[BatchedCache] = self._shape.layout.batched(self._table)
+        self.caches: list[BatchedCache] = [kind.batched(self.table) for kind in self._shape.layout.kinds]
         self._for_model: list[Any] = self._shape.layout.for_model(self.caches)
 
     @property
     def empty(self) -> bool:
         return not self._taken and not self._reserved
 
-    @property
-    def capacity(self) -> int:
-        """Tokens that there is room for in each slot, free ones included."""
-        return self._table.capacity
-
     def length(self, index: int) -> int:
-        return self._table.lengths[index]
+        return self.table.lengths[index]
 
     def forward(self, tokens: mx.array, states: Any = None) -> mx.array:
         """`states` are given to models that take them beside tokens."""
-        table = self._table
+        table = self.table
         count = tokens.shape[1]
         if (capacity := self._capacity_after(count)) > table.capacity:
             self._grow(len(table.lengths), capacity)
         table.begin(count)
-        shifts = table.rotary_shifts()
-        given = {} if shifts is None else {"shift": shifts}
+        # Media in a prompt take fewer positions than they have tokens.
+        shifts = table.shifts[table.low : table.high]
+        given = {"shift": mx.array(shifts, dtype=mx.int32)[:, None]} if any(shifts) else {}
         if states is not None:
             given["states"] = states
         if count > 1:
@@ -135,7 +129,7 @@ class BatchedGroup:
         """Give up the slot, in which nothing lies any more."""
         taken = self._taken.pop(index, None)
         self._reserved.pop(index, None)
-        self._table.vacate(index)
+        self.table.vacate(index)
         if self.empty:
             self._reset()
         elif taken is not None:
@@ -144,7 +138,7 @@ class BatchedGroup:
     def adopt(self, slot: Slot, growth: int) -> None:
         source, theirs = slot.group, slot.index
         assert isinstance(source, BatchedGroup)  # all groups of a model are alike
-        length, shift = source.length(theirs), source._table.shifts[theirs]
+        length, shift = source.length(theirs), source.table.shifts[theirs]
         mine = self._open(length, growth)
         slot.group, slot.index = self, mine
         self._take(slot, length, shift)
@@ -162,11 +156,11 @@ class BatchedGroup:
         """Steps compute this slot from now on."""
         self._taken[slot.index] = slot
         self._cover_taken()
-        self._table.fill(slot.index, length, shift)
+        self.table.fill(slot.index, length, shift)
 
     def _cover_taken(self) -> None:
         """Have steps compute the slots that are taken, and what lies between them."""
-        table = self._table
+        table = self.table
         low, high = min(self._taken, default=0), max(self._taken, default=-1) + 1
         if (low, high) != (table.low, table.high):
             for cache in self.caches:
@@ -175,24 +169,24 @@ class BatchedGroup:
 
     def _cover(self, low: int, high: int) -> None:
         """Steps compute these slots from now on."""
-        self._table.cover(low, high)
+        self.table.cover(low, high)
         self.low, self.high = low, high
 
     def _size_with(self, index: int, length: int, growth: int, following: int = 0) -> tuple[int, int]:
         """Slots and capacity once a sequence lies in this slot. Growing copies all sequences, so more slots are made
         than needed: as many as will follow, or some to spare."""
-        held = len(self._table.lengths)
+        held = len(self.table.lengths)
         slots = max(held, index + 1)
         if growth and slots > held:
             used = len(self._taken) + len(self._reserved)
             slots = max(slots, used + 1 + following, min(held * 2, held + SPARE_SLOTS))
-        return slots, max(self._table.capacity, slot_capacity(length, growth, self._shape.slack))
+        return slots, max(self.table.capacity, slot_capacity(length, growth, self._shape.slack))
 
     def _free_slot(self) -> int:
-        holes = self._holes(0, len(self._table.lengths))
+        holes = self._holes(0, len(self.table.lengths))
         inside = [index for index in holes if self.low <= index < self.high]
         if inside or not holes:
-            return inside[0] if inside else len(self._table.lengths)
+            return inside[0] if inside else len(self.table.lengths)
         return min(
             holes, key=lambda index: abs(index - self.high) if index >= self.high else self.low - index
         )
@@ -206,13 +200,13 @@ class BatchedGroup:
         for cache in self.caches:
             cache.rewind(tokens)
         for index, count in tokens.items():
-            self._table.rewind(index, count)
+            self.table.rewind(index, count)
 
     def clear(self, index: int) -> None:
         """Between steps: forget all that a slot has. Its sequence begins anew there."""
         for cache in self.caches:
             cache.clear(index)
-        self._table.fill(index, 0)
+        self.table.fill(index, 0)
 
     def checkpoint(self) -> Checkpoint:
         """The state of all sequences now, for `restore`. If tokens of the last step are to be forgotten, `rewind`
@@ -232,7 +226,7 @@ class BatchedGroup:
         for cache, own in zip(self.caches, checkpoint.caches, strict=True):
             cache.restore(own)
         for index, length in checkpoint.lengths.items():
-            self._table.rewind(index, self.length(index) - length)
+            self.table.rewind(index, self.length(index) - length)
         self._passed = checkpoint.passed
 
     def view(self, index: int, stop: int) -> PromptCache:
@@ -241,7 +235,7 @@ class BatchedGroup:
     def compact(self) -> None:
         # This alone ever copies a sequence that did not just join, one for each call, once a quarter of the computed
         # slots are holes that nobody came to fill: a hole costs a sequence's work in every step.
-        table = self._table
+        table = self.table
         if len(self._taken) == table.high - table.low:
             self._sparse = 0
             return
@@ -252,13 +246,14 @@ class BatchedGroup:
         source, target = table.high - 1, holes[0]
         for cache in self.caches:
             cache.adopt(target, cache, source)
-        table.move(source, target)
+        table.fill(target, table.lengths[source], table.shifts[source])
+        table.vacate(source)
         moved = self._taken[target] = self._taken.pop(source)
         moved.index = target
         self._cover_taken()
 
     def pack(self) -> None:
-        table = self._table
+        table = self.table
         used = {**self._taken, **self._reserved}
         kept = sorted(used)
         if not kept:
@@ -286,17 +281,17 @@ class BatchedGroup:
 
     def bytes_after(self, count: int) -> int:
         size = self._shape.layout.slot_bytes(self._capacity_after(count), self._shape.slack)
-        return len(self._table.lengths) * size
+        return len(self.table.lengths) * size
 
     def _capacity_after(self, count: int) -> int:
-        table = self._table
+        table = self.table
         reach = max(table.lengths, default=0) + count
         return rounded(reach) if reach > table.capacity else table.capacity
 
     def _grow(self, slots: int, capacity: int) -> None:
-        if self._table.grow(slots, capacity):
+        if self.table.grow(slots, capacity):
             for cache in self.caches:
-                cache.grow(len(self._table.lengths), self._table.capacity)
+                cache.grow(len(self.table.lengths), self.table.capacity)
 
     @property
     def bytes(self) -> int:
@@ -361,23 +356,18 @@ class CacheGroups:
         may take, asks for it; whether the step fits then. The scheduler sees to it that a step of one token does once
         it has preempted."""
         if self._promoted:
-            self._move_promoted(limit)
-
+            promoted, self._promoted = self._promoted, {}
+            for slot in promoted:
+                key = slot.length_class
+                request = SlotRequest(length=slot.length, growth=slot.growth, length_class=key)
+                growth, _ = self._spare(request, limit)
+                self._groups[key].adopt(slot, growth)
+            self._forget_empty()
         taken: Callable[[SlotGroup], int] = methodcaller("bytes_after", count)
         if sum(map(taken, self._groups.values())) <= limit:
             return True
         self._pack()
         return sum(map(taken, self._groups.values())) <= limit
-
-    def _move_promoted(self, limit: int) -> None:
-        """Sequences that have grown out of their group go over to another."""
-        promoted, self._promoted = self._promoted, {}
-        for slot in promoted:
-            key = slot.length_class
-            request = SlotRequest(length=slot.length, growth=slot.growth, length_class=key)
-            growth, _ = self._spare(request, limit)
-            self._groups[key].adopt(slot, growth)
-        self._forget_empty()
 
     def _pack(self) -> None:
         for group in self._groups.values():

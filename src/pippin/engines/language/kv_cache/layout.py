@@ -49,18 +49,19 @@ def without_padding(model: nn.Module, tokens: mx.array) -> mx.array:
 
 def new_prompt_cache(model: nn.Module) -> PromptCache:
     """An empty cache of one sequence, as the model makes it."""
-    return [_with_index(each) if _is_list(each) else each for each in make_prompt_cache(model)]
+    # A layer's several caches: some may be those of an index, which a model does not tell before it is called.
+    return [
+        type(each)(*(IndexCache() if type(own) is KVCache else own for own in each.caches))
+        if _is_list(each)
+        else each
+        for each in make_prompt_cache(model)
+    ]
 
 
 def _is_list(cache: Any) -> bool:
     """Whether it is several caches of one layer. mlx-vlm has a class of its own for these, which its models ask for."""
     name: str = type(cache).__name__
     return name == "CacheList"
-
-
-def _with_index(caches: Any) -> Any:
-    """A layer's several caches, of which some may be those of an index: a model does not tell before it is called."""
-    return type(caches)(*(IndexCache() if type(each) is KVCache else each for each in caches.caches))
 
 
 def leaves(caches: Iterable[Any]) -> Iterator[Any]:
@@ -141,9 +142,6 @@ class UnknownKind(CacheKind):
     def slot_bytes(self, capacity: int, slack: int) -> int:
         return self.bytes + self.token_bytes * capacity
 
-    def prompt_bytes(self, capacity: int, chunk: int) -> int:
-        return self.bytes + self.token_bytes * capacity
-
     def batched(self, slots: SlotTable) -> BatchedCache:
         raise NotImplementedError
 
@@ -162,10 +160,11 @@ class CacheLayout:
     @classmethod
     def learn(cls, model: nn.Module, cache: PromptCache) -> Self:
         known = find_kinds()
-        found = [
-            UnknownKind if is_unused(leaf) else known.get(type(leaf), UnknownKind) for leaf in leaves(cache)
-        ]
-        return cls(model, [kind.of(leaf) for kind, leaf in zip(found, leaves(cache), strict=True)])
+        kinds = []
+        for leaf in leaves(cache):
+            kind = UnknownKind if is_unused(leaf) else known.get(type(leaf), UnknownKind)
+            kinds.append(kind.of(leaf))
+        return cls(model, kinds)
 
     def quantized(self, key_bits: int, value_bits: int, group_size: int) -> "CacheLayout":
         """This layout, with what can be in few bits."""
@@ -242,10 +241,6 @@ class CacheLayout:
             kind.presize(leaf, tokens)
         return caches
 
-    def batched(self, slots: SlotTable) -> list[BatchedCache]:
-        """An empty batched cache for each leaf."""
-        return [kind.batched(slots) for kind in self.kinds]
-
     def for_model(self, parts: Iterable[Any]) -> list[Any]:
         """What is there for each leaf, as the model takes it."""
         return regrouped(new_prompt_cache(self._model), iter(parts))
@@ -265,15 +260,21 @@ class CacheLayout:
         return regrouped(caches[0], parts)
 
 
-def probe_prompt(model: nn.Module, length: int) -> PromptCache:
-    """A short prompt that the model has run."""
-    return computed_prompt(model, list(range(1, length + 1)))
+MOST_PADDING = 1.5  # computed tokens, padding included, for each real one
+MOST_CONTEXT = 8192  # tokens of all prompts' caches together, which a joined pass copies side by side
 
 
-def computed_prompt(model: nn.Module, tokens: list[int]) -> PromptCache:
+def worth_joining(counts: Sequence[int], contexts: Sequence[int]) -> bool:
+    """Whether chunks of `counts` tokens, after `contexts` tokens each, are worth computing in one pass."""
+    width = max(counts)
+    longest = max(context + count for context, count in zip(contexts, counts, strict=True))
+    return width * len(counts) <= MOST_PADDING * sum(counts) and longest * len(counts) <= MOST_CONTEXT
+
+
+def computed_prompt(model: nn.Module, tokens: Sequence[int]) -> PromptCache:
     """What a model's caches are after these tokens."""
     caches = new_prompt_cache(model)
-    model(mx.array([tokens]), cache=caches)
+    model(mx.array([list(tokens)]), cache=caches)
     mx.eval(arrays_of(caches))
     return caches
 
@@ -418,19 +419,14 @@ class BlockLayout:
     ) -> None:
         """Fill a sequence's new cache with what was kept of its first `tokens`, which may end within the last block."""
         layers = list(leaves(cache))
-        parts = list(zip(*_up_to(blocks, tokens), strict=True))
-        self._fill(self._stacks, layers, parts, tokens)
+        *whole, last = blocks
+        rest = tokens - sum(block[0].shape[2] for block in whole if block)
+        last = tuple(part if part.shape[2] == rest else part[:, :, :rest] for part in last)
+        self._fill(self._stacks, layers, list(zip(*whole, last, strict=True)), tokens)
         states = iter(snapshot or ())
         for kind, leaf in zip(self._kinds, layers, strict=True):
             if not kind.token_arrays:
                 kind.restore(leaf, next(states), tokens)
-
-
-def _up_to(blocks: Sequence[Block], tokens: int) -> list[Block]:
-    """The blocks, with the last one cut to `tokens` tokens in all."""
-    *whole, last = blocks
-    rest = tokens - sum(block[0].shape[2] for block in whole if block)
-    return [*whole, tuple(part if part.shape[2] == rest else part[:, :, :rest] for part in last)]
 
 
 def snapshot_arrays(snapshot: Snapshots) -> list[mx.array]:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from pippin.config.options.model import ModelOptions, asked_type, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
+from pippin.engines.language.kept import kept
 from pippin.engines.language.kv_cache.agreement import (
     FAILURES,
     TRIES,
@@ -32,7 +33,6 @@ from pippin.engines.language.kv_cache.layout import (
     computed_prompt,
     leaves,
     new_prompt_cache,
-    probe_prompt,
     regrouped,
 )
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
@@ -54,11 +54,6 @@ class Batching:
     rewinds: bool = False  # sequences can forget tokens of their last step
     agreement: str = ""  # how near the trials that passed were to what sequences give alone
 
-    @property
-    def joint_prompts(self) -> bool:
-        """Whether several prompts can be computed in one pass."""
-        return self.shape is not None and self.layout.joins
-
 
 class Passed(Struct, frozen=True):
     """A trial that passed: the difference of a logit, as a share of the largest, and what it had to stay below."""
@@ -71,16 +66,10 @@ class NotPassed(Exception):
     """A trial found a difference, or the model raised."""
 
 
-Keep = Callable[[Callable[[], Passed], str], Passed]
-"""Makes a trial of this name, or has kept what an earlier process found. Raises `NotPassed`."""
-
-
-def try_at_once(trial: Callable[[], Passed], what: str) -> Passed:
-    return trial()
-
-
-def choose_batching(model: nn.Module, options: ModelOptions, keep: Keep = try_at_once) -> Batching:
-    """Raises `ServerError("load_failed")` if the model does not run, or cannot run as the options ask."""
+def choose_batching(model: nn.Module, options: ModelOptions, named: str | None = None) -> Batching:
+    """Raises `ServerError("load_failed")` if the model does not run, or cannot run as the options ask. `named`: what
+    tells the model, its options and the machine from others, where the next start leaves out trials that have passed.
+    """
     started = time.monotonic()
     quantizes = cache_bits(options) != (None, None)
     vocabulary, layout, is_wide = _run_once(model)
@@ -92,7 +81,7 @@ def choose_batching(model: nn.Module, options: ModelOptions, keep: Keep = try_at
         raise ServerError("load_failed", message, name.split()[0])
     slack = options.cache_block_tokens + options.num_draft_tokens
     with in_float32(model):
-        trials = Trials(model, vocabulary, keep)
+        trials = Trials(model, vocabulary, named)
         in_slots = _find_batches(trials, layout, may_be_in_slots=not quantizes)
         if in_slots is None:
             if quantizes:
@@ -177,10 +166,11 @@ class Trials:
     """Whether sequences of a batch give what they give alone. What does not is tried with a second reference before it
     is given up: in a mixture, rounding may choose other experts. `str` tells how near those were that passed."""
 
-    def __init__(self, model: nn.Module, vocabulary: int, keep: Keep = try_at_once) -> None:
+    def __init__(self, model: nn.Module, vocabulary: int, named: str | None = None) -> None:
+        """`named`: as in `choose_batching`."""
         self.model = model
         self._vocabulary = vocabulary
-        self._keep = keep
+        self._named = named
         self._references: list[Reference] = []
         self._noted: dict[str, Passed] = {}
 
@@ -190,8 +180,9 @@ class Trials:
 
     def passes(self, what: str, check: Callable[[Reference], float]) -> bool:
         """Whether a check's difference, as a share of the largest logit, is within the tolerance of a reference."""
+        trial = partial(self._tried, what, check)
         try:
-            self._noted[what] = self._keep(partial(self._tried, what, check), what)
+            self._noted[what] = trial() if self._named is None else kept(Passed, trial, what, self._named)
         except NotPassed:
             return False
         return True
@@ -240,7 +231,7 @@ def _one_at_a_time(model: nn.Module, layout: CacheLayout, vocabulary: int) -> Ba
         "sequences of this model run one at a time and prompts are not cached: its caches cannot be batched"
     )
     return Batching(
-        new_group=lambda: SoloGroup(model, layout),
+        new_group=partial(SoloGroup, model, layout),
         vocabulary=vocabulary,
         layout=layout,
         shape=None,
@@ -366,5 +357,5 @@ def _warm_up(model: nn.Module, shape: BatchShape) -> None:
     """Have MLX compile what steps of several lengths need, which the trials, in float32, may not have."""
     with _running(), _tried(model, shape) as (group, reserve):
         for length in WARM_LENGTHS:
-            group.join(reserve(length, 2), probe_prompt(model, length), shift=0)
+            group.join(reserve(length, 2), computed_prompt(model, range(1, length + 1)), shift=0)
         mx.eval(group.forward(mx.array([[1]] * len(WARM_LENGTHS))))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -12,89 +13,76 @@ from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot, SlotR
 from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, regrouped
 
 
+@dataclass
+class _Place:
+    """What a slot has; neither tokens nor a cache while it is only reserved."""
+
+    cache: PromptCache | None = None
+    length: int = 0
+    shift: int = 0
+
+
 class SoloGroup:
     """A `SlotGroup` of caches as the model makes them."""
+
+    low = 0
 
     def __init__(self, model: nn.Module, layout: CacheLayout) -> None:
         self.model = model
         self._layout = layout
-        self._slots: list[Slot | None] = []
-        self.caches: list[PromptCache | None] = []  # None for a slot that is free, or reserved
-        self._lengths: list[int] = []
-        self._shifts: list[int] = []
-
-    @property
-    def low(self) -> int:
-        return 0
+        self._places: dict[int, _Place] = {}  # by the indexes of slots
 
     @property
     def high(self) -> int:
-        return len(self._slots)
+        return max(self._places, default=-1) + 1
 
     @property
     def empty(self) -> bool:
-        return not self._slots
+        return not self._places
 
     def length(self, index: int) -> int:
-        return self._lengths[index]
+        return self._places[index].length
 
     def reserve(self, request: SlotRequest, growth: int, following: int) -> Slot:
-        slot = Slot(request=request, length_class=request.length_class, group=self, index=len(self._slots))
-        self._append(slot, None, 0, 0)
+        slot = Slot(request=request, length_class=request.length_class, group=self, index=self.high)
+        self._places[slot.index] = _Place()
         return slot
-
-    def _append(self, slot: Slot, cache: PromptCache | None, length: int, shift: int) -> None:
-        self._slots.append(slot)
-        self.caches.append(cache)
-        self._lengths.append(length)
-        self._shifts.append(shift)
 
     def prompt_cache(self, slot: Slot) -> PromptCache:
         return self._layout.new_prompt_cache(slot.request.length)
 
     def join(self, slot: Slot, cache: PromptCache, shift: int) -> None:
-        index = slot.index
-        self.caches[index] = copied(cache)
-        self._lengths[index], self._shifts[index] = slot.request.length, shift
+        self._places[slot.index] = _Place(copied(cache), slot.request.length, shift)
 
     def leave(self, slot: Slot) -> None:
-        self._free(slot.index)
-
-    def _free(self, index: int) -> None:
-        self._slots[index] = self.caches[index] = None
-        while self._slots and self._slots[-1] is None:
-            for held in (self._slots, self.caches, self._lengths, self._shifts):
-                held.pop()
+        del self._places[slot.index]
 
     def adopt(self, slot: Slot, growth: int) -> None:
-        source, theirs = slot.group, slot.index
+        source = slot.group
         assert isinstance(source, SoloGroup)  # all groups of a model are alike
-        slot.group, slot.index = self, len(self._slots)
-        self._append(slot, source.caches[theirs], source._lengths[theirs], source._shifts[theirs])
-        source._free(theirs)
+        place = source._places.pop(slot.index)
+        slot.group, slot.index = self, self.high
+        self._places[slot.index] = place
 
     def forward(self, tokens: mx.array) -> mx.array:
-        results = [
-            None if cache is None else self._run(index, tokens[index : index + 1])
-            for index, cache in enumerate(self.caches)
-        ]
-        self._lengths = [length + tokens.shape[1] for length in self._lengths]
-        nothing = mx.zeros_like(next(result for result in results if result is not None))
-        return mx.concatenate([nothing if result is None else result for result in results])
-
-    def _run(self, index: int, tokens: mx.array) -> mx.array:
-        shifted = {"shift": self._shifts[index]} if self._shifts[index] else {}
-        logits: mx.array = self.model(tokens, cache=self.caches[index], **shifted)
-        return logits
+        results: dict[int, mx.array] = {}
+        for index, place in self._places.items():
+            if place.cache is not None:
+                shifted = {"shift": place.shift} if place.shift else {}
+                results[index] = self.model(tokens[index : index + 1], cache=place.cache, **shifted)
+                place.length += tokens.shape[1]
+        nothing = mx.zeros_like(next(iter(results.values())))
+        return mx.concatenate([results.get(index, nothing) for index in range(self.high)])
 
     def rewind(self, tokens: Mapping[int, int]) -> None:
         raise NotImplementedError("caches of a model's own forget nothing")
 
     def view(self, index: int, stop: int) -> PromptCache:
-        cache = copied(self.caches[index] or [])
-        if stop < self._lengths[index]:
+        place = self._places[index]
+        cache = copied(place.cache or [])
+        if stop < place.length:
             for part in cache:
-                part.trim(self._lengths[index] - stop)
+                part.trim(place.length - stop)
         return cache
 
     def compact(self) -> None:
@@ -109,14 +97,15 @@ class SoloGroup:
     def bytes_after(self, count: int) -> int:
         # A cache allots whole steps, from wherever it stands.
         return sum(
-            self._layout.prompt_bytes(length + count + sizes.CAPACITY_STEP)
-            for length, cache in zip(self._lengths, self.caches, strict=True)
-            if cache is not None
+            self._layout.prompt_bytes(place.length + count + sizes.CAPACITY_STEP)
+            for place in self._places.values()
+            if place.cache is not None
         )
 
     @property
     def bytes(self) -> int:
-        return sum(part.nbytes for cache in self.caches for part in cache or () if not part.empty())
+        caches = (place.cache or () for place in self._places.values())
+        return sum(part.nbytes for cache in caches for part in cache if not part.empty())
 
 
 def copied(cache: PromptCache) -> PromptCache:

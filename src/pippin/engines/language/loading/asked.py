@@ -6,13 +6,12 @@ from pathlib import Path
 import mlx.nn as nn
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.models import ModelInfo
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Asked:
     """A loaded model, and what its engine is opened by."""
 
@@ -22,15 +21,4 @@ class Asked:
     plan: DevicePlan
     folder: Path | None  # of the model; without one nothing is kept on the disk
     kernel_threads: int | None  # with which the kernels for CPUs compute what drafts; None if they do not
-    progress: LoadProgress
-
-
-@dataclass(frozen=True, kw_only=True)
-class AskedWeights:
-    """A model whose weights are to be read."""
-
-    info: ModelInfo
-    options: ModelOptions
-    plan: DevicePlan
-    kernel_threads: int
     progress: LoadProgress

@@ -10,10 +10,10 @@ import mlx.core as mx
 from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.device import DevicePlan, kernels_read_cache
-from pippin.engines.language.kept import code, kept
+from pippin.engines.language.kept import code
 from pippin.engines.language.kernels.decoder import fill_in_place
 from pippin.engines.language.kv_cache.layout import BlockLayout, fill_joined
-from pippin.engines.language.kv_cache.probe import Batching, Keep, Passed, choose_batching, try_at_once
+from pippin.engines.language.kv_cache.probe import Batching, choose_batching
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.lora import Adapters
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, PrefixTree
@@ -26,21 +26,16 @@ log = logging.getLogger(__name__)
 
 def find_batching(asked: Asked, adapters: Adapters) -> Batching:
     """How sequences of the model run together. Raises `ServerError("load_failed")`."""
-    batching = choose_batching(asked.model, asked.options, _trials_of(asked))
+    named = None
+    if asked.folder is not None:
+        named = f"{_print_of(asked, asked.folder)} {platform.node()} {mx.device_info()}"
+    batching = choose_batching(asked.model, asked.options, named)
     if adapters.names and batching.shape is None:
         message = (
             "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
         )
         raise ServerError("load_failed", message, "adapters")
     return batching
-
-
-def _trials_of(asked: Asked) -> Keep:
-    """Keeps which trials have passed, so that the next start of the same model on this machine leaves them out."""
-    if asked.folder is None:
-        return try_at_once
-    of = f"{_print_of(asked, asked.folder)} {platform.node()} {mx.device_info()}"
-    return lambda trial, what: kept(Passed, trial, what, of)
 
 
 def open_prefixes(asked: Asked, batching: Batching, limit: int) -> PrefixCache:
@@ -80,14 +75,9 @@ def _print_of(asked: Asked, folder: Path) -> str:
     details += f"{bits} {options.kv_group_size}"
     if options.context_length is not None:  # positions may be turned by it
         details += f" {options.context_length} tokens"
-    return fingerprint(folder, details, *_adapter_prints(options))
-
-
-def _adapter_prints(options: ModelOptions) -> list[str]:
-    folders = {**options.adapters, "": options.adapter_path or ""}
-    return [
-        f"{name} {fingerprint(Path(path).expanduser())}" for name, path in sorted(folders.items()) if path
-    ]
+    adapters = sorted({**options.adapters, "": options.adapter_path or ""}.items())
+    prints = (f"{name} {fingerprint(Path(path).expanduser())}" for name, path in adapters if path)
+    return fingerprint(folder, details, *prints)
 
 
 def limits_of(asked: Asked, batching: Batching, memory: int) -> StepLimits:

@@ -4,16 +4,13 @@ import logging
 from collections.abc import Sequence as Many
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
-
-import mlx.nn as nn
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.published import name_of
 from pippin.engines.language.drafters import loading as drafters
-from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
+from pippin.engines.language.kv_cache.layout import CacheLayout, computed_prompt
 from pippin.engines.language.kv_cache.probe import Batching, can_rewind, choose_batching
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.head import Head
@@ -21,10 +18,9 @@ from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.step.speculation.assistants import Assistants
 from pippin.engines.language.step.speculation.draft_model import MOST_NEW, DraftModel
-from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.heads import Heads
 from pippin.engines.language.step.speculation.pace import Pace
-from pippin.engines.language.step.speculation.proposers import Either, Lookup, Proposer
+from pippin.engines.language.step.speculation.proposers import Either, Follower, Lookup, Proposer
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer
 
@@ -37,69 +33,32 @@ def open_speculation(asked: Asked, head: Head, batching: Batching) -> Speculatio
     options = asked.options
     named = drafter_of(options, asked.folder)
     wanted = options.prompt_lookup or named is not None
+    option = "prompt_lookup" if named is None else "mtp" if options.mtp else drafters.OPTION
     if not batching.rewinds:
         if not wanted:
             return None
-        raise _no_proposals(_drafting_option(options, named), batching)
-    proposer, followers = _open_proposer(named, asked, head, batching)
+        reason = "the caches of this model cannot take tokens back"
+        if batching.shape is None:
+            reason = "the sequences of this model run one at a time"
+        raise ServerError("load_failed", f"{option} cannot be used: {reason}. Start without it.", option)
+    proposer: Proposer = Lookup(in_text=options.prompt_lookup)
+    followers: Many[Follower] = ()
+    if named is not None:
+        with drafters.refusals_name(option):
+            drafter = _open_drafter(named, asked, head, batching)
+        followers = () if isinstance(drafter, DraftModel) else (drafter,)
+        proposer = Either(proposer, drafter)
+    costs = asked.plan.product_costs if getattr(asked.model, "takes_padding", False) else ()
+    # The prefix cache keeps states at the ends of blocks.
+    keeps_states = options.prefix_cache and any(kind.replays for kind in batching.layout.kinds)
     return Speculation(
         proposer,
-        _pace_of(asked),
+        Pace(options.num_draft_tokens, overlaps=asked.plan.overlaps, costs=costs),
         most=options.num_draft_tokens,
-        block=_state_block(asked, batching),
+        block=options.cache_block_tokens if keeps_states else None,
         always=wanted,
         followers=followers,
     )
-
-
-def _pace_of(asked: Asked) -> Pace:
-    costs = asked.plan.product_costs if getattr(asked.model, "takes_padding", False) else ()
-    return Pace(asked.options.num_draft_tokens, overlaps=asked.plan.overlaps, costs=costs)
-
-
-def _state_block(asked: Asked, batching: Batching) -> int | None:
-    """The tokens of a block at whose ends the prefix cache keeps states; None if it keeps none."""
-    keeps_prefixes = asked.options.prefix_cache and batching.shape is not None
-    has_state = keeps_prefixes and any(kind.replays for kind in batching.layout.kinds)
-    return asked.options.cache_block_tokens if has_state else None
-
-
-def _open_proposer(
-    named: Path | None, asked: Asked, head: Head, batching: Batching
-) -> tuple[Proposer, Many[Follower]]:
-    """What proposes tokens, and what of it follows the model's passes."""
-    lookup = Lookup(in_text=asked.options.prompt_lookup)
-    if named is None:
-        return lookup, ()
-    with drafters.refusals_name(_drafting_option(asked.options, named)):
-        drafter, followers = _open_drafter(named, asked, head, batching)
-    return Either(lookup, drafter), followers
-
-
-def _drafting_option(options: ModelOptions, named: Path | None) -> str:
-    """The option that asks for proposals."""
-    return "prompt_lookup" if named is None else "mtp" if options.mtp else drafters.OPTION
-
-
-def _no_proposals(option: str, batching: Batching) -> ServerError:
-    """The refusal for a model whose sequences cannot take tokens back."""
-    reason = "the caches of this model cannot take tokens back"
-    if batching.shape is None:
-        reason = "the sequences of this model run one at a time"
-    return ServerError("load_failed", f"{option} cannot be used: {reason}. Start without it.", option)
-
-
-def _open_drafter(
-    named: Path, asked: Asked, head: Head, batching: Batching
-) -> tuple[Proposer, Many[Follower]]:
-    """What drafts, and the same again where it follows the model's passes."""
-    options = asked.options
-    kind = drafters.find_kind(named, own=options.mtp and named == asked.folder)
-    check_draft_kind(named, kind, options.draft_kind)
-    if kind == "model":
-        return open_draft_model(named, asked), ()
-    follower = _open_follower(named, kind, asked, head, batching)
-    return follower, (follower,)
 
 
 def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
@@ -123,10 +82,12 @@ def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKin
         raise ServerError("load_failed", message, "draft_kind")
 
 
-def _open_follower(
-    folder: Path, kind: drafters.HeadKind | Literal["assistant"], asked: Asked, head: Head, batching: Batching
-) -> Follower:
-    model, plan, words = asked.model, asked.plan, batching.vocabulary
+def _open_drafter(folder: Path, asked: Asked, head: Head, batching: Batching) -> DraftModel | Follower:
+    options, model, plan, words = asked.options, asked.model, asked.plan, batching.vocabulary
+    kind = drafters.find_kind(folder, own=options.mtp and folder == asked.folder)
+    check_draft_kind(folder, kind, options.draft_kind)
+    if kind == "model":
+        return open_draft_model(folder, asked)
     if kind == "assistant":
         assistant = drafters.open_assistant(folder, model, words, plan)
         log.info(
@@ -134,23 +95,25 @@ def _open_follower(
         )
         return Assistants(assistant, HiddenStates(model, head, None))
     drafter = drafters.open_head(folder, kind, model, words, plan, asked.kernel_threads)
-    layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
-    if not _takes_back(drafter, layout):
+    layout = CacheLayout.learn(drafter, computed_prompt(drafter, (1, 2)))
+    replays = any(each.replays for each in layout.kinds)
+    if not layout.batches or (replays and not can_rewind(drafter, layout)):
         message = f"The draft head {name_of(folder)!r} has layers that cannot take tokens back: choose another drafter."
         raise ServerError("load_failed", message, drafters.OPTION)
     log.info("drafts come from %s, a head of the kind %s", name_of(folder), kind)
     states = HiddenStates(model, head, drafter.layers_read)
-    return Heads(drafter, layout, states, most=asked.options.num_draft_tokens)
-
-
-def _takes_back(drafter: nn.Module, layout: CacheLayout) -> bool:
-    replays = any(each.replays for each in layout.kinds)
-    return layout.batches and (not replays or can_rewind(drafter, layout))
+    return Heads(drafter, layout, states, most=options.num_draft_tokens)
 
 
 def open_draft_model(folder: Path, asked: Asked) -> DraftModel:
-    """Raises `ServerError("load_failed")` for one that cannot run in batches and take tokens back."""
-    draft = _load_draft(folder, asked)
+    """Raises `ServerError("load_failed")` for one that reads other tokens than the model that it drafts for, or cannot
+    run in batches and take tokens back."""
+    info = ModelInfo(id=name_of(folder), kind="language", path=str(folder))
+    reading = Reading(trust_remote_code=asked.options.trust_remote_code)
+    draft, _ = load_weights(info, asked.plan, asked.progress, reading, kernel_threads=asked.kernel_threads)
+    if Tokenizer.load(folder).backend.get_vocab() != asked.tokenizer.backend.get_vocab():
+        message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
+        raise ServerError("load_failed", message, drafters.OPTION)
     batching = choose_batching(draft, ModelOptions())
     shape = batching.shape
     if shape is None or not batching.rewinds:
@@ -164,14 +127,3 @@ def open_draft_model(folder: Path, asked: Asked) -> DraftModel:
     shape = replace(shape, slack=slack, prompts_in_slots=False)
     head = Head(draft, batching.vocabulary)
     return DraftModel(draft, shape, head, chunk=asked.plan.prefill_chunk)
-
-
-def _load_draft(folder: Path, asked: Asked) -> nn.Module:
-    """The draft model, which reads the same tokens as the model that it drafts for."""
-    info = ModelInfo(id=name_of(folder), kind="language", path=str(folder))
-    reading = Reading(trust_remote_code=asked.options.trust_remote_code)
-    draft, _ = load_weights(info, asked.plan, asked.progress, reading, kernel_threads=asked.kernel_threads)
-    if Tokenizer.load(folder).backend.get_vocab() != asked.tokenizer.backend.get_vocab():
-        message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
-        raise ServerError("load_failed", message, drafters.OPTION)
-    return draft

@@ -2,9 +2,6 @@
 
 import logging
 import os
-from collections.abc import Callable
-from collections.abc import Sequence as Many
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,10 +23,10 @@ from pippin.engines.device import (
     wire_weights,
 )
 from pippin.engines.language.kv_cache.groups import CacheGroups
-from pippin.engines.language.kv_cache.layout import CacheLayout, new_prompt_cache
+from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.kv_cache.probe import Batching
 from pippin.engines.language.library.engine import LibraryEngine, open_autoregressive_engine
-from pippin.engines.language.loading.asked import Asked, AskedWeights
+from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.caching import (
     find_batching,
     limits_of,
@@ -45,8 +42,7 @@ from pippin.engines.language.model.weights import drop_unused_arrays, keep_at_ha
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.sampling.sampler import usual_draws
 from pippin.engines.language.step.batch import Batch
-from pippin.engines.language.step.engine import Decodes, LanguageEngine, SpeculativeDecoding
-from pippin.engines.language.step.speculation.followers import Follower
+from pippin.engines.language.step.engine import Decoding, LanguageEngine, SpeculativeDecoding
 from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import open_encoder
@@ -65,10 +61,7 @@ def open_engine(
     warn_of_slow_cache(plan, options)
     configure(plan)
     threads, folder = spec.threads or os.cpu_count() or 1, Path(spec.info.path or "")
-    weights = AskedWeights(
-        info=spec.info, options=options, plan=plan, kernel_threads=threads, progress=progress
-    )
-    way = load_model(weights, preparer)
+    way = load_model(spec.info, options, plan, preparer, progress, threads)
     preparer.loaded(way.media)
     wire_weights(facts, options, weight_bytes(way.model))
     if way.alone is not None:
@@ -105,15 +98,7 @@ def build_engine(
     steering: Steering = ALONE,
 ) -> LanguageEngine:
     """An engine around a loaded model, see `Asked`. One that is steered from elsewhere checks no proposals."""
-    asked = Asked(
-        model=model,
-        tokenizer=tokenizer,
-        options=options,
-        plan=plan,
-        folder=folder,
-        kernel_threads=kernel_threads,
-        progress=progress,
-    )
+    asked = Asked(model, tokenizer, options, plan, folder, kernel_threads, progress)
     adapters = install(model, options.adapter_path, options.adapters)
     batching = find_batching(asked, adapters)
     tokenizer.rows = min(tokenizer.rows, batching.vocabulary)
@@ -124,7 +109,7 @@ def build_engine(
         head=Head(model, batching.vocabulary),
         adapters=adapters,
         vision=open_encoder(model, options.vision_cache_size, plan.memory_limit),
-        joins_prompts=batching.joint_prompts,
+        joins_prompts=batching.shape is not None and batching.layout.joins,
     )
     return _around(loaded, asked, batching, steering)
 
@@ -134,36 +119,27 @@ def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Ste
     options, plan, alone = asked.options, asked.plan, steering is ALONE
     speculation = open_speculation(asked, loaded.head, batching) if alone else None
     size = weight_bytes(asked.model) + (0 if speculation is None else speculation.proposer.weight_bytes)
-    share = _shares(plan, options, size, batching.layout)
+    most = None if plan.largest_array is None else batching.layout.most_bytes(plan.largest_array)
+
+    def share(memory: int) -> MemoryShares:
+        return share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size, most)
+
     shares = share(plan.memory_limit)
     limits = limits_of(asked, batching, shares.sequences)
-    followers: Many[Follower] = ()
-    decodes = Decodes(overlaps=plan.overlaps)
-    if speculation is not None:
-        followers = speculation.followers
-        decodes = replace(decodes, open=partial(SpeculativeDecoding, speculation))
-        limits.draft_bytes = speculation.proposer.sequence_bytes if speculation.always else limits.draft_bytes
+    if speculation is not None and speculation.always:
+        limits.draft_bytes = speculation.proposer.sequence_bytes
     groups = CacheGroups(batching.layout, batching.new_group)
     sampler = steering.sampler(asked.tokenizer, plan.sorts_slowly)
     engine = LanguageEngine(
         options=options,
         limits=limits,
         share=share,
-        batch=Batch(groups, loaded, sampler, followers),
+        batch=Batch(groups, loaded, sampler, () if speculation is None else speculation.followers),
         prefixes=open_prefixes(asked, batching, shares.prefixes),
-        decodes=decodes,
+        decoding=Decoding if speculation is None else partial(SpeculativeDecoding, speculation),
+        overlaps=plan.overlaps,
         steering=steering,
     )
     engine.counters.weight_bytes = size
     engine.counters.agreement = batching.agreement
     return engine
-
-
-def _shares(
-    plan: DevicePlan, options: ModelOptions, size: int, layout: CacheLayout
-) -> Callable[[int], MemoryShares]:
-    """How so many bytes of the model are divided."""
-    most = None if plan.largest_array is None else layout.most_bytes(plan.largest_array)
-    return lambda memory: share_memory(
-        msgspec.structs.replace(plan, memory_limit=memory), options, size, most
-    )

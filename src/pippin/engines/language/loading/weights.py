@@ -8,10 +8,11 @@ import mlx.nn as nn
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.device import is_of_device
+from pippin.core.models import ModelInfo
+from pippin.engines.base import LoadProgress
+from pippin.engines.device import DevicePlan, is_of_device
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
-from pippin.engines.language.loading.asked import AskedWeights
 from pippin.engines.language.model.lora import is_low_rank
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prompt.preparer import LanguagePreparer
@@ -35,10 +36,8 @@ class Way:
 
 def way_of(model: nn.Module, preparer: LanguagePreparer) -> Way | None:
     """How a loaded model runs; None if it does not run at all."""
-    return _tried(model, preparer) if isinstance(model, VisionModel) else Way(model, TEXT_ONLY)
-
-
-def _tried(model: VisionModel, preparer: LanguagePreparer) -> Way | None:
+    if not isinstance(model, VisionModel):
+        return Way(model, TEXT_ONLY)
     in_batches = runs(model)
     media = preparer.media.tested(partial(is_faithful, model)) if in_batches else TEXT_ONLY
     if in_batches and (media.modalities or not preparer.may_take_media):
@@ -69,25 +68,24 @@ def _batches(model: VisionModel) -> bool:
         return False
 
 
-def load_model(asked: AskedWeights, preparer: LanguagePreparer) -> Way:
+def load_model(
+    info: ModelInfo,
+    options: ModelOptions,
+    plan: DevicePlan,
+    preparer: LanguagePreparer,
+    progress: LoadProgress,
+    kernel_threads: int,
+) -> Way:
     """Read the weights and find out how the model runs. Raises `ServerError("load_failed")`."""
-    options = asked.options
+    read = partial(load_weights, info, plan, progress)
     changed = {SERVED: preparer.context_window}
     reading = Reading(trust_remote_code=options.trust_remote_code, changed=changed)
-    way = way_of(_read(asked, reading, _kernel_threads(asked)), preparer)
+    # Adapters that are not LoRA become part of mlx-lm's own layers.
+    on_kernels = options.adapter_path is None or is_low_rank(options.adapter_path)
+    model, _ = read(reading, kernel_threads=kernel_threads if on_kernels else None)
+    way = way_of(model, preparer)
     if way is not None:
         return way
     log.warning("the model is served for text only: mlx-vlm's model does not run")
-    as_text = Reading(trust_remote_code=options.trust_remote_code, text_only=True)
-    return Way(_read(asked, as_text), TEXT_ONLY)
-
-
-def _read(asked: AskedWeights, reading: Reading, kernel_threads: int | None = None) -> nn.Module:
-    model, _ = load_weights(asked.info, asked.plan, asked.progress, reading, kernel_threads=kernel_threads)
-    return model
-
-
-def _kernel_threads(asked: AskedWeights) -> int | None:
-    # Adapters that are not LoRA become part of mlx-lm's own layers.
-    adapter = asked.options.adapter_path
-    return asked.kernel_threads if adapter is None or is_low_rank(adapter) else None
+    model, _ = read(Reading(trust_remote_code=options.trust_remote_code, text_only=True))
+    return Way(model, TEXT_ONLY)

@@ -79,13 +79,24 @@ def encoder_of(folder: Path, config: Config, *, classifies: bool = False) -> nn.
     model: nn.Module = getattr(package, "SequenceClassificationModel" if classifies else "Model")(made)
     _set_activations(model, config)
     if config["model_type"] == "modernbert":
-        _set_types(model, config)
+        # The layers have the types that the configuration lists: mlx-vlm has each third see everything.
+        types = config.get("layer_types")
+        for layer, kind in zip(model.layers, types or (), strict=bool(types)):
+            layer.attn.local = kind == "sliding_attention"
+            own = model.config.local_rope_theta if layer.attn.local else None
+            layer.attn.rotary_emb.base = own or model.config.global_rope_theta
     arrays = model.sanitize(read_arrays(folder, config))
     labels = [arrays[name].shape[0] for name in HEADS if name in arrays] if classifies else [1]
     if labels != [1]:
         raise ValueError(f"it has {labels[0] if labels else 'no'} labels, and a reranker has one")
     if settings := config.get("quantization"):
-        _quantize(model, settings, arrays)
+        nn.quantize(
+            model,
+            settings["group_size"],
+            settings["bits"],
+            mode=settings.get("mode", "affine"),
+            class_predicate=lambda path, _: f"{path}.scales" in arrays and (settings.get(path) or True),
+        )
     model.load_weights(list(arrays.items()), strict=True)
     refuse_bytes(model)
     model.eval()
@@ -115,28 +126,6 @@ def _set_activations(model: nn.Module, config: Config) -> None:
         if "act" in module:
             # The head of a classifier has an activation of its own; mlx-vlm knows GELU alone there.
             module.act = ACTIVATIONS[name if "Wi" in module else "gelu"]
-
-
-def _set_types(model: nn.Module, config: Config) -> None:
-    """Give the layers of ModernBERT the types that the configuration lists: mlx-vlm has each third see everything."""
-    types = config.get("layer_types")
-    for layer, kind in zip(model.layers, types or (), strict=bool(types)):
-        layer.attn.local = kind == "sliding_attention"
-        own = model.config.local_rope_theta if layer.attn.local else None
-        layer.attn.rotary_emb.base = own or model.config.global_rope_theta
-
-
-def _quantize(model: nn.Module, settings: Mapping[str, Any], arrays: Mapping[str, mx.array]) -> None:
-    def packed(path: str, module: nn.Module) -> Any:
-        return f"{path}.scales" in arrays and (settings.get(path) or True)
-
-    nn.quantize(
-        model,
-        settings["group_size"],
-        settings["bits"],
-        mode=settings.get("mode", "affine"),
-        class_predicate=packed,
-    )
 
 
 def body_of(folder: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> Reading:
@@ -194,17 +183,10 @@ class BothWays:
         return keys, values
 
 
-def _reach(config: Mapping[str, Any]) -> int:
-    """How far a token sees in a layer with a window: `sliding_window` is both sides together where a configuration asks
-    for them with `use_bidirectional_attention`, as transformers reads it."""
-    size = config.get("sliding_window") or 0
-    return size // 2 if config.get("use_bidirectional_attention") else size
-
-
 def hidden_states(name: str, model: nn.Module, config: Mapping[str, Any]) -> States:
     """A language model without its head. Padding is on the right. Raises `ServerError("load_failed")`."""
-    if ways.computes_all(model):
-        return lambda tokens, lengths: model.states(tokens, lengths)
+    if (decoder := ways.decoder_in(model)) is not None:
+        return decoder.states
     if isinstance(model, VisionModel):
         headless = model.without_head()
         return lambda tokens, _: headless(tokens)
@@ -213,7 +195,10 @@ def hidden_states(name: str, model: nn.Module, config: Mapping[str, Any]) -> Sta
         raise ServerError(
             "load_failed", f"{name} gives no states that could be embedded; choose another model."
         )
-    body, both, reach = language.model, attends_both_ways(config), _reach(config)
+    body, both = language.model, attends_both_ways(config)
+    # How far a token sees in a layer with a window: `sliding_window` is both sides together where a configuration asks
+    # for them with `use_bidirectional_attention`, as transformers reads it.
+    reach = (config.get("sliding_window") or 0) // (2 if config.get("use_bidirectional_attention") else 1)
 
     def states(tokens: mx.array, lengths: mx.array) -> mx.array:
         # Windows are those of the caches. Attention is causal, so no token attends to the padding on its right.

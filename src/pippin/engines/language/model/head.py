@@ -39,7 +39,7 @@ class Head:
     def __init__(self, model: nn.Module, vocabulary: int) -> None:
         self._positions: mx.array | None = None
         self._farthest = 0  # of these positions
-        self._watched = False
+        self.watched = False  # all that is projected is noted in `seen`
         # A module, its own class, and the one that narrows.
         self._classes: list[tuple[nn.Module, type, type]] = []
         self.seen: list[mx.array] = []  # [batch, tokens, hidden] each, that were projected, where `watched`
@@ -66,14 +66,9 @@ class Head:
         for module, own, narrowed in self._classes:
             become(module, narrowed if narrows else own)
 
-    @property
-    def watched(self) -> bool:
-        """Whether all that is projected is noted in `seen`."""
-        return self._watched
-
-    @watched.setter
-    def watched(self, watched: bool) -> None:
-        self._watched = watched
+    def watch(self, watched: bool) -> None:
+        """Note all that is projected in `seen` from now on, or no more."""
+        self.watched = watched
         self._narrows(watched)
 
     def _try(self, model: nn.Module, words: Sequence[int]) -> bool:

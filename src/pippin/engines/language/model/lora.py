@@ -23,7 +23,7 @@ from mlx.utils import tree_unflatten
 
 from pippin.core.errors import ServerError
 from pippin.core.published import object_in, table
-from pippin.core.safetensors import StoredArray, find_header
+from pippin.core.safetensors import find_header
 from pippin.engines.language.kernels.ways import decoder_in
 
 log = logging.getLogger(__name__)
@@ -138,12 +138,18 @@ def _apply_fixed(model: nn.Module, folder: Path, refusal: ServerError) -> None:
 def _install_low_rank(model: nn.Module, folders: Mapping[str, str], default: int) -> Adapters:
     layers = dict(model.named_modules())
     found: dict[str, dict[str, _Addition]] = {}
+    linears: dict[str, _Linear] = {}
     for name, folder in folders.items():
         place = Path(folder).expanduser()
         found[name] = _placed(_read(name, place), layers)
         if (kind := getattr(model, "model_type", None)) in FOLDED and (place / PEFT).exists():
             raise _refused(name, f"{kind}'s class multiplies its weights with factors that PEFT's lack")
-        _check_layers(name, found[name], model, layers)
+        for path in sorted(found[name]):
+            linear = _linear(model, layers, path)
+            if isinstance(linear, str):
+                only = "only plain linear layers can be adapted"
+                raise _refused(name, f"it changes {path}, and the model {linear}; {only}")
+            linears[path] = linear
     names = list(found)
     numbers = {
         written: number
@@ -151,15 +157,8 @@ def _install_low_rank(model: nn.Module, folders: Mapping[str, str], default: int
         for written in (folders[name], os.path.normpath(Path(folders[name]).expanduser()))
     }
     adapters = Adapters(tuple(names), default=default, folders=numbers)
-    loaded = list(found.values())
-    paths = sorted({path for additions in loaded for path in additions})
-    linears = {path: _linear(model, layers, path) for path in paths}
     # All are stacked before any layer is replaced: an adapter that does not fit leaves the model unchanged.
-    pairs = {
-        path: _stacked(linear, path, names, loaded)
-        for path, linear in linears.items()
-        if isinstance(linear, _Linear)  # the others were refused
-    }
+    pairs = {path: _stacked(linear, path, found) for path, linear in sorted(linears.items())}
     decoder = decoder_in(model)
     for path, (down, up) in pairs.items():
         if decoder is not None:
@@ -168,18 +167,6 @@ def _install_low_rank(model: nn.Module, folders: Mapping[str, str], default: int
             adapted = AdaptedLinear(layers[path], adapters, down, up)
             model.update_modules(tree_unflatten([(path, adapted)]))
     return adapters
-
-
-def _check_layers(
-    name: str, additions: Mapping[str, _Addition], model: nn.Module, layers: Mapping[str, nn.Module]
-) -> None:
-    """Raises `ServerError` for an adapter of anything but linear layers of this model."""
-    for path in sorted(additions):
-        linear = _linear(model, layers, path)
-        if isinstance(linear, str):
-            raise _refused(
-                name, f"it changes {path}, and the model {linear}; only plain linear layers can be adapted"
-            )
 
 
 FOLDED: Final = ("falcon_h1",)
@@ -201,14 +188,11 @@ model, of its language model alone, and of transformers."""
 
 def _placed(additions: dict[str, _Addition], layers: Mapping[str, nn.Module]) -> dict[str, _Addition]:
     """The additions by the paths of their layers in this model; unknown layers keep their names."""
-
-    def path_of(name: str) -> str:
-        for written, ours in PREFIXES:
-            if name.startswith(written) and (path := ours + name.removeprefix(written)) in layers:
-                return path
-        return name
-
-    return {path_of(name): addition for name, addition in additions.items()}
+    found: dict[str, _Addition] = {}
+    for name, addition in additions.items():
+        paths = (ours + name.removeprefix(written) for written, ours in PREFIXES if name.startswith(written))
+        found[next((path for path in paths if path in layers), name)] = addition
+    return found
 
 
 def _linear(model: nn.Module, layers: Mapping[str, nn.Module], path: str) -> "_Linear | str":
@@ -243,14 +227,14 @@ class _Linear:
 
 
 def _stacked(
-    linear: _Linear, path: str, names: list[str], loaded: list[dict[str, _Addition]]
+    linear: _Linear, path: str, adapters: Mapping[str, dict[str, _Addition]]
 ) -> tuple[mx.array, mx.array]:
     """`down` [adapters, in, rank] and `up` [adapters, rank, out], ranks padded with zeros."""
     inside, out, dtype = linear.inside, linear.out, linear.dtype
-    rank = max(additions[path].down.shape[1] for additions in loaded if path in additions)
-    down = mx.zeros((len(names) + 1, inside, rank), dtype=dtype)
-    up = mx.zeros((len(names) + 1, rank, out), dtype=dtype)
-    for index, (name, additions) in enumerate(zip(names, loaded, strict=True), start=1):
+    rank = max(additions[path].down.shape[1] for additions in adapters.values() if path in additions)
+    down = mx.zeros((len(adapters) + 1, inside, rank), dtype=dtype)
+    up = mx.zeros((len(adapters) + 1, rank, out), dtype=dtype)
+    for index, (name, additions) in enumerate(adapters.items(), start=1):
         if (found := additions.get(path)) is None:
             continue
         if (
@@ -278,15 +262,11 @@ def is_low_rank(folder: str) -> bool:
     must apply any other, such as one of embeddings or experts."""
     place = Path(folder).expanduser()
     config = object_in(place / "adapter_config.json")
+    header = find_header(_file_of(place))
     return _method(config) == "lora" and all(
-        len(array.shape) == 2 and ".layers." in f".{name}" for name, array in _stored(place).items()
+        len(array.shape) == 2 and ".layers." in f".{name}"
+        for name, array in (header.arrays.items() if header is not None else ())
     )
-
-
-def _stored(folder: Path) -> dict[str, StoredArray]:
-    """The arrays of an adapter, by the header of its file; none if that cannot be read."""
-    header = find_header(_file_of(folder))
-    return {} if header is None else header.arrays
 
 
 def _file_of(folder: Path) -> Path:
@@ -311,21 +291,17 @@ def _read(name: str, folder: Path) -> dict[str, _Addition]:
 
 
 def _of_mlx(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
-    if "rank" in config and "lora_parameters" not in config:
-        return _of_mlx_vlm(name, config, weights)
+    ends = ".lora_a", ".lora_b"
     scale: Any = table(config.get("lora_parameters")).get("scale")
-    if not _is_number(scale):
+    if "rank" in config and "lora_parameters" not in config:
+        # The form of mlx-vlm before it adopted mlx-lm's: `alpha` over `rank` scales the product of A and B.
+        rank, alpha = config["rank"], config.get("alpha", 0.1)
+        if not isinstance(rank, int) or rank < 1 or not _is_number(alpha):
+            raise _refused(name, "its adapter_config.json gives no plain rank and alpha")
+        ends, scale = (".A", ".B"), alpha / rank
+    elif not _is_number(scale):
         raise _refused(name, "its adapter_config.json gives no lora_parameters.scale")
-    return _paired(name, weights, ".lora_a", ".lora_b", lambda _, down, up: _Addition(down, up * scale))
-
-
-def _of_mlx_vlm(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
-    """Read the form of mlx-vlm before it adopted mlx-lm's: `alpha` over `rank` scales the product of A and B."""
-    rank, alpha = config["rank"], config.get("alpha", 0.1)
-    if not isinstance(rank, int) or rank < 1 or not _is_number(alpha):
-        raise _refused(name, "its adapter_config.json gives no plain rank and alpha")
-    scale = alpha / rank
-    return _paired(name, weights, ".A", ".B", lambda _, down, up: _Addition(down, up * scale))
+    return _paired(name, weights, *ends, lambda _, down, up: _Addition(down, up * scale))
 
 
 MORE_THAN_PAIRS: Final = frozenset(

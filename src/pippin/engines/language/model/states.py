@@ -23,7 +23,7 @@ class HiddenStates:
         self._after: dict[int, list[mx.array]] = {number: [] for number in layers or ()}
         self._decoder = None if layers is None else decoder_in(model)  # which captures them itself
         if layers is None:
-            head.watched = True
+            head.watch(True)
             return
         theirs: list[Any] = model.layers
         if (

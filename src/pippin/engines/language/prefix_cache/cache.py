@@ -14,7 +14,7 @@ import hashlib
 from array import array
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,20 +71,9 @@ class PrefixTree:
         self.bytes = 0
         self.evictions = 0
         self._leaf_limit = leaf_limit
-        self._roots: dict[bytes, Node] = {}  # by the digest of their key; only roots with children
-        self._nodes: OrderedDict[Node, None] = OrderedDict()  # least recently used first
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    def __iter__(self) -> Iterator[Node]:
-        """The nodes, the least recently used first."""
-        return iter(self._nodes)
-
-    @property
-    def roots(self) -> Collection[Node]:
-        """A node for each key of which something is held, before the first block."""
-        return self._roots.values()
+        # Before the first blocks, by the digest of their key; only roots with children.
+        self.roots: dict[bytes, Node] = {}
+        self.nodes: OrderedDict[Node, None] = OrderedDict()  # least recently used first
 
     def root(self, key: bytes) -> Node:
         """The node before the first block of this key; it holds nothing."""
@@ -93,7 +82,7 @@ class PrefixTree:
     def root_of(self, digest: bytes) -> Node:
         """The root with the digest of its key."""
         # A new root is kept only once it has a child: callers can choose any number of salts, and so of keys.
-        return self._roots.get(digest) or Node(None, (), digest, 0)
+        return self.roots.get(digest) or Node(None, (), digest, 0)
 
     def digest_after(self, digest: bytes, tokens: tuple[int, ...]) -> bytes:
         """The digest of the node that holds `tokens` after the node with this `digest`."""
@@ -135,7 +124,7 @@ class PrefixTree:
         Call `touch` on the path when all its blocks are added.
         """
         parent = path[-1] if path else self.root(key)
-        if parent.depth and parent not in self._nodes:
+        if parent.depth and parent not in self.nodes:
             return None  # dropped in the meantime
         spared = set(path)
         if self.bytes + size > self.limit and not self._make_room(size, spared):
@@ -150,9 +139,9 @@ class PrefixTree:
         """Add a block after `parent` as the least recently used, unless another would have to go for it. Returns the
         node of these tokens, if there is one now."""
         found = parent.children.get(tokens)
-        if found is None and self.bytes + size <= self.limit and (not parent.depth or parent in self._nodes):
+        if found is None and self.bytes + size <= self.limit and (not parent.depth or parent in self.nodes):
             found = self._insert(parent, tokens, block, size)
-            self._nodes.move_to_end(found, last=False)
+            self.nodes.move_to_end(found, last=False)
         return found
 
     def _insert(self, parent: Node, tokens: tuple[int, ...], block: Any, size: int) -> Node:
@@ -160,21 +149,21 @@ class PrefixTree:
         parent.children[tokens] = node
         insort(parent.in_order, tokens)
         if not parent.depth:
-            self._roots[parent.digest] = parent
-        self._nodes[node] = None
+            self.roots[parent.digest] = parent
+        self.nodes[node] = None
         self.bytes += size
         return node
 
     def touch(self, path: list[Node]) -> None:
         """Mark these nodes as just used. The deepest of them counts as the oldest and is evicted first."""
         for node in reversed(path):
-            if node in self._nodes:
-                self._nodes.move_to_end(node)
+            if node in self.nodes:
+                self.nodes.move_to_end(node)
 
     def set_snapshot(self, node: Node, snapshot: Any, size: int) -> bool:
         """Keep the state after `node`; False if there is no room for it."""
-        if node not in self._nodes or node.snapshot is not None:
-            return node in self._nodes
+        if node not in self.nodes or node.snapshot is not None:
+            return node in self.nodes
         if not self._make_room(size, ancestors(node)):
             return False
         node.snapshot, node.snapshot_bytes = snapshot, size
@@ -183,7 +172,7 @@ class PrefixTree:
 
     def drop_snapshot(self, node: Node) -> None:
         """Drop the state after `node`, unless the node is pinned."""
-        if node in self._nodes and not node.pinned:
+        if node in self.nodes and not node.pinned:
             self.bytes -= node.snapshot_bytes
             node.snapshot, node.snapshot_bytes = None, 0
 
@@ -194,7 +183,7 @@ class PrefixTree:
 
     def _limit_pins(self) -> None:
         """Release the oldest pins while pins hold more than their share."""
-        pins = [each for each in self._nodes if each.pinned]
+        pins = [each for each in self.nodes if each.pinned]
         covered = {each for pinned in pins for each in ancestors(pinned)}
         while pins and sum(each.bytes for each in covered) > self.limit * PINNED_SHARE:
             pins.pop(0).pinned = False
@@ -207,23 +196,29 @@ class PrefixTree:
         self._make_room(0, set())
 
     def clear(self) -> None:
-        for node in self._nodes:
+        for node in self.nodes:
             node.parent = None  # a cycle would keep the node until the garbage collector runs
             _empty(node)
-        self._roots.clear()
-        self._nodes.clear()
+        self.roots.clear()
+        self.nodes.clear()
         self.bytes = 0
 
     @property
     def leaves(self) -> int:
-        return sum(not node.children for node in self._nodes)
+        return sum(not node.children for node in self.nodes)
 
     def _make_room(self, size: int, spared: set[Node]) -> bool:
         if size > self.limit:
             return False
         while self.bytes + size > self.limit:
-            node = next((node for node in self._nodes if _may_go(node) and node not in spared), None)
-            if node is None:
+            for node in self.nodes:
+                if (
+                    not node.pinned
+                    and (not node.children or node.snapshot is not None)
+                    and node not in spared
+                ):
+                    break
+            else:
                 return False
             self._shrink(node)
         return True
@@ -232,21 +227,20 @@ class PrefixTree:
         """Evict a leaf, or only the snapshot of a node with children."""
         self.evictions += 1
         if node.children:
-            self.bytes -= node.snapshot_bytes
-            node.snapshot, node.snapshot_bytes = None, 0
+            self.drop_snapshot(node)
             return
         self.bytes -= node.bytes
         _empty(node)
-        del self._nodes[node]
+        del self.nodes[node]
         if node.parent is not None:
             del node.parent.children[node.tokens]
             del node.parent.in_order[bisect_left(node.parent.in_order, node.tokens)]
             if not node.parent.depth and not node.parent.children:
-                del self._roots[node.parent.digest]
+                del self.roots[node.parent.digest]
 
     def _limit_leaves(self, spared: set[Node]) -> None:
         while self._leaf_limit is not None and self.leaves > self._leaf_limit:
-            leaf = next((node for node in self._nodes if _ends(node, spared)), None)
+            leaf = next((node for node in self.nodes if _ends(node, spared)), None)
             if leaf is None:
                 return
             while leaf is not None and leaf.depth and _ends(leaf, spared):
@@ -273,10 +267,6 @@ def _ends(node: Node, spared: set[Node]) -> bool:
     return not node.children and not node.pinned and node not in spared
 
 
-def _may_go(node: Node) -> bool:
-    return not node.pinned and (not node.children or node.snapshot is not None)
-
-
 def _empty(node: Node) -> None:
     """Drop the arrays of an evicted node, which are no longer counted: others may still hold the node."""
     node.block, node.block_bytes, node.snapshot, node.snapshot_bytes = None, 0, None, 0
@@ -295,7 +285,7 @@ def ancestors(node: Node) -> set[Node]:
 WRITES_A_STEP = 8  # nodes copied to the host in one step, or from it
 RECALLED_SHARE = 0.5  # the most of the limit that a start fills with what an earlier process kept
 STATE = "-state"
-NUMPY_LACKS = {mx.bfloat16: mx.uint16}
+BITS = "-bfloat16"  # behind the name of an array of that type, which numpy lacks: its bits are stored
 
 
 class DiskTier:
@@ -348,7 +338,7 @@ class DiskTier:
         of_block = tuple(map(int, tokens.split()))
         if node is None or self._tree.digest_after(node.digest, of_block).hex() != name:
             return
-        block = _block_of(entry)
+        block = _block_of(entry.arrays)
         held = self._layout.held_bytes(block, self._tree.limit)
         if (added := self._tree.add_old(node, of_block, block, held)) is not None:
             known[name] = added
@@ -375,8 +365,7 @@ class DiskTier:
         if arrays and node.parent is not None and not self.disk.has(name):
             place = {"depth": str(node.depth), "after": (node if is_state else node.parent).digest.hex()}
             place["tokens"] = "" if is_state else " ".join(map(str, node.tokens))
-            stored, types = _to_host(arrays)
-            self.disk.write(name, stored, place | types)
+            self.disk.write(name, _to_host(arrays), place)
 
     def find(self, key: bytes, tokens: Sequence[int]) -> "DiskRead | None":
         """Start to read what the disk has of a prompt beyond the tree; None if it has nothing."""
@@ -419,7 +408,7 @@ class DiskTier:
                 entry = entries[depth - read.known] if depth >= read.known else None
                 if entry is None:
                     break
-                block = _block_of(entry)
+                block = _block_of(entry.arrays)
             start = depth * size
             held = self._layout.held_bytes(block, self._tree.limit)
             if self._tree.add(path, read.key, tokens[start : start + size], block, held) is None:
@@ -429,7 +418,7 @@ class DiskTier:
             self._set_snapshot(path[-1], state)
 
     def _set_snapshot(self, node: Node, state: Entry) -> None:
-        snapshot = _unnamed(_to_device(state))
+        snapshot = _unnamed(_to_device(state.arrays))
         held = self._layout.held_bytes(snapshot_arrays(snapshot), self._tree.limit)
         self._tree.set_snapshot(node, snapshot, held)
 
@@ -446,7 +435,7 @@ class DiskRead:
     key: bytes
     tokens: tuple[int, ...]
     known: int  # blocks that the tree had when the read began
-    reply: "Future[list[Entry | None]]"
+    reply: "Future[list[Stored | None]]"
 
     @property
     def arrived(self) -> bool:
@@ -471,27 +460,25 @@ def _unnamed(arrays: dict[str, mx.array]) -> Snapshots:
     return tuple(tuple(states[layer]) for layer in sorted(states))
 
 
-def _to_host(arrays: dict[str, mx.array]) -> tuple[Stored, dict[str, str]]:
-    """The arrays, and metadata with the dtypes that numpy lacks."""
-    types, stored = {}, {}
+def _to_host(arrays: dict[str, mx.array]) -> Stored:
+    stored = {}
     for name, value in arrays.items():
-        if value.dtype in NUMPY_LACKS:
-            types[f"type.{name}"] = "bfloat16"
-            value = value.view(NUMPY_LACKS[value.dtype])
-        stored[name] = np.array(value)
-    return stored, types
+        if value.dtype == mx.bfloat16:
+            stored[name + BITS] = np.array(value.view(mx.uint16))
+        else:
+            stored[name] = np.array(value)
+    return stored
 
 
-def _to_device(entry: Entry) -> dict[str, mx.array]:
-    found = {}
-    for name, stored in entry.arrays.items():
-        is_bfloat16 = entry.metadata.get(f"type.{name}") == "bfloat16"
-        found[name] = mx.array(stored).view(mx.bfloat16) if is_bfloat16 else mx.array(stored)
-    return found
+def _to_device(stored: Stored) -> dict[str, mx.array]:
+    return {
+        name.removesuffix(BITS): mx.array(array).view(mx.bfloat16) if name.endswith(BITS) else mx.array(array)
+        for name, array in stored.items()
+    }
 
 
-def _block_of(entry: Entry) -> Block:
-    arrays = _to_device(entry)
+def _block_of(stored: Stored) -> Block:
+    arrays = _to_device(stored)
     return tuple(arrays[str(index)] for index in range(len(arrays)))
 
 
@@ -520,9 +507,7 @@ class PrefixCache:
         # Some of these layers have no state but that of the sequence's end.
         self.has_state = layout.has_state
         self._layout = layout
-        self._disk = None
-        if disk is not None:
-            self._disk = DiskTier(disk, tree, layout)
+        self._disk = None if disk is None else DiskTier(disk, tree, layout)
         self._hits = 0
         self._misses = 0
         self._hit_tokens = 0
@@ -635,10 +620,6 @@ class PrefixCache:
         """What is to be called after each step: moves a few blocks and states to the disk, and from it."""
         return [] if self._disk is None else [self._disk.write_some, self._disk.recall_some]
 
-    def resize(self, limit: int) -> None:
-        """Set the bytes that blocks may take in memory from now on."""
-        self.tree.resize(limit)
-
     def clear(self, *, disk: bool) -> None:
         self.tree.clear()
         if self._disk is not None:
@@ -658,7 +639,7 @@ class PrefixCache:
             hit_tokens=self._hit_tokens,
             lookup_tokens=self._lookup_tokens,
             evictions=self.tree.evictions,
-            entries=len(self.tree),
+            entries=len(self.tree.nodes),
             bytes=self.tree.bytes,
             limit_bytes=self.tree.limit,
             disk_hits=disk.hits if disk else 0,

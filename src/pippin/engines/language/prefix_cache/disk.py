@@ -39,11 +39,6 @@ class CacheFile(Struct, frozen=True):
     used: float  # time of the last write or read, seconds since the epoch
     finished: bool
 
-    @property
-    def may_go(self) -> bool:
-        """Whether the file may be deleted. An unfinished file may still be written by a server, unless it is old."""
-        return self.finished or time.time() - self.used > STALE_SECONDS
-
 
 def model_folders(folder: Path) -> list[Path]:
     """The folders with cached prompts, one per model."""
@@ -79,7 +74,8 @@ def delete(files: Iterable[CacheFile]) -> tuple[int, int]:
     """Delete files; returns their number and bytes. A server that wanted one gets a cache miss."""
     count = size = 0
     for file in files:
-        if file.may_go:
+        # An unfinished file may still be written by a server, unless it is old.
+        if file.finished or time.time() - file.used > STALE_SECONDS:
             file.path.unlink(missing_ok=True)
             count, size = count + 1, size + file.size
     return count, size
@@ -87,7 +83,7 @@ def delete(files: Iterable[CacheFile]) -> tuple[int, int]:
 
 log = logging.getLogger(__name__)
 
-VERSION: Final = "2"
+VERSION: Final = "3"
 READERS: Final = 4  # threads: one alone reads less than a disk gives, since it checks what it has read
 BACKLOG: Final = 512  # files that may wait to be written
 BACKLOG_BYTES: Final = 1 << 28

@@ -4,8 +4,6 @@ from collections import deque
 from typing import TypeVar
 
 import mlx.core as mx
-import numpy as np
-from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, FinishReason, TopToken
@@ -26,9 +24,8 @@ from pippin.engines.language.ranks.messages import (
     Verdict,
     decode_told,
 )
-from pippin.engines.language.sampling.sampler import BatchSampler, Sampled
+from pippin.engines.language.sampling.sampler import BatchSampler, Masks, Sampled
 from pippin.engines.language.step.decoder import SequenceDecoder
-from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.steering import Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
 
@@ -97,9 +94,7 @@ class HeardSampler(BatchSampler):
         super().__init__(tokenizer)
         self._hearing = hearing
 
-    def sample(
-        self, logits: mx.array, masks: NDArray[np.int32] | None = None, masked_rows: list[int] | None = None
-    ) -> Sampled:
+    def sample(self, logits: mx.array, masks: Masks | None = None) -> Sampled:
         tokens = self._hearing.expect(Tokens).tokens
         if len(tokens) != len(self):
             raise Astray(f"rank 0 drew {len(tokens)} tokens, and {len(self)} sequences run here")
@@ -112,7 +107,7 @@ class Follower:
     def __init__(self, link: RankLink, build: Build) -> None:
         self._hearing = Hearing(link)
         self._step: Step | None = None
-        self._engine = build(
+        self.engine = build(
             Steering(
                 now=self._begin_step,
                 budget=lambda _: self._hearing.expect(Budget).tokens,
@@ -121,18 +116,14 @@ class Follower:
             )
         )
 
-    @property
-    def engine(self) -> LanguageEngine:
-        return self._engine
-
     def run(self) -> None:
         """Raises `Astray` if this rank has diverged from rank 0."""
         while not isinstance(message := self._hearing.next(), Close):
             self._do(message)
-        self._engine.close()
+        self.engine.close()
 
     def _do(self, message: Told) -> None:
-        engine = self._engine
+        engine = self.engine
         match message:
             case Take():
                 engine.submit(_job(message))
@@ -152,7 +143,7 @@ class Follower:
 
     def _begin_step(self) -> float:
         assert self._step is not None
-        if (own := state_of(self._engine)) != self._step.state:
+        if (own := state_of(self.engine)) != self._step.state:
             raise Astray(f"rank 0 stands at {self._step.state}, this rank at {own}")
         return self._step.now
 

@@ -1,12 +1,10 @@
 """Rank 0: an engine whose steps the other ranks repeat."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
-from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, TopToken
@@ -30,7 +28,7 @@ from pippin.engines.language.ranks.messages import (
     Verdict,
     encode,
 )
-from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken
+from pippin.engines.language.sampling.sampler import BatchSampler, Masks, Sampled, SampledToken
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.steering import Steering
@@ -88,12 +86,11 @@ class ToldDecoder(SequenceDecoder):
 class ToldSample(Sampled):
     """A sample that tells the other ranks its tokens as soon as they are read."""
 
-    telling: Telling | None = None
+    telling: Telling = field(kw_only=True)
 
     def read(self, tokenizer: Tokenizer) -> list[SampledToken]:
         chosen = super().read(tokenizer)
-        if self.telling is not None:
-            self.telling.send(Tokens([each.token for each in chosen]))
+        self.telling.send(Tokens([each.token for each in chosen]))
         return chosen
 
 
@@ -102,10 +99,8 @@ class ToldSampler(BatchSampler):
         super().__init__(tokenizer, sorts_slowly)
         self._telling = telling
 
-    def sample(
-        self, logits: mx.array, masks: NDArray[np.int32] | None = None, masked_rows: list[int] | None = None
-    ) -> Sampled:
-        found = super().sample(logits, masks, masked_rows)
+    def sample(self, logits: mx.array, masks: Masks | None = None) -> Sampled:
+        found = super().sample(logits, masks)
         fields = found.tokens, found.scored, found.logprobs, found.top_ids, found.top_logprobs
         return ToldSample(*fields, telling=self._telling)
 
@@ -116,7 +111,7 @@ class LeadingEngine:
     def __init__(self, link: RankLink, build: Build) -> None:
         self._telling = Telling(link)
         self._own = self._together = MemoryShares(sequences=1, prefixes=1)
-        self._engine = build(
+        self.engine = build(
             Steering(
                 now=self._begin_step,
                 budget=self._budget,
@@ -125,13 +120,9 @@ class LeadingEngine:
             )
         )
 
-    @property
-    def engine(self) -> LanguageEngine:
-        return self._engine
-
     def _begin_step(self) -> float:
         now = Steering().now()
-        self._telling.send(Step(now, state_of(self._engine)))
+        self._telling.send(Step(now, state_of(self.engine)))
         return now
 
     def _budget(self, tokens: int) -> int:
@@ -139,7 +130,7 @@ class LeadingEngine:
         return tokens
 
     def submit(self, job: LanguageJob) -> None:
-        self._engine.submit(job)  # the other ranks are not told of a job that this refuses
+        self.engine.submit(job)  # the other ranks are not told of a job that this refuses
         asked = job.request
         request = GenerationRequest(
             model="",
@@ -155,46 +146,42 @@ class LeadingEngine:
         self._telling.add(Take(job.id, request, *fields))
 
     def cancel(self, id: str) -> None:
-        self._engine.cancel(id)
+        self.engine.cancel(id)
         self._telling.add(Drop(id))
 
     def step(self) -> list[Emission]:
-        return self._engine.step()
+        return self.engine.step()
 
     @property
     def busy(self) -> bool:
-        return self._engine.busy
+        return self.engine.busy
 
     def close(self) -> None:
         self._telling.send(Close())
-        self._engine.close()
+        self.engine.close()
 
     def stats(self) -> EngineStats:
-        return self._engine.stats()
+        return self.engine.stats()
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
-        self._engine.clear_cache(prefixes_only=prefixes_only, disk=disk)
+        self.engine.clear_cache(prefixes_only=prefixes_only, disk=disk)
         self._telling.send(Clear(prefixes_only))
 
     def agreed(self, own: MemoryShares, together: MemoryShares) -> None:
         """Note that this rank could give `own` and that the ranks agreed on `together`."""
         self._own, self._together = own, together
 
-    def _in_proportion(self, shares: MemoryShares) -> MemoryShares:
-        """The shares of all ranks when rank 0 can give `shares`."""
-        own, together = self._own, self._together
-        return MemoryShares(
-            sequences=shares.sequences * together.sequences // max(1, own.sequences),
-            prefixes=shares.prefixes * together.prefixes // max(1, own.prefixes),
-        )
-
     def reconfigure(self, options: dict[str, Any]) -> None:
         """Like a single engine's; a new share of memory changes the shares of all ranks in proportion."""
         others = {name: value for name, value in options.items() if name != "memory_bytes"}
         if others:
-            self._engine.reconfigure(others)
+            self.engine.reconfigure(others)
             self._telling.add(Adjust(others))
         if len(others) < len(options):
-            shares = self._in_proportion(self._engine.share(options["memory_bytes"]))
-            self._engine.resize(shares)
+            given, own, together = self.engine.share(options["memory_bytes"]), self._own, self._together
+            shares = MemoryShares(
+                sequences=given.sequences * together.sequences // max(1, own.sequences),
+                prefixes=given.prefixes * together.prefixes // max(1, own.prefixes),
+            )
+            self.engine.resize(shares)
             self._telling.send(Resize(shares))

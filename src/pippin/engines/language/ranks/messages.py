@@ -31,11 +31,9 @@ class RankLink(Protocol):
 
     def tell(self, payload: bytes) -> None:
         """Send a payload to every rank at the other end."""
-        ...
 
     def hear(self) -> list[bytes]:
         """Wait for the next payload of every rank at the other end, in the order of ranks."""
-        ...
 
 
 class Hello(Struct, frozen=True, tag=True):

@@ -1,7 +1,6 @@
 """Opens a rank from a model folder: its part of the weights, and what it agrees on with the other ranks."""
 
 import logging
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,7 @@ from pippin.core.decoding import convert, from_message
 from pippin.core.errors import ServerError
 from pippin.core.models import RankBackend, RankSpec, WorkerSpec
 from pippin.engines.base import LoadProgress
-from pippin.engines.device import DevicePlan, MemoryShares, configure, decide, find_facts, share_memory
+from pippin.engines.device import MemoryShares, configure, decide, find_facts, share_memory
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prefix_cache.disk import fingerprint
@@ -62,7 +61,12 @@ def open_rank(
     split = partial(split_model, group=group)
     model, _ = load_weights(spec.info, plan, progress, Reading(text_only=True), split=split)
     preparer.loaded(TEXT_ONLY)
-    build = partial(_build, model, preparer, options, plan)
+
+    def build(steering: Steering) -> LanguageEngine:
+        engine = build_engine(model, preparer.tokenizer, options, plan, steering=steering)
+        preparer.finds_partings = engine.prefixes.has_snapshots
+        return engine
+
     found = LeadingEngine(link, build) if rank.rank == 0 else Follower(link, build)
     own = Ready(
         shares=share_memory(plan, options, found.engine.counters.weight_bytes),
@@ -72,14 +76,6 @@ def open_rank(
     if isinstance(found, LeadingEngine):
         found.agreed(own.shares, shares)
     return found
-
-
-def _build(
-    model: nn.Module, preparer: LanguagePreparer, options: ModelOptions, plan: DevicePlan, steering: Steering
-) -> LanguageEngine:
-    engine = build_engine(model, preparer.tokenizer, options, plan, steering=steering)
-    preparer.finds_partings = engine.prefixes.has_snapshots
-    return engine
 
 
 def refuse_options(options: ModelOptions) -> None:
@@ -167,22 +163,16 @@ def split_model(model: nn.Module, group: mx.distributed.Group) -> None:
             model, "mlx-lm cannot split the layers of this architecture", "Start it on one machine."
         )
     ranks = group.size()
-    for name, count in _heads(model):
-        if count % ranks:
-            why = f"its layers have {count} heads ({name}), which {ranks} ranks cannot share evenly"
-            raise _refusal(model, why, "Take another number of --ranks.")
+    for _, module in model.named_modules():
+        for name in HEADS:
+            count = getattr(module, name, None)
+            if isinstance(count, int) and count % ranks:
+                why = f"its layers have {count} heads ({name}), which {ranks} ranks cannot share evenly"
+                raise _refusal(model, why, "Take another number of --ranks.")
     try:
         shard(group)
     except (ValueError, AssertionError, AttributeError, TypeError) as error:
         raise _refusal(model, str(error), "Take another number of --ranks.") from error
-
-
-def _heads(model: nn.Module) -> Iterator[tuple[str, int]]:
-    for _, module in model.named_modules():
-        for name in HEADS:
-            count = getattr(module, name, None)
-            if isinstance(count, int):
-                yield name, count
 
 
 def _refusal(model: nn.Module, why: str, way_out: str) -> ServerError:

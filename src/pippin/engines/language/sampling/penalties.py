@@ -74,21 +74,6 @@ class History:
         return History(mx.pad(self.tokens, [(0, 0), (0, more)]), self.lengths, self.prompts)
 
 
-@dataclass(frozen=True)
-class Bias:
-    """Values added to the logits of single tokens."""
-
-    entries: list[tuple[int, int, float]]  # row, token and value
-
-    def apply(self, logits: mx.array) -> mx.array:
-        """`logits` [R, V] with the values added; tokens that have no logit are left out."""
-        known = [entry for entry in self.entries if entry[1] < logits.shape[-1]]
-        if not known:
-            return logits
-        rows, tokens, added = map(mx.array, zip(*known, strict=True))
-        return logits.at[rows, tokens].add(added)
-
-
 class Penalties:
     """The penalties of some rows, one entry for each; neutral where a row does not use one."""
 

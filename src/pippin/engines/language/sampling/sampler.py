@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -26,7 +26,7 @@ from pippin.core import parameters as p
 from pippin.core.events import TopToken
 from pippin.core.parameters import Parameter
 from pippin.core.requests import Sampling
-from pippin.engines.language.sampling.penalties import PENALTIES, Bias, History, Penalties
+from pippin.engines.language.sampling.penalties import PENALTIES, History, Penalties
 from pippin.engines.language.text.tokenizer import Tokenizer
 
 Column = NDArray[Any]
@@ -139,6 +139,14 @@ def xtc(w: mx.array, threshold: mx.array, on: mx.array, protected: mx.array) -> 
     high = w >= threshold * mx.sum(w, axis=-1, keepdims=True)
     least = mx.min(mx.where(high, w, math.inf), axis=-1, keepdims=True)
     return w * mx.logical_not((w > least) & on & mx.logical_not(protected))
+
+
+class Masks(NamedTuple):
+    """The tokens that some rows may take."""
+
+    rows: list[int]
+    bits: NDArray[np.int32]
+    """[rows, words] of 32 tokens, the lowest bit first, or [T, rows, words]; tokens beyond the words are out."""
 
 
 def mask(x: mx.array, bits: NDArray[np.int32]) -> mx.array:
@@ -389,7 +397,7 @@ class _Plan:
     greedy: bool  # any row is greedy
     tracked: list[int]
     penalties: Penalties | None
-    bias: Bias | None
+    bias: list[tuple[int, int, float]]  # row, token, and what is added to its logit
     scored: tuple[tuple[int, int], ...]  # as in `Sampled`
     seeds: NDArray[np.uint64]
 
@@ -408,7 +416,7 @@ class BatchSampler:
         self._positions = np.zeros(0, np.uint64)
         self._history = History.empty()
         self._plan: _Plan | None = None
-        self._protected: mx.array | None = None
+        self._protected: mx.array | None = None  # tokens that XTC never drops: line ends and ends of text
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -441,12 +449,9 @@ class BatchSampler:
         self._positions = self._positions[keep]
         self._plan = None
 
-    def sample(
-        self, logits: mx.array, masks: NDArray[np.int32] | None = None, masked_rows: list[int] | None = None
-    ) -> Sampled:
-        """Choose a token for each row of `logits` [B, V] and remember it. `masks` [len(masked_rows), words] holds 32
-        tokens in a word, the lowest bit first; tokens beyond its words are out."""
-        sampled = self._choose(logits, self._history, 0, masks, masked_rows)
+    def sample(self, logits: mx.array, masks: Masks | None = None) -> Sampled:
+        """Choose a token for each row of `logits` [B, V] and remember it."""
+        sampled = self._choose(logits, self._history, 0, masks)
         plan = self._planned()
         if plan.tracked:
             self._history = self._history.extended(_take_rows(sampled.tokens, plan.tracked, len(self._rows)))
@@ -454,22 +459,17 @@ class BatchSampler:
         return sampled
 
     def sample_ahead(
-        self,
-        logits: mx.array,
-        proposals: NDArray[np.int32],
-        masks: Sequence[NDArray[np.int32] | None] = (),
-        masked_rows: Sequence[list[int] | None] = (),
+        self, logits: mx.array, proposals: NDArray[np.int32], masks: Masks | None = None
     ) -> list[Sampled]:
         """Choose a token at each of T places of `logits` [B, T, V], as if `proposals` [B, T - 1] had been chosen
-        before. Nothing is remembered until `commit`. The token at a place is the one that `sample` would choose there,
-        so accepting proposals while they are equal keeps the distribution exact."""
+        before; there are `masks` for each place. Nothing is remembered until `commit`. The token at a place is the one
+        that `sample` would choose there, so accepting proposals while they are equal keeps the distribution exact."""
         history, tracked, found = self._history, self._planned().tracked, []
         for place in range(logits.shape[1]):
             if place and tracked:
                 history = history.extended(mx.array(proposals[tracked, place - 1]))
-            bits = masks[place] if masks else None
-            rows = masked_rows[place] if masked_rows else None
-            found.append(self._choose(logits[:, place], history, place, bits, rows))
+            here = None if masks is None else Masks(masks.rows, masks.bits[place])
+            found.append(self._choose(logits[:, place], history, place, here))
         return found
 
     def sample_behind(
@@ -477,15 +477,14 @@ class BatchSampler:
         logits: mx.array,
         chains: NDArray[np.int32],
         counts: NDArray[np.int32],
-        masks: NDArray[np.int32] | None = None,
-        masked_rows: list[int] | None = None,
+        masks: Masks | None = None,
     ) -> Sampled:
         """Choose a token for each row of `logits` [B, V], as if the first `counts[row]` tokens of `chains` [B, T] had
         been chosen before. Nothing is remembered until `commit`."""
         tracked, history = self._planned().tracked, self._history
         if tracked:
             history = history.appended(chains[tracked], counts[tracked])
-        return self._choose(logits, history, counts.astype(np.uint64), masks, masked_rows)
+        return self._choose(logits, history, counts.astype(np.uint64), masks)
 
     def commit(self, tokens: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
         """Remember the first `counts[row]` of `tokens` [B, T] for each row."""
@@ -499,11 +498,10 @@ class BatchSampler:
         logits: mx.array,
         history: History,
         ahead: int | NDArray[np.uint64],
-        masks: NDArray[np.int32] | None,
-        masked_rows: list[int] | None,
+        masks: Masks | None,
     ) -> Sampled:
         plan = self._planned()
-        edited = self._edited(plan, logits, history, masks, masked_rows)
+        edited = self._edited(plan, logits, history, masks)
         whole = plan.short or plan.wide
         if whole is None:
             return score(logits, self._likeliest(edited), plan.scored)
@@ -522,26 +520,22 @@ class BatchSampler:
             return mx.array(np.asarray(logits).argmax(-1).astype(np.int32))
         return mx.argmax(logits, axis=-1).astype(mx.int32)
 
-    def _edited(
-        self,
-        plan: _Plan,
-        logits: mx.array,
-        history: History,
-        masks: NDArray[np.int32] | None,
-        masked_rows: list[int] | None,
-    ) -> mx.array:
+    def _edited(self, plan: _Plan, logits: mx.array, history: History, masks: Masks | None) -> mx.array:
         """The logits after penalties, bias and masks."""
         rows = len(self._rows)
-        if plan.penalties is not None or plan.bias is not None or masked_rows:
+        if plan.penalties is not None or plan.bias or masks is not None:
             logits = logits.astype(mx.float32)
         if plan.penalties is not None:
             penalised = plan.penalties.apply(_take_rows(logits, plan.tracked, rows), history)
             logits = _put_rows(logits, plan.tracked, penalised)
-        if plan.bias is not None:
-            logits = plan.bias.apply(logits)
-        if masked_rows and masks is not None:
-            masked = mask(_take_rows(logits, masked_rows, rows), masks)
-            logits = _put_rows(logits, masked_rows, masked)
+        if plan.bias:
+            known = [entry for entry in plan.bias if entry[1] < logits.shape[-1]]  # others have no logit
+            if known:
+                biased, tokens, added = map(mx.array, zip(*known, strict=True))
+                logits = logits.at[biased, tokens].add(added)
+        if masks is not None:
+            masked = mask(_take_rows(logits, masks.rows, rows), masks.bits)
+            logits = _put_rows(logits, masks.rows, masked)
         return logits
 
     def _drawn(
@@ -555,8 +549,11 @@ class BatchSampler:
         x = x.astype(mx.float32)
 
         def protected() -> mx.array:
-            mask = self._protected_tokens(logits.shape[-1])
-            return mask[None] if ids is None else mask[ids]
+            width = logits.shape[-1]
+            if self._protected is None or self._protected.size != width:
+                ends = *self._tokenizer.line_ends, *self._tokenizer.eos
+                self._protected = mx.array(np.isin(np.arange(width), ends))
+            return self._protected[None] if ids is None else self._protected[ids]
 
         chance = partial(uniform, seeds, places, 1)
         drawing = Drawing(chance, protected, self._sorts_slowly, descends=ids is not None)
@@ -565,16 +562,6 @@ class BatchSampler:
         if ids is not None:
             column = mx.take_along_axis(ids, column[:, None], axis=-1)[:, 0]
         return column.astype(mx.int32)
-
-    def _protected_tokens(self, width: int) -> mx.array:
-        """Tokens that XTC never drops: line ends and ends of text."""
-        if self._protected is None or self._protected.size != width:
-            mask = np.zeros(width, np.bool_)
-            mask[[token for token in (*self._tokenizer.line_ends, *self._tokenizer.eos) if token < width]] = (
-                True
-            )
-            self._protected = mx.array(mask)
-        return self._protected
 
     def _planned(self) -> _Plan:
         if self._plan is None:
@@ -602,7 +589,7 @@ class BatchSampler:
             greedy="greedy" in kinds,
             tracked=tracked,
             penalties=Penalties(samplings) if tracked else None,
-            bias=Bias(bias) if bias else None,
+            bias=bias,
             scored=tuple((place, row.logprobs) for place, row in enumerate(rows) if row.logprobs is not None),
             seeds=np.array([row.seed for row in rows], np.uint64),
         )
@@ -640,5 +627,5 @@ def usual_draws(tokenizer: Tokenizer, logits: mx.array) -> list[mx.array]:
         sampler.join(sampling, seed=seed, prompt=(0,), logprobs=seed % 3, vocabulary=vocabulary)
     rows = mx.repeat(logits, len(USUAL), axis=0)
     masks = np.full((2, -(-vocabulary // 32)), -1, np.int32)
-    free, masked = sampler.sample(rows), sampler.sample(rows, masks, [0, 2])
+    free, masked = sampler.sample(rows), sampler.sample(rows, Masks([0, 2], masks))
     return [*free.arrays(), *masked.arrays()]

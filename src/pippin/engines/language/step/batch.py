@@ -6,14 +6,13 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from pippin.engines.language.kv_cache.groups import CacheGroups, padded
+from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot, SlotGroup
+from pippin.engines.language.kv_cache.layout import padded
 from pippin.engines.language.model.loaded import LoadedModel
-from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken, choice_seed
+from pippin.engines.language.sampling.sampler import BatchSampler, Masks, Sampled, SampledToken, choice_seed
 from pippin.engines.language.step.sequences import Running
-from pippin.engines.language.step.speculation.followers import Follower
-from pippin.engines.language.step.speculation.judging import Judge
-from pippin.engines.language.step.speculation.proposers import Proposal
+from pippin.engines.language.step.speculation.proposers import Follower, Proposal, agreed
 
 
 class Batch:
@@ -43,7 +42,6 @@ class Batch:
         self._head = model.head
         self._mask_words = -(-model.vocabulary // 32)
         self._sampler = sampler
-        self._judge = Judge(sampler, model.tokenizer, self._mask_words)
         self._nothing_drawn = Sampled(mx.zeros((0,), mx.int32))
         self._drawn = self._nothing_drawn
         self._drawn_for: list[Running] = []  # until it is read
@@ -168,7 +166,7 @@ class Batch:
             if each.sequence.decoder.needs_mask:
                 masked.append(index)
         masks = self._masks(masked) if masked else None
-        self._drawn = self._sampler.sample(self._in_order(self._logits), masks, masked or None)
+        self._drawn = self._sampler.sample(self._in_order(self._logits), masks)
         mx.async_eval(*self._drawn.arrays())  # type: ignore[no-untyped-call]
         self._forget_pass()
         self._drawn_for = list(self.running)
@@ -176,12 +174,12 @@ class Batch:
             # One that was checked before may have another input from there.
             each.source, each.next_token = index, None
 
-    def _masks(self, masked: list[int]) -> NDArray[np.int32]:
-        """The tokens that these sequences may take next [len(masked), words], as `BatchSampler.sample` takes them."""
-        masks = np.zeros((len(masked), self._mask_words), np.int32)
-        for mask, index in zip(masks, masked, strict=True):
+    def _masks(self, masked: list[int]) -> Masks:
+        """The tokens that these sequences may take next."""
+        bits = np.zeros((len(masked), self._mask_words), np.int32)
+        for mask, index in zip(bits, masked, strict=True):
             self.running[index].sequence.decoder.fill_mask(mask)
-        return masks
+        return Masks(masked, bits)
 
     def read(self) -> list[tuple[Running, SampledToken]]:
         """The last draw on the host, with the sequences that it was for."""
@@ -203,14 +201,53 @@ class Batch:
         if sure and all(each.sequence.logprobs is None for each in self.running):
             ends = {each: len(chain) for each, chain in zip(self.running, chains, strict=True)}
             logits = self._in_order(self._pass(padded(tokens, chains), ends))
-            found = self._judge.choose_behind(self.running, logits[:, 0], chains)
+            found = self._chosen_behind(logits[:, 0], tokens[:, 1:], chains)
         else:
             logits = self._in_order(self._pass(padded(tokens, chains)))
-            found = self._judge.choose(self.running, logits, chains)
+            found = self._chosen(logits, tokens[:, 1:], chains)
         for told in self.followers:
             told.kept({each: len(chosen) for each, chosen in zip(self.running, found, strict=True)})
         self._commit(found, tokens.shape[1])
         return found
+
+    def _chosen(
+        self, logits: mx.array, tokens: NDArray[np.int32], chains: list[list[int]]
+    ) -> list[list[SampledToken]]:
+        """The tokens that each sequence takes, exactly as plain steps would choose them, with its own draws, masks and
+        penalties: its chain as far as the model agrees, and one token more. `tokens` [n, width - 1] are the chains,
+        `logits` [n, width, vocabulary] those of a pass over the last token of each sequence and its chain."""
+        drawn = self._sampler.sample_ahead(logits, tokens, self._masks_ahead(chains))
+        sampled = [each.read(self._tokenizer) for each in drawn]
+        found = []
+        for index, chain in enumerate(chains):
+            chosen = [each[index] for each in sampled]
+            found.append(chosen[: 1 + agreed(chain, [each.token for each in chosen])])
+        return found
+
+    def _chosen_behind(
+        self, logits: mx.array, tokens: NDArray[np.int32], chains: list[list[int]]
+    ) -> list[list[SampledToken]]:
+        """The same where all chains are certain: the chain, and the token behind it. `logits` [n, vocabulary] are those
+        at the ends of the chains."""
+        counts = np.array([len(chain) for chain in chains], np.int32)
+        masks = self._masks_ahead(chains)
+        if masks is not None:
+            masks = Masks(masks.rows, masks.bits[counts[masks.rows], np.arange(len(masks.rows))])
+        ends = self._sampler.sample_behind(logits, tokens, counts, masks).read(self._tokenizer)
+        return [[*map(SampledToken, chain), end] for chain, end in zip(chains, ends, strict=True)]
+
+    def _masks_ahead(self, chains: list[list[int]]) -> Masks | None:
+        """The masks at each place of these chains, as if the tokens before it had been chosen."""
+        masked = [index for index, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
+        if not masked:
+            return None
+        width = max(map(len, chains)) + 1
+        bits = np.full((width, len(masked), self._mask_words), -1, dtype=np.int32)
+        for number, index in enumerate(masked):
+            own = np.full((len(chains[index]) + 1, self._mask_words), -1, dtype=np.int32)
+            self.running[index].sequence.decoder.masks_ahead(chains[index], own)
+            bits[: len(own), number] = own
+        return Masks(masked, bits)
 
     def _commit(self, chosen: list[list[SampledToken]], width: int) -> None:
         """Take the caches back to what was chosen, and let the sampler remember it."""

@@ -47,15 +47,18 @@ class StopFinder:
         if not self._stops:
             return self._release(text)
         self._held += text
-        match = self._first()
-        if match is not None:
-            begin, self.found = match
+        matches = [
+            (start + len(stop), start, stop) for stop in self._stops if (start := self._held.find(stop)) >= 0
+        ]
+        if matches:
+            _, begin, self.found = min(matches)
             shown = self._held[: begin + (len(self.found) if self._include else 0)]
             self._held = ""
             released = self._release(shown)
             self._waiting.clear()
             return released
-        keep = self._begun_length()
+        most = min(self._longest - 1, len(self._held))
+        keep = next((size for size in range(most, 0, -1) if self._held[-size:] in self._begun), 0)
         shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         return self._release(shown)
 
@@ -68,21 +71,6 @@ class StopFinder:
             released.append(("", tuple(token for _, token in self._waiting)))
             self._waiting.clear()
         return released
-
-    def _first(self) -> tuple[int, str] | None:
-        found = [
-            (start + len(stop), start, stop) for stop in self._stops if (start := self._held.find(stop)) >= 0
-        ]
-        if not found:
-            return None
-        _, start, stop = min(found)
-        return start, stop
-
-    def _begun_length(self) -> int:
-        for size in range(min(self._longest - 1, len(self._held)), 0, -1):
-            if self._held[-size:] in self._begun:
-                return size
-        return 0
 
     def _release(self, text: str) -> Shown:
         begin, self._shown = self._shown, self._shown + len(text)
@@ -130,7 +118,7 @@ class SequenceDecoder:
         self._stops = StopFinder(job.stops, include=request.include_stop)
         tools = job.tools if request.read_calls else ()
         self._check = AnswerCheck(request.output_format, tools)
-        self._reader = OutputReader(
+        self.reader = OutputReader(
             choice,
             Formats(tools=job.tool_format, reasoning=job.reasoning_format),
             ToolUse(tools=tools, choice=request.tool_choice, parallel=request.parallel_tool_calls),
@@ -158,7 +146,7 @@ class SequenceDecoder:
             self.forced = self.forced[1:] if token == self.forced[0] else ()
         if self._loops.watches:
             self._tokens.append(token)
-        thinking = self._reader.thinking
+        thinking = self.reader.thinking
         opens = self._constrained and self._opens_thinking(token)
         constrained = self._constrained and not opens
         if constrained:
@@ -166,7 +154,7 @@ class SequenceDecoder:
         self._blank = self._blank and not self._tokenizer.raw(token).strip()
         tokens = () if logprob is None else (Token(token, self._tokenizer.raw(token), logprob, top),)
         events = self._show(self._text_of(token, constrained=constrained), tokens, markup=opens)
-        if thinking or self._reader.thinking:
+        if thinking or self.reader.thinking:
             self.reasoning_tokens += 1
         self._settle(grammar_over=constrained and self._matcher is not None and self._matcher.stopped)
         return events if self.finished is None else events + self.close(self.finished)
@@ -180,12 +168,12 @@ class SequenceDecoder:
         events: list[Event] = []
         if self._stops.found is None:
             events = self._show(self._detokenizer.finish(), ()) + self._read(self._stops.finish())
-        ending = self._reader.finish(truncated=reason == "length", stopped=self.stop_sequence is not None)
+        ending = self.reader.finish(truncated=reason == "length", stopped=self.stop_sequence is not None)
         self._check.see(ending)
         events += ending
-        if not self._reader.reasoned:  # text that could have been reasoning was the answer
+        if not self.reader.reasoned:  # text that could have been reasoning was the answer
             self.reasoning_tokens = 0
-        if self.finished == "stop" and self.stop_sequence is None and self._reader.calls:
+        if self.finished == "stop" and self.stop_sequence is None and self.reader.calls:
             self.finished = "tool_calls"
         if self.stop_sequence is None:
             self.warnings = self._check.warnings(self.finished)
@@ -195,11 +183,6 @@ class SequenceDecoder:
     def cut(self) -> None:
         """End the sequence: there is no memory for its next token."""
         self.finished = "length"
-
-    @property
-    def calls(self) -> int:
-        """Complete tool calls so far."""
-        return self._reader.calls
 
     @property
     def needs_mask(self) -> bool:
@@ -220,8 +203,10 @@ class SequenceDecoder:
             row[:] = -1
         if left_out := self._left_out:
             allowed = row.copy()
+            bits = row.view(np.uint32)
             for token in left_out:
-                _clear(row, token)
+                if 0 <= token // 32 < row.size:
+                    bits[token // 32] &= np.uint32(~(1 << (token % 32)) & 0xFFFFFFFF)
             if not row.any():  # the grammar allows only these
                 row[:] = allowed
 
@@ -242,7 +227,7 @@ class SequenceDecoder:
         if self._left_out or room <= 0:
             return 0
         proposals = tokens[:room]
-        if self._reader.thinking:
+        if self.reader.thinking:
             if self.job.thinking_budget is not None:
                 proposals = proposals[: max(self.job.thinking_budget - self.reasoning_tokens, 0)]
             return len(proposals) if self._matcher is None else 0
@@ -272,7 +257,7 @@ class SequenceDecoder:
 
     @property
     def _constrained(self) -> bool:
-        return self._matcher is not None and (self.job.grammar_has_reasoning or not self._reader.thinking)
+        return self._matcher is not None and (self.job.grammar_has_reasoning or not self.reader.thinking)
 
     @property
     def _may_think(self) -> bool:
@@ -288,7 +273,7 @@ class SequenceDecoder:
         """The tokens that may not come next: ends where the sequence may not end, and those that begin no answer."""
         first = () if self.completion_tokens else self._tokenizer.asked.begin_suppress_tokens or ()
         # If the sequence ended while it reasons freely, the answer that a grammar holds to its form would be missing.
-        owes = self._matcher is not None and self._reader.thinking and not self.job.grammar_has_reasoning
+        owes = self._matcher is not None and self.reader.thinking and not self.job.grammar_has_reasoning
         if not self._too_short and not owes:
             return first
         return (*first, *(token for token in self.job.eos if not self._ends_thinking(token)))
@@ -307,7 +292,7 @@ class SequenceDecoder:
     def _ends_thinking(self, token: int) -> bool:
         """Whether the end of the turn ends only the reasoning: some families end each message of a turn with that
         token."""
-        return self._reader.thinking and self.job.thinking_end == (token,)
+        return self.reader.thinking and self.job.thinking_end == (token,)
 
     def _advance(self, token: int) -> None:
         if self._matcher is None or self._matcher.accept(token):
@@ -330,13 +315,13 @@ class SequenceDecoder:
         added = self._tokenizer.pieces.added.get(token)
         as_text = constrained and self.job.grammar is not None and token not in self.job.grammar.special
         if added is not None and text.endswith(added.content) and not as_text:
-            self._reader.added_token(self._length - len(added.content))
+            self.reader.added_token(self._length - len(added.content))
         return text
 
     def _show(self, text: str, tokens: tuple[Token, ...], *, markup: bool = False) -> list[Event]:
         """Read text. Stop strings are looked for only in the answer: not in reasoning, nor in `markup` that opens
         it."""
-        if self._reader.thinking or self._too_short or markup:
+        if self.reader.thinking or self._too_short or markup:
             return self._read(self._stops.finish()) + self._read([(text, tokens)])
         return self._read(self._stops.feed(text, tokens))
 
@@ -344,7 +329,7 @@ class SequenceDecoder:
         events: list[Event] = []
         for text, tokens in shown:
             if text or tokens:
-                events += self._reader.feed(text, tokens, self.completion_tokens)
+                events += self.reader.feed(text, tokens, self.completion_tokens)
         self._check.see(events)
         if self._looked_for_calls:
             self._loops.read(events)
@@ -355,7 +340,7 @@ class SequenceDecoder:
         if self._stops.found is not None:
             found = self._stops.found
             self.finished, self.stop_sequence = "stop", found if found in self.job.request.stop else None
-        elif self._reader.done or grammar_over:
+        elif self.reader.done or grammar_over:
             self.finished = "stop"
         elif self.completion_tokens >= self.job.max_tokens:
             self.finished = "length"
@@ -363,7 +348,7 @@ class SequenceDecoder:
             if len(self._tokens) % LOOK_EVERY == 0:
                 self._loops.look(self._tokens, self._raw)
             if self._loops.over:  # an answer that is not complete, except for its calls
-                self.finished = "stop" if self._reader.calls else "length"
+                self.finished = "stop" if self.reader.calls else "length"
         if self.finished is None:
             self._force()
 
@@ -375,32 +360,20 @@ class SequenceDecoder:
         if self.forced:
             return
         self._by_grammar = False
-        self._force_end_of_thinking()
-        if self.forced or self._matcher is None or self._reader.thinking or self._may_think:
-            return
-        marks = {*self.job.thinking_start, *self.job.thinking_end}
-        self.forced = tuple(takewhile(lambda token: token not in marks, self._matcher.forced()))
-        self._by_grammar = bool(self.forced)
-
-    def _force_end_of_thinking(self) -> None:
-        budget = self.job.thinking_budget
-        if budget is None or not self._reader.thinking or not self.job.thinking_end:
-            return
-        end = self.job.thinking_end
-        if self.reasoning_tokens < budget:
-            return
-        if self.job.grammar_has_reasoning and self._matcher and self._matcher.allowed([end[0]]) == 0:
-            return  # in the middle of a character
-        self.forced = end
+        job, matcher, end = self.job, self._matcher, self.job.thinking_end
+        if self.reader.thinking:
+            if job.thinking_budget is None or not end or self.reasoning_tokens < job.thinking_budget:
+                return
+            in_character = job.grammar_has_reasoning and matcher and matcher.allowed([end[0]]) == 0
+            self.forced = () if in_character else end
+        elif matcher is not None and not self._may_think:
+            marks = {*job.thinking_start, *end}
+            self.forced = tuple(takewhile(lambda token: token not in marks, matcher.forced()))
+            self._by_grammar = bool(self.forced)
 
 
 def _set(row: NDArray[np.int32], token: int) -> None:
     row.view(np.uint32)[token // 32] |= np.uint32(1 << (token % 32))
-
-
-def _clear(row: NDArray[np.int32], token: int) -> None:
-    if 0 <= token // 32 < row.size:
-        row.view(np.uint32)[token // 32] &= np.uint32(~(1 << (token % 32)) & 0xFFFFFFFF)
 
 
 def _thinking(job: LanguageJob) -> Thinking:

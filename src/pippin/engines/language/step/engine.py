@@ -14,7 +14,6 @@ from statistics import median
 from typing import Any, Final, Literal
 
 import mlx.core as mx
-import mlx.nn as nn
 import msgspec
 
 from pippin.config.options.model import ModelOptions
@@ -34,7 +33,6 @@ from pippin.engines.language.step.sequences import Prefilling, Request, Running,
 from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.step.speculation.verification import Judged, Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
-from pippin.engines.language.vision.encoder import Vision
 
 NOTHING_JUDGED: Final = Judged()
 TRIED: Final = 16  # steps, half of them each way
@@ -55,18 +53,7 @@ class Counters:
     agreement: str = ""
     generation_tps: float = 0.0
     prompt_tps: float = 0.0
-    _completed_before: int = 0
-
-    def step_done(self, seconds: float, prompt_tokens: int, completion_tokens: int, *, decoded: bool) -> None:
-        """Note a step. `completion_tokens` counts since the load."""
-        drawn = completion_tokens - self._completed_before
-        self._completed_before = completion_tokens
-        if seconds <= 0:
-            return
-        if decoded:
-            self.generation_tps += SMOOTHING * (drawn / seconds - self.generation_tps)
-        elif prompt_tokens:
-            self.prompt_tps += SMOOTHING * (prompt_tokens / seconds - self.prompt_tps)
+    completed: int = 0  # tokens, up to the last step
 
 
 @dataclass(frozen=True)
@@ -269,15 +256,6 @@ class SpeculativeDecoding(Decoding):
             self.speculation.forget(sequence)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decodes:
-    """How an engine decodes."""
-
-    # Makes the decoding of its other parts.
-    open: Callable[[Batch, Lifecycle, Scheduler, Counters], Decoding] = Decoding
-    overlaps: bool = True  # the device computes a pass while the host goes on
-
-
 SMALL_REST = 4  # times less than a step's budget
 DISK_PAUSE = 0.001  # seconds between checks for blocks that the disk is reading
 
@@ -297,26 +275,27 @@ class LanguageEngine:
         share: Callable[[int], MemoryShares],
         batch: Batch,
         prefixes: PrefixCache,
-        decodes: Decodes,
+        decoding: Callable[[Batch, Lifecycle, Scheduler, Counters], Decoding],
+        overlaps: bool,
         steering: Steering = ALONE,
     ) -> None:
-        """`share` divides the model's bytes between sequences and the prefix cache."""
-        model = batch.model
-        self.model = model.module
-        self.vision = model.vision
+        """`share` divides the model's bytes between sequences and the prefix cache. `decoding` makes what gives running
+        sequences their tokens. `overlaps`: the device computes a pass while the host goes on."""
+        self.model = batch.model.module
+        self.vision = batch.model.vision
         self.counters = Counters()
         self.warm_jobs: list[LanguageJob] = []  # prompts to compute again after the prefix cache is cleared
         self.scheduler = Scheduler(limits)
         self.batch = batch
         self.prefixes = prefixes
         self._upkeep = prefixes.upkeep
-        self.prefill = Prefill(model, self.scheduler, batch.groups, prefixes, batch.followers)
-        parts = model, self.scheduler, self.prefill, batch, prefixes
+        self.prefill = Prefill(batch, self.scheduler, prefixes)
+        parts = self.scheduler, self.prefill, batch, prefixes
         self.lifecycle = Lifecycle(*parts, stream_interval=options.stream_interval, steering=steering)
-        self.decoding = decodes.open(batch, self.lifecycle, self.scheduler, self.counters)
+        self.decoding = decoding(batch, self.lifecycle, self.scheduler, self.counters)
         self._options, self._steering, self.share = options, steering, share
-        self._overlaps = decodes.overlaps
-        self._advance = self._one_step_ahead if decodes.overlaps else self._in_order
+        self._overlaps = overlaps
+        self._advance = self._one_step_ahead if overlaps else self._in_order
 
     def submit(self, job: LanguageJob) -> None:
         self.lifecycle.submit(job)
@@ -411,10 +390,14 @@ class LanguageEngine:
 
     def _observe(self, seconds: float, prefilled: int, turn: Turn) -> None:
         """Learn from the duration of a step."""
-        decoding, completed = turn.sequences, self.lifecycle.completion_tokens
-        self.counters.step_done(seconds, prefilled, completed, decoded=decoding > 0)
+        counters, completed = self.counters, self.lifecycle.completion_tokens
+        drawn, counters.completed = completed - counters.completed, completed
+        if turn.sequences and seconds > 0:
+            counters.generation_tps += SMOOTHING * (drawn / seconds - counters.generation_tps)
+        elif prefilled and seconds > 0:
+            counters.prompt_tps += SMOOTHING * (prefilled / seconds - counters.prompt_tps)
         late = turn.passes and self._overlaps
-        if self.scheduler.observe(seconds, prefilled, decoding, late=late):
+        if self.scheduler.observe(seconds, prefilled, turn.sequences, late=late):
             return
         if late:
             self.decoding.queueing.observe(seconds)
@@ -422,8 +405,34 @@ class LanguageEngine:
             self.decoding.learn(turn)
 
     def stats(self) -> EngineStats:
-        parts = self.counters, self.scheduler, self.lifecycle, self.batch
-        return engine_stats(*parts, self.model, self.prefixes, self.vision)
+        now, counters, scheduler, lifecycle = time.monotonic(), self.counters, self.scheduler, self.lifecycle
+        return EngineStats(
+            running=len(scheduler.running) + len(scheduler.prefilling),
+            waiting=len(scheduler.waiting),
+            steps=counters.steps,
+            prompt_tokens=counters.prompt_tokens,
+            completion_tokens=lifecycle.completion_tokens,
+            preemptions=lifecycle.preemptions,
+            batch_size=len(self.batch.running),
+            kv_bytes=self.batch.groups.bytes,
+            kv_limit_bytes=scheduler.limits.memory,
+            longest_sequence=scheduler.longest(),
+            weight_bytes=counters.weight_bytes,
+            active_bytes=mx.get_active_memory(),
+            peak_bytes=mx.get_peak_memory(),
+            cached_bytes=mx.get_cache_memory(),
+            agreement=counters.agreement,
+            draft_tokens=counters.draft_tokens,
+            accepted_tokens=counters.accepted_tokens,
+            forced_tokens=lifecycle.forced_tokens,
+            draft_seconds=counters.draft_seconds,
+            media_encoded=self.vision.encoded,
+            media_reused=self.vision.reused,
+            generation_tps=counters.generation_tps,
+            prompt_tps=counters.prompt_tps,
+            cache=self.prefixes.stats(),
+            requests=tuple(request_status(request, now) for request in lifecycle.live),
+        )
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         self.prefixes.clear(disk=disk)
@@ -451,51 +460,12 @@ class LanguageEngine:
 
     def resize(self, shares: MemoryShares) -> None:
         self.lifecycle.resize(shares.sequences)
-        self.prefixes.resize(shares.prefixes)
+        self.prefixes.tree.resize(shares.prefixes)
 
     def close(self) -> None:
         for request in self.lifecycle.live:
             self.lifecycle.cancel(request.job.id)
         self.prefixes.close()
-
-
-def engine_stats(
-    counters: Counters,
-    scheduler: Scheduler,
-    lifecycle: Lifecycle,
-    batch: Batch,
-    model: nn.Module,
-    prefixes: PrefixCache,
-    vision: Vision,
-) -> EngineStats:
-    now = time.monotonic()
-    return EngineStats(
-        running=len(scheduler.running) + len(scheduler.prefilling),
-        waiting=len(scheduler.waiting),
-        steps=counters.steps,
-        prompt_tokens=counters.prompt_tokens,
-        completion_tokens=lifecycle.completion_tokens,
-        preemptions=lifecycle.preemptions,
-        batch_size=len(batch.running),
-        kv_bytes=batch.groups.bytes,
-        kv_limit_bytes=scheduler.limits.memory,
-        longest_sequence=scheduler.longest(),
-        weight_bytes=counters.weight_bytes,
-        active_bytes=mx.get_active_memory(),
-        peak_bytes=mx.get_peak_memory(),
-        cached_bytes=mx.get_cache_memory(),
-        agreement=counters.agreement,
-        draft_tokens=counters.draft_tokens,
-        accepted_tokens=counters.accepted_tokens,
-        forced_tokens=lifecycle.forced_tokens,
-        draft_seconds=counters.draft_seconds,
-        media_encoded=vision.encoded,
-        media_reused=vision.reused,
-        generation_tps=counters.generation_tps,
-        prompt_tps=counters.prompt_tps,
-        cache=prefixes.stats(),
-        requests=tuple(request_status(request, now) for request in lifecycle.live),
-    )
 
 
 def request_status(request: Request, now: float) -> RequestStatus:

@@ -8,7 +8,6 @@ from pippin.core.events import Event, Failed, Progress, PromptEcho, Scored
 from pippin.engines.base import Emission
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
-from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.sampling.sampler import SampledToken
 from pippin.engines.language.step.batch import Batch
@@ -23,8 +22,7 @@ from pippin.engines.language.step.sequences import (
     Waiting,
     identity_of,
 )
-from pippin.engines.language.step.steering import ALONE, Steering
-from pippin.engines.language.vision.encoder import MediaInputs
+from pippin.engines.language.step.steering import Steering
 from pippin.engines.language.vision.media import PromptMedia
 
 
@@ -33,14 +31,13 @@ class Lifecycle:
 
     def __init__(
         self,
-        model: LoadedModel,
         scheduler: Scheduler,
         prefill: Prefill,
         batch: Batch,
         prefixes: PrefixCache,
         *,
         stream_interval: int,
-        steering: Steering = ALONE,
+        steering: Steering,
     ) -> None:
         """`stream_interval`: tokens that are sent together."""
         self.stream_interval = stream_interval
@@ -49,7 +46,7 @@ class Lifecycle:
         self.forced_tokens = 0  # of answers that have ended
         self.preemptions = 0  # since the load
         self._steering = steering
-        self._model = model
+        self._model = batch.model
         self._scheduler = scheduler
         self._prefill = prefill
         self._batch = batch
@@ -82,7 +79,10 @@ class Lifecycle:
             raise ServerError("invalid_request", "The prompt is empty: send at least one token.", "messages")
         adapters, named = self._model.adapters, job.request.adapter
         adapter = adapters.default if named is None else adapters.index(named)
-        request = Request(job=job, adapter=adapter, media=self._open_media(job))
+        media = job.media
+        assert media is None or isinstance(media, PromptMedia)
+        opened = None if media is None else self._model.vision.open(job.prompt, media)
+        request = Request(job=job, adapter=adapter, media=opened)
         for choice in range(job.request.n):
             decoder = self._steering.decoder(job, choice, self._model.tokenizer)
             sequence = Sequence(request=request, choice=choice, decoder=decoder, tokens=list(job.prompt))
@@ -116,12 +116,6 @@ class Lifecycle:
         while rows > 1 and not self._scheduler.fits_alone(len(job.prompt), rows):
             rows //= 2
         return rows
-
-    def _open_media(self, job: LanguageJob) -> MediaInputs | None:
-        if job.media is None:
-            return None
-        assert isinstance(job.media, PromptMedia)
-        return self._model.vision.open(job.prompt, job.media)
 
     def admit(self, now: float) -> bool:
         """Let prompts out of the queue; return whether there were any."""
@@ -266,8 +260,12 @@ class Lifecycle:
         """Send sequences back to the queue while the running ones outgrow the memory, or hold another's place."""
         while (victim := self._scheduler.victim()) is not None:
             match victim:
-                case Prefilling():
-                    self._put_back(victim)
+                case Prefilling():  # to be computed anew
+                    self._prefill.discard(victim)
+                    self._scheduler.drop(victim)
+                    self._scheduler.requeue(victim.waiting)
+                    _move(victim.waiting.sequences, victim.waiting)
+                    self.preemptions += 1
                 case Running() if self._scheduler.fits_alone(victim.length):
                     self.suspend(victim)
                 case Running():
@@ -289,14 +287,6 @@ class Lifecycle:
         )
         self._scheduler.requeue(waiting)
         sequence.stage = waiting
-        self.preemptions += 1
-
-    def _put_back(self, prompt: Prefilling) -> None:
-        """Send a prompt under way back to the queue, to be computed anew."""
-        self._prefill.discard(prompt)
-        self._scheduler.drop(prompt)
-        self._scheduler.requeue(prompt.waiting)
-        _move(prompt.waiting.sequences, prompt.waiting)
         self.preemptions += 1
 
     def resize(self, memory: int) -> None:
@@ -329,17 +319,14 @@ class Lifecycle:
         sequence, slot = running.sequence, running.slot
         length = min(slot.length, len(sequence.tokens))
         stop = self._prefixes.block_end(length)
-        if stop and self._earliest(running, length) <= stop:
+        earliest = 0  # from where its cache can be restored
+        if self._prefixes.has_state:
+            earliest = length  # state exists for the very end only
+        elif self._prefixes.has_snapshots:
+            earliest = running.joined  # a sliding window came with what it needs to resume from there
+        if stop and earliest <= stop:
             job = sequence.request.job
             self._left.append((job.key, identity_of(job, sequence.tokens[:stop]), slot.view(stop)))
-
-    def _earliest(self, running: Running, length: int) -> int:
-        """The first position from which a sequence's cache can be restored."""
-        if self._prefixes.has_state:
-            return length  # state exists for the very end only
-        if self._prefixes.has_snapshots:
-            return running.joined  # a sliding window came with what it needs to resume from there
-        return 0
 
     def keep_left(self) -> None:
         """Copy sequences that have left the batch into the prefix cache."""

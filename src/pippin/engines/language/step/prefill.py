@@ -8,17 +8,14 @@ import mlx.core as mx
 import numpy as np
 
 from pippin.core.events import Token, TopToken
-from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
-from pippin.engines.language.kv_cache.layout import arrays_of
-from pippin.engines.language.model.loaded import LoadedModel
+from pippin.engines.language.kv_cache.layout import arrays_of, worth_joining
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, shared_length
 from pippin.engines.language.sampling.sampler import best
+from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.branches import Scoring
-from pippin.engines.language.step.joining import fits
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling
-from pippin.engines.language.step.speculation.followers import Follower
 
 SCORED_CHUNK = 64  # tokens whose logits over the vocabulary are held at once
 MOST_STRETCH = 1.25  # times a chunk's size, for a chunk that ends its prompt
@@ -27,19 +24,13 @@ MOST_STRETCH = 1.25  # times a chunk's size, for a chunk that ends its prompt
 class Prefill:
     """Computes the prompts under way, in the order that the scheduler decides."""
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        scheduler: Scheduler,
-        groups: CacheGroups,
-        prefixes: PrefixCache,
-        followers: Sequence[Follower] = (),
-    ) -> None:
-        self._model = model
+    def __init__(self, batch: Batch, scheduler: Scheduler, prefixes: PrefixCache) -> None:
+        """`batch`: where the prompts' sequences will run."""
+        self._model = batch.model
+        self._groups = batch.groups
+        self._followers = batch.followers
         self._scheduler = scheduler
-        self._groups = groups
         self._prefixes = prefixes
-        self._followers = followers
 
     def next(self, besides: Container[Prefilling] = ()) -> Prefilling | None:
         """The prompt to work on now, or None if all must wait. It has a cache filled from the prefix cache."""
@@ -189,7 +180,7 @@ class Prefill:
             more = self._count(other, most)
             computed = [*(prompt.computed for prompt in prompts), other.computed]
             beyond = sum(counts) + more > MOST_STRETCH * most
-            if beyond or not self._joins(other, more) or not fits([*counts, more], computed):
+            if beyond or not self._joins(other, more) or not worth_joining([*counts, more], computed):
                 break
             prompts.append(other)
             counts.append(more)

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 
 import numpy as np
@@ -18,7 +18,7 @@ from pippin.core.errors import ServerError
 from pippin.engines.base import first_of, places_of, yielding_to
 from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.kv_cache.kinds.base import SlotRequest, charged_growth, length_class, rounded
-from pippin.engines.language.step.sequences import Prefilling, Running, Sequence, Waiting
+from pippin.engines.language.step.sequences import Prefilling, Running, Waiting
 
 REMEMBERED = 24  # steps of each kind
 # Priors: so many of each are taken to cost as much as the fixed part, for want of measurements.
@@ -47,10 +47,6 @@ class Step:
         return bool(self.sequences), self.sequences / SEQUENCES, *prompts
 
 
-def _last_steps() -> deque[Step]:
-    return deque(maxlen=REMEMBERED)
-
-
 @dataclass
 class StepCost:
     """Predicts the time of a step: least squares over the last steps of each kind, no part below zero.
@@ -58,7 +54,9 @@ class StepCost:
     The kind of a step is whether it decoded and whether it prefilled.
     """
 
-    _steps: dict[tuple[bool, bool], deque[Step]] = field(default_factory=lambda: defaultdict(_last_steps))
+    _steps: dict[tuple[bool, bool], deque[Step]] = field(
+        default_factory=lambda: defaultdict(partial(deque, maxlen=REMEMBERED))
+    )
     _parts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(PARTS))
     _unfitted: int = 0  # steps since the last fit
 
@@ -236,11 +234,9 @@ class Scheduler:
         """Whether sequences and bytes suffice for the prompt beside these."""
         if sum(each.count for each in active) + waiting.count > self.limits.max_sequences:
             return False
-        return not active or self._fit([*active, waiting])
-
-    def _fit(self, stages: list[Stage]) -> bool:
-        """Whether these fit at their size now, and at the size that they are admitted for (maybe of a higher class)."""
-        return max(self._charge(stages), self._charge(stages, growth=1)) <= self.limits.memory
+        stages = [*active, waiting]
+        # At their size now, and at the size that they are admitted for (maybe of a higher class).
+        return not active or max(self._charge(stages), self._charge(stages, growth=1)) <= self.limits.memory
 
     def chunk(self) -> int:
         """The most prompt tokens for this step."""
@@ -326,20 +322,20 @@ class Scheduler:
         if not prompt.in_slot:
             self._copies += prompt.length * prompt.count
         self.drop(prompt)
-        started = [self._run(sequence, prompt) for sequence in prompt.waiting.sequences]
+        started = [
+            Running(
+                sequence=sequence,
+                priority=prompt.priority,
+                arrival=prompt.arrival,
+                account=prompt.account,
+                length=prompt.length,
+                growth=prompt.growth,
+                length_class=prompt.length_class,
+            )
+            for sequence in prompt.waiting.sequences
+        ]
         self.running += started
         return started
-
-    def _run(self, sequence: Sequence, prompt: Prefilling) -> Running:
-        return Running(
-            sequence=sequence,
-            priority=prompt.priority,
-            arrival=prompt.arrival,
-            account=prompt.account,
-            length=prompt.length,
-            growth=prompt.growth,
-            length_class=prompt.length_class,
-        )
 
     def grew(self, running: Running) -> None:
         """Note that a token was added to the sequence."""

@@ -35,7 +35,7 @@ from tests.engines.language.bench import (
     run_all,
     speculation_of,
 )
-from tests.engines.language.drafting import PHRASE, Prompts
+from tests.engines.language.drafting import PHRASE, Prompts, bytes_of
 from tests.engines.language.kv_cache.test_pooling import V4
 from tests.engines.language.vision import any_family
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
@@ -190,7 +190,7 @@ def test_sequences_that_leave_are_suspended_and_come_change_nothing(
     share = share_accepted(bench, lambda: judge_others_of_one_that_leaves(bench, prompts_of(4), step))
     assert share >= RIGHT
     drafter = drafter_of(bench)
-    assert drafter.bytes == 0
+    assert bytes_of(drafter) == 0
 
 
 def drafter_of(bench: Bench) -> Any:
@@ -260,7 +260,7 @@ def test_a_draft_model_takes_no_more_than_its_sequences_are_charged_for(
     seen: list[int] = []
 
     def held() -> int:
-        seen.append(drafter.bytes)
+        seen.append(bytes_of(drafter))
         return seen[-1]
 
     def proposing(wanted: Any) -> Any:
@@ -271,8 +271,9 @@ def test_a_draft_model_takes_no_more_than_its_sequences_are_charged_for(
 
     def forgetting(sequence: Any) -> None:
         forget(sequence)
-        longest = max((len(each.tokens) for each in drafter.sequences), default=0)
-        assert held() <= len(drafter.sequences) * scheduler._draft_bytes(longest)
+        left = [*drafter.slots.of, *drafter.reading]
+        longest = max((len(each.tokens) for each in left), default=0)
+        assert held() <= len(left) * scheduler._draft_bytes(longest)
 
     drafter.propose, drafter.forget = proposing, forgetting
     for name, (prompt, count) in prompts_of(6, 40).items():
@@ -304,8 +305,8 @@ def test_the_kernels_compute_a_draft_model_as_they_compute_the_model(
     plan = msgspec.structs.replace(PLAN, kernels=True, prefill_chunk=16)
     options = ModelOptions(draft_model_path=str(folder), cache_block_tokens=8, num_draft_tokens=4)
     bench = OnKernels(folder, options, plan)
-    whole = ways.computes_all(drafter_of(bench).model)
-    assert whole == ways.computes_all(bench.model) == (architecture != "qwen3_next")
+    whole = [ways.decoder_in(model) is not None for model in (drafter_of(bench).model, bench.model)]
+    assert whole == [architecture != "qwen3_next"] * 2
     prompts = prompts_of(4)
 
     def run() -> None:

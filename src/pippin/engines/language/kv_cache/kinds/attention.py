@@ -153,8 +153,11 @@ class BatchedAttention(BatchedCache):
                 start = self._at(length)
                 buffer[low:high, :, start : start + slots.count] = new[low - slots.low : high - slots.low]
         elif slots.count == 1:
-            # Twice as quick as an assignment by index, and no copy as long as it is of the whole buffer.
-            new = slots.over_all_slots(new)
+            # Twice as quick as an assignment by index, and no copy as long as it is of the whole buffer: slots
+            # that this step does not compute get zeros.
+            before, after = slots.low, len(slots.lengths) - slots.high
+            if before or after:
+                new = mx.pad(new, [(before, after), (0, 0), (0, 0), (0, 0)])
             indexes = mx.broadcast_to(self._at(slots.next_indexes), new.shape)
             buffer = mx.put_along_axis(buffer, indexes, new, axis=2)
         else:

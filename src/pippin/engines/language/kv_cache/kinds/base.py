@@ -78,64 +78,51 @@ class SlotGroup(Protocol):
     @property
     def empty(self) -> bool:
         """Whether no slot is reserved or taken."""
-        ...
 
     @property
     def bytes(self) -> int:
         """What its arrays take now."""
-        ...
 
     def forward(self, tokens: mx.array) -> mx.array:
         """Run tokens [slots, n] through the model and its caches: logits [slots, n, vocabulary]."""
-        ...
 
     def reserve(self, request: SlotRequest, growth: int, following: int) -> "Slot":
         """A slot with capacity for the request's tokens and `growth` more. As many sequences as are `following` will
         ask soon. With no growth nothing is made to spare."""
-        ...
 
     def prompt_cache(self, slot: "Slot") -> PromptCache:
         """A new cache in which to compute the prompt of a reserved slot: in the slot, as far as the kinds of cache
         allow it. The slot then keeps the cache that it is joined with."""
-        ...
 
     def join(self, slot: "Slot", cache: PromptCache, shift: int) -> None:
         """Let steps compute a reserved slot, whose prompt is in `cache`; what does not lie in the slot yet is copied.
         `shift` is what rotary positions differ by from indexes of tokens."""
-        ...
 
     def leave(self, slot: "Slot") -> None:
         """The sequence goes, or will not come."""
-        ...
 
     def adopt(self, slot: "Slot", growth: int) -> None:
         """Take a sequence over from another group of the model, as it is stored there. The handle stays the same."""
-        ...
 
     def length(self, index: int) -> int: ...
 
     def rewind(self, tokens: Mapping[int, int]) -> None:
         """After a step of several tokens: of each slot named the last so many are forgotten. Only where sequences lie
         together."""
-        ...
 
     def view(self, index: int, stop: int) -> PromptCache: ...
 
     def compact(self) -> None:
         """Move a sequence into a hole between others where that pays."""
-        ...
 
     def pack(self) -> None:
         """Give up all slots and capacity to spare."""
-        ...
 
     def bytes_with(self, request: SlotRequest, growth: int, following: int) -> int:
         """Bytes at most, after `reserve` with the same."""
-        ...
 
     def bytes_after(self, count: int) -> int:
         """Bytes at most, after a step of so many tokens."""
-        ...
 
 
 @dataclass(eq=False, kw_only=True)
@@ -236,11 +223,6 @@ class SlotTable:
     def vacate(self, index: int) -> None:
         self.lengths[index] = self.shifts[index] = 0
 
-    def move(self, source: int, target: int) -> None:
-        """What lies in one slot lies in another now, and nothing where it was."""
-        self.fill(target, self.lengths[source], self.shifts[source])
-        self.vacate(source)
-
     def grow(self, slots: int, capacity: int) -> bool:
         """Have as many slots of such a capacity, if these are more; whether anything changed."""
         more = max(slots - len(self.lengths), 0)
@@ -265,21 +247,10 @@ class SlotTable:
         """Slots that a step computes."""
         return self.high - self.low
 
-    def over_all_slots(self, array: mx.array) -> mx.array:
-        """An array [computed slots, ...] with zeros for the slots that this step does not compute."""
-        before, after = self.low, len(self.lengths) - self.high
-        return mx.pad(array, [(before, after), (0, 0), (0, 0), (0, 0)]) if before or after else array
-
     def positions(self) -> mx.array:
         """Indexes of this step's tokens in their sequences, [computed slots, count] or [1, count]."""
         starts = mx.array([self.starts]) if isinstance(self.starts, int) else self.starts
         return starts[:, None] + mx.arange(self.count)
-
-    def rotary_shifts(self) -> mx.array | None:
-        """The numbers [computed slots, 1] by which rotary positions differ from indexes of tokens; None where they are
-        the same. Media in a prompt take fewer positions than they have tokens."""
-        shifts = self.shifts[self.low : self.high]
-        return mx.array(shifts, dtype=mx.int32)[:, None] if any(shifts) else None
 
 
 Snapshot = tuple[mx.array | None, ...]
@@ -402,9 +373,9 @@ class CacheKind(ABC):
     def slot_bytes(self, capacity: int, slack: int) -> int:
         """Bytes of one slot with capacity for so many tokens, as `batched` holds it."""
 
-    @abstractmethod
     def prompt_bytes(self, capacity: int, chunk: int) -> int:
         """Bytes of a prompt's own cache with capacity for so many tokens, while a chunk is added to it."""
+        return self.slot_bytes(capacity, chunk)  # in both the chunk lies beside what it attends to
 
     def presize(self, cache: Any, tokens: int) -> None:
         """Have a new cache take memory for so many tokens at once, instead of growing step by step with a copy each."""

@@ -24,12 +24,7 @@ from pippin.engines.language.kv_cache.kinds.base import (
 )
 
 OVERLAPPED = 4
-"""The ratio at which entries have the tokens of two in them (mlx-vlm's `Compressor.overlap`)."""
-
-
-def overlap_of(ratio: int) -> int:
-    """Entries before a new one whose tokens DeepSeek V4 needs for it."""
-    return int(ratio == OVERLAPPED)
+"""The ratio at which entries of DeepSeek V4 have the tokens of two in them (mlx-vlm's `Compressor.overlap`)."""
 
 
 class PoolingCache:
@@ -125,7 +120,7 @@ class PoolingKind(CacheKind):
         # GLM 5 Next has caches of its own (`upstream/mlx_vlm`): it pools keys in another way, beside full attention.
         if not any(type(each).__name__ == RotatingKVCache.__name__ for each in beside):
             return cache
-        return PoolingCache(cache.ratio, overlap_of(cache.ratio))
+        return PoolingCache(cache.ratio, int(cache.ratio == OVERLAPPED))
 
     @property
     def entry(self) -> TokenArray:

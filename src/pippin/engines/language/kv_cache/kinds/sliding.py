@@ -36,9 +36,6 @@ class SlidingKind(CacheKind):
     def slot_bytes(self, capacity: int, slack: int) -> int:
         return (self.keys.token_bytes + self.values.token_bytes) * min(capacity, self.span + slack)
 
-    def prompt_bytes(self, capacity: int, chunk: int) -> int:
-        return self.slot_bytes(capacity, chunk)  # the newest chunk lies beside what it attends to
-
     def batched(self, slots: SlotTable) -> "BatchedRing":
         return BatchedRing(slots, self)
 

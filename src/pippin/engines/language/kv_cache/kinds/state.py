@@ -50,9 +50,6 @@ class StateKind(CacheKind):
     def slot_bytes(self, capacity: int, slack: int) -> int:
         return self.bytes
 
-    def prompt_bytes(self, capacity: int, chunk: int) -> int:
-        return self.bytes
-
     def batched(self, slots: SlotTable) -> "BatchedState":
         return BatchedState(slots, self.count)
 

@@ -8,8 +8,6 @@ does. What a grammar forces is no guess: it is taken without a draw. The pass in
 - `pace.py`: how many proposals pay, from measured acceptance and step times.
 - `proposers.py`: the interface of sources of proposals, and the lookups in texts. A new source is one more class.
 - `draft_model.py`: proposals of a smaller model.
-- `judging.py`: which tokens the model chooses at the places of proposals.
-- `followers.py`: the interface of proposers that draft from the model's hidden states: `heads.py`, and `assistants.py`,
-  which has no caches of its own.
+- `heads.py` and `assistants.py`, which has no caches of its own: proposals from the model's hidden states.
 - `drafter_slots.py`: the caches of `draft_model.py` and `heads.py`, with a slot for each sequence.
 """

@@ -15,7 +15,7 @@ from pippin.engines.language.drafters.assistants import Assistant
 from pippin.engines.language.kv_cache.kinds.base import SlotGroup
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
-from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal
+from pippin.engines.language.step.speculation.proposers import NOTHING, Follower, Proposal
 
 
 class _End(NamedTuple):
@@ -32,35 +32,32 @@ class _Kept(NamedTuple):
     state: mx.array
 
 
-class Assistants:
+class Assistants(Follower):
     """Proposes the tokens that an assistant drafts greedily."""
-
-    is_free = False
 
     def __init__(self, assistant: Assistant, states: HiddenStates) -> None:
         self.assistant = assistant
         self.weight_bytes = assistant.own_bytes
         self.states = states
-        self.rests = False  # without effect: an assistant reads no prompts
-        self._prompts: dict[Prefilling, _End] = {}
+        self.prompts: dict[Prefilling, _End] = {}
         self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
-        self._followed: dict[Sequence, _Kept] = {}
+        self.followed: dict[Sequence, _Kept] = {}
 
     # Notifications of the model's passes: see `Follower`
 
     def prompts_passed(self, prompts: Many[Prefilling], counts: Many[int], done: int = 0) -> list[mx.array]:
         states = self.states.take()
         for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
-            self._prompts[prompt] = _End(prompt.computed + done + count, _state(states, row, count))
-        return [self._prompts[prompt].state for prompt in prompts]
+            self.prompts[prompt] = _End(prompt.computed + done + count, _state(states, row, count))
+        return [self.prompts[prompt].state for prompt in prompts]
 
     def prompt_dropped(self, prompt: Prefilling) -> None:
-        self._prompts.pop(prompt, None)
+        self.prompts.pop(prompt, None)
 
     def started(self, running: Running, prompt: Prefilling) -> None:
-        end = self._prompts.get(prompt)
+        end = self.prompts.get(prompt)
         if end is not None and end.tokens == prompt.length:
-            self._followed[running.sequence] = _Kept(running, end.state)
+            self.followed[running.sequence] = _Kept(running, end.state)
 
     def passed(self, group: SlotGroup) -> None:
         self._passed[group] = self.states.take()
@@ -69,21 +66,16 @@ class Assistants:
         passed, self._passed = self._passed, {}
         found: list[mx.array] = []
         for running, count in counts.items():
-            if running.sequence in self._followed:
+            if running.sequence in self.followed:
                 group = running.slot.group
                 found.append(_state(passed[group], running.slot.index - group.low, count))
-                self._followed[running.sequence] = _Kept(running, found[-1])
+                self.followed[running.sequence] = _Kept(running, found[-1])
         return found
 
     # Proposals: see `Proposer`
 
     def is_ready(self, sequence: Sequence) -> bool:
-        return sequence in self._followed
-
-    @property
-    def held(self) -> int:
-        """The prompts and sequences of which it holds states."""
-        return len(self._prompts) + len(self._followed)
+        return sequence in self.followed
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         # One sequence at a time: in a batch, the keys and values of all would have to be copied.
@@ -99,15 +91,12 @@ class Assistants:
         ]
 
     def _draft(self, sequence: Sequence, most: int) -> mx.array:
-        running, state = self._followed[sequence]
+        running, state = self.followed[sequence]
         length = running.slot.length
         return self.assistant.draft(sequence.tokens[-1], state, running.slot.view(length), length, most)
 
     def forget(self, sequence: Sequence) -> None:
-        self._followed.pop(sequence, None)
-
-    def sequence_bytes(self, capacity: int) -> int:
-        return 0
+        self.followed.pop(sequence, None)
 
 
 def _state(states: mx.array, row: int, count: int) -> mx.array:

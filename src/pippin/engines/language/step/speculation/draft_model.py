@@ -18,13 +18,12 @@ import numpy as np
 
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
-from pippin.engines.language.kv_cache.layout import PADDING, arrays_of
+from pippin.engines.language.kv_cache.layout import PADDING, arrays_of, worth_joining
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.weights import weight_bytes
-from pippin.engines.language.step.joining import fits
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.drafter_slots import DrafterSlots
-from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal
+from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal, Proposer
 
 MOST_NEW = 32
 """The most new tokens of a sequence that are read in a pass over all sequences, unless a draft can be longer. All are
@@ -39,10 +38,8 @@ class _Reading:
     count: int  # tokens in the cache
 
 
-class DraftModel:
+class DraftModel(Proposer):
     """Proposes what a smaller model says, greedily."""
-
-    is_free = False
 
     def __init__(self, model: nn.Module, shape: BatchShape, head: Head, *, chunk: int) -> None:
         """`shape`: how its sequences run together; no draft and no pass over new tokens is longer than the slack.
@@ -53,86 +50,69 @@ class DraftModel:
         self._chunk = chunk
         self._layout = shape.layout
         self._most_new = shape.slack
-        self._slots = DrafterSlots(model, shape)
-        self._read: dict[Sequence, _Reading] = {}
-
-    def is_ready(self, sequence: Sequence) -> bool:
-        return True
+        self.slots = DrafterSlots(model, shape)
+        self.reading: dict[Sequence, _Reading] = {}
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         asked = {sequence: most for sequence, most in wanted if most}
         self._catch_up(asked)
-        self._slots.settle()
+        self.slots.settle()
         found = self._draft(asked)
         return [found.get(sequence, NOTHING) for sequence, _ in wanted]
 
     def forget(self, sequence: Sequence) -> None:
-        self._read.pop(sequence, None)
-        self._slots.leave(sequence)
-
-    @property
-    def sequences(self) -> list[Sequence]:
-        """The sequences that it holds keys and values of."""
-        return [*self._slots, *self._read]
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the keys and values that it holds, of sequences in the batch and of those that it still reads."""
-        alone = (array.nbytes for each in self._read.values() for array in arrays_of(each.cache))
-        return self._slots.bytes + sum(alone)
+        self.reading.pop(sequence, None)
+        self.slots.leave(sequence)
 
     def sequence_bytes(self, capacity: int) -> int:
         """In its slot, or in a cache of its own."""
         alone = self._layout.prompt_bytes(capacity, self._chunk)
-        return max(self._slots.sequence_bytes(capacity), alone)
+        return max(self.slots.sequence_bytes(capacity), alone)
 
     # How a sequence with many new tokens is read
 
     def _new(self, sequence: Sequence) -> int:
         """The number of tokens of a sequence that are not read yet."""
-        held = self._read.get(sequence)
-        return len(sequence.tokens) - (self._slots[sequence].length if held is None else held.count)
+        held = self.reading.get(sequence)
+        return len(sequence.tokens) - (self.slots.of[sequence].length if held is None else held.count)
 
     def _catch_up(self, sequences: Iterable[Sequence]) -> None:
         """Read a chunk of each sequence that has more new tokens than a pass over all reads. A sequence of which only
         the last token is left afterwards has a slot then."""
         for sequence in sequences:
-            if sequence not in self._slots and sequence not in self._read:
+            if sequence not in self.slots.of and sequence not in self.reading:
                 cache = self._layout.new_prompt_cache(len(sequence.tokens))
-                self._read[sequence] = _Reading(cache, 0)
-            elif sequence in self._slots and self._new(sequence) > self._most_new:
-                slot = self._slots[sequence]
-                self._read[sequence] = _Reading(slot.view(slot.length), slot.length)
-                self._slots.leave(sequence)
+                self.reading[sequence] = _Reading(cache, 0)
+            elif sequence in self.slots.of and self._new(sequence) > self._most_new:
+                slot = self.slots.of[sequence]
+                self.reading[sequence] = _Reading(slot.view(slot.length), slot.length)
+                self.slots.leave(sequence)
         # The last token is left for the pass over all, which gives the logits after it.
-        left = {sequence: self._new(sequence) - 1 for sequence in sequences if sequence in self._read}
+        left = {sequence: self._new(sequence) - 1 for sequence in sequences if sequence in self.reading}
         self._read_chunks({sequence: min(count, self._chunk) for sequence, count in left.items() if count})
         for sequence in left:
-            running, reading = sequence.stage, self._read[sequence]
+            running, reading = sequence.stage, self.reading[sequence]
             if self._new(sequence) == 1 and isinstance(running, Running):
-                del self._read[sequence]
-                self._slots.join(running, reading.cache, reading.count)
+                del self.reading[sequence]
+                self.slots.join(running, reading.cache, reading.count)
 
     def _read_chunks(self, counts: Mapping[Sequence, int]) -> None:
         """Read the next tokens of these sequences, in one pass where that pays."""
-        readings = [(sequence, self._read[sequence], count) for sequence, count in counts.items()]
+        readings = [(sequence, self.reading[sequence], count) for sequence, count in counts.items()]
         before = [reading.count for _, reading, _ in readings]
-        together = self._layout.joins and len(readings) > 1 and fits(list(counts.values()), before)
+        together = self._layout.joins and len(readings) > 1 and worth_joining(list(counts.values()), before)
         for some in [readings] if together else [[each] for each in readings]:
-            self._read_together(some)
-
-    def _read_together(self, readings: Many[tuple[Sequence, _Reading, int]]) -> None:
-        width = max(count for *_, count in readings)
-        tokens = np.zeros((len(readings), width), np.int32)
-        for row, (sequence, reading, count) in enumerate(readings):
-            tokens[row, :count] = sequence.tokens[reading.count : reading.count + count]
-            reading.count += count
-        caches = [reading.cache for _, reading, _ in readings]
-        one = len(caches) == 1
-        layers = caches[0] if one else self._layout.joined(caches, [count for *_, count in readings])
-        with self._only([0] * len(readings)):  # the logits are not used
-            self.model(mx.array(tokens), cache=layers)
-        mx.eval([arrays_of(cache) for cache in caches])
+            width = max(count for *_, count in some)
+            tokens = np.zeros((len(some), width), np.int32)
+            for row, (sequence, reading, count) in enumerate(some):
+                tokens[row, :count] = sequence.tokens[reading.count : reading.count + count]
+                reading.count += count
+            caches = [reading.cache for _, reading, _ in some]
+            one = len(caches) == 1
+            layers = caches[0] if one else self._layout.joined(caches, [count for *_, count in some])
+            with self._only([0] * len(some)):  # the logits are not used
+                self.model(mx.array(tokens), cache=layers)
+            mx.eval([arrays_of(cache) for cache in caches])
 
     def _only(self, positions: Many[int]) -> AbstractContextManager[None]:
         """Within the context logits are computed at these positions alone, if the model's head can do that."""
@@ -140,18 +120,16 @@ class DraftModel:
 
     # How it drafts
 
-    def _wanted(self, slots: Mapping[int, Sequence], asked: Mapping[Sequence, int]) -> dict[int, int]:
-        """The number of tokens to draft for the sequences of a group, by their slots."""
-        return {
-            slot: asked[sequence]
-            for slot, sequence in slots.items()
-            if sequence in asked and self._new(sequence) > 0
-        }
-
     def _draft(self, asked: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
         drafted: list[tuple[dict[Sequence, int], mx.array]] = []
-        for group, slots in self._slots.by_group():
-            if wanted := self._wanted(slots, asked):
+        for group, slots in self.slots.by_group():
+            # The number of tokens to draft for its sequences, by their slots.
+            wanted = {
+                slot: asked[sequence]
+                for slot, sequence in slots.items()
+                if sequence in asked and self._new(sequence) > 0
+            }
+            if wanted:
                 chains = self._chains(group, self._read_new(group, slots, wanted), max(wanted.values()))
                 rows = {slots[slot]: slot - group.low for slot in wanted}
                 drafted.append((rows, chains))
@@ -174,7 +152,7 @@ class DraftModel:
         tokens[:, 0] = 0
         counts = {slot: min(self._new(sequence), width) for slot, sequence in slots.items()}
         for slot, count in counts.items():
-            start = self._slots[slots[slot]].length
+            start = self.slots.of[slots[slot]].length
             tokens[slot - group.low, :count] = slots[slot].tokens[start : start + count]
         last = [max(counts.get(slot, 0) - 1, 0) for slot in range(group.low, group.high)]
         with self._only(last):

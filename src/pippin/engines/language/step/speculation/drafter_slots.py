@@ -1,6 +1,5 @@
 """The slots of sequences in a drafter's own caches, so that all sequences of a batch are drafted for together."""
 
-from collections.abc import Iterator
 from functools import partial
 
 import mlx.nn as nn
@@ -17,51 +16,37 @@ class DrafterSlots:
 
     def __init__(self, drafter: nn.Module, shape: BatchShape) -> None:
         self._shape = shape
-        self._groups = CacheGroups(shape.layout, partial(BatchedGroup, drafter, shape))
-        self._slots: dict[Sequence, Slot] = {}
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the keys and values."""
-        return self._groups.bytes
-
-    def __contains__(self, sequence: Sequence) -> bool:
-        return sequence in self._slots
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._slots)
-
-    def __getitem__(self, sequence: Sequence) -> Slot:
-        return self._slots[sequence]
+        self.groups = CacheGroups(shape.layout, partial(BatchedGroup, drafter, shape))
+        self.of: dict[Sequence, Slot] = {}
 
     def join(self, running: Running, cache: PromptCache, length: int) -> Slot:
         """Give a sequence a slot, and copy the cache of its first `length` tokens into it."""
         request = SlotRequest(length=length, growth=running.growth, length_class=running.length_class)
-        slot = self._groups.reserve(request, self._limit(request))
-        self._groups.join(cache, slot)
-        self._slots[running.sequence] = slot
+        slot = self.groups.reserve(request, self._limit(request))
+        self.groups.join(cache, slot)
+        self.of[running.sequence] = slot
         return slot
 
     def leave(self, sequence: Sequence) -> None:
         """Free the slot of a sequence, if it has one."""
-        slot = self._slots.pop(sequence, None)
+        slot = self.of.pop(sequence, None)
         if slot is not None:
-            self._groups.leave([slot])
-            self._groups.fit(self._limit())  # at once: there may be no further draft
+            self.groups.leave([slot])
+            self.groups.fit(self._limit())  # at once: there may be no further draft
 
     def settle(self) -> None:
         """Move sequences to the groups of their lengths, and give up what is to spare. Called before a draft."""
-        for sequence, slot in self._slots.items():
+        for sequence, slot in self.of.items():
             stage = sequence.stage
             if isinstance(stage, Running) and stage.length_class != slot.length_class:
-                self._groups.promote(slot, stage.length_class)
-        self._groups.fit(self._limit(), max(1, self._shape.slack))  # no draft is longer than the slack
-        self._groups.compact()
+                self.groups.promote(slot, stage.length_class)
+        self.groups.fit(self._limit(), max(1, self._shape.slack))  # no draft is longer than the slack
+        self.groups.compact()
 
     def by_group(self) -> list[tuple[BatchedGroup, dict[int, Sequence]]]:
         """The groups, and the sequences of each by the indexes of their slots."""
         found: dict[BatchedGroup, dict[int, Sequence]] = {}
-        for sequence, slot in self._slots.items():
+        for sequence, slot in self.of.items():
             assert isinstance(slot.group, BatchedGroup)
             found.setdefault(slot.group, {})[slot.index] = sequence
         return list(found.items())
@@ -73,7 +58,7 @@ class DrafterSlots:
     def _limit(self, *joining: SlotRequest) -> int:
         """Bytes that all slots may take, with those of sequences that are `joining`: no more than the scheduler charges
         for, which pads each sequence to the longest of its class."""
-        held = [(slot.length_class, slot.length) for slot in self._slots.values()]
+        held = [(slot.length_class, slot.length) for slot in self.of.values()]
         held += [(request.length_class, request.length) for request in joining]
         longest: dict[int, int] = {}
         for length_class, length in held:

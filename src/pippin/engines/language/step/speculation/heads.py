@@ -21,7 +21,7 @@ from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
 from pippin.engines.language.step.speculation.drafter_slots import DrafterSlots
-from pippin.engines.language.step.speculation.proposers import NOTHING, Proposal
+from pippin.engines.language.step.speculation.proposers import NOTHING, Follower, Proposal
 
 MOST_WAITING = 64  # states of a sequence that wait to be read; what came before them is forgotten
 
@@ -100,10 +100,8 @@ class _Followed:
         return tokens[start : start + self.waiting.count]
 
 
-class Heads:
+class Heads(Follower):
     """Proposes what a draft head says, greedily."""
-
-    is_free = False
 
     def __init__(self, head: DraftHead, layout: CacheLayout, states: HiddenStates, *, most: int) -> None:
         """`most`: tokens that it is asked for at once."""
@@ -111,19 +109,16 @@ class Heads:
         self.weight_bytes = head.own_bytes
         self._layout = layout
         self.states = states
-        self.rests = False  # hardly asked any more: it does not read prompts that begin now
         # Of what waits, or of a block with the token before it, all can be forgotten again.
         slack = max(MOST_WAITING, most + 1)
         self._slots = DrafterSlots(head, BatchShape(layout=layout, slack=slack))
         self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
-        self._prompts: dict[Prefilling, _Prompt] = {}
-        self._followed: dict[Sequence, _Followed] = {}
+        self.prompts: dict[Prefilling, _Prompt] = {}
+        self.followed: dict[Sequence, _Followed] = {}
 
-    # What the model's passes tell
+    # Notifications of the model's passes: see `Follower`
 
     def prompts_passed(self, prompts: Many[Prefilling], counts: Many[int], done: int = 0) -> list[mx.array]:
-        """The next `counts` tokens of these prompts have gone through the model. Gives what is to be evaluated.
-        `done`: tokens before them that the scheduler does not know of yet."""
         states, arrays = self.states.take(), []
         for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
             arrays += self._read_prompt(prompt, prompt.computed + done, states[row : row + 1, :count])
@@ -131,10 +126,10 @@ class Heads:
 
     def _read_prompt(self, prompt: Prefilling, start: int, states: mx.array) -> list[mx.array]:
         """The prompt's tokens from `start` on have left these states [1, n, size]."""
-        held = self._prompts.get(prompt)
+        held = self.prompts.get(prompt)
         if held is None:
             cache = self._layout.new_prompt_cache(prompt.length)
-            held = self._prompts[prompt] = _Prompt(start, cache, reads=not self.rests)
+            held = self.prompts[prompt] = _Prompt(start, cache, reads=not self.rests)
         count = states.shape[1]
         tokens = prompt.tokens[start + 1 : start + 1 + count]
         held.whole = len(tokens) < count
@@ -153,26 +148,23 @@ class Heads:
         return [*(arrays_of(held.cache) if held.read else []), *waiting]
 
     def prompt_dropped(self, prompt: Prefilling) -> None:
-        self._prompts.pop(prompt, None)
+        self.prompts.pop(prompt, None)
 
     def started(self, running: Running, prompt: Prefilling) -> None:
-        """A sequence of the prompt joins the batch."""
-        held = self._prompts.get(prompt)
+        held = self.prompts.get(prompt)
         if held is None or not held.whole:
             return
         slot = self._slots.join(running, held.cache, held.read)
         # Each choice of a request goes on by itself.
-        self._followed[running.sequence] = _Followed(slot, held.first, _Waiting(held.waiting.stretches))
+        self.followed[running.sequence] = _Followed(slot, held.first, _Waiting(held.waiting.stretches))
 
     def passed(self, group: SlotGroup) -> None:
-        """The sequences of a group have gone through the model."""
         self._passed[group] = self.states.take()
 
     def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
-        """Keep the first so many tokens of what has `passed` for each sequence. Returns the states."""
         passed, self._passed = self._passed, {}
         for running, count in counts.items():
-            followed, group = self._followed.get(running.sequence), running.slot.group
+            followed, group = self.followed.get(running.sequence), running.slot.group
             if followed is not None:
                 followed.wait(_Stretch(passed[group], running.slot.index - group.low, count))
         return list(passed.values())
@@ -180,32 +172,19 @@ class Heads:
     # What is asked of it
 
     def is_ready(self, sequence: Sequence) -> bool:
-        return sequence in self._followed
-
-    @property
-    def held(self) -> int:
-        """The prompts and sequences of which it holds states."""
-        return len(self._prompts) + len(self._followed)
-
-    def first(self, sequence: Sequence) -> int:
-        """The index of the first token of a sequence whose state it has not forgotten."""
-        return self._followed[sequence].first
-
-    def waiting(self, sequence: Sequence) -> int:
-        """The states of a sequence that wait to be read."""
-        return self._followed[sequence].waiting.count
+        return sequence in self.followed
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
-        most = max((count for sequence, count in wanted if sequence in self._followed), default=0)
+        most = max((count for sequence, count in wanted if sequence in self.followed), default=0)
         if not most:
             return [NOTHING for _ in wanted]
         most = most if self.head.most is None else min(most, self.head.most)
         self._slots.settle()
-        drafts = self._draft(self._read(), most)
+        drafts = self._draft(most)
         return [Proposal(drafts.get(sequence, [])[:count]) for sequence, count in wanted]
 
     def forget(self, sequence: Sequence) -> None:
-        self._followed.pop(sequence, None)
+        self.followed.pop(sequence, None)
         self._slots.leave(sequence)
 
     def sequence_bytes(self, capacity: int) -> int:
@@ -213,14 +192,11 @@ class Heads:
 
     # How it drafts
 
-    def _read(self) -> dict[BatchedGroup, mx.array]:
-        """Read all states that wait and whose next tokens are known; gives the head's own state after the last one
-        [slots, 1, size] of each group."""
-        return {group: self._read_group(group, slots) for group, slots in self._slots.by_group()}
-
-    def _read_group(self, group: BatchedGroup, slots: Mapping[int, Sequence]) -> mx.array:
+    def _read(self, group: BatchedGroup, slots: Mapping[int, Sequence]) -> mx.array:
+        """Read all states of a group that wait and whose next tokens are known; gives the head's own state after the
+        last one of each sequence [slots, 1, size]."""
         following = {
-            slot: self._followed[sequence].following(sequence.tokens) for slot, sequence in slots.items()
+            slot: self.followed[sequence].following(sequence.tokens) for slot, sequence in slots.items()
         }
         # What is padding is forgotten again. Of a pass of one token states cannot forget that one.
         width = max(1, *(len(after) or 2 for after in following.values()))
@@ -232,12 +208,12 @@ class Heads:
         ends = np.zeros(len(tokens), np.int32)
         for slot, after in following.items():
             ends[slot - group.low] = max(len(after) - 1, 0)
-            self._followed[slots[slot]].waiting.drop(len(after))
+            self.followed[slots[slot]].waiting.drop(len(after))
         return own[mx.arange(len(tokens)), mx.array(ends)][:, None]
 
     def _waiting_states(self, group: BatchedGroup, slots: Mapping[int, Sequence], width: int) -> mx.array:
         """[slots, width, size], where what is beyond a sequence's own is anything."""
-        waiting = {slot: self._followed[sequence].waiting.stretches for slot, sequence in slots.items()}
+        waiting = {slot: self.followed[sequence].waiting.stretches for slot, sequence in slots.items()}
         none = deque[_Stretch]()
         rows = [waiting.get(slot, none) for slot in range(group.low, group.high)]
         if all(len(row) == 1 for row in rows):
@@ -260,20 +236,20 @@ class Heads:
         whole = parts[0] if len(parts) == 1 else mx.concatenate(parts)
         return whole[:width]
 
-    def _draft(self, states: Mapping[BatchedGroup, mx.array], most: int) -> dict[Sequence, list[int]]:
+    def _draft(self, most: int) -> dict[Sequence, list[int]]:
         """Up to `most` tokens for each sequence, by the head's own states after what it has read."""
-        drafted: dict[BatchedGroup, mx.array] = {}
+        drafted: list[tuple[dict[Sequence, int], mx.array]] = []
         for group, slots in self._slots.by_group():
-            last = np.zeros((group.high - group.low, 1), np.int32)
+            own, last = self._read(group, slots), np.zeros((group.high - group.low, 1), np.int32)
             for slot, sequence in slots.items():
                 last[slot - group.low] = sequence.tokens[-1]
             before = group.checkpoint()
-            drafted[group] = self.head.draft_ahead(group.forward, mx.array(last), states[group], most)
+            rows = {sequence: slot - group.low for slot, sequence in slots.items()}
+            drafted.append((rows, self.head.draft_ahead(group.forward, mx.array(last), own, most)))
             group.restore(before)
-        mx.eval(list(drafted.values()))
+        mx.eval([tokens for _, tokens in drafted])
         found: dict[Sequence, list[int]] = {}
-        for group, slots in self._slots.by_group():
-            table = np.array(drafted[group])
-            for slot, sequence in slots.items():
-                found[sequence] = table[slot - group.low].tolist()
+        for rows, tokens in drafted:
+            table = np.array(tokens).tolist()
+            found |= {sequence: table[row] for sequence, row in rows.items()}
         return found

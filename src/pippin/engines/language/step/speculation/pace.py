@@ -11,8 +11,9 @@ one that has nothing to propose takes nothing from one that copies a page.
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from math import ceil, log
 from statistics import median
@@ -75,8 +76,7 @@ def reach(chance: float) -> int:
     return int(log(TOO_RARE) / log(chance)) if chance > TOO_RARE else 0
 
 
-def _last() -> deque[float]:
-    return deque(maxlen=REMEMBERED)
+_last = partial(deque[float], maxlen=REMEMBERED)
 
 
 def _shared_out(chosen: Sequence[tuple[float, int]], count: int) -> list[int]:
@@ -153,14 +153,14 @@ class StepTimes:
         """Seconds of a step of one token for each sequence; 0 before any was measured."""
         return self._medians.get(sequences, 0.0)
 
+    def expected(self, sequences: int, computed: int) -> float:
+        """Seconds of a step that computes `computed` tokens of all sequences."""
+        return self.plain(sequences) * self._ratio(sequences, computed / sequences)
+
     @property
     def shortest(self) -> float:
         """Seconds of a plain step for the fewest sequences that there were."""
         return self.plain(min(self._plain, default=0))
-
-    def expected(self, sequences: int, computed: int) -> float:
-        """Seconds of a step that computes `computed` tokens of all sequences."""
-        return self.plain(sequences) * self._ratio(sequences, computed / sequences)
 
     def _ratio(self, sequences: int, width: float) -> float:
         """At least 1: where a wider pass seems to take less than a plain step, the plain step was held up."""
@@ -170,10 +170,14 @@ class StepTimes:
         return found
 
     def _reckoned(self, sequences: int, width: float) -> float:
-        known = _ascending({each: median(found) for each, found in self._nearest(sequences).items()})
+        known: dict[float, float] = {}
+        # A pass that seems to take longer than one over more tokens was held up.
+        least = float("inf")
+        for each, found in sorted(self._nearest(sequences).items(), reverse=True):
+            least = known[each] = min(least, median(found))
         if width in known:
             return known[width]
-        factors = [(each, self._factor(sequences, each, ratio)) for each, ratio in known.items()]
+        factors = sorted((each, self._factor(sequences, each, ratio)) for each, ratio in known.items())
         taken = 1 + (_between(factors, width) if factors else 1.0) * self._guessed(sequences, width)
         # A pass over fewer tokens takes no longer than one over more.
         longer = [ratio for each, ratio in known.items() if each > width]
@@ -199,13 +203,6 @@ class StepTimes:
         if sequences not in self._measured and not self.costs and self._measured:
             sequences = min(self._measured, key=lambda count: abs(count - sequences))
         return self._measured.get(sequences, {})
-
-
-def _ascending(ratios: Mapping[float, float]) -> dict[float, float]:
-    """The ratios, ascending by width: a pass that seems to take longer than one over more tokens was held up."""
-    known = sorted(ratios.items(), reverse=True)
-    least = accumulate((ratio for _, ratio in known), min)
-    return dict(reversed([(width, ratio) for (width, _), ratio in zip(known, least, strict=True)]))
 
 
 class Pace:
@@ -246,7 +243,7 @@ class Pace:
             return best
         tried = self._tried(chances, rooms, self._leap(len(chances)))
         # What is unlikely to pay is tried now and then, from full savings, so that a change is noticed.
-        worth_trying = self.has_savings or self._may_pay(chances, tried)
+        worth_trying = self._budget >= self._savings or self._may_pay(chances, tried)
         if worth_trying and self._loss(chances, tried) < self._budget:
             return tried
         return best if pays else none
@@ -361,16 +358,6 @@ class Pace:
     def _spend(self, seconds: float, lost: float) -> None:
         """Take from the budget what a step `lost` of its seconds beside plain steps; less than 0 where it won some."""
         self._budget = min(self._budget + ALLOWANCE * self._interest * seconds - lost, self._savings)
-
-    @property
-    def budget(self) -> float:
-        """Seconds that may be lost now."""
-        return self._budget
-
-    @property
-    def has_savings(self) -> bool:
-        """Whether the budget is as large as it can be."""
-        return self._budget >= self._savings
 
     @property
     def _savings(self) -> float:

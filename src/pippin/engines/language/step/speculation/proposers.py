@@ -1,12 +1,15 @@
 """What a proposer is, and those that cost next to nothing: they look into the text itself and a prediction."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from pippin.engines.language.step.sequences import Sequence
+import mlx.core as mx
+
+from pippin.engines.language.kv_cache.kinds.base import SlotGroup
+from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
 
 NGRAM = 3  # tokens at the end of a text that are looked for earlier in it
 SHORTEST_NGRAM = 2
@@ -31,31 +34,48 @@ NOTHING = Proposal([])
 class Proposer(Protocol):
     """Guesses how sequences go on. What it keeps of a sequence it forgets when that leaves the batch."""
 
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights that it has beside the model's."""
-        ...
-
-    @property
-    def is_free(self) -> bool:
-        """Whether proposals take next to no time. There may be none then."""
-        ...
+    weight_bytes: int = 0  # of the weights that it has beside the model's
+    is_free: bool = False  # proposals take next to no time; there may be none then
 
     def is_ready(self, sequence: Sequence) -> bool:
         """Whether there may be proposals for the sequence now."""
-        ...
+        return True
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         """Up to so many tokens that may follow each sequence, all of whose tokens are known."""
-        ...
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence runs no more."""
-        ...
 
     def sequence_bytes(self, capacity: int) -> int:
         """Bytes of what is kept for a sequence, with capacity for so many tokens."""
-        ...
+        return 0
+
+
+class Follower(Proposer, Protocol):
+    """A proposer that follows the passes of prompts, and then of the sequences in the batch."""
+
+    rests: bool = False
+    """Whether it is hardly asked any more, and need not read prompts that begin now."""
+
+    def prompts_passed(self, prompts: Many[Prefilling], counts: Many[int], done: int = 0) -> list[mx.array]:
+        """The model has computed the next `counts` tokens of these prompts. Returns the arrays that are to be
+        evaluated. `done`: tokens before them that the scheduler does not know of yet."""
+
+    def prompt_dropped(self, prompt: Prefilling) -> None:
+        """No sequence of the prompt joins the batch any more."""
+
+    def started(self, running: Running, prompt: Prefilling) -> None:
+        """A sequence of the prompt joins the batch."""
+
+    def passed(self, group: SlotGroup) -> None:
+        """The sequences of a group have gone through the model."""
+
+    def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
+        """Keep so many of the first tokens of the last pass for each sequence, at least one.
+
+        Returns the arrays that are to be evaluated.
+        """
 
 
 def agreed(proposed: list[int], chosen: list[int]) -> int:
@@ -134,11 +154,10 @@ def _agreement(tokens: Many[int], end: int) -> int:
     return next((count for count in range(most) if tokens[end - 1 - count] != tokens[-1 - count]), most)
 
 
-class Lookup:
+class Lookup(Proposer):
     """Proposes what the client predicts, else what followed the last tokens where they stood before in the text."""
 
     is_free = True
-    weight_bytes = 0
 
     def __init__(self, *, in_text: bool) -> None:
         """`in_text`: look into the text too, not only into predictions."""
@@ -153,8 +172,13 @@ class Lookup:
         return [self._look(sequence, most) for sequence, most in wanted]
 
     def _look(self, sequence: Sequence, most: int) -> Proposal:
-        if sequence.request.job.prediction and (found := self._predicted(sequence, most)).tokens:
-            return found
+        job = sequence.request.job
+        if job.prediction:
+            if sequence not in self._predictions:
+                self._predictions[sequence] = _Prediction(job.prediction)
+            found = self._predictions[sequence].after(sequence.tokens[len(job.prompt) :], most)
+            if found.tokens:
+                return found
         if not self._in_text or not most:
             return NOTHING
         tokens = sequence.tokens
@@ -163,32 +187,18 @@ class Lookup:
         agreed, place = places.after(tokens)
         return NOTHING if place is None else Proposal(tokens[place : place + most], agreed)
 
-    def _predicted(self, sequence: Sequence, most: int) -> Proposal:
-        job = sequence.request.job
-        if sequence not in self._predictions:
-            self._predictions[sequence] = _Prediction(job.prediction)
-        return self._predictions[sequence].after(sequence.tokens[len(job.prompt) :], most)
-
     def forget(self, sequence: Sequence) -> None:
         self._places.pop(sequence, None)
         self._predictions.pop(sequence, None)
 
-    def sequence_bytes(self, capacity: int) -> int:
-        return 0
 
-
-class Either:
+class Either(Proposer):
     """Proposes what is free, and where there is nothing, what another proposer says."""
-
-    is_free = False
 
     def __init__(self, free: Proposer, other: Proposer) -> None:
         self._free = free
         self.other = other
         self.weight_bytes = free.weight_bytes + other.weight_bytes
-
-    def is_ready(self, sequence: Sequence) -> bool:
-        return True
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         found = self._free.propose(wanted)

@@ -5,9 +5,8 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 from pippin.engines.language.step.sequences import Running, Sequence
-from pippin.engines.language.step.speculation.followers import Follower
 from pippin.engines.language.step.speculation.pace import HOPE, SMOOTHING, Acceptance, Pace
-from pippin.engines.language.step.speculation.proposers import Proposal, Proposer, agreed
+from pippin.engines.language.step.speculation.proposers import Follower, Proposal, Proposer, agreed
 
 AGREED = (1, 2, 3, 4, 8, 16, 32)
 """Lookups with so many tokens in common, up to the next number, are assumed to be right equally often: the first
@@ -22,10 +21,6 @@ LOOKS_WHILE_RESTING = 8
 
 Grounds = int | None
 """The class within which acceptance is counted: an index in `HOPES` for lookups, None for drafts."""
-
-
-def grounds_of(proposal: Proposal) -> Grounds:
-    return None if proposal.agreed is None else bisect_right(AGREED, proposal.agreed)
 
 
 def _hope(grounds: Grounds) -> float:
@@ -125,7 +120,7 @@ class Speculation:
             [(each.sequence, most) for each, most in zip(running, asked, strict=True)]
         )
         self._grounds = {
-            each.sequence: grounds_of(proposal)
+            each.sequence: None if proposal.agreed is None else bisect_right(AGREED, proposal.agreed)
             for each, proposal in zip(running, found, strict=True)
             if proposal.tokens
         }
