@@ -5,7 +5,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,9 +20,6 @@ from pippin.core.verification import Report, Step, Verification, VerificationFai
 
 if TYPE_CHECKING:
     from pippin.catalog import Catalog, CatalogRoots
-
-OPTIONS: Final = ("config", "model_dirs", "offline")
-"""Options that affect the catalog."""
 
 
 def settings_of(parsed: Namespace) -> Settings:

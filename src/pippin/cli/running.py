@@ -22,7 +22,6 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from pippin.cli.arguments import Parser
 from pippin.config import environment
 from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorKind, ServerError
@@ -104,14 +103,6 @@ def _living(path: Path) -> RunningServer | None:
     except (OSError, msgspec.DecodeError):
         pass
     return None
-
-
-def client_parser(program: str, description: str) -> Parser:
-    parser = Parser(prog=program, description=description)
-    parser.add_argument("--server", help="address of the server; the one running here if not given")
-    parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    return parser
 
 
 def address(parsed: Namespace) -> str:

@@ -3,11 +3,9 @@
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pippin.cli.arguments import Parser, some_options
-from pippin.cli.local import OPTIONS
+from pippin.cli.arguments import KEEP, SERVER, argument, of_catalog, switch, verb
 from pippin.cli.terminal import say, table
 from pippin.config import environment
 from pippin.config.errors import ConfigError, nearest
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from pippin.cli.agents import Agent
     from pippin.cli.chat.server import Reached
 
-SEPARATOR: Final = "--"
 FALLBACK_WINDOW: Final = 8_192  # tokens, for models that do not state a window
 CLAUDE: Final = "claude-"
 ANY_CLAUDE: Final = "claude-opus-5"
@@ -27,10 +24,22 @@ EPILOG: Final = (
 )
 
 
-def run(arguments: Sequence[str]) -> int:
-    words = list(arguments)
-    cut = words.index(SEPARATOR) if SEPARATOR in words else len(words)
-    parsed = new_parser().parse(words[:cut])
+@verb(
+    "agent",
+    "Start a coding agent that uses a model of the running server, or of one started for it.",
+    argument("name", nargs="?", metavar="NAME", help="the agent; --list shows those that are known"),
+    switch("--list", help="show the agents"),
+    switch("--print", help="show what would be done, and do nothing"),
+    argument("--model", help="the model; the one that is served if not given"),
+    switch("--force", help="start with a model that lacks what the agent needs"),
+    KEEP,
+    *SERVER,
+    of_catalog,
+    usage="pippin agent NAME [options] [-- ARGUMENTS ...]",
+    epilog=EPILOG,
+    passes_on=True,
+)
+def agent(parsed: Namespace) -> int:
     from pippin.cli.agents import agents
 
     known = agents()
@@ -41,30 +50,7 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(
             f"There is no agent `{parsed.name}`.{nearest(parsed.name, known)} `pippin agent --list` shows them."
         )
-    return _run(parsed.name, known[parsed.name], parsed, tuple(words[cut + 1 :]))
-
-
-def new_parser() -> Parser:
-    parser = Parser(
-        prog="pippin agent",
-        usage="pippin agent NAME [options] [-- ARGUMENTS ...]",
-        description="Start a coding agent that uses a model of the running server, or of one started for it.",
-        epilog=EPILOG,
-    )
-    parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="the agent; --list shows those that are known"
-    )
-    parser.add_argument("--list", action="store_true", help="show the agents")
-    parser.add_argument("--print", action="store_true", help="show what would be done, and do nothing")
-    parser.add_argument("--model", help="the model; the one that is served if not given")
-    parser.add_argument(
-        "--force", action="store_true", help="start with a model that lacks what the agent needs"
-    )
-    parser.add_argument("--keep", action="store_true", help="keep a server that was started for this")
-    parser.add_argument("--server", help="address of the server; the one running here if not given")
-    parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
-    some_options(parser, OPTIONS)
-    return parser
+    return _run(parsed.name, known[parsed.name], parsed)
 
 
 def _listed(agents: "dict[str, Agent]") -> str:
@@ -80,7 +66,7 @@ def _listed(agents: "dict[str, Agent]") -> str:
     return table(("AGENT", "HERE", "NEEDS", "INSTALL"), rows)
 
 
-def _run(name: str, agent: "Agent", parsed: Namespace, arguments: tuple[str, ...]) -> int:
+def _run(name: str, agent: "Agent", parsed: Namespace) -> int:
     from pippin.cli.agents import prepare, start, words_of
     from pippin.cli.chat.server import reached
 
@@ -94,7 +80,7 @@ def _run(name: str, agent: "Agent", parsed: Namespace, arguments: tuple[str, ...
         window = server.facts.get("context_window") or FALLBACK_WINDOW
         folder, key = environment.home() / "agents" / name, server.client.key
         words = words_of(server.client.address, name_for(agent, server), window, key, folder)
-        setup = prepare(agent, words, arguments)
+        setup = prepare(agent, words, parsed.behind)
         if parsed.print:
             say(setup.shown(key))
             return 0

@@ -2,29 +2,25 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from typing import Any
 
-from pippin.cli.arguments import Parser
-from pippin.cli.running import ask, client_parser
+from pippin.cli.arguments import JSON, SERVER, argument, verb
+from pippin.cli.running import ask
 from pippin.cli.terminal import say, table
 
 
-def new_parser() -> Parser:
-    parser = client_parser(
-        "pippin decide", "Ask a model of the running server how likely answers about a text are."
-    )
-    parser.add_argument("state", nargs="?", help="the text; standard input if not given")
-    parser.add_argument(
-        "--question", action="append", required=True, metavar="TEXT", help="may be given several times"
-    )
-    parser.add_argument("--labels", metavar="A,B,...", help="the answers; yes and no if not given")
-    parser.add_argument("--model", default="default", help="the model's name; the one served if not given")
-    return parser
-
-
-def run(arguments: Sequence[str]) -> int:
-    parsed = new_parser().parse(arguments)
+@verb(
+    "decide",
+    "Ask a model of the running server how likely answers about a text are.",
+    *SERVER,
+    JSON,
+    argument("state", nargs="?", help="the text; standard input if not given"),
+    argument("--question", action="append", required=True, metavar="TEXT", help="may be given several times"),
+    argument("--labels", metavar="A,B,...", help="the answers; yes and no if not given"),
+    argument("--model", default="default", help="the model's name; the one served if not given"),
+)
+def decide(parsed: Namespace) -> int:
     state = sys.stdin.read() if parsed.state is None else parsed.state
     asked: dict[str, Any] = {"type": "noul"}
     if parsed.labels is not None:

@@ -6,33 +6,28 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pippin.cli.arguments import Parser, Verb, some_options
-from pippin.cli.local import OPTIONS, open_catalog, settings_of
+from pippin.cli.arguments import JSON, argument, of_catalog, switch, verb
+from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.terminal import say, size, table
 from pippin.config.errors import ConfigError
+from pippin.core.models import PURPOSES
 
 if TYPE_CHECKING:
     from pippin.catalog.fitting.fit import Fit
 
 
-def _fit_parser() -> Parser:
-    parser = Parser(
-        prog="pippin fit",
-        description="Tell what a model takes in memory, and the longest context that fits; nothing is downloaded.",
-    )
-    parser.add_argument("model", help="a name, a folder, or a repository of the hub (org/name)")
-    parser.add_argument(
+@verb(
+    "fit",
+    "Tell what a model takes in memory, and the longest context that fits; nothing is downloaded.",
+    argument("model", help="a name, a folder, or a repository of the hub (org/name)"),
+    argument(
         "--context", type=int, metavar="TOKENS", help="context of each client (default: 8192, or the window)"
-    )
-    parser.add_argument(
-        "--clients", type=int, default=1, metavar="COUNT", help="at the same time (default: 1)"
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON, in bytes and tokens")
-    some_options(parser, OPTIONS)
-    return parser
-
-
-def _fit(parsed: Namespace) -> int:
+    ),
+    argument("--clients", type=int, default=1, metavar="COUNT", help="at the same time (default: 1)"),
+    switch("--json", help="as JSON, in bytes and tokens"),
+    of_catalog,
+)
+def fit(parsed: Namespace) -> int:
     for name in ("context", "clients"):
         value = getattr(parsed, name)
         if value is not None and value < 1:
@@ -42,9 +37,9 @@ def _fit(parsed: Namespace) -> int:
 
     settings = settings_of(parsed)
     source = read_source(open_catalog(settings), parsed.model, settings.server.model_defaults)
-    fit = measure(source, parsed.context, parsed.clients, memory_budget(settings.server))
-    say(json.dumps(_facts(fit), indent=2) if parsed.json else _told(fit))
-    return 0 if fit.fits else 1
+    found = measure(source, parsed.context, parsed.clients, memory_budget(settings.server))
+    say(json.dumps(_facts(found), indent=2) if parsed.json else _told(found))
+    return 0 if found.fits else 1
 
 
 def _told(fit: "Fit") -> str:
@@ -100,25 +95,15 @@ def _facts(fit: "Fit") -> dict[str, object]:
     }
 
 
-def _recommend_parser() -> Parser:
-    from pippin.core.models import PURPOSES
-
-    parser = Parser(
-        prog="pippin recommend",
-        description="Name models that suit this machine's memory and device, from a list that ships with Pippin.",
-    )
-    parser.add_argument(
-        "--for", dest="purpose", choices=PURPOSES, default="chat", help="its use (default: chat)"
-    )
-    parser.add_argument(
-        "--memory", type=float, metavar="GB", help="for a machine with so much memory for models"
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    some_options(parser, OPTIONS)
-    return parser
-
-
-def _recommend(parsed: Namespace) -> int:
+@verb(
+    "recommend",
+    "Name models that suit this machine's memory and device, from a list that ships with Pippin.",
+    argument("--for", dest="purpose", choices=PURPOSES, default="chat", help="its use (default: chat)"),
+    argument("--memory", type=float, metavar="GB", help="for a machine with so much memory for models"),
+    JSON,
+    of_catalog,
+)
+def recommend(parsed: Namespace) -> int:
     from pippin.catalog.fitting.fit import USUAL_WINDOW
     from pippin.catalog.fitting.recommend import LISTED, suited
     from pippin.config.accelerator import memory_budget
@@ -148,7 +133,3 @@ def _recommend(parsed: Namespace) -> int:
     else:
         say(f"None of the list fits into {size(memory)}. `pippin search tiny` may find one on the hub.")
     return 0 if found else 1
-
-
-fit = Verb(_fit_parser, _fit)
-recommend = Verb(_recommend_parser, _recommend)

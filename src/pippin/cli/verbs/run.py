@@ -3,13 +3,11 @@
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pippin.cli.arguments import Parser, some_options
-from pippin.cli.local import OPTIONS
+from pippin.cli.arguments import KEEP, SERVER, argument, of_catalog, switch, verb
 from pippin.config import environment
 from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
@@ -33,10 +31,35 @@ class Asked:
     piped: str = ""  # text from standard input, appended to the prompt
 
 
-def run(arguments: Sequence[str]) -> int:
+@verb(
+    "run",
+    "Chat with a model in the terminal: through the running server, or one started for the chat.",
+    argument(
+        "words",
+        nargs="*",
+        metavar="[MODEL] [PROMPT]",
+        help="a repository, a folder, or a model that is here, else the one served; what to ask, else a conversation",
+    ),
+    argument("-m", "--model", help="the model, where its name could begin the prompt"),
+    *SERVER,
+    KEEP,
+    argument("--system", metavar="TEXT", help="the system prompt"),
+    argument("--load", metavar="NAME", help="go on with a conversation that /save kept"),
+    argument("--json-schema", metavar="SCHEMA", help="answer in JSON of this schema: a file, or the JSON"),
+    argument("--think", choices=("on", "off", "low", "medium", "high"), help="how much to think"),
+    switch("--hide-thinking", help="show the answer alone"),
+    argument("--max-tokens", type=int, metavar="COUNT", help="most tokens of an answer"),
+    argument("--temperature", type=float, metavar="T", help="0 takes the likeliest token each time"),
+    argument("--seed", type=int, help="for the same answer again"),
+    switch("--plain", help="the answer alone, as into a pipe"),
+    switch("--stats", help="say what each answer took"),
+    of_catalog,
+    usage="pippin run [MODEL] [PROMPT] [options]",
+    epilog=EPILOG,
+)
+def run(parsed: Namespace) -> int:
     from pippin.cli.chat.server import reached
 
-    parsed = new_parser().parse(arguments)
     wishes = _wishes(parsed)
     piped = None if sys.stdin.isatty() else sys.stdin.read()
     asked = _understood(parsed, piped)
@@ -47,41 +70,6 @@ def run(arguments: Sequence[str]) -> int:
             session.ask(asked.prompt or "", asked.piped)
             return 0
         return _converse(session)
-
-
-def new_parser() -> Parser:
-    parser = Parser(
-        prog="pippin run",
-        usage="pippin run [MODEL] [PROMPT] [options]",
-        description="Chat with a model in the terminal: through the running server, or one started for the chat.",
-        epilog=EPILOG,
-    )
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="[MODEL] [PROMPT]",
-        help="a repository, a folder, or a model that is here, else the one served; what to ask, else a conversation",
-    )
-    parser.add_argument("-m", "--model", help="the model, where its name could begin the prompt")
-    parser.add_argument("--server", help="address of the server; the one running here if not given")
-    parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
-    parser.add_argument("--keep", action="store_true", help="keep a server that was started for this")
-    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
-    parser.add_argument("--load", metavar="NAME", help="go on with a conversation that /save kept")
-    parser.add_argument(
-        "--json-schema", metavar="SCHEMA", help="answer in JSON of this schema: a file, or the JSON"
-    )
-    parser.add_argument("--think", choices=("on", "off", "low", "medium", "high"), help="how much to think")
-    parser.add_argument("--hide-thinking", action="store_true", help="show the answer alone")
-    parser.add_argument("--max-tokens", type=int, metavar="COUNT", help="most tokens of an answer")
-    parser.add_argument(
-        "--temperature", type=float, metavar="T", help="0 takes the likeliest token each time"
-    )
-    parser.add_argument("--seed", type=int, help="for the same answer again")
-    parser.add_argument("--plain", action="store_true", help="the answer alone, as into a pipe")
-    parser.add_argument("--stats", action="store_true", help="say what each answer took")
-    some_options(parser, OPTIONS)
-    return parser
 
 
 def _wishes(parsed: Namespace) -> "Wishes":

@@ -5,22 +5,22 @@ import faulthandler
 import logging
 import os
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from importlib.util import find_spec
 from socket import socket
 from typing import TYPE_CHECKING, Final
 
-from pippin.cli.arguments import Parser, option_parser
+from pippin.cli.arguments import option_parser, verb
 from pippin.cli.greeting import Preparation, example_of, greet, served_models
-from pippin.cli.local import open_catalog
+from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.logs import configure_logging
 from pippin.cli.running import RunningServer, announced, end_with_owner, log_file
 from pippin.cli.supervising import supervise
 from pippin.cli.verbs.doctor import version
 from pippin.config.errors import ConfigError, install_command
-from pippin.config.load import load
 from pippin.config.options.server import ModelEntry, ServerOptions
-from pippin.config.settings import GivenFlag, Settings, Sources
+from pippin.config.settings import GivenFlag, Settings
 from pippin.core.errors import ServerError
 from pippin.core.logs import without_secrets
 
@@ -29,19 +29,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DESCRIPTION: Final = "Serve models behind the OpenAI and Anthropic APIs."
 
-
-def new_parser() -> Parser:
-    return option_parser("pippin serve", DESCRIPTION)
-
-
-def run(arguments: Sequence[str]) -> int:
-    parsed = new_parser().parse(arguments)
+@verb("serve", "Serve models behind the OpenAI and Anthropic APIs.", parser=option_parser)
+def serve(parsed: Namespace) -> int:
     if any(flag.name == "--version" for flag in parsed.given):
         return version.run([])
     faulthandler.enable()  # a crash in a library then prints its traceback
-    settings = load(Sources(flags=tuple(parsed.given)))
+    settings = settings_of(parsed)
     return _supervised(settings, parsed.given) if settings.server.restart else _serve(settings, parsed.given)
 
 

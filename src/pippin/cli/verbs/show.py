@@ -3,14 +3,13 @@
 import contextlib
 import json
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pippin.cli.arguments import Parser, some_options
-from pippin.cli.local import OPTIONS, open_catalog, settings_of
+from pippin.cli.arguments import JSON, argument, of_catalog, verb
+from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.running import ask, is_there
 from pippin.cli.terminal import size
 from pippin.cli.verbs.running_server import rewritten
@@ -27,16 +26,14 @@ if TYPE_CHECKING:
     from pippin.core.models import ModelInfo
 
 
-def new_parser() -> Parser:
-    parser = Parser(prog="pippin show", description="Show what is known of a model.")
-    parser.add_argument("model", help="a name, a part of one, an alias or a folder")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    some_options(parser, OPTIONS)
-    return parser
-
-
-def run(arguments: Sequence[str]) -> int:
-    parsed = new_parser().parse(arguments)
+@verb(
+    "show",
+    "Show what is known of a model.",
+    argument("model", help="a name, a part of one, an alias or a folder"),
+    JSON,
+    of_catalog,
+)
+def show(parsed: Namespace) -> int:
     settings = settings_of(parsed)
     catalog = open_catalog(settings)
     info = catalog.resolve(parsed.model, by_operator=True)

@@ -6,13 +6,12 @@ import json
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from pippin.cli.arguments import Parser, some_options
-from pippin.cli.local import OPTIONS, open_catalog, run_verification, settings_of
+from pippin.cli.arguments import JSON, SERVER, argument, of_catalog, verb
+from pippin.cli.local import open_catalog, run_verification, settings_of
 from pippin.cli.report import as_page, as_text
 from pippin.cli.terminal import progress, say
 from pippin.config import environment
@@ -23,36 +22,27 @@ from pippin.core.models import WorkerSpec
 from pippin.core.verification import SECTIONS, Report, Verification
 
 
-def new_parser() -> Parser:
-    parser = Parser(
-        prog="pippin verify",
-        description="Check that a model is served with its publisher's quality: its files, tokens, template, numbers, "
-        "tool calls and answers. Changes nothing. Exits with 1 if it finds faults.",
-    )
-    parser.add_argument("model", help="a name, a folder, or a repository of the hub, which is downloaded")
-    parser.add_argument(
-        "--only", action="append", choices=SECTIONS, help="this section; may be given several times"
-    )
-    parser.add_argument(
+@verb(
+    "verify",
+    "Check that a model is served with its publisher's quality: its files, tokens, template, numbers, tool calls and "
+    "answers. Changes nothing. Exits with 1 if it finds faults.",
+    argument("model", help="a name, a folder, or a repository of the hub, which is downloaded"),
+    argument("--only", action="append", choices=SECTIONS, help="this section; may be given several times"),
+    argument(
         "--against", metavar="MODEL", help="compare with this model, such as the one before quantisation"
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that can be shared")
-    parser.add_argument(
+    ),
+    JSON,
+    argument("--html", type=Path, metavar="FILE", help="write a page that can be shared"),
+    argument(
         "--lm-eval",
         metavar="TASKS",
         help="tasks of lm-eval too, on the running server, or on one that is started",
-    )
-    parser.add_argument(
-        "--server", help="address of the server for lm-eval; the one running here if not given"
-    )
-    parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
-    some_options(parser, OPTIONS)
-    return parser
-
-
-def run(arguments: Sequence[str]) -> int:
-    parsed = new_parser().parse(arguments)
+    ),
+    argument("--server", help="address of the server for lm-eval; the one running here if not given"),
+    SERVER[1],
+    of_catalog,
+)
+def verify(parsed: Namespace) -> int:
     sections = tuple(name for name in SECTIONS if name in (parsed.only or SECTIONS))
     if parsed.lm_eval and importlib.util.find_spec("lm_eval") is None:
         raise ConfigError(
