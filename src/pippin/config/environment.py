@@ -7,7 +7,7 @@ from pathlib import Path
 from pippin.config.compat.servers import variable_terms
 from pippin.config.compat.terms import translate, without_effect
 from pippin.config.errors import nearest
-from pippin.config.options.declaration import Option, options
+from pippin.config.options.declaration import options
 from pippin.config.options.start import Compat
 from pippin.config.settings import Given, Note, Origin, Reading
 from pippin.config.values import FALSE, parse
@@ -31,26 +31,21 @@ def read_variables(variables: Mapping[str, str], compat: Compat | None) -> Readi
             if term.requires and variables.get(term.requires, "").strip().lower() in ("", *FALSE):
                 notes.append(without_effect(term, name))
                 continue
-            values, more = translate(term, text, name)
-            notes += more
+            values = translate(term, text, name, notes)
             given |= {option: Given(value, Origin("environment", name)) for option, value in values.items()}
-    own = own_variables()
-    for name, option in own.items():
-        if text := variables.get(name):
-            value = parse(option, [text], name)
-            given[option.name] = Given(value, Origin("environment", name))
-    for name in sorted(set(variables) - set(own) - set(OTHERS)):
-        if name.startswith("PIPPIN_"):
-            notes.append(Note("warning", f"No option has the variable {name}.{nearest(name, own)}"))
-    return Reading(given, [], notes)
-
-
-def own_variables() -> dict[str, Option]:
-    """Pippin's variables. A list's variable also has a singular form, like its flag; the plural takes precedence."""
-    singular = {
+    # A list's variable also has a singular form, like its flag; the plural takes precedence.
+    own = {
         "PIPPIN_" + option.flag.strip("-").replace("-", "_").upper(): option for option in options().values()
     }
-    return singular | {option.variable: option for option in options().values()}
+    own |= {option.variable: option for option in options().values()}
+    for name, option in own.items():
+        if text := variables.get(name):
+            given[option.name] = Given(parse(option, [text], name), Origin("environment", name))
+    unknown = {name for name in variables if name.startswith("PIPPIN_")} - set(own) - set(OTHERS)
+    notes += [
+        Note("warning", f"No option has the variable {name}.{nearest(name, own)}") for name in sorted(unknown)
+    ]
+    return Reading(given, [], notes)
 
 
 def home(variables: Mapping[str, str] = os.environ) -> Path:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from pippin.config import environment, yaml_file
 from pippin.config.compat.servers import servers
 from pippin.config.flags import read_flags
@@ -37,7 +39,9 @@ def load(sources: Sources, variables: Mapping[str, str] | None = None) -> Settin
     compat = _early("compat", sources, variables) or document.get("compat")
     if compat is not None:
         compat = parse(options()["compat"], [str(compat)], "--compat")
-    readings = [_profile(compat)]
+    profile = servers()[compat].profile if compat is not None else {}
+    origin = Origin("profile", f"--compat {compat}")
+    readings = [Reading({name: Given(value, origin) for name, value in profile.items()})]
     from_variables = environment.read_variables(variables, compat)
     from_flags = read_flags(sources.flags, compat)
     if config:
@@ -59,31 +63,6 @@ def _early(name: str, sources: Sources, variables: Mapping[str, str]) -> Any:
     return texts[-1] if texts else variables.get(option.variable) or None
 
 
-def _profile(compat: Compat | None) -> Reading:
-    if compat is None:
-        return Reading()
-    origin = Origin("profile", f"--compat {compat}")
-    return Reading({name: Given(value, origin) for name, value in servers()[compat].profile.items()})
-
-
-def _known_models(compat: Compat | None) -> list[GivenModel]:
-    """The models that the profile's server loaded when a request named them."""
-    if compat is None:
-        return []
-    origin = Origin("profile", f"--compat {compat}")
-    return [
-        GivenModel(
-            path=known.path,
-            origin=origin,
-            name=known.name,
-            kind=known.kind,
-            preload=False,
-            listed=known.listed,
-        )
-        for known in servers()[compat].known_models
-    ]
-
-
 def _merge(readings: Sequence[Reading]) -> dict[str, Given]:
     merged: dict[str, Given] = {}
     for reading in readings:
@@ -100,18 +79,22 @@ def _resolve(
     entries = [entry for reading in readings for entry in reading.models]
     known = {name for entry in entries for name in (entry.path, entry.name)}
     entries += [entry for entry in named if entry.path not in known]
-    known = {name for entry in entries for name in (entry.path, entry.name)}
-    entries += [
-        entry for entry in _known_models(compat) if known.isdisjoint((entry.path, entry.name or entry.path))
-    ]
     scoped = {
         scope: {name: given.value for name, given in merged.items() if options()[name].scope == scope}
         for scope in ("start", "server", "model")
     }
     lazy = scoped["start"].get("lazy_load", False)
     if compat is not None:
-        scoped["model"]["fallbacks"] = Sampling(**servers()[compat].fallbacks)
-        scoped["server"]["aliases"] = {**servers()[compat].aliases, **scoped["server"].get("aliases", {})}
+        replaced, origin = servers()[compat], Origin("profile", f"--compat {compat}")
+        scoped["model"]["fallbacks"] = Sampling(**replaced.fallbacks)
+        scoped["server"]["aliases"] = {**replaced.aliases, **scoped["server"].get("aliases", {})}
+        known = {name for entry in entries for name in (entry.path, entry.name)}
+        # The models that the profile's server loaded when a request named them.
+        entries += [
+            GivenModel(**structs.asdict(each), origin=origin, preload=False)
+            for each in replaced.known_models
+            if known.isdisjoint((each.path, each.name or each.path))
+        ]
     server = ServerOptions(
         **scoped["server"],
         models=tuple(_entry(entry, scoped["model"], lazy=lazy) for entry in entries),
