@@ -199,6 +199,12 @@ class Catalog:
         """Models of the list that ships with Pippin that fit this machine."""
         return suited(purpose, memory_budget(self._options))
 
+    async def fetch(self, name: str, on_progress: DownloadProgress) -> ModelInfo:
+        """The model that the operator names, and the files that it needs beside it, downloaded if they are missing."""
+        info = await self.ensure(name, on_progress, by_operator=True)
+        await self.complete(info, on_progress, by_operator=True)
+        return info
+
     async def ensure(
         self, name: str, on_progress: DownloadProgress, *, by_operator: bool = False
     ) -> ModelInfo:

@@ -12,7 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from pippin.cli.chat.client import ChatClient, Ended, Piece
+from pippin.cli.chat.client import Ended, Piece, answer
+from pippin.cli.running import Client
 from pippin.cli.terminal import table
 
 WORDS: Final = (
@@ -64,7 +65,7 @@ class Sweep(Struct, frozen=True):
     requests: int
 
 
-def measure(client: ChatClient, model: str, sweep: Sweep) -> Iterator[Point]:
+def measure(client: Client, model: str, sweep: Sweep) -> Iterator[Point]:
     """Yields the points, each as soon as it is measured. Prompts are unique, so that none is cached."""
     fresh = itertools.count(random.randrange(10**6))
     ask(client, model, 8, "Count to ten in words.")
@@ -82,7 +83,7 @@ def text(words: int, seed: int) -> str:
     return " ".join(chooser.choice(WORDS) for _ in range(words))
 
 
-def ask(client: ChatClient, model: str, tokens: int, prompt: str) -> Reply:
+def ask(client: Client, model: str, tokens: int, prompt: str) -> Reply:
     """An answer of exactly so many tokens. Raises `ServerError`."""
     body = {
         "model": model,
@@ -92,7 +93,7 @@ def ask(client: ChatClient, model: str, tokens: int, prompt: str) -> Reply:
         "ignore_eos": True,
     }
     reply = Reply(time.perf_counter())
-    for part in client.answer(body):
+    for part in answer(client, body):
         if isinstance(part, Piece):
             reply.arrivals.append(time.perf_counter())
         elif isinstance(part, Ended):
@@ -132,24 +133,16 @@ def _p99(ordered: Sequence[float]) -> float | None:
 def shown(points: Sequence[Point]) -> str:
     """A table. Acceptance of proposed tokens is a column if there were any."""
     speculated = any(each.proposed for each in points)
-    rows = [
-        (
-            str(each.prompt_words),
-            str(each.answer_tokens),
-            str(each.clients),
-            f"{each.rate:.1f}",
-            *("-" if value is None else f"{value:.1f}" for value in _times(each)),
-            *((_fate(each),) if speculated else ()),
+    rows = []
+    for each in points:
+        times = (each.first_ms, each.first_p99_ms, each.gap_ms, each.gap_p99_ms)
+        fate = f"{each.accepted / each.proposed:.0%} of {each.proposed}" if each.proposed else "-"
+        rows.append(
+            (
+                *(str(each.prompt_words), str(each.answer_tokens), str(each.clients), f"{each.rate:.1f}"),
+                *("-" if value is None else f"{value:.1f}" for value in times),
+                *((fate,) if speculated else ()),
+            )
         )
-        for each in points
-    ]
     headings = (*HEADINGS, "ACCEPTED") if speculated else HEADINGS
     return table(headings, rows)
-
-
-def _fate(each: Point) -> str:
-    return f"{each.accepted / each.proposed:.0%} of {each.proposed}" if each.proposed else "-"
-
-
-def _times(each: Point) -> tuple[float | None, ...]:
-    return each.first_ms, each.first_p99_ms, each.gap_ms, each.gap_p99_ms

@@ -137,8 +137,7 @@ class Preparation:
         """Download the missing files of a model. Returns its name in the pool."""
         name = entry.called
         with progress(f"Downloading {name}:", bytes_counted=True, write=log.info) as tell:
-            info = await self.catalog.ensure(entry.path, tell, by_operator=True)
-            await self.catalog.complete(info, tell, by_operator=True)
+            info = await self.catalog.fetch(entry.path, tell)
         return entry.name or info.id
 
     async def _load(self, name: str) -> None:

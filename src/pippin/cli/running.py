@@ -159,9 +159,13 @@ class Client:
             raise ServerError("not_found", message) from None
 
 
+def client_of(parsed: Namespace) -> Client:
+    return Client(address(parsed), parsed.api_key or environment.client_key())
+
+
 def ask(parsed: Namespace, method: str, path: str, body: Any = None) -> Any:
     """The server's answer to one request. Raises `ServerError` with the server's message if it refuses."""
-    return Client(address(parsed), parsed.api_key or environment.client_key()).request(method, path, body)
+    return client_of(parsed).request(method, path, body)
 
 
 def refusal(status: int, answer: bytes) -> str:
@@ -175,20 +179,12 @@ def refusal(status: int, answer: bytes) -> str:
     return str(message) if message else f"The server answered {status}."
 
 
-@dataclass(frozen=True)
-class Ownership:
-    """The descriptors and variables with which a child ends together with this process."""
-
-    descriptors: tuple[int, ...]  # inherited by the child
-    environment: dict[str, str]
-
-
 @contextlib.contextmanager
-def ownership() -> Iterator[Ownership]:
-    """Own the children started in this context; they end with the context or with this process."""
+def ownership() -> Iterator[int]:
+    """Own the children that inherit the descriptor; they end with the context or with this process."""
     reading, writing = os.pipe()
     try:
-        yield Ownership((reading,), environment.owned_by(reading))
+        yield reading
     finally:
         os.close(reading)
         os.close(writing)

@@ -18,8 +18,6 @@ from pippin.config.settings import GivenFlag
 
 if TYPE_CHECKING:
     from pippin.catalog import CatalogEntry
-    from pippin.catalog.catalog import Catalog, DownloadProgress
-    from pippin.core.models import ModelInfo
 
 MOST: Final = 20  # models of a search
 
@@ -109,13 +107,6 @@ def search(parsed: Namespace) -> int:
     return 0 if found else 1
 
 
-async def _fetch(catalog: "Catalog", name: str, on_progress: "DownloadProgress") -> "ModelInfo":
-    """Download a model, and the other files that it needs."""
-    info = await catalog.ensure(name, on_progress, by_operator=True)
-    await catalog.complete(info, on_progress, by_operator=True)
-    return info
-
-
 @verb(
     "pull",
     "Download a model; what was fetched before is not fetched again.",
@@ -132,7 +123,7 @@ def pull(parsed: Namespace) -> int:
     catalog = open_catalog(settings_of(parsed))
     try:
         with progress("Downloading", bytes_counted=True) as tell:
-            info = asyncio.run(_fetch(catalog, parsed.model, tell))
+            info = asyncio.run(catalog.fetch(parsed.model, tell))
     except KeyboardInterrupt:
         say(f"Stopped. `pippin pull {parsed.model}` goes on from here.", sys.stderr)
         raise

@@ -3,7 +3,6 @@
 import json
 import sys
 from argparse import Namespace
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,15 +19,6 @@ EPILOG: Final = (
     "With a prompt, or where the input is no terminal, it answers once and ends; what is piped in stands behind "
     "the prompt. Paths of pictures, recordings and clips in a prompt are attached, and any file as @PATH."
 )
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The model and the prompt on the command line."""
-
-    model: str | None
-    prompt: str | None
-    piped: str = ""  # text from standard input, appended to the prompt
 
 
 @verb(
@@ -58,18 +48,28 @@ class Asked:
     epilog=EPILOG,
 )
 def run(parsed: Namespace) -> int:
-    from pippin.cli.chat.server import reached
+    """The first word is the model if it names one; otherwise it begins the prompt."""
+    from pippin.cli.chat.attachments import named_files
+    from pippin.cli.chat.server import names_a_model, reached
 
     wishes = _wishes(parsed)
     piped = None if sys.stdin.isatty() else sys.stdin.read()
-    asked = _understood(parsed, piped)
-    with reached(parsed, asked.model) as server:
-        _check_chats(server)
+    model, words = parsed.model, list(parsed.words)
+    if model is None and words and not any(named_files(words[0])) and names_a_model(parsed, words[0]):
+        model = words.pop(0)
+    prompt = " ".join(words)
+    behind = piped if piped and piped.strip() else ""
+    if piped is not None and not (prompt or behind):
+        raise ConfigError(
+            'There is nothing to ask: the input is empty. Give a prompt, as in `pippin run "Say hello."`.'
+        )
+    with reached(parsed, model) as server:
         session = _session(parsed, server, wishes)
-        if asked.prompt is not None or asked.piped:
-            session.ask(asked.prompt or "", asked.piped)
-            return 0
-        return _converse(session)
+        if prompt or behind:
+            session.ask(prompt, behind)
+        else:
+            _converse(session)
+    return 0
 
 
 def _wishes(parsed: Namespace) -> "Wishes":
@@ -109,35 +109,16 @@ def read_schema(text: str) -> Any:
         raise ConfigError(f"--json-schema: this is no JSON ({error}).") from None
 
 
-def _understood(parsed: Namespace, piped: str | None) -> Asked:
-    """The first word is the model if it names one; otherwise it begins the prompt."""
-    from pippin.cli.chat.attachments import named_files
-    from pippin.cli.chat.server import names_a_model
+def _session(parsed: Namespace, reached: "Reached", wishes: "Wishes") -> "Session":
+    from pippin.cli.chat.conversation import Conversation
+    from pippin.cli.chat.session import Session
 
-    model, words = parsed.model, list(parsed.words)
-    if model is None and words and not any(named_files(words[0])) and names_a_model(parsed, words[0]):
-        model, words = words[0], words[1:]
-    prompt = " ".join(words) or None
-    if piped is not None and not piped.strip() and prompt is None:
-        raise ConfigError(
-            'There is nothing to ask: the input is empty. Give a prompt, as in `pippin run "Say hello."`.'
-        )
-    return Asked(model, prompt, piped if piped and piped.strip() else "")
-
-
-def _check_chats(reached: "Reached") -> None:
     kind = reached.facts.get("kind")
     if kind not in ("language", "scripted"):
         raise ServerError(
             "invalid_request",
             f"{reached.model} is a model for {kind}, which doesn't chat. `pippin list` shows the language models.",
         )
-
-
-def _session(parsed: Namespace, reached: "Reached", wishes: "Wishes") -> "Session":
-    from pippin.cli.chat.conversation import Conversation
-    from pippin.cli.chat.session import Session
-
     session = Session(
         reached, Conversation(reached.model, parsed.system), wishes, environment.home() / "conversations"
     )
@@ -148,12 +129,10 @@ def _session(parsed: Namespace, reached: "Reached", wishes: "Wishes") -> "Sessio
     return session
 
 
-def _converse(session: "Session") -> int:
+def _converse(session: "Session") -> None:
     from pippin.cli.chat.entry import heed_interrupts, line_reader
     from pippin.cli.terminal import remark
 
     heed_interrupts()
-
     remark(f"{session.conversation.model}: ask away. /help shows what else can be typed, ctrl-D leaves.")
     session.talk(line_reader(environment.home() / "history"))
-    return 0
