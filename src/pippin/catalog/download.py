@@ -19,6 +19,9 @@ from pippin.core.errors import ErrorKind, ServerError
 
 logger = logging.getLogger(__name__)
 
+Progress = Callable[[int, int, str], None]
+"""Called with `done` and `total` bytes, and what is going on."""
+
 FIRST_WAIT: Final = 1.0  # seconds before the second try; doubled each time
 LONGEST_LINE: Final = 1024 * 1024
 
@@ -53,7 +56,7 @@ Line = Progressed | Fetched | Refused
 _line: Final[JsonDecoder[Line]] = json_decoder(Line)
 
 
-async def download(wanted: Download, on_progress: Callable[[int, int, str], None]) -> str:
+async def download(wanted: Download, on_progress: Progress) -> str:
     """Download and return the snapshot's folder. Resumes what an earlier attempt fetched.
 
     Raises `ServerError`. Cancelling kills the child at once.
@@ -64,7 +67,12 @@ async def download(wanted: Download, on_progress: Callable[[int, int, str], None
         if isinstance(outcome, Fetched):
             return outcome.folder
         if not outcome.again or left == 0:
-            raise ServerError(outcome.kind, f"{outcome.message}{_way_out(wanted, outcome)}", "model")
+            # What to do about a temporary failure, such as a broken network. Other failures say it themselves.
+            way_out = (
+                f" Once that is over, `pippin pull {wanted.repository}` goes on from what has arrived; `pippin list` "
+                "shows what is here."
+            )
+            raise ServerError(outcome.kind, outcome.message + (way_out if outcome.again else ""), "model")
         logger.warning("%s Trying again in %.0f s.", outcome.message, wait)
         on_progress(0, 0, f"{outcome.message} Trying again in {wait:.0f} s.")
         await asyncio.sleep(wait)
@@ -72,17 +80,7 @@ async def download(wanted: Download, on_progress: Callable[[int, int, str], None
     raise AssertionError("the last try returns or raises")
 
 
-def _way_out(wanted: Download, refused: Refused) -> str:
-    """What to do about a temporary failure, such as a broken network. Other failures say it themselves."""
-    if not refused.again:
-        return ""
-    return (
-        f" Once that is over, `pippin pull {wanted.repository}` goes on from what has arrived; `pippin list` shows "
-        "what is here."
-    )
-
-
-async def _attempt(wanted: Download, on_progress: Callable[[int, int, str], None]) -> Fetched | Refused:
+async def _attempt(wanted: Download, on_progress: Progress) -> Fetched | Refused:
     # Its input closes when this process ends, which ends the child.
     child = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -103,7 +101,7 @@ async def _attempt(wanted: Download, on_progress: Callable[[int, int, str], None
 
 
 async def _follow(
-    child: asyncio.subprocess.Process, wanted: Download, on_progress: Callable[[int, int, str], None]
+    child: asyncio.subprocess.Process, wanted: Download, on_progress: Progress
 ) -> Fetched | Refused:
     assert child.stdout is not None
     done, clock = -1, asyncio.get_running_loop().time

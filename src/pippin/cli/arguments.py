@@ -46,13 +46,6 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError(f"{word}: no such flag.{nearest(word, known)} See `{self.prog} --help`.")
         return parsed
 
-    def complete(self, names: Sequence[str], **how: Any) -> None:
-        """Say how a shell completes arguments: `how` are attributes of an action that `shtab` reads."""
-        for action in self._actions:
-            if action.dest in names:
-                for name, value in how.items():
-                    setattr(action, name, value)
-
 
 @dataclass(frozen=True)
 class Verb:

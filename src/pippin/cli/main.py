@@ -72,7 +72,11 @@ def _run(words: list[str]) -> int:
         return 0
     name, *implied = ALIASES.get(words[0], words[:1])
     if name not in VERBS:
-        return _unknown(words[0])
+        from pippin.config.errors import nearest
+
+        near = nearest(words[0], [*VERBS, *ALIASES])
+        print(f"pippin: there is no command `{words[0]}`.{near} See `pippin --help`.", file=sys.stderr)
+        return USAGE_ERROR
     return _guarded(verb_of(name).run, name, [*implied, *words[1:]])
 
 
@@ -90,16 +94,6 @@ def overview() -> str:
         f"usage: pippin COMMAND ...\n\n{lines}\n\n"
         "`pippin COMMAND --help` tells more of one. To begin: pippin run"
     )
-
-
-def _unknown(word: str) -> int:
-    from pippin.config.errors import nearest
-
-    print(
-        f"pippin: there is no command `{word}`.{nearest(word, [*VERBS, *ALIASES])} See `pippin --help`.",
-        file=sys.stderr,
-    )
-    return USAGE_ERROR
 
 
 def _guarded(run: Callable[[Sequence[str]], int], name: str, arguments: Sequence[str]) -> int:

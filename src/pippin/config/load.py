@@ -14,6 +14,7 @@ from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.options.start import Compat
 from pippin.config.settings import DEFAULT, Given, GivenModel, Note, Origin, Reading, Settings, Sources
 from pippin.config.values import parse
+from pippin.core.models import ModelKind
 from pippin.core.requests import Sampling
 
 OF_NAMED_MODELS = ("adapter_path", "draft_model_path", "draft_kind")
@@ -21,7 +22,7 @@ OF_NAMED_MODELS = ("adapter_path", "draft_model_path", "draft_kind")
 
 FIRST_MODEL = ("served_model_name", "model_kind")
 
-KIND_OPTIONS = {
+KIND_OPTIONS: dict[str, ModelKind] = {
     "image_model": "images",
     "tts_model": "speech",
     "stt_model": "transcription",

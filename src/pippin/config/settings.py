@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from pippin.config.options.server import ServerOptions
 from pippin.config.options.start import Compat
+from pippin.core.models import ModelKind
 
 Source = Literal["default", "profile", "file", "environment", "flag", "request"]
 
@@ -41,7 +42,7 @@ class GivenModel(Struct, frozen=True, kw_only=True):
     path: str
     origin: Origin
     name: str | None = None
-    kind: str | None = None
+    kind: ModelKind | None = None
     preload: bool | None = None
     listed: bool = True
     options: dict[str, Given] = field(default_factory=dict)

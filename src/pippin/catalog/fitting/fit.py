@@ -99,7 +99,7 @@ def _remote(repository: str, options: ModelOptions) -> Source:
         config=config,
         weights=quantization(config) or config.get("torch_dtype") or config.get("dtype") or "-",
         stored=sum(math.prod(array.shape) * BYTES.get(array.dtype, 1) for array in arrays.values()),
-        loaded=bytes_of_arrays(arrays, config, options, kind),
+        loaded=bytes_of_arrays(arrays.items(), config, options, kind),
         window=window,
         options=options,
     )

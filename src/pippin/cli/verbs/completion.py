@@ -5,9 +5,9 @@ from typing import Final
 
 import shtab
 
-from pippin.cli.agents import agents
 from pippin.cli.arguments import argument, verb, with_actions
 from pippin.cli.terminal import say
+from pippin.cli.verbs.agent import agents
 
 MODELS: Final = shtab.cmd("pippin list --quiet 2>/dev/null")
 """Completes names of models by asking Pippin for those of this machine."""
@@ -25,8 +25,10 @@ def completion(parsed: Namespace) -> int:
 
     parsers = [verb_of(name).new_parser() for name in VERBS]
     for parser in parsers:
-        parser.complete(("model", "models", "words"), complete=MODELS)
-        if parser.prog == "pippin agent":
-            parser.complete(("name",), choices=sorted(agents()))
+        for action in parser._actions:
+            if action.dest in ("model", "models", "words"):
+                vars(action)["complete"] = MODELS  # which shtab reads, and argparse does not declare
+            elif action.dest == "name" and parser.prog == "pippin agent":
+                action.choices = sorted(agents())
     say(shtab.complete(with_actions("pippin", "Serve MLX models.", parsers), parsed.shell).rstrip())
     return 0

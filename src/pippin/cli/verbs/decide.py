@@ -30,7 +30,13 @@ def decide(parsed: Namespace) -> int:
     questions = {str(number): {**asked, "instructions": text} for number, text in enumerate(parsed.question)}
     body = {"model": parsed.model, "state": state, "questions": questions}
     answers = ask(parsed, "POST", "/v1/systemone", body)["answers"]
-    found = {text: _probabilities(answers[str(number)]) for number, text in enumerate(parsed.question)}
+    found: dict[str, dict[str, float]] = {}
+    for number, text in enumerate(parsed.question):
+        answer = answers[str(number)]
+        if answer["type"] == "noul":
+            found[text] = {"yes": answer["noul"], "no": 1 - answer["noul"]}
+        else:
+            found[text] = answer["probabilities"]
     if parsed.json:
         say(json.dumps(found, ensure_ascii=False, indent=2))
         return 0
@@ -41,10 +47,3 @@ def decide(parsed: Namespace) -> int:
     ]
     say(table(("QUESTION", "ANSWER", "PROBABILITY"), rows))
     return 0
-
-
-def _probabilities(answer: dict[str, Any]) -> dict[str, float]:
-    if answer["type"] == "noul":
-        return {"yes": answer["noul"], "no": 1 - answer["noul"]}
-    found: dict[str, float] = answer["probabilities"]
-    return found

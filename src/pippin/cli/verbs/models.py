@@ -144,17 +144,13 @@ def pull(parsed: Namespace) -> int:
 def rm(parsed: Namespace) -> int:
     catalog = open_catalog(settings_of(parsed))
     for name in parsed.model:
-        if not parsed.yes and not _agreed(name):
+        # Scripts are not asked.
+        asked = not parsed.yes and sys.stdin.isatty()
+        if asked and input(f"Delete {name}? [y/N] ").strip().lower() not in ("y", "yes"):
             print(f"{name} stays.")
             continue
         print(f"{catalog.remove(name).found.id} is deleted.")
     return 0
-
-
-def _agreed(name: str) -> bool:
-    if not sys.stdin.isatty():
-        return True  # scripts are not asked
-    return input(f"Delete {name}? [y/N] ").strip().lower() in ("y", "yes")
 
 
 @verb(

@@ -7,6 +7,7 @@ from msgspec import Meta, Struct, field
 
 from pippin.config.options.marks import AboveZero, Natural, Positive, about
 from pippin.config.options.model import ModelOptions
+from pippin.core.models import ModelKind
 from pippin.core.tasks import FileFormat
 
 ContentionPolicy = Literal["wait", "fail", "preempt", "wait_then_fail", "wait_then_preempt"]
@@ -18,7 +19,7 @@ class ModelEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     path: str  # folder, repository id, alias or catalog id
     name: str | None = None  # served name; the catalog's id if not set
-    kind: str | None = None
+    kind: ModelKind | None = None
     preload: bool = True
     listed: bool = True  # False: known to a profile, and not listed before it is on the disk
     options: ModelOptions = field(default_factory=ModelOptions)  # complete: `model_defaults` and the entry's
