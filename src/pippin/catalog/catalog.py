@@ -205,7 +205,14 @@ class Catalog:
 
     async def ensure(self, name: str, on_progress: Progress, *, by_operator: bool = False) -> ModelInfo:
         """The model that a name means; downloads it first if it is missing and may be downloaded."""
-        repository = self._source_of(name, by_operator=by_operator)
+        view = self._recent()
+        entry = self._exact(name, view)
+        if entry is not None and entry.repository is not None:
+            repository: str | None = entry.repository  # an entry's name takes precedence over an alias
+        else:
+            named = name in self._options.aliases or (entry is not None and entry.found.id in view.operators)
+            known = by_operator or named or not self.serves_named_only
+            repository = self._repository(name) if known else None
         try:
             return self.resolve(name, by_operator=by_operator)
         except ServerError as error:
@@ -352,16 +359,6 @@ class Catalog:
             ErrorReport(kind="model_not_found", message=message, param="model"),
             repository=target,
         )
-
-    def _source_of(self, name: str, *, by_operator: bool) -> str | None:
-        """The repository that a name may be downloaded from. An entry's name takes precedence over an alias."""
-        view = self._recent()
-        entry = self._exact(name, view)
-        if entry is not None and entry.repository is not None:
-            return entry.repository
-        by_operator = by_operator or name in self._options.aliases
-        by_operator = by_operator or (entry is not None and entry.found.id in view.operators)
-        return self._repository(name) if by_operator or not self.serves_named_only else None
 
     def _path_entry(
         self, name: str, id: str | None = None, kind: ModelKind | None = None

@@ -147,13 +147,7 @@ def with_actions(program: str, description: str, parsers: Sequence[Parser]) -> P
 class ShortHelp(argparse.Action):
     """Shows the options that matter most; `--help-all` shows all."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: object,
-        values: object,
-        option_string: str | None = None,
-    ) -> NoReturn:
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> NoReturn:
         usual = {options()[name].flag for name in USUAL}
         for action in parser._actions:
             if action.dest == "given" and usual.isdisjoint(action.option_strings):

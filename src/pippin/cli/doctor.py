@@ -23,7 +23,7 @@ from pippin.config import environment
 from pippin.config.errors import ConfigError, install_command
 from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
-from pippin.config.settings import Settings, Sources
+from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 from pippin.core.logs import without_secrets
 
@@ -281,7 +281,7 @@ def _loaded(parsed: Namespace) -> Iterator[dict[str, Any]]:
 
 def check_configuration() -> Iterator[Finding]:
     try:
-        notes = load(Sources()).notes
+        notes = load().notes
     except ConfigError as error:
         yield Finding("problem", str(error))
         return
@@ -292,7 +292,7 @@ def check_configuration() -> Iterator[Finding]:
 def _settings() -> Settings:
     """The settings, or the defaults if the configuration is invalid, which `check_configuration` reports."""
     try:
-        return load(Sources())
+        return load()
     except ConfigError:
         return Settings(server=ServerOptions())
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pippin.cli.terminal import progress
 from pippin.config import environment
 from pippin.config.load import load
-from pippin.config.settings import Settings, Sources
+from pippin.config.settings import Settings
 
 if TYPE_CHECKING:
     from pippin.catalog import Catalog, CatalogRoots
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def settings_of(parsed: Namespace) -> Settings:
-    return load(Sources(flags=tuple(parsed.given)))
+    return load(parsed.given)
 
 
 def open_catalog(settings: Settings) -> "Catalog":

@@ -44,7 +44,12 @@ def supervise(settings: Settings, listeners: Sequence[socket]) -> Settings | int
         pid = os.fork()
         if pid == 0:
             os.close(writing)
-            _become_server(reading)
+            os.setsid()  # ctrl-C in the terminal is meant for the parent, which passes it on
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+            # The pipe ends with the parent.
+            watch = threading.Thread(target=end_at_the_end_of, args=(reading,), name="parent", daemon=True)
+            watch.start()
             return settings
         os.close(reading)
         status, asked = _until_ended(pid, listeners)
@@ -56,14 +61,6 @@ def supervise(settings: Settings, listeners: Sequence[socket]) -> Settings | int
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         print(f"pippin: the server ended {how}; it is started again.", file=sys.stderr, flush=True)
         time.sleep(max(0.0, APART - lived))
-
-
-def _become_server(parent: int) -> None:
-    """Ctrl-C in the terminal is meant for the parent, which passes it on; `parent` is a pipe that ends with it."""
-    os.setsid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
-    threading.Thread(target=end_at_the_end_of, args=(parent,), name="parent", daemon=True).start()
 
 
 def _until_ended(pid: int, listeners: Sequence[socket]) -> tuple[int, bool]:

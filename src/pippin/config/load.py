@@ -12,7 +12,7 @@ from pippin.config.options.declaration import options
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.options.start import Compat
-from pippin.config.settings import DEFAULT, Given, GivenModel, Note, Origin, Reading, Settings, Sources
+from pippin.config.settings import DEFAULT, Given, GivenFlag, GivenModel, Note, Origin, Reading, Settings
 from pippin.config.values import parse
 from pippin.core.models import ModelKind
 from pippin.core.requests import Sampling
@@ -32,19 +32,19 @@ KIND_OPTIONS: dict[str, ModelKind] = {
 }
 
 
-def load(sources: Sources, variables: Mapping[str, str] | None = None) -> Settings:
+def load(flags: Sequence[GivenFlag] = (), variables: Mapping[str, str] | None = None) -> Settings:
     """Read every source and resolve them. Raises `ConfigError` with a one-line message."""
     variables = environment.variables() if variables is None else variables
-    config = _early("config", sources, variables)
+    config = _early("config", flags, variables)
     document = yaml_file.load_document(config) if config else {}
-    compat = _early("compat", sources, variables) or document.get("compat")
+    compat = _early("compat", flags, variables) or document.get("compat")
     if compat is not None:
         compat = parse(options()["compat"], [str(compat)], "--compat")
     profile = servers()[compat].profile if compat is not None else {}
     origin = Origin("profile", f"--compat {compat}")
     readings = [Reading({name: Given(value, origin) for name, value in profile.items()})]
     from_variables = environment.read_variables(variables, compat)
-    from_flags = read_flags(sources.flags, compat)
+    from_flags = read_flags(flags, compat)
     if config:
         form = yaml_file.form_of(document)
         readings.append(yaml_file.read_document(document, config, form))
@@ -54,13 +54,13 @@ def load(sources: Sources, variables: Mapping[str, str] | None = None) -> Settin
         document = yaml_file.load_document(registry.value)
         readings.insert(1, yaml_file.read_document(document, registry.value, "vllm-mlx"))
         merged = _merge(readings)
-    return _resolve(merged, readings, sources, compat)
+    return _resolve(merged, readings, flags, compat)
 
 
-def _early(name: str, sources: Sources, variables: Mapping[str, str]) -> Any:
+def _early(name: str, flags: Sequence[GivenFlag], variables: Mapping[str, str]) -> Any:
     """An option that is needed before the others, because it determines how they are read."""
     option = options()[name]
-    texts = [flag.text or "" for flag in sources.flags if flag.name == option.flag]
+    texts = [flag.text or "" for flag in flags if flag.name == option.flag]
     return texts[-1] if texts else variables.get(option.variable) or None
 
 
@@ -72,7 +72,10 @@ def _merge(readings: Sequence[Reading]) -> dict[str, Given]:
 
 
 def _resolve(
-    merged: Mapping[str, Given], readings: Sequence[Reading], sources: Sources, compat: Compat | None
+    merged: Mapping[str, Given],
+    readings: Sequence[Reading],
+    flags: Sequence[GivenFlag],
+    compat: Compat | None,
 ) -> Settings:
     named = _named(merged)
     if named:
@@ -112,7 +115,7 @@ def _resolve(
         compat=compat,
         provenance=provenance,
         notes=tuple(dict.fromkeys(notes)),
-        sources=sources,
+        flags=tuple(flags),
     )
 
 

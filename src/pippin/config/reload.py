@@ -27,7 +27,7 @@ class Reloaded(Struct, frozen=True, kw_only=True):
 
 def reload(settings: Settings, variables: Mapping[str, str] | None = None) -> Reloaded:
     """Read all sources again (SIGHUP). Raises `ConfigError`, in which case nothing has changed."""
-    fresh = load(settings.sources, variables)
+    fresh = load(settings.flags, variables)
     return replace(adopt(settings, fresh), notes=fresh.notes)
 
 
@@ -66,46 +66,37 @@ def _with(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def adopt(old: Settings, new: Settings) -> Reloaded:
-    """The old settings, updated with the hot differences of the new ones."""
+    """The old settings, updated with the hot differences of the new ones. Other models need a restart."""
     server = _differences(old.server, new.server)
     defaults = _differences(old.server.model_defaults, new.server.model_defaults)
     names = [name for name in options() if name in server or name in defaults]
     changed = [name for name in names if options()[name].hot]
-    models, of_entries, entries_restart = _adopt_entries(old.server.models, new.server.models)
-    adopted = replace(
-        old.server,
-        **_hot(server),
-        models=models,
-        model_defaults=replace(old.server.model_defaults, **_hot(defaults)),
-    )
-    provenance = dict(old.provenance)
-    for name in changed:
-        provenance[name] = new.origin(name)
-    return Reloaded(
-        settings=replace(old, server=adopted, provenance=provenance),
-        changed=tuple(changed + of_entries),
-        needs_restart=tuple([name for name in names if name not in changed] + entries_restart),
-    )
-
-
-def _adopt_entries(
-    old: tuple[ModelEntry, ...], new: tuple[ModelEntry, ...]
-) -> tuple[tuple[ModelEntry, ...], list[str], list[str]]:
-    """The entries, updated with the hot part of their new options. A different list of models needs a restart."""
-    if [(entry.path, entry.name, entry.kind) for entry in old] != [
-        (entry.path, entry.name, entry.kind) for entry in new
+    provenance = old.provenance | {name: new.origin(name) for name in changed}
+    restart = [name for name in names if name not in changed]
+    models = old.server.models
+    if [(each.path, each.name, each.kind) for each in models] != [
+        (each.path, each.name, each.kind) for each in new.server.models
     ]:
-        return old, [], ["models"]
-    adopted: list[ModelEntry] = []
-    changed: list[str] = []
-    restart: list[str] = []
-    for number, (before, after) in enumerate(zip(old, new, strict=True)):
-        differ = _differences(before.options, after.options)
-        hot = _hot(differ)
-        changed += [f"models[{number}].{name}" for name in hot]
-        restart += [f"models[{number}].{name}" for name in differ if name not in hot]
-        adopted.append(replace(before, options=replace(before.options, **hot)))
-    return tuple(adopted), changed, restart
+        restart.append("models")
+    else:
+        adopted: list[ModelEntry] = []
+        for number, (before, after) in enumerate(zip(models, new.server.models, strict=True)):
+            differ = _differences(before.options, after.options)
+            hot = _hot(differ)
+            changed += [f"models[{number}].{name}" for name in hot]
+            restart += [f"models[{number}].{name}" for name in differ if name not in hot]
+            adopted.append(replace(before, options=replace(before.options, **hot)))
+        models = tuple(adopted)
+    own = replace(old.server.model_defaults, **_hot(defaults))
+    return Reloaded(
+        settings=replace(
+            old,
+            server=replace(old.server, **_hot(server), models=models, model_defaults=own),
+            provenance=provenance,
+        ),
+        changed=tuple(changed),
+        needs_restart=tuple(restart),
+    )
 
 
 def _differences(before: Struct, after: Struct) -> dict[str, Any]:

@@ -63,12 +63,6 @@ class GivenFlag(Struct, frozen=True):
     text: str | None = None
 
 
-class Sources(Struct, frozen=True, kw_only=True):
-    """What a reload reads again."""
-
-    flags: tuple[GivenFlag, ...] = ()
-
-
 class Settings(Struct, frozen=True, kw_only=True):
     """`provenance` is keyed by option name, and by `models[0].OPTION` for options of a model's own entry."""
 
@@ -76,7 +70,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     compat: Compat | None = None
     provenance: dict[str, Origin] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
-    sources: Sources = field(default_factory=Sources)
+    flags: tuple[GivenFlag, ...] = ()  # which a reload reads again
 
     def origin(self, name: str) -> Origin:
         return self.provenance.get(name, DEFAULT)

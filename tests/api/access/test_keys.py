@@ -12,7 +12,7 @@ from pippin.api.app import create_app
 from pippin.api.live_settings import LiveSettings
 from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
-from pippin.config.settings import GivenFlag, Settings, Sources
+from pippin.config.settings import GivenFlag, Settings
 from pippin.core.errors import ServerError
 from pippin.service import Service
 from tests.api.access.test_guards import CHAT, KEYED, ask
@@ -129,7 +129,7 @@ def test_a_key_that_leaves_the_file_opens_nothing_after_a_hangup(tmp_path: Path)
 
     async def scene() -> list[int]:
         service = cast(Service, FakeService())
-        sources = Sources(flags=(GivenFlag("--api-key-file", str(path)),))
+        sources = (GivenFlag("--api-key-file", str(path)),)
         live = LiveSettings(load(sources, {}), service)
         async with client_of(create_app(service, live.settings, live)) as client:
             statuses = []

@@ -2,7 +2,7 @@
 
 import json
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -14,6 +14,11 @@ from pippin.core.models import PURPOSES
 
 if TYPE_CHECKING:
     from pippin.catalog.fitting.fit import Fit
+
+
+SMALLER: Final = (
+    "Fewer bits, a shorter --context or --kv-bits may fit; `pippin recommend` names models that do."
+)
 
 
 @verb(
@@ -43,55 +48,42 @@ def fit(parsed: Namespace) -> int:
 
 
 def _told(fit: "Fit") -> str:
-    source, contexts = fit.source, fit.contexts
+    source, each = fit.source, fit.context_bytes
     lines = [("weights", f"{size(source.loaded)}  ({source.weights}; {size(source.stored)} on disk)")]
-    if contexts is not None:
-        each = f"{fit.clients} x {size(contexts.context_bytes)}" if fit.clients > 1 else ""
-        lines.append(
-            (
-                "context",
-                f"{size(fit.clients * contexts.context_bytes)}  ({fit.context} tokens{', ' + each if each else ''})",
-            )
-        )
+    if each is not None:
+        for_each = f", {fit.clients} x {size(each)}" if fit.clients > 1 else ""
+        lines.append(("context", f"{size(fit.clients * each)}  ({fit.context} tokens{for_each})"))
     elif source.kind == "language":
         lines.append(("context", "its configuration does not tell"))
     lines += [
         ("together", f"{size(fit.needed)} of the {size(fit.budget)} that models may take here"),
         ("fits", "yes" if fit.fits else "no"),
     ]
-    if contexts is not None and fit.fits:
+    if each is not None and fit.fits:
         window = source.window
-        whole = " (the model's window)" if contexts.longest == window else f" of its window of {window}"
+        whole = " (the model's window)" if fit.longest == window else f" of its window of {window}"
         of_all = f" for each of {fit.clients} clients" if fit.clients > 1 else ""
-        lines.append(("longest", f"{contexts.longest} tokens{of_all}{whole}"))
+        lines.append(("longest", f"{fit.longest} tokens{of_all}{whole}"))
     lines.append(("counted", "weights as they run, with the process; a context while its client is answered"))
     text = "\n".join(f"{name:<10}{words}" for name, words in lines)
-    return f"{source.id}\n{text}\n{_next(fit)}"
-
-
-def _next(fit: "Fit") -> str:
-    if not fit.fits:
-        return (
-            "Fewer bits, a shorter --context or --kv-bits may fit; `pippin recommend` names models that do."
-        )
-    verb = "serve" if fit.source.here else "pull"
-    return f"{'Serve' if fit.source.here else 'Fetch'} it: pippin {verb} {fit.source.id}"
+    verb, word = ("serve", "Serve") if source.here else ("pull", "Fetch")
+    then = f"{word} it: pippin {verb} {source.id}" if fit.fits else SMALLER
+    return f"{source.id}\n{text}\n{then}"
 
 
 def _facts(fit: "Fit") -> dict[str, object]:
-    contexts = fit.contexts
     return {
         "id": fit.source.id,
         "kind": fit.source.kind,
         "stored_bytes": fit.source.stored,
         "loaded_bytes": fit.source.loaded,
         "context_tokens": fit.context,
-        "context_bytes": contexts.context_bytes if contexts else None,
+        "context_bytes": fit.context_bytes,
         "clients": fit.clients,
         "needed_bytes": fit.needed,
         "budget_bytes": fit.budget,
         "fits": fit.fits,
-        "longest_context": contexts.longest if contexts else None,
+        "longest_context": None if fit.context_bytes is None else fit.longest,
     }
 
 

@@ -19,7 +19,6 @@ from pippin.cli.terminal import say, size
 from pippin.config.cluster import MACHINE, OBJECTS, TOKEN, memory_here, ray_environment, token_file
 from pippin.config.errors import ConfigError, install_command
 from pippin.config.load import load
-from pippin.config.settings import Sources
 from pippin.config.worker_environment import worker_environment
 
 JOINING: Final = (
@@ -160,5 +159,5 @@ def fetched(model: str) -> Path:
             told = time.monotonic()
             say(f"Fetching {what}: {size(done)} of {size(total)}.", sys.stderr)
 
-    found = asyncio.run(open_catalog(load(Sources())).ensure(model, tell, by_operator=True))
+    found = asyncio.run(open_catalog(load()).ensure(model, tell, by_operator=True))
     return Path(found.path or "")
