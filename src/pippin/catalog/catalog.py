@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -46,12 +45,12 @@ LOOPBACK: Final = ("localhost", "::1")
 
 
 class Catalog:
-    """Models by name. Reads the disk on demand and caches what has not changed. Thread-safe."""
+    """Models by name. Reads the disk on demand and caches what has not changed. Thread-safe: a view is replaced as a
+    whole."""
 
     def __init__(self, options: ServerOptions, roots: CatalogRoots) -> None:
         self._options = options
         self._roots = roots
-        self._lock = threading.Lock()
         self._view: _View | None = None
         self._read: dict[tuple[Found, str | None], CatalogEntry] = {}
 
@@ -236,8 +235,7 @@ class Catalog:
                 "invalid_request", f"{repository!r} is not a repository of the form org/name.", "model"
             )
         await self._fetch(repository, on_progress)
-        with self._lock:
-            self._view = None  # it predates the download
+        self._view = None  # it predates the download
         return self.resolve(repository)
 
     async def _fetch(self, repository: str, on_progress: Progress, files: tuple[str, ...] = ()) -> None:
@@ -457,8 +455,7 @@ class Catalog:
             return CatalogEntry(found, None, ErrorReport(kind="load_failed", message=message, param="model"))
         stamp = stamp_of(found.folder)
         key = (found, kind)
-        with self._lock:
-            remembered = self._read.get(key)
+        remembered = self._read.get(key)
         if remembered is not None and remembered.stamp == stamp:
             return remembered
         try:
@@ -467,8 +464,7 @@ class Catalog:
             entry = CatalogEntry(found, None, error.report, stamp)
         if entry.incomplete:
             entry = _of_another_snapshot(entry, kind)
-        with self._lock:
-            self._read[key] = entry
+        self._read[key] = entry
         return entry
 
 

@@ -50,14 +50,6 @@ def process_bytes(config: Json, kind: ModelKind) -> int:
     return ENCODER_PROCESS_BYTES if encodes else PROCESS_BYTES
 
 
-def drafter_bytes(options: ModelOptions) -> int:
-    """Bytes of the weights that draft beside the model. Embeddings in a draft head's file count even
-    if the model's replace them, because both are in memory during the load."""
-    if options.draft_model_path is None:
-        return 0
-    return weight_bytes(Path(options.draft_model_path).expanduser(), _value_bytes(options))
-
-
 def runs_on_kernels(config: Json, options: ModelOptions, kind: ModelKind = "language") -> bool:
     """Whether the CPU kernels will hold this model's weights as stored. The kernels do not run ranks."""
     whole = len(machines_of(options)) == 1
@@ -117,7 +109,12 @@ def bytes_of_arrays(
     widened = None if kernels else _value_bytes(options)
     weights = sum(_array_bytes(name, array, settings, widened) for name, array in arrays)
     weights = int(IN_KERNELS * weights) if kernels else weights
-    return process_bytes(config, kind) + drafter_bytes(options) + (weights or stored)
+    found = process_bytes(config, kind) + (weights or stored)
+    if options.draft_model_path is not None:
+        # What drafts beside the model. Embeddings in a draft head's file count even if the model's replace them,
+        # because both are in memory during the load.
+        found += weight_bytes(Path(options.draft_model_path).expanduser(), _value_bytes(options))
+    return found
 
 
 def _quantization(config: Json) -> Json:

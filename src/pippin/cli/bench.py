@@ -4,7 +4,7 @@ import itertools
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,29 +48,15 @@ class Point(Struct, frozen=True):
     accepted: int = 0  # proposed tokens that were accepted
 
 
-class Report(Struct, frozen=True):
-    """A run of `pippin bench`, as saved in its JSON file."""
-
-    model: str
-    address: str
-    points: list[Point]
-
-
-class Sweep(Struct, frozen=True):
-    """The combinations to measure, with `requests` requests per client."""
-
-    prompts_of: Sequence[int]
-    answers_of: Sequence[int]
-    clients: Sequence[int]
-    requests: int
-
-
-def measure(client: Client, model: str, sweep: Sweep) -> Iterator[Point]:
-    """Yields the points, each as soon as it is measured. Prompts are unique, so that none is cached."""
+def measure(
+    client: Client, model: str, combinations: Iterable[tuple[int, int, int]], requests: int
+) -> Iterator[Point]:
+    """Yields the point of each combination (words of a prompt, tokens of an answer, clients, which ask so often) as
+    soon as it is measured. Prompts are unique, so that none is cached."""
     fresh = itertools.count(random.randrange(10**6))
     ask(client, model, 8, "Count to ten in words.")
-    for words, tokens, clients in itertools.product(sweep.prompts_of, sweep.answers_of, sweep.clients):
-        prompts = [text(words, next(fresh)) for _ in range(clients * sweep.requests)]
+    for words, tokens, clients in combinations:
+        prompts = [text(words, next(fresh)) for _ in range(clients * requests)]
         began = time.perf_counter()
         with ThreadPoolExecutor(clients) as pool:
             replies = list(pool.map(partial(ask, client, model, tokens), prompts))

@@ -56,28 +56,28 @@ def home(variables: Mapping[str, str] = os.environ) -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "pippin"
 
 
-def model_folder_variables(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+def model_folder_variables() -> dict[str, str]:
     """Variables that locate models; another process needs them to find the same ones."""
     names = ("PIPPIN_HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "OLLAMA_MODELS")
-    return {name: variables[name] for name in names if variables.get(name)}
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
-def server_address(variables: Mapping[str, str] = os.environ) -> str | None:
+def server_address() -> str | None:
     """Address of the running server that commands connect to."""
-    return variables.get("PIPPIN_SERVER") or None
+    return os.environ.get("PIPPIN_SERVER") or None
 
 
-def owned_by(descriptor: int, variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+def owned_by(descriptor: int) -> dict[str, str]:
     """The environment for a server that ends with this process."""
-    return {**variables, OWNER: str(descriptor)}
+    return {**os.environ, OWNER: str(descriptor)}
 
 
-def owner(variables: Mapping[str, str] = os.environ) -> int | None:
+def owner() -> int | None:
     """The descriptor of the pipe whose end tells that this process's owner is gone; None if it has no owner."""
-    text = variables.get(OWNER, "")
+    text = os.environ.get(OWNER, "")
     return int(text) if text.isdecimal() else None
 
 
-def client_key(variables: Mapping[str, str] = os.environ) -> str | None:
+def client_key() -> str | None:
     """The API key with which commands authenticate to the running server."""
-    return variables.get("PIPPIN_API_KEY") or variables.get("PIPPIN_API_KEYS", "").split(",")[0] or None
+    return os.environ.get("PIPPIN_API_KEY") or os.environ.get("PIPPIN_API_KEYS", "").split(",")[0] or None

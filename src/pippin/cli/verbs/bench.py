@@ -2,6 +2,7 @@
 
 import json
 from argparse import Namespace
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -25,24 +26,21 @@ from pippin.config.errors import ConfigError
     of_catalog,
 )
 def bench(parsed: Namespace) -> int:
-    from pippin.cli.bench import Report, Sweep, measure, shown
+    from pippin.cli.bench import measure, shown
     from pippin.cli.chat.server import reached
 
+    asked = {"--prompt": parsed.prompt, "--answer": parsed.answer, "--clients": parsed.clients}
+    combinations = product(*(counts(flag, text) for flag, text in asked.items()))
     points = []
     with reached(parsed, parsed.model) as server:
-        sweep = Sweep(
-            counts("--prompt", parsed.prompt),
-            counts("--answer", parsed.answer),
-            counts("--clients", parsed.clients),
-            max(1, parsed.requests),
-        )
-        for point in measure(server.client, server.model, sweep):
+        for point in measure(server.client, server.model, combinations, max(1, parsed.requests)):
             points.append(point)
             say(f"{point.clients} at once: {point.rate:.1f} tokens/s")
         say("\n" + shown(points))
         if parsed.json:
-            report = msgspec.to_builtins(Report(server.model, server.client.address, points))
-            Path(parsed.json).expanduser().write_text(json.dumps(report, indent=2) + "\n")
+            told = {"model": server.model, "address": server.client.address, "points": points}
+            text = json.dumps(msgspec.to_builtins(told), indent=2)
+            Path(parsed.json).expanduser().write_text(text + "\n")
     return 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pippin.cli.arguments import KEEP, SERVER, argument, of_catalog, switch, verb
+from pippin.cli.terminal import remark
 from pippin.config import environment
 from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
@@ -50,6 +51,7 @@ EPILOG: Final = (
 def run(parsed: Namespace) -> int:
     """The first word is the model if it names one; otherwise it begins the prompt."""
     from pippin.cli.chat.attachments import named_files
+    from pippin.cli.chat.entry import heed_interrupts, line_reader
     from pippin.cli.chat.server import names_a_model, reached
 
     wishes = _wishes(parsed)
@@ -68,7 +70,11 @@ def run(parsed: Namespace) -> int:
         if prompt or behind:
             session.ask(prompt, behind)
         else:
-            _converse(session)
+            heed_interrupts()
+            remark(
+                f"{session.conversation.model}: ask away. /help shows what else can be typed, ctrl-D leaves."
+            )
+            session.talk(line_reader(environment.home() / "history"))
     return 0
 
 
@@ -127,12 +133,3 @@ def _session(parsed: Namespace, reached: "Reached", wishes: "Wishes") -> "Sessio
         if parsed.system:
             session.conversation.system = parsed.system
     return session
-
-
-def _converse(session: "Session") -> None:
-    from pippin.cli.chat.entry import heed_interrupts, line_reader
-    from pippin.cli.terminal import remark
-
-    heed_interrupts()
-    remark(f"{session.conversation.model}: ask away. /help shows what else can be typed, ctrl-D leaves.")
-    session.talk(line_reader(environment.home() / "history"))

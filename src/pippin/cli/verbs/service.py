@@ -77,7 +77,8 @@ def _unit(command: Sequence[str], variables: Mapping[str, str]) -> str:
         "After=network.target\n\n"
         "[Service]\n"
         + "".join(f"Environment={_word(f'{name}={value}')}\n" for name, value in variables.items())
-        + f"ExecStart={_quoted(command)}\n"
+        # Unlike in `Environment=`, `$` is special in a command line.
+        + f"ExecStart={' '.join(_word(word).replace('$', '$$') for word in command)}\n"
         "Restart=on-failure\n"
         # A usage error does not go away by a restart.
         "RestartPreventExitStatus=2\n"
@@ -90,11 +91,6 @@ def _unit(command: Sequence[str], variables: Mapping[str, str]) -> str:
         "[Install]\n"
         "WantedBy=default.target\n"
     )
-
-
-def _quoted(words: Sequence[str]) -> str:
-    """Words quoted as a command line for systemd, where `$` is special, unlike in `Environment=`."""
-    return " ".join(_word(word).replace("$", "$$") for word in words)
 
 
 def _word(word: str) -> str:
