@@ -92,34 +92,28 @@ async def _attempt(wanted: Download, on_progress: Progress) -> Fetched | Refused
         stderr=asyncio.subprocess.DEVNULL,
         limit=LONGEST_LINE,
     )
+    assert child.stdout is not None
+    done, clock = -1, asyncio.get_running_loop().time
+    deadline = clock() + wanted.timeout
     try:
-        return await _follow(child, wanted, on_progress)
+        while True:
+            try:
+                text = await asyncio.wait_for(child.stdout.readline(), deadline - clock())
+            except TimeoutError:
+                message = f"The download of {wanted.repository} stood still for {wanted.timeout:.0f} s."
+                return Refused("timeout", message, again=True)
+            if not text:
+                message = f"The download of {wanted.repository} ended without a word."
+                return Refused("internal", message, again=True)
+            line: Line = _line.decode(text)
+            match line:
+                case Progressed(so_far, total):
+                    if so_far != done:
+                        done, deadline = so_far, clock() + wanted.timeout
+                        on_progress(so_far, total, wanted.repository)
+                case Fetched() | Refused():
+                    return line
     finally:
         with contextlib.suppress(ProcessLookupError):
             child.kill()
         await child.wait()
-
-
-async def _follow(
-    child: asyncio.subprocess.Process, wanted: Download, on_progress: Progress
-) -> Fetched | Refused:
-    assert child.stdout is not None
-    done, clock = -1, asyncio.get_running_loop().time
-    deadline = clock() + wanted.timeout
-    while True:
-        try:
-            text = await asyncio.wait_for(child.stdout.readline(), deadline - clock())
-        except TimeoutError:
-            message = f"The download of {wanted.repository} stood still for {wanted.timeout:.0f} s."
-            return Refused("timeout", message, again=True)
-        if not text:
-            message = f"The download of {wanted.repository} ended without a word."
-            return Refused("internal", message, again=True)
-        line: Line = _line.decode(text)
-        match line:
-            case Progressed(so_far, total):
-                if so_far != done:
-                    done, deadline = so_far, clock() + wanted.timeout
-                    on_progress(so_far, total, wanted.repository)
-            case Fetched() | Refused():
-                return line

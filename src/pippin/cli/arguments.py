@@ -102,6 +102,8 @@ SERVER: Final = (
     argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given"),
 )
 JSON: Final = switch("--json", help="as JSON")
+CLIENT: Final = (*SERVER, JSON)
+"""What verbs take that ask the running server."""
 KEEP: Final = switch("--keep", help="keep a server that was started for this")
 
 

@@ -5,7 +5,7 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from pippin.cli.arguments import JSON, SERVER, argument, verb
+from pippin.cli.arguments import CLIENT, argument, verb
 from pippin.cli.running import ask
 from pippin.cli.terminal import say, table
 
@@ -13,8 +13,7 @@ from pippin.cli.terminal import say, table
 @verb(
     "decide",
     "Ask a model of the running server how likely answers about a text are.",
-    *SERVER,
-    JSON,
+    *CLIENT,
     argument("state", nargs="?", help="the text; standard input if not given"),
     argument("--question", action="append", required=True, metavar="TEXT", help="may be given several times"),
     argument("--labels", metavar="A,B,...", help="the answers; yes and no if not given"),

@@ -6,14 +6,13 @@ from argparse import Namespace
 from functools import partial
 
 import pippin
-from pippin.cli.arguments import JSON, SERVER, switch, verb
+from pippin.cli.arguments import CLIENT, switch, verb
 
 
 @verb(
     "doctor",
     "Check that this machine can run models.",
-    *SERVER,
-    JSON,
+    *CLIENT,
     switch("--security", help="try what the running server lets strangers do"),
     switch("--report", help="print facts to send with a question, without paths or keys"),
 )

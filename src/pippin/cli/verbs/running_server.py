@@ -10,7 +10,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
-from pippin.cli.arguments import JSON, SERVER, argument, switch, verb
+from pippin.cli.arguments import CLIENT, argument, switch, verb
 from pippin.cli.greeting import reachable
 from pippin.cli.running import RunningServer, address, ask, running_servers
 from pippin.cli.terminal import ago, say, size, table
@@ -24,8 +24,7 @@ LOOK_EVERY: Final = 0.3  # seconds between looks at a log that is followed
 @verb(
     "ps",
     "List the models in memory of the running server.",
-    *SERVER,
-    JSON,
+    *CLIENT,
     switch("--usage", help="show what each key has used of each model, over the server's life"),
 )
 def ps(parsed: Namespace) -> int:
@@ -97,8 +96,7 @@ def _row(model: dict[str, Any]) -> tuple[str, ...]:
 @verb(
     "load",
     "Load a model into the running server, and wait until it is ready.",
-    *SERVER,
-    JSON,
+    *CLIENT,
     argument("model", help="the model's name"),
     switch("--pin", help="keep it: never unload it to make room"),
 )
@@ -114,8 +112,7 @@ def load(parsed: Namespace) -> int:
 @verb(
     "unload",
     "Unload a model from the running server; requests end first.",
-    *SERVER,
-    JSON,
+    *CLIENT,
     argument("model", nargs="?", help="the model's name; all models if not given"),
 )
 def unload(parsed: Namespace) -> int:
@@ -213,8 +210,7 @@ def _log() -> Path:
 @verb(
     "open",
     "Open the running server's page in a browser.",
-    *SERVER,
-    JSON,
+    *CLIENT,
     switch("--print", help="say the address alone"),
 )
 def open_page(parsed: Namespace) -> int:
