@@ -13,7 +13,6 @@ import pytest
 from pippin.cli.arguments import option_parser
 from pippin.cli.main import ALIASES, VERBS, main, verb_of
 from pippin.config.load import load
-from pippin.config.settings import Sources
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -91,7 +90,7 @@ def test_a_printed_command_is_understood(place: str, command: str, monkeypatch: 
         parsed = option_parser(verb, "").parse(given)
         numbers = tuple(flag for flag in parsed.given if not PLACES.fullmatch(flag.text or ""))
         files = ("--config", "--models-config")
-        load(Sources(flags=tuple(flag for flag in numbers if flag.name not in files)), {})
+        load([flag for flag in numbers if flag.name not in files], {})
         return
     parser = verb_of(verb).new_parser()
     known = {name for action in parser._actions for name in action.option_strings}

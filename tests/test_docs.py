@@ -24,7 +24,6 @@ from pippin.cli.arguments import option_parser
 from pippin.cli.main import VERBS
 from pippin.config.flags import flags
 from pippin.config.load import load
-from pippin.config.settings import Sources
 from tests.running_server import running_server
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -166,7 +165,7 @@ def _understand(words: list[str]) -> None:
             arguments = [word for word in arguments if word not in ("...", "&")]
             parsed = option_parser(verb, "").parse(arguments)
             files = ("--config", "--models-config")
-            load(Sources(flags=tuple(flag for flag in parsed.given if flag.name not in files)), {})
+            load([flag for flag in parsed.given if flag.name not in files], {})
         case _:
             pass
 

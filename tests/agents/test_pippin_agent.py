@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from pippin.cli.agents import agents
+from pippin.cli.verbs.agent import agents
 from tests.agents.programs import PYTHON_PACKAGES, RUN_SECONDS, node, npm_command, python_command
 from tests.cli.serving import Serving, Terminal
 

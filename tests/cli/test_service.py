@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pippin.cli.verbs import service
-from pippin.cli.verbs.service import launchd, systemd
+from pippin.cli.verbs import service as module
+from pippin.cli.verbs.service import launchd, service, systemd
 from pippin.config.errors import ConfigError
 
 COMMAND = ["/usr/bin/python3", "-m", "pippin", "serve", "a model", "--alias", "x=100%$HOME"]
@@ -64,7 +64,7 @@ def test_a_dry_run_prints_the_file_and_writes_nothing(
     assert service.run(["install", "--dry-run", "--port", "8123", "org/model", "--config=pippin.yaml"]) == 0
     shown = capsys.readouterr().out
     assert str(tmp_path / ".config/systemd/user/pippin.service") in shown
-    assert f"pippin serve --port 8123 org/model --config={tmp_path}/pippin.yaml" in shown
+    assert f"pippin serve --port=8123 --config={tmp_path}/pippin.yaml org/model" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["pippin.yaml"]
 
 
@@ -136,19 +136,21 @@ def test_launchd_is_called_in_the_users_own_domain(
     assert "The service is removed." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--api-key", "s3cret"], ["--api-key=s3cret"]])
+@pytest.mark.parametrize(
+    "words", [["--api-key", "s3cret"], ["--api-key=s3cret"], ["--api-key", "s3cret,other"]]
+)
 def test_a_key_is_in_no_command_line_of_the_service(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(service, "manager", lambda: systemd(Path.home()))
+    monkeypatch.setattr(module, "manager", lambda: systemd(Path.home()))
     assert service.run(["install", "--dry-run", "scripted", *words, "--port", "8123"]) == 0
     lines = capsys.readouterr().out.splitlines()
     (command,) = (line for line in lines if line.startswith("ExecStart="))
     assert "s3cret" not in command
     assert "api-key" not in command
-    assert command.endswith(" serve scripted --port 8123")
-    assert "Environment=PIPPIN_API_KEYS=s3cret" in lines
+    assert command.endswith(" serve --port=8123 scripted")
+    assert f"Environment=PIPPIN_API_KEYS={words[-1].removeprefix('--api-key=')}" in lines
 
 
 def test_a_worker_that_the_kernel_ended_does_not_stop_the_service() -> None:

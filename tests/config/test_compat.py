@@ -19,7 +19,7 @@ from pippin.config.load import load
 from pippin.config.options.declaration import options
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.start import Compat
-from pippin.config.settings import GivenFlag, Settings, Sources
+from pippin.config.settings import GivenFlag, Settings
 from pippin.config.worker_environment import worker_environment
 from pippin.core.requests import Sampling
 from tests.api.fakes import FakeService, application, routes_of
@@ -146,8 +146,8 @@ def test_every_variable_is_taken_that_is_not_refused(server: Server) -> None:
 @pytest.mark.parametrize("name", ["VLLM_MCP_ALLOW_UNSAFE", "APC_DISK_NAMESPACE"])
 def test_a_variable_that_an_operator_would_miss_ends_the_start_and_names_the_way_out(name: str) -> None:
     with pytest.raises(ConfigError, match=f"^{name} is not supported: .*(allow_shell|APC_DISK_PATH)"):
-        load(Sources(), {name: "on"})
-    assert load(Sources(), {name: "0"}).notes == (), "off"
+        load((), {name: "on"})
+    assert load((), {name: "0"}).notes == (), "off"
 
 
 def test_unverified_tokens_are_refused_by_name() -> None:

@@ -13,7 +13,6 @@ from pippin.config.errors import ConfigError
 from pippin.config.load import load
 from pippin.config.options.declaration import options
 from pippin.config.reload import change
-from pippin.config.settings import Sources
 from pippin.config.yaml_file import form_of, load_document, read_document
 
 NAMES = [*options(), "models", "model_defaults", "server", "manager", "path", "model_path", "name", "options"]
@@ -62,7 +61,7 @@ def test_any_variable_is_read_or_refused_in_one_line(name: str, text: str) -> No
 @given(changes=documents)
 def test_any_change_is_taken_or_refused_in_one_line(changes: dict[str, Any]) -> None:
     try:
-        change(load(Sources(), {}), changes)
+        change(load((), {}), changes)
     except ConfigError as error:
         one_line(error)
 

@@ -7,7 +7,7 @@ import pytest
 from pippin.config.errors import ConfigError
 from pippin.config.load import load
 from pippin.config.reload import change, reload
-from pippin.config.settings import GivenFlag, Sources
+from pippin.config.settings import GivenFlag
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_reload_takes_over_hot_options_and_names_the_others(file: Path) -> None:
     file.write_text("rate_limit: 1\nport: 1\nmodels:\n- path: m\n  temperature: 0.1\n  kv_bits: 4\n")
-    settings = load(Sources(flags=(GivenFlag("--config", str(file)),)), {})
+    settings = load((GivenFlag("--config", str(file)),), {})
     file.write_text("rate_limit: 2\nport: 2\nmodels:\n- path: m\n  temperature: 0.2\n  kv_bits: 8\n")
     reloaded = reload(settings, {})
     assert set(reloaded.changed) == {"rate_limit", "models[0].temperature"}
@@ -29,7 +29,7 @@ def test_a_reload_takes_over_hot_options_and_names_the_others(file: Path) -> Non
 
 def test_a_reload_without_a_change_changes_nothing(file: Path) -> None:
     file.write_text("rate_limit: 1\n")
-    settings = load(Sources(flags=(GivenFlag("--config", str(file)),)), {})
+    settings = load((GivenFlag("--config", str(file)),), {})
     reloaded = reload(settings, {})
     assert (reloaded.changed, reloaded.needs_restart) == ((), ())
     assert reloaded.settings == settings
@@ -38,14 +38,14 @@ def test_a_reload_without_a_change_changes_nothing(file: Path) -> None:
 def test_a_flag_still_wins_after_a_reload(file: Path) -> None:
     file.write_text("rate_limit: 1\n")
     flags = (GivenFlag("--config", str(file)), GivenFlag("--rate-limit", "5"))
-    settings = load(Sources(flags=flags), {})
+    settings = load(flags, {})
     file.write_text("rate_limit: 2\n")
     assert reload(settings, {}).settings.server.rate_limit == 5
 
 
 def test_a_broken_file_changes_nothing(file: Path) -> None:
     file.write_text("rate_limit: 1\n")
-    settings = load(Sources(flags=(GivenFlag("--config", str(file)),)), {})
+    settings = load((GivenFlag("--config", str(file)),), {})
     file.write_text("rate_limit: x\n")
     with pytest.raises(ConfigError, match="rate_limit: `x` is not a whole number"):
         reload(settings, {})
@@ -53,13 +53,13 @@ def test_a_broken_file_changes_nothing(file: Path) -> None:
 
 def test_another_list_of_models_needs_a_restart(file: Path) -> None:
     file.write_text("models: [a]\n")
-    settings = load(Sources(flags=(GivenFlag("--config", str(file)),)), {})
+    settings = load((GivenFlag("--config", str(file)),), {})
     file.write_text("models: [a, b]\n")
     assert reload(settings, {}).needs_restart == ("models",)
 
 
 def test_single_values_change_and_say_who_changed_them() -> None:
-    settings = load(Sources(flags=(GivenFlag("MODEL", "m"),)), {})
+    settings = load((GivenFlag("MODEL", "m"),), {})
     changed = change(settings, {"temperature": 0.4, "port": 9, "timeout": 5})
     assert set(changed.changed) == {"temperature", "timeout", "models[0].temperature"}
     assert changed.needs_restart == ("port",)
@@ -70,13 +70,13 @@ def test_single_values_change_and_say_who_changed_them() -> None:
 
 def test_what_a_model_says_itself_is_not_changed_with_the_defaults(file: Path) -> None:
     file.write_text("models:\n- path: a\n  temperature: 0.1\n- path: b\n")
-    settings = load(Sources(flags=(GivenFlag("--config", str(file)),)), {})
+    settings = load((GivenFlag("--config", str(file)),), {})
     changed = change(settings, {"temperature": 0.9}).settings.server
     assert [entry.options.temperature for entry in changed.models] == [0.1, 0.9]
 
 
 def test_settings_of_mlx_vlm_are_understood() -> None:
-    settings = load(Sources(), {})
+    settings = load((), {})
     changed = change(settings, {"kv_bits": 3, "apc_num_blocks": 10, "token_queue_timeout": 60})
     assert changed.changed == ("queue_timeout",)
     assert changed.needs_restart == ("kv_bits",)
@@ -93,5 +93,5 @@ def test_settings_of_mlx_vlm_are_understood() -> None:
 )
 def test_a_wrong_change_is_refused_by_name(values: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        change(load(Sources(), {}), values)
+        change(load((), {}), values)
     assert str(caught.value).startswith(message)

@@ -9,7 +9,7 @@ from pippin.config.errors import ConfigError
 from pippin.config.flags import POSITIONAL
 from pippin.config.load import load
 from pippin.config.options.declaration import options
-from pippin.config.settings import GivenFlag, Settings, Sources
+from pippin.config.settings import GivenFlag, Settings
 from pippin.config.worker_environment import blas_threads, worker_environment
 
 
@@ -26,7 +26,7 @@ def given(*flags: str) -> tuple[GivenFlag, ...]:
 
 
 def settings(*flags: str, variables: dict[str, str] | None = None) -> Settings:
-    return load(Sources(flags=given(*flags)), variables or {})
+    return load(given(*flags), variables or {})
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_the_value_of_every_option_survives_its_own_text() -> None:
         if option.scope == "start" or option.default in (None, (), {}):
             continue
         text = str(option.default).lower() if isinstance(option.default, bool) else str(option.default)
-        resolved = load(Sources(), {option.variable: text})
+        resolved = load((), {option.variable: text})
         holder = resolved.server if option.scope == "server" else resolved.server.model_defaults
         assert msgspec.structs.asdict(holder)[option.name] == option.default
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pippin.config.errors import ConfigError
 from pippin.config.options.server import ServerOptions
-from pippin.config.reload import Reloaded, change, reload, restore
+from pippin.config.reload import Reloaded, adopt, change, reload
 from pippin.config.settings import Settings
 from pippin.core import logs
 from pippin.core.errors import trace_of
@@ -41,7 +41,7 @@ class LiveSettings:
 
     async def restore(self) -> Reloaded:
         """Undo what `change` has changed."""
-        return await self._take_over(restore(self.settings, self._start))
+        return await self._take_over(adopt(self.settings, self._start))
 
     def ask_for_reload(self) -> None:
         """Ask for a reload; returns at once. Reloads run one at a time. If one is asked for during another, the reload

@@ -4,21 +4,20 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from msgspec import structs
 
-from pippin.catalog.download import Download, download
-from pippin.catalog.entry import CatalogEntry, is_script, model_kind, scripted, stamp_of
+from pippin.catalog.download import Download, Progress, download
+from pippin.catalog.entry import CatalogEntry, is_script, scripted, stamp_of
 from pippin.catalog.fitting.recommend import suited
 from pippin.catalog.hub_search import search_hub
 from pippin.catalog.info import read_info
-from pippin.catalog.names import ambiguous, check_name, check_path, is_repository, match_partial, not_found
+from pippin.catalog.names import check_name, check_path, is_repository, match_partial, not_found
 from pippin.catalog.others import scan_others
 from pippin.catalog.scan import (
     CatalogRoots,
@@ -33,25 +32,25 @@ from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.models import Companion, HubModel, ModelInfo, ModelKind, Purpose, Suggestion
+from pippin.core.models import HubModel, ModelInfo, ModelKind, Purpose, Suggestion
 
 logger = logging.getLogger(__name__)
 
 RECENT: Final = 2.0  # seconds
+OTHERS: Final = (
+    "GET /v1/models and `pippin list` name the models that are here; `pippin pull ORG/NAME` fetches others."
+)
 NAMED_ONLY: Final = "This server serves the models that it was started with, and no others."
 LOOPBACK: Final = ("localhost", "::1")
 
-DownloadProgress = Callable[[int, int, str], None]
-"""Called with `done` and `total` bytes, and what is going on."""
-
 
 class Catalog:
-    """Models by name. Reads the disk on demand and caches what has not changed. Thread-safe."""
+    """Models by name. Reads the disk on demand and caches what has not changed. Thread-safe: a view is replaced as a
+    whole."""
 
     def __init__(self, options: ServerOptions, roots: CatalogRoots) -> None:
         self._options = options
         self._roots = roots
-        self._lock = threading.Lock()
         self._view: _View | None = None
         self._read: dict[tuple[Found, str | None], CatalogEntry] = {}
 
@@ -90,7 +89,12 @@ class Catalog:
 
     def _found(self, name: str, *, by_operator: bool) -> ModelInfo:
         """The model for `resolve`, as its files describe it. Raises as `resolve` does."""
-        entry = self._path_entry(name) if by_operator else self._operators(name) or self._in_roots(name)
+        if by_operator:
+            entry = self._path_entry(name)
+        else:
+            # Exactly these words of the operator's may be a path.
+            named = any(name == model.path for model in self._options.models)
+            entry = (self._exact(name, self._recent()) if named else None) or self._in_roots(name)
         if entry is None:
             if by_operator:
                 check_path(name)
@@ -126,32 +130,25 @@ class Catalog:
         }
         return self._with_folders(structs.replace(self._options.model_defaults, **changed))
 
-    async def complete(
-        self, info: ModelInfo, on_progress: DownloadProgress, *, by_operator: bool = False
-    ) -> None:
+    async def complete(self, info: ModelInfo, on_progress: Progress, *, by_operator: bool = False) -> None:
         """Download the missing files that a model needs beside it, if that is allowed: the draft model and adapters
         that its options name, and codecs and tokenizers of speech models. Whatever stays missing is reported by the
         load."""
         if not (by_operator or self.downloads_allowed) or self._options.offline:
             return
-        for name in beside(self.options_for(info)):  # anything that is here is a path by now
+        for name in beside(self.options_for(info)).values():  # anything that is here is a path by now
             if (repository := self._repository(name)) is not None:
                 await self._fetch(repository, on_progress)
         for companion in info.companions:
-            if not self._has(companion):
-                await self._fetch_companion(companion, on_progress)
-
-    def _has(self, companion: Companion) -> bool:
-        snapshot = snapshot_of(hub_folder(self._roots.hub, companion.repository))
-        return snapshot is not None and any(snapshot.rglob(companion.files[0]))
-
-    async def _fetch_companion(self, companion: Companion, on_progress: DownloadProgress) -> None:
-        try:
-            await self._fetch(companion.repository, on_progress, companion.files)
-        except ServerError as error:
-            if companion.needed:
-                raise
-            logger.warning("%s Some requests need it.", error.report.message)
+            snapshot = snapshot_of(hub_folder(self._roots.hub, companion.repository))
+            if snapshot is not None and any(snapshot.rglob(companion.files[0])):
+                continue
+            try:
+                await self._fetch(companion.repository, on_progress, companion.files)
+            except ServerError as error:
+                if companion.needed:
+                    raise
+                logger.warning("%s Some requests need it.", error.report.message)
 
     def _with_folders(self, options: ModelOptions) -> ModelOptions:
         """The options with the draft model and adapters as folders; they may be given as repositories or aliases."""
@@ -199,11 +196,22 @@ class Catalog:
         """Models of the list that ships with Pippin that fit this machine."""
         return suited(purpose, memory_budget(self._options))
 
-    async def ensure(
-        self, name: str, on_progress: DownloadProgress, *, by_operator: bool = False
-    ) -> ModelInfo:
+    async def fetch(self, name: str, on_progress: Progress) -> ModelInfo:
+        """The model that the operator names, and the files that it needs beside it, downloaded if they are missing."""
+        info = await self.ensure(name, on_progress, by_operator=True)
+        await self.complete(info, on_progress, by_operator=True)
+        return info
+
+    async def ensure(self, name: str, on_progress: Progress, *, by_operator: bool = False) -> ModelInfo:
         """The model that a name means; downloads it first if it is missing and may be downloaded."""
-        repository = self._source_of(name, by_operator=by_operator)
+        view = self._recent()
+        entry = self._exact(name, view)
+        if entry is not None and entry.repository is not None:
+            repository: str | None = entry.repository  # an entry's name takes precedence over an alias
+        else:
+            named = name in self._options.aliases or (entry is not None and entry.found.id in view.operators)
+            known = by_operator or named or not self.serves_named_only
+            repository = self._repository(name) if known else None
         try:
             return self.resolve(name, by_operator=by_operator)
         except ServerError as error:
@@ -214,7 +222,7 @@ class Catalog:
                 raise
         return await self.pull(repository, on_progress)
 
-    async def pull(self, repository: str, on_progress: DownloadProgress) -> ModelInfo:
+    async def pull(self, repository: str, on_progress: Progress) -> ModelInfo:
         """Download a model from the Hub, resuming an earlier attempt."""
         if self._options.offline:
             message = (
@@ -227,13 +235,10 @@ class Catalog:
                 "invalid_request", f"{repository!r} is not a repository of the form org/name.", "model"
             )
         await self._fetch(repository, on_progress)
-        with self._lock:
-            self._view = None  # it predates the download
+        self._view = None  # it predates the download
         return self.resolve(repository)
 
-    async def _fetch(
-        self, repository: str, on_progress: DownloadProgress, files: tuple[str, ...] = ()
-    ) -> None:
+    async def _fetch(self, repository: str, on_progress: Progress, files: tuple[str, ...] = ()) -> None:
         wanted = Download(
             repository=repository,
             cache=str(self._roots.hub),
@@ -329,9 +334,9 @@ class Catalog:
         return view
 
     def _operator_entry(self, model: ModelEntry, scanned: list[Found]) -> CatalogEntry | None:
-        """A model from the command line or the configuration, under its served name."""
-        kind = model_kind(model.kind)
-        local = self._path_entry(model.path, model.name, kind)
+        """A model from the command line or the configuration, under its served name, downloaded or not; None if the
+        name cannot be a repository, or could mean several models."""
+        local = self._path_entry(model.path, model.name, model.kind)
         if local is not None:
             return local
         by_id = {found.id: found for found in reversed(scanned) if not found.is_gguf}
@@ -339,40 +344,19 @@ class Catalog:
         matches = [target] if target in by_id else match_partial(target, by_id)
         if len(matches) == 1:
             found = by_id[matches[0]]
-            return self._entry(replace(found, id=model.name or found.id), kind)
-        return None if matches else self._missing_entry(model, target, kind)
-
-    def _missing_entry(self, model: ModelEntry, target: str, kind: ModelKind | None) -> CatalogEntry | None:
-        """A model that the operator named and that is not downloaded yet; None if the name cannot be a repository."""
-        if not is_repository(target):
+            return self._entry(replace(found, id=model.name or found.id), model.kind)
+        if matches or not is_repository(target):
             return None
         name = model.name or target
-        hint = (
-            "Downloads are off (--offline or HF_HUB_OFFLINE)."
-            if self._options.offline
-            else f"Fetch it with `pippin pull {target}`."
-        )
-        error = ErrorReport(
-            kind="model_not_found",
-            message=f"The model {name!r} is served here, but {target} is not downloaded yet. {hint}",
-            param="model",
+        message = (
+            f"The model {name!r} is served here, but {target} is not downloaded yet. {self._way_here(target)}"
         )
         return CatalogEntry(
             Found(name, Path(target), "operator", Path(target)),
-            ModelInfo(id=name, kind=kind or "language"),
-            error,
+            ModelInfo(id=name, kind=model.kind or "language"),
+            ErrorReport(kind="model_not_found", message=message, param="model"),
             repository=target,
         )
-
-    def _source_of(self, name: str, *, by_operator: bool) -> str | None:
-        """The repository that a name may be downloaded from. An entry's name takes precedence over an alias."""
-        view = self._recent()
-        entry = self._exact(name, view)
-        if entry is not None and entry.repository is not None:
-            return entry.repository
-        by_operator = by_operator or name in self._options.aliases
-        by_operator = by_operator or (entry is not None and entry.found.id in view.operators)
-        return self._repository(name) if by_operator or not self.serves_named_only else None
 
     def _path_entry(
         self, name: str, id: str | None = None, kind: ModelKind | None = None
@@ -403,12 +387,6 @@ class Catalog:
             return None
         return self._entry(Found(str(folder), folder, "operator", folder))
 
-    def _operators(self, name: str) -> CatalogEntry | None:
-        """The model that the operator named with exactly these words, which may be a path."""
-        if all(name != model.path for model in self._options.models):
-            return None
-        return self._exact(name, self._recent())
-
     def _named(self, name: str, *, every: bool) -> CatalogEntry:
         """The entry for a name: among all models on disk if `every`, else among those that the operator named."""
         every = every or name in self._options.aliases or name == self._options.claude_model
@@ -435,11 +413,16 @@ class Catalog:
         if len(matches) == 1:
             return by_id[matches[0]]
         if matches:
-            raise ambiguous(name, matches)
+            message = f"`model` {name!r} could mean any of: {', '.join(matches)}. Give the whole name."
+            raise ServerError("invalid_request", message, "model")
         claude = self._options.claude_model
         if claude is not None and name.startswith("claude-") and not claude.startswith("claude-"):
             return self._named(claude, every=True)
-        raise not_found(name, listed, self._hint(name) if every else NAMED_ONLY)
+        hint = NAMED_ONLY
+        if every:
+            repository = self._repository(name)
+            hint = OTHERS if repository is None else self._way_here(repository)
+        raise not_found(name, listed, hint)
 
     def _exact(self, name: str, view: "_View") -> CatalogEntry | None:
         target = self._repository(name) or name
@@ -460,11 +443,7 @@ class Catalog:
             return info
         return structs.replace(info, context_window=limit)
 
-    def _hint(self, name: str) -> str:
-        repository = self._repository(name)
-        if repository is None:
-            here = "GET /v1/models and `pippin list` name the models that are here"
-            return f"{here}; `pippin pull ORG/NAME` fetches others."
+    def _way_here(self, repository: str) -> str:
         if self._options.offline:
             return "Downloads are off (--offline or HF_HUB_OFFLINE)."
         return f"Fetch it with `pippin pull {repository}`."
@@ -476,8 +455,7 @@ class Catalog:
             return CatalogEntry(found, None, ErrorReport(kind="load_failed", message=message, param="model"))
         stamp = stamp_of(found.folder)
         key = (found, kind)
-        with self._lock:
-            remembered = self._read.get(key)
+        remembered = self._read.get(key)
         if remembered is not None and remembered.stamp == stamp:
             return remembered
         try:
@@ -486,15 +464,15 @@ class Catalog:
             entry = CatalogEntry(found, None, error.report, stamp)
         if entry.incomplete:
             entry = _of_another_snapshot(entry, kind)
-        with self._lock:
-            self._read[key] = entry
+        self._read[key] = entry
         return entry
 
 
-def beside(options: ModelOptions) -> list[str]:
-    """The models and adapters that a model's options name, each as a folder, a repository or an alias."""
-    named = (options.draft_model_path, options.adapter_path, *options.adapters.values())
-    return [name for name in named if name]
+def beside(options: ModelOptions) -> dict[str, str]:
+    """The models and adapters that a model's options name, each a folder, a repository or an alias, by the option."""
+    named = {"draft_model_path": options.draft_model_path, "adapter_path": options.adapter_path}
+    named |= {f"adapters[{name}]": folder for name, folder in options.adapters.items()}
+    return {option: name for option, name in named.items() if name}
 
 
 def _of_another_snapshot(entry: CatalogEntry, kind: ModelKind | None) -> CatalogEntry:

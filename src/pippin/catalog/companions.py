@@ -9,7 +9,6 @@ uses random weights for a codec. Those are marked `missed_late`, and only their 
 before mlx-audio is asked. `tests/engines/speech/test_companions.py` checks this against mlx-audio's code.
 """
 
-from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -77,28 +76,21 @@ voices are stored with its tokenizer, or with the original."""
 
 def companions_of(folder: Path, name: str, config: Json) -> tuple[Companion, ...]:
     """The companions of the speech model `name`. A local path in place of a repository counts as present."""
-    family = _family(name, config)
-    return tuple(
-        each
-        for each in _needed(family, folder, config)
-        if is_repository(each.repository) or each.repository in BERT
-    )
-
-
-def _family(name: str, config: Json) -> str:
-    """The family according to mlx-audio: by type, or by name for language models and for configurations without a
-    type."""
-    named = text(config.get("model_type")) or ""
-    if named in LANGUAGE_MODELS and "outetts" in name.lower():
-        return "outetts"
-    if not named and "delay_pattern" in table(config.get("data")):
-        return "dia"
-    return "tada" if named == "llama" and "acoustic_dim" in config else named
-
-
-def _needed(family: str, folder: Path, config: Json) -> Iterator[Companion]:
+    # The family is mlx-audio's: by type, or by name for language models and for configurations without a type.
+    family = text(config.get("model_type")) or ""
+    if family in LANGUAGE_MODELS and "outetts" in name.lower():
+        family = "outetts"
+    elif not family and "delay_pattern" in table(config.get("data")):
+        family = "dia"
+    elif family == "llama" and "acoustic_dim" in config:
+        family = "tada"
+    found = [row.companion(folder, config) for row in ROWS.get(family, ())]
     if family == "kugelaudio":
         vocabulary = whole(table(config.get("decoder_config")).get("vocab_size")) or 0
         size = "1.5B" if vocabulary <= SMALL_QWEN else "7B"
-        yield Companion(f"Qwen/Qwen2.5-{size}", FILES["tokenizer"])
-    yield from filter(None, (row.companion(folder, config) for row in ROWS.get(family, ())))
+        found.insert(0, Companion(f"Qwen/Qwen2.5-{size}", FILES["tokenizer"]))
+    return tuple(
+        each
+        for each in found
+        if each is not None and (is_repository(each.repository) or each.repository in BERT)
+    )

@@ -19,6 +19,9 @@ from pippin.core.errors import ErrorKind, ServerError
 
 logger = logging.getLogger(__name__)
 
+Progress = Callable[[int, int, str], None]
+"""Called with `done` and `total` bytes, and what is going on."""
+
 FIRST_WAIT: Final = 1.0  # seconds before the second try; doubled each time
 LONGEST_LINE: Final = 1024 * 1024
 
@@ -53,7 +56,7 @@ Line = Progressed | Fetched | Refused
 _line: Final[JsonDecoder[Line]] = json_decoder(Line)
 
 
-async def download(wanted: Download, on_progress: Callable[[int, int, str], None]) -> str:
+async def download(wanted: Download, on_progress: Progress) -> str:
     """Download and return the snapshot's folder. Resumes what an earlier attempt fetched.
 
     Raises `ServerError`. Cancelling kills the child at once.
@@ -64,7 +67,12 @@ async def download(wanted: Download, on_progress: Callable[[int, int, str], None
         if isinstance(outcome, Fetched):
             return outcome.folder
         if not outcome.again or left == 0:
-            raise ServerError(outcome.kind, f"{outcome.message}{_way_out(wanted, outcome)}", "model")
+            # What to do about a temporary failure, such as a broken network. Other failures say it themselves.
+            way_out = (
+                f" Once that is over, `pippin pull {wanted.repository}` goes on from what has arrived; `pippin list` "
+                "shows what is here."
+            )
+            raise ServerError(outcome.kind, outcome.message + (way_out if outcome.again else ""), "model")
         logger.warning("%s Trying again in %.0f s.", outcome.message, wait)
         on_progress(0, 0, f"{outcome.message} Trying again in {wait:.0f} s.")
         await asyncio.sleep(wait)
@@ -72,17 +80,7 @@ async def download(wanted: Download, on_progress: Callable[[int, int, str], None
     raise AssertionError("the last try returns or raises")
 
 
-def _way_out(wanted: Download, refused: Refused) -> str:
-    """What to do about a temporary failure, such as a broken network. Other failures say it themselves."""
-    if not refused.again:
-        return ""
-    return (
-        f" Once that is over, `pippin pull {wanted.repository}` goes on from what has arrived; `pippin list` shows "
-        "what is here."
-    )
-
-
-async def _attempt(wanted: Download, on_progress: Callable[[int, int, str], None]) -> Fetched | Refused:
+async def _attempt(wanted: Download, on_progress: Progress) -> Fetched | Refused:
     # Its input closes when this process ends, which ends the child.
     child = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -94,34 +92,28 @@ async def _attempt(wanted: Download, on_progress: Callable[[int, int, str], None
         stderr=asyncio.subprocess.DEVNULL,
         limit=LONGEST_LINE,
     )
+    assert child.stdout is not None
+    done, clock = -1, asyncio.get_running_loop().time
+    deadline = clock() + wanted.timeout
     try:
-        return await _follow(child, wanted, on_progress)
+        while True:
+            try:
+                text = await asyncio.wait_for(child.stdout.readline(), deadline - clock())
+            except TimeoutError:
+                message = f"The download of {wanted.repository} stood still for {wanted.timeout:.0f} s."
+                return Refused("timeout", message, again=True)
+            if not text:
+                message = f"The download of {wanted.repository} ended without a word."
+                return Refused("internal", message, again=True)
+            line: Line = _line.decode(text)
+            match line:
+                case Progressed(so_far, total):
+                    if so_far != done:
+                        done, deadline = so_far, clock() + wanted.timeout
+                        on_progress(so_far, total, wanted.repository)
+                case Fetched() | Refused():
+                    return line
     finally:
         with contextlib.suppress(ProcessLookupError):
             child.kill()
         await child.wait()
-
-
-async def _follow(
-    child: asyncio.subprocess.Process, wanted: Download, on_progress: Callable[[int, int, str], None]
-) -> Fetched | Refused:
-    assert child.stdout is not None
-    done, clock = -1, asyncio.get_running_loop().time
-    deadline = clock() + wanted.timeout
-    while True:
-        try:
-            text = await asyncio.wait_for(child.stdout.readline(), deadline - clock())
-        except TimeoutError:
-            message = f"The download of {wanted.repository} stood still for {wanted.timeout:.0f} s."
-            return Refused("timeout", message, again=True)
-        if not text:
-            message = f"The download of {wanted.repository} ended without a word."
-            return Refused("internal", message, again=True)
-        line: Line = _line.decode(text)
-        match line:
-            case Progressed(so_far, total):
-                if so_far != done:
-                    done, deadline = so_far, clock() + wanted.timeout
-                    on_progress(so_far, total, wanted.repository)
-            case Fetched() | Refused():
-                return line

@@ -3,12 +3,12 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 from pippin.catalog.info import INCOMPLETE
 from pippin.catalog.scan import Found
-from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.models import Capabilities, ModelInfo, ModelKind
+from pippin.core.errors import ErrorReport
+from pippin.core.models import Capabilities, ModelInfo
 
 SCRIPTED: Final = "scripted"
 SCRIPT_SUFFIX: Final = ".script.json"
@@ -45,17 +45,6 @@ def stamp_of(folder: Path) -> Stamp:
         else:
             times.append((status.st_mtime_ns, status.st_size))
     return tuple(times)
-
-
-def model_kind(name: str | None) -> ModelKind | None:
-    for kind in get_args(ModelKind):
-        if kind == name:
-            found: ModelKind = kind
-            return found
-    if name is None:
-        return None
-    known = ", ".join(get_args(ModelKind))
-    raise ServerError("invalid_request", f"{name!r} is not a kind of model; there are {known}.", "kind")
 
 
 def is_script(name: str) -> bool:

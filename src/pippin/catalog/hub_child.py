@@ -49,8 +49,14 @@ class Fetch:
 
     def run(self) -> Fetched | Refused:
         name = self._wanted.repository
+        token = get_token()
+        client = httpx.Client(
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=self._wanted.timeout,
+            follow_redirects=True,
+        )
         try:
-            with self._client() as client, self._alone():
+            with client, self._alone():
                 return self._run(client)
         except httpx.HTTPStatusError as error:
             return self._refused(error.response)
@@ -99,14 +105,12 @@ class Fetch:
         finally:
             self._ended.set()
             reporter.join()
-        self._point_main(commit)
+        # `main` points to the snapshot, as after a download by branch, now that the snapshot is complete.
+        main = self._root / "refs" / "main"
+        main.parent.mkdir(parents=True, exist_ok=True)
+        main.write_text(commit)
         say(Progressed(total, total))
         return Fetched(str(files.snapshot))
-
-    def _client(self) -> httpx.Client:
-        token = get_token()
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return httpx.Client(headers=headers, timeout=self._wanted.timeout, follow_redirects=True)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -133,12 +137,6 @@ class Fetch:
             return Refused("model_not_found", message, again=False)
         message = f"The Hub answered {status} when asked for {name}."
         return Refused("load_failed", message, again=status >= 500 or status in (408, 429))
-
-    def _point_main(self, commit: str) -> None:
-        """Point `main` to the snapshot, as a download by branch does, now that the snapshot is complete."""
-        refs = self._root / "refs"
-        refs.mkdir(parents=True, exist_ok=True)
-        (refs / "main").write_text(commit)
 
     def _room(self, total: int) -> Refused | None:
         cache = Path(self._wanted.cache)

@@ -8,6 +8,7 @@ named by hash, and snapshots of links to them.
 import hashlib
 import os
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -94,8 +95,7 @@ class HubFiles:
             request = self._client.build_request("GET", remote.address, headers=headers)
             if not _same_host(self._base, remote.address):
                 request.headers.pop("Authorization", None)  # the token is for the Hub only
-            reply = self._client.send(request, stream=True, follow_redirects=True)
-            try:
+            with closing(self._client.send(request, stream=True, follow_redirects=True)) as reply:
                 reply.raise_for_status()
                 if reply.status_code != httpx.codes.PARTIAL_CONTENT:
                     file.truncate(0)  # the range was ignored
@@ -103,8 +103,6 @@ class HubFiles:
                     file.write(chunk)
                     if file.tell() > remote.size:
                         raise TransferError("the Hub sends more than it said")
-            finally:
-                reply.close()
 
 
 def safe_name(name: str) -> bool:

@@ -84,7 +84,7 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
     if found is None or (config is None and found != "images"):
         message = f"The folder of the model {name} has no usable config.json, so it is not an MLX model."
         raise ServerError("load_failed", message)
-    config = config or {}
+    config, pipeline = config or {}, find_json(folder / "model_index.json") or {}
     weights = _weights(folder) or (_weights(folder, WHISPER_WEIGHTS) if found == "transcription" else [])
     check_complete(folder, name, weights)
     if found in WITH_TOKENIZER and not any(
@@ -97,7 +97,8 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
         id=name,
         kind=found,
         path=str(folder),
-        architecture=(_pipeline(folder) if found == "images" else None) or text(config.get("model_type")),
+        architecture=(text(pipeline.get("_class_name")) if found == "images" else None)
+        or text(config.get("model_type")),
         capabilities=_capabilities(found, config, tokenizer, "\n".join(templates.values())),
         context_window=context_window(folder, found, config, tokenizer),
         quantization=quantization(config),
@@ -299,11 +300,6 @@ def _weights(folder: Path, patterns: tuple[str, ...] = WEIGHTS) -> list[tuple[Pa
             with suppress(OSError):
                 found.append((path, path.stat().st_size))
     return found
-
-
-def _pipeline(folder: Path) -> str | None:
-    index = find_json(folder / "model_index.json") or {}
-    return text(index.get("_class_name"))
 
 
 def _modified(folder: Path) -> float:

@@ -19,6 +19,8 @@ LANGUAGE_MODEL: Final = re.compile(r"(?!.*(TTS|ASR|Speech|Audio|Voice)).*ForCaus
 """Architectures of language models. Needed because `glm` and `mimo` are also speech models in mlx-audio's registry."""
 SPOKEN_NAMES: Final = ("kokoro", "orpheus", "outetts", "-tts", "_tts")
 """Speech models that reuse a language model's `model_type` are identified by name, as in mlx-audio."""
+VOICES: Final[dict[str, ModelKind]] = {"tts": "speech", "stt": "transcription"}
+"""The kinds of mlx-audio's registry that are served."""
 
 
 def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
@@ -31,12 +33,17 @@ def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
     architectures = config.get("architectures")
     listed = architectures if isinstance(architectures, list) else []
     named = [item for item in listed if isinstance(item, str)]
-    if model_type in MODEL_TYPES["decisions"] or _decides(model_type, config):
+    # An LFM2-VL checkpoint with d1's decision readout shows it in its `auto_map`.
+    made_by = text(table(config.get("auto_map")).get("AutoModel")) or ""
+    decides = model_type == "lfm2_vl" and made_by.endswith("D1Model")
+    if model_type in MODEL_TYPES["decisions"] or decides:
         return "decisions"
     lower = name.rpartition("/")[2].lower()
     if any(item.endswith("ForSequenceClassification") for item in named) or "reranker" in lower:
         return "reranking"
-    if _sentence_transformer(folder) or model_type in MODEL_TYPES["embeddings"] or "embedding" in lower:
+    marks = (folder / "modules.json", folder / "config_sentence_transformers.json")
+    embeds = any(mark.is_file() for mark in marks) or model_type in MODEL_TYPES["embeddings"]
+    if embeds or "embedding" in lower:
         return "embeddings"
     if model_type == "vibevoice" and "asr" in lower:  # used by models of both kinds
         return "transcription"
@@ -53,7 +60,9 @@ def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
     ):
         return "transcription"
     spoken = not named or not all(LANGUAGE_MODEL.fullmatch(item) for item in named)
-    if spoken and (voice := _voice_kind(config, model_type)) is not None:
+    # The registry does not know the language-model architectures that some speech models reuse; names identify those
+    # above.
+    if spoken and (voice := VOICES.get(_registered(config, model_type)[0])) is not None:
         return voice
     if model_type or named:
         return "language"
@@ -87,55 +96,22 @@ def other_sound(config: Json) -> str | None:
         named = next((name for name, keys in WITHOUT_A_TYPE.items() if keys <= config.keys()), None)
     if named == "nemotron_voicechat":  # mlx-vlm serves it as a language model with audio input
         return None
-    kind = _library_kind(config, named or "")
-    return f"{OTHER_SOUND[kind]} (`{_library_type(config, named or '')}`)" if kind in OTHER_SOUND else None
+    kind, known = _registered(config, named or "")
+    return f"{OTHER_SOUND[kind]} (`{known}`)" if kind in OTHER_SOUND else None
 
 
-def _decides(model_type: str, config: Json) -> bool:
-    """Whether an LFM2-VL checkpoint has d1's decision readout, as shown by its `auto_map`."""
-    made_by = text(table(config.get("auto_map")).get("AutoModel")) or ""
-    return model_type == "lfm2_vl" and made_by.endswith("D1Model")
-
-
-def _voice_kind(config: Json, model_type: str) -> ModelKind | None:
-    """The kind according to the installed mlx-audio's registry. Reads no model code.
-
-    The registry does not know the language-model architectures that some speech models reuse; names identify those
-    above.
-    """
-    match _library_kind(config, model_type):
-        case "tts":
-            return "speech"
-        case "stt":
-            return "transcription"
-        case _:
-            return None
-
-
-def _library_type(config: Json, model_type: str) -> str:
-    """The type that mlx-audio finds in a configuration; `model_type` if it is not installed or finds none."""
+def _registered(config: Json, model_type: str) -> tuple[str, str]:
+    """What the installed mlx-audio's registry finds in a configuration, without a model's code: the kind (`tts`, `stt`,
+    `sts`, `codec` and so on, empty for none) and the type, which is `model_type` where the library finds none."""
     try:
-        from mlx_audio.registry import model_type_from_config
+        from mlx_audio.registry import classify_model, model_type_from_config
     except ImportError:
-        return model_type
+        return "", model_type
     try:
-        return str(model_type_from_config(config) or model_type)
+        named = str(model_type_from_config(config) or model_type)
     except (TypeError, AttributeError):  # the library does not check the types in a configuration
-        return ""
-
-
-def _library_kind(config: Json, model_type: str) -> str | None:
-    """The registry's kind: `tts`, `stt`, `sts`, `codec` and so on."""
-    try:
-        from mlx_audio.registry import classify_model
-    except ImportError:
-        return None
-    named = _library_type(config, model_type)
-    return classify_model(named) if named else None
-
-
-def _sentence_transformer(folder: Path) -> bool:
-    return (folder / "modules.json").is_file() or (folder / "config_sentence_transformers.json").is_file()
+        return "", ""
+    return (classify_model(named) if named else None) or "", named
 
 
 def sees(config: Json) -> bool:

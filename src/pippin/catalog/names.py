@@ -64,13 +64,6 @@ def match_partial(name: str, ids: Collection[str]) -> list[str]:
     return []
 
 
-def ambiguous(name: str, candidates: Collection[str]) -> ServerError:
-    listed = ", ".join(candidates)
-    return ServerError(
-        "invalid_request", f"`model` {name!r} could mean any of: {listed}. Give the whole name.", "model"
-    )
-
-
 def not_found(name: str, ids: Collection[str], hint: str) -> ServerError:
     """The error for an unknown name, with similar names."""
     known = {item.lower(): item for item in ids} | {item.lower().rpartition("/")[2]: item for item in ids}

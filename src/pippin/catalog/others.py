@@ -23,29 +23,24 @@ REGISTRY, LIBRARY = "registry.ollama.ai", "library"
 """The parts of a manifest's path that Ollama leaves out of a name."""
 
 
-def other_folders(environment: Mapping[str, str], home: Path) -> tuple[tuple[Source, Path], ...]:
-    """The folders of other programs, the moved ones included."""
-    found = [(source, home / folder) for source, folder in FOLDERS]
-    if isinstance(moved := object_in(home / LM_STUDIO_SETTINGS).get("downloadsFolder"), str):
-        found.append(("LM Studio", Path(moved)))
-    ollama = environment.get("OLLAMA_MODELS")
-    return (*dict.fromkeys(found), ("Ollama", Path(ollama) if ollama else home / OLLAMA))
-
-
 def default_roots(environment: Mapping[str, str], home: Path) -> CatalogRoots:
-    """The default folders, relocated by the same variables as Hugging Face's own tools and Ollama, and by
-    PIPPIN_HOME."""
+    """The default folders, relocated by the same variables as Hugging Face's own tools and Ollama, by PIPPIN_HOME and
+    by LM Studio's settings."""
 
     def folder(text: str) -> Path:
         return home / text[2:] if text.startswith("~/") else Path(text)
 
     cache = folder(environment.get("XDG_CACHE_HOME") or "~/.cache")
     hugging_face = folder(environment.get("HF_HOME") or str(cache / "huggingface"))
+    found = [(source, home / folder) for source, folder in FOLDERS]
+    if isinstance(moved := object_in(home / LM_STUDIO_SETTINGS).get("downloadsFolder"), str):
+        found.append(("LM Studio", Path(moved)))
+    ollama = environment.get("OLLAMA_MODELS")
     hub = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
     return CatalogRoots(
         hub=folder(hub) if hub else hugging_face / "hub",
         imports=pippin_home(environment) / "models",
-        others=other_folders(environment, home),
+        others=(*dict.fromkeys(found), ("Ollama", Path(ollama) if ollama else home / OLLAMA)),
     )
 
 

@@ -41,7 +41,7 @@ def scan_hub(hub: Path) -> Iterator[Found]:
             continue
         root = Path(entry.path)
         snapshot = snapshot_of(root)
-        if snapshot is not None and (_is_model(snapshot) or _unfinished(root)):
+        if snapshot is not None and (_is_model(snapshot) or any(root.glob("blobs/*.incomplete"))):
             yield Found(entry.name.removeprefix(HUB_PREFIX).replace("--", "/"), snapshot, "hub", root)
 
 
@@ -52,12 +52,9 @@ def scan_folder(folder: Path, source: Source) -> Iterator[Found]:
         return
     for entry in _folders(folder):
         path = Path(entry.path)
-        if _is_model(path):
-            yield Found(entry.name, path, source, path)
-            continue
-        for inner in _folders(path):
-            if _is_model(Path(inner.path)):
-                yield Found(f"{entry.name}/{inner.name}", Path(inner.path), source, Path(inner.path))
+        below = [path] if _is_model(path) else [Path(inner.path) for inner in _folders(path)]
+        for model in filter(_is_model, below):
+            yield Found(model.relative_to(folder).as_posix(), model, source, model)
 
 
 def hub_folder(hub: Path, repository: str) -> Path:
@@ -81,17 +78,19 @@ def other_snapshots(folder: Path) -> list[Path]:
     return [Path(entry.path) for entry in _folders(folder.parent) if entry.name != folder.name]
 
 
-def _unfinished(root: Path) -> bool:
-    return any(entry.name.endswith(".incomplete") for entry in _entries(root / "blobs"))
-
-
 def _is_model(folder: Path) -> bool:
     # lexists: a dangling config.json link belongs to a damaged model, which should be listed.
     return any(os.path.lexists(folder / mark) for mark in MARKS)
 
 
 def _folders(folder: Path) -> list[os.DirEntry[str]]:
-    return [entry for entry in _entries(folder) if not entry.name.startswith(".") and _is_folder(entry)]
+    """The folders in a folder, sorted by name; none if it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            shown = [entry for entry in entries if not entry.name.startswith(".") and _is_folder(entry)]
+    except OSError:
+        return []
+    return sorted(shown, key=lambda entry: entry.name)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -99,12 +98,3 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """The entries of a folder, sorted by name; none if it cannot be read."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except OSError:
-        return []

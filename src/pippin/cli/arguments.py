@@ -3,6 +3,8 @@
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
 from typing import Any, Final, NoReturn
 
 from pippin.config.errors import ConfigError, nearest
@@ -27,8 +29,10 @@ FOREIGN = (
 class Parser(argparse.ArgumentParser):
     """Reports an error in one line, with the nearest valid name."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=_formatter, **settings)
+    def __init__(self, prog: str, description: str, **settings: Any) -> None:
+        # Help has the same width on every terminal.
+        wide = partial(argparse.HelpFormatter, width=WIDTH, max_help_position=34)
+        super().__init__(prog, description=description, allow_abbrev=False, formatter_class=wide, **settings)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message[:1].upper()}{message[1:].rstrip('.')}. See `{self.prog} --help`.")
@@ -42,62 +46,110 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError(f"{word}: no such flag.{nearest(word, known)} See `{self.prog} --help`.")
         return parsed
 
-    def complete(self, names: Sequence[str], **how: Any) -> None:
-        """Say how a shell completes arguments: `how` are attributes of an action that `shtab` reads."""
-        for action in self._actions:
-            if action.dest in names:
-                for name, value in how.items():
-                    setattr(action, name, value)
-
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb of a module that has several: its parser, and what it does with the arguments."""
+    """A verb: its parser, and what it does with the arguments. It returns the exit status: 0 done, 1 failed, 2 usage
+    error."""
 
     new_parser: Callable[[], Parser]
     act: Callable[[argparse.Namespace], int]
+    passes_on: bool = False
+    """The words after `--` are for another program: `behind` has them."""
 
     def run(self, arguments: Sequence[str]) -> int:
-        return self.act(self.new_parser().parse(arguments))
+        words = list(arguments)
+        cut = words.index("--") if self.passes_on and "--" in words else len(words)
+        parsed = self.new_parser().parse(words[:cut])
+        parsed.behind = tuple(words[cut + 1 :])
+        return self.act(parsed)
 
 
-def actions(program: str, description: str, parsers: Sequence[Parser]) -> Parser:
-    """A parser of a verb with actions, each of which has a parser of its own named "PROGRAM ACTION"."""
-    parser = Parser(prog=program, description=description)
+Part = Callable[[Parser], object]
+"""Adds one or several arguments to a parser."""
+
+
+def verb(
+    name: str,
+    description: str,
+    *parts: Part,
+    parser: Callable[..., Parser] = Parser,
+    passes_on: bool = False,
+    **settings: str,
+) -> Callable[[Callable[[argparse.Namespace], int]], Verb]:
+    """Makes a verb of the function that does it; its help shows the arguments in the order of `parts`."""
+
+    def new_parser() -> Parser:
+        made = parser(f"pippin {name}", description, **settings)
+        for add in parts:
+            add(made)
+        return made
+
+    return lambda act: Verb(new_parser, act, passes_on)
+
+
+def argument(*names: str, **how: Any) -> Part:
+    """An argument, described as for argparse."""
+    return methodcaller("add_argument", *names, **how)
+
+
+def switch(*names: str, help: str) -> Part:
+    return argument(*names, action="store_true", help=help)
+
+
+SERVER: Final = (
+    argument("--server", help="address of the server; the one running here if not given"),
+    argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given"),
+)
+JSON: Final = switch("--json", help="as JSON")
+CLIENT: Final = (*SERVER, JSON)
+"""What verbs take that ask the running server."""
+KEEP: Final = switch("--keep", help="keep a server that was started for this")
+
+
+def of_catalog(parser: Parser) -> None:
+    """Add the options that say where models are found."""
+    parser.set_defaults(given=[])
+    for name in ("config", "model_dirs", "offline"):
+        option = options()[name]
+        _add(parser, flags()[option.flag], _help(option))
+
+
+@dataclass(frozen=True)
+class Actions:
+    """A verb with actions, which are verbs themselves, named "VERB ACTION"."""
+
+    name: str
+    description: str
+    verbs: Mapping[str, Verb]
+
+    def new_parser(self) -> Parser:
+        return with_actions(self.name, self.description, [verb.new_parser() for verb in self.verbs.values()])
+
+    def run(self, arguments: Sequence[str]) -> int:
+        """Run the action that the first word names; without one, show the actions."""
+        if not arguments or arguments[0] in ("-h", "--help"):
+            self.new_parser().print_help()
+            return 0 if arguments else 2
+        if arguments[0] not in self.verbs:
+            raise ConfigError(f"`{self.name} {arguments[0]}`: its actions are {', '.join(self.verbs)}.")
+        return self.verbs[arguments[0]].run(arguments[1:])
+
+
+def with_actions(program: str, description: str, parsers: Sequence[Parser]) -> Parser:
+    """A parser of a program with actions, each of which has a parser of its own named "PROGRAM ACTION"."""
+    parser = Parser(program, description)
     places = parser.add_subparsers()
     for each in parsers:
-        told = each.description
+        told = each.description or ""
         places.add_parser(each.prog.split()[-1], help=told, description=told, parents=[each], add_help=False)
     return parser
-
-
-def dispatch(
-    parser: Parser, arguments: Sequence[str], does: Mapping[str, Callable[[Sequence[str]], int]]
-) -> int:
-    """Run the action that the first word names; without one, show the actions."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        parser.print_help()
-        return 0 if arguments else 2
-    if arguments[0] not in does:
-        raise ConfigError(f"`{parser.prog} {arguments[0]}`: its actions are {', '.join(does)}.")
-    return does[arguments[0]](arguments[1:])
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Formats help in the same width on every terminal."""
-    return argparse.HelpFormatter(prog, width=WIDTH, max_help_position=34)
 
 
 class ShortHelp(argparse.Action):
     """Shows the options that matter most; `--help-all` shows all."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: object,
-        values: object,
-        option_string: str | None = None,
-    ) -> NoReturn:
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> NoReturn:
         usual = {options()[name].flag for name in USUAL}
         for action in parser._actions:
             if action.dest == "given" and usual.isdisjoint(action.option_strings):
@@ -129,7 +181,7 @@ class Collect(argparse.Action):
 def option_parser(program: str, description: str) -> Parser:
     """A parser of every option's flag, and of the replaced servers' flags, which are not in the help."""
     usage = f"{program} [MODEL ...] [options]"  # listing all options would fill the screen
-    parser = Parser(prog=program, usage=usage, description=description, epilog=FOREIGN, add_help=False)
+    parser = Parser(program, description, usage=usage, epilog=FOREIGN, add_help=False)
     parser.set_defaults(given=[])
     parser.add_argument("-h", "--help", nargs=0, action=ShortHelp, help="show the options that matter most")
     parser.add_argument("--help-all", action="help", help="show all options")
@@ -150,14 +202,6 @@ def option_parser(program: str, description: str) -> Parser:
         negative = flag.name.startswith("--no-") and flag.option.flag != flag.name
         _add(groups[flag.option.section], flag, argparse.SUPPRESS if negative else _help(flag.option))
     return parser
-
-
-def some_options(parser: Parser, names: Sequence[str]) -> None:
-    """Add the flags of some options, for verbs that need only those."""
-    parser.set_defaults(given=[])
-    for name in names:
-        option = options()[name]
-        _add(parser, flags()[option.flag], _help(option))
 
 
 def _add(group: argparse._ActionsContainer, flag: Flag, help: str) -> None:

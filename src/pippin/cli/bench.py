@@ -4,7 +4,7 @@ import itertools
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from pippin.cli.chat.client import ChatClient, Ended, Piece
+from pippin.cli.chat.client import Ended, Piece, answer
+from pippin.cli.running import Client
 from pippin.cli.terminal import table
 
 WORDS: Final = (
@@ -47,29 +48,15 @@ class Point(Struct, frozen=True):
     accepted: int = 0  # proposed tokens that were accepted
 
 
-class Report(Struct, frozen=True):
-    """A run of `pippin bench`, as saved in its JSON file."""
-
-    model: str
-    address: str
-    points: list[Point]
-
-
-class Sweep(Struct, frozen=True):
-    """The combinations to measure, with `requests` requests per client."""
-
-    prompts_of: Sequence[int]
-    answers_of: Sequence[int]
-    clients: Sequence[int]
-    requests: int
-
-
-def measure(client: ChatClient, model: str, sweep: Sweep) -> Iterator[Point]:
-    """Yields the points, each as soon as it is measured. Prompts are unique, so that none is cached."""
+def measure(
+    client: Client, model: str, combinations: Iterable[tuple[int, int, int]], requests: int
+) -> Iterator[Point]:
+    """Yields the point of each combination (words of a prompt, tokens of an answer, clients, which ask so often) as
+    soon as it is measured. Prompts are unique, so that none is cached."""
     fresh = itertools.count(random.randrange(10**6))
     ask(client, model, 8, "Count to ten in words.")
-    for words, tokens, clients in itertools.product(sweep.prompts_of, sweep.answers_of, sweep.clients):
-        prompts = [text(words, next(fresh)) for _ in range(clients * sweep.requests)]
+    for words, tokens, clients in combinations:
+        prompts = [text(words, next(fresh)) for _ in range(clients * requests)]
         began = time.perf_counter()
         with ThreadPoolExecutor(clients) as pool:
             replies = list(pool.map(partial(ask, client, model, tokens), prompts))
@@ -82,7 +69,7 @@ def text(words: int, seed: int) -> str:
     return " ".join(chooser.choice(WORDS) for _ in range(words))
 
 
-def ask(client: ChatClient, model: str, tokens: int, prompt: str) -> Reply:
+def ask(client: Client, model: str, tokens: int, prompt: str) -> Reply:
     """An answer of exactly so many tokens. Raises `ServerError`."""
     body = {
         "model": model,
@@ -92,7 +79,7 @@ def ask(client: ChatClient, model: str, tokens: int, prompt: str) -> Reply:
         "ignore_eos": True,
     }
     reply = Reply(time.perf_counter())
-    for part in client.answer(body):
+    for part in answer(client, body):
         if isinstance(part, Piece):
             reply.arrivals.append(time.perf_counter())
         elif isinstance(part, Ended):
@@ -132,24 +119,16 @@ def _p99(ordered: Sequence[float]) -> float | None:
 def shown(points: Sequence[Point]) -> str:
     """A table. Acceptance of proposed tokens is a column if there were any."""
     speculated = any(each.proposed for each in points)
-    rows = [
-        (
-            str(each.prompt_words),
-            str(each.answer_tokens),
-            str(each.clients),
-            f"{each.rate:.1f}",
-            *("-" if value is None else f"{value:.1f}" for value in _times(each)),
-            *((_fate(each),) if speculated else ()),
+    rows = []
+    for each in points:
+        times = (each.first_ms, each.first_p99_ms, each.gap_ms, each.gap_p99_ms)
+        fate = f"{each.accepted / each.proposed:.0%} of {each.proposed}" if each.proposed else "-"
+        rows.append(
+            (
+                *(str(each.prompt_words), str(each.answer_tokens), str(each.clients), f"{each.rate:.1f}"),
+                *("-" if value is None else f"{value:.1f}" for value in times),
+                *((fate,) if speculated else ()),
+            )
         )
-        for each in points
-    ]
     headings = (*HEADINGS, "ACCEPTED") if speculated else HEADINGS
     return table(headings, rows)
-
-
-def _fate(each: Point) -> str:
-    return f"{each.accepted / each.proposed:.0%} of {each.proposed}" if each.proposed else "-"
-
-
-def _times(each: Point) -> tuple[float | None, ...]:
-    return each.first_ms, each.first_p99_ms, each.gap_ms, each.gap_p99_ms

@@ -23,7 +23,7 @@ from pippin.config import environment
 from pippin.config.errors import ConfigError, install_command
 from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
-from pippin.config.settings import Settings, Sources
+from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 from pippin.core.logs import without_secrets
 
@@ -144,17 +144,14 @@ FOREIGN: Final = "https://pippin-doctor.invalid"
 
 
 def check_security(parsed: Namespace) -> Iterator[Finding]:
-    """What a running server answers to strangers."""
+    """What a running server answers to strangers. The requests must be refused, and change nothing even if they are
+    not."""
     if not is_there(parsed):
         yield Finding("ok", "No server runs here; name one with --server.")
         return
-    yield from _probes(address(parsed), is_keyed=bool(parsed.api_key or environment.client_key()))
-
-
-def _probes(named: str, *, is_keyed: bool) -> Iterator[Finding]:
-    """Try requests that must be refused. They change nothing even if they are not."""
     import httpx
 
+    named, is_keyed = address(parsed), bool(parsed.api_key or environment.client_key())
     base = without_secrets(named)
     try:
         with httpx.Client(base_url=named, timeout=SECONDS, trust_env=False) as client:
@@ -235,14 +232,11 @@ def _said(*command: str) -> str:
         return ""
 
 
-def check_memory() -> Iterator[Finding]:
+def check_room() -> Iterator[Finding]:
     import psutil
 
     memory = psutil.virtual_memory()
     yield Finding("ok", f"{size(memory.total)} of memory, {size(memory.available)} of it free")
-
-
-def check_disk() -> Iterator[Finding]:
     for name, folder in (("downloads", roots().hub), ("imports", roots().imports)):
         existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
         free = shutil.disk_usage(existing).free
@@ -287,7 +281,7 @@ def _loaded(parsed: Namespace) -> Iterator[dict[str, Any]]:
 
 def check_configuration() -> Iterator[Finding]:
     try:
-        notes = load(Sources()).notes
+        notes = load().notes
     except ConfigError as error:
         yield Finding("problem", str(error))
         return
@@ -298,7 +292,7 @@ def check_configuration() -> Iterator[Finding]:
 def _settings() -> Settings:
     """The settings, or the defaults if the configuration is invalid, which `check_configuration` reports."""
     try:
-        return load(Sources())
+        return load()
     except ConfigError:
         return Settings(server=ServerOptions())
 
@@ -323,8 +317,7 @@ CHECKS: Final[tuple[Callable[[], Iterator[Finding]], ...]] = (
     check_python,
     check_arrays,
     check_mac,
-    check_memory,
-    check_disk,
+    check_room,
     check_models,
     check_configuration,
     check_server,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pippin
-from pippin.cli.terminal import Progress, progress, say, size
+from pippin.cli.terminal import progress, say, size
 from pippin.config.accelerator import accelerator, has_cpu_kernels, memory_budget
 from pippin.config.errors import kernels_command
 from pippin.config.options.server import ModelEntry, ServerOptions
@@ -98,20 +98,17 @@ def greet(options: ServerOptions, address: str, models: Sequence[Served], exampl
     lines.append(f"{page}In a terminal: pippin run")
     tried = next((each for each in models if each.fault != DAMAGED), example)
     if tried is None:
-        lines.append(_advice(options))
+        from pippin.catalog.fitting.recommend import suited
+
+        fitting = suited("chat", memory_budget(options))
+        fetch = (
+            f"One that fits: pippin pull {fitting[0].id}" if fitting else "`pippin search tiny` may find one."
+        )
+        lines.append(f"No model is here. {fetch}")
     else:
         key = bool(options.api_keys or options.api_key_file)
         lines.append(f"Try it:\n  {curl_line(address, tried.name, key=key, kind=tried.kind)}")
     say("\n".join(lines))
-
-
-def _advice(options: ServerOptions) -> str:
-    """A model that fits this machine, where none is here."""
-    from pippin.catalog.fitting.recommend import suited
-
-    fitting = suited("chat", memory_budget(options))
-    fetch = f"One that fits: pippin pull {fitting[0].id}" if fitting else "`pippin search tiny` may find one."
-    return f"No model is here. {fetch}"
 
 
 @dataclass
@@ -137,8 +134,7 @@ class Preparation:
         """Download the missing files of a model. Returns its name in the pool."""
         name = entry.called
         with progress(f"Downloading {name}:", bytes_counted=True, write=log.info) as tell:
-            info = await self.catalog.ensure(entry.path, tell, by_operator=True)
-            await self.catalog.complete(info, tell, by_operator=True)
+            info = await self.catalog.fetch(entry.path, tell)
         return entry.name or info.id
 
     async def _load(self, name: str) -> None:
@@ -146,9 +142,12 @@ class Preparation:
         try:
             with progress(f"Loading {name}:", bytes_counted=True, write=log.info) as tell:
                 while not loading.done():
-                    self._look(name, tell)
+                    known = self.catalog.resolve(name, by_operator=True)
+                    for state in self.service.pool.states():
+                        if state.id == known.id and state.progress is not None:
+                            tell(*state.progress)
                     await asyncio.wait([loading], timeout=LOOK_EVERY)
-            state = await loading
+            loaded = await loading
         except ServerError as error:
             if error.report.kind != "load_failed":  # the pool logs that kind itself
                 raise
@@ -157,10 +156,4 @@ class Preparation:
             loading.cancel()
         seconds = time.monotonic() - self.started
         await self.greeted.wait()
-        say(f"{state.id} is ready after {seconds:.1f} s ({size(state.footprint)} in memory).")
-
-    def _look(self, name: str, tell: Progress) -> None:
-        known = self.catalog.resolve(name, by_operator=True)
-        for state in self.service.pool.states():
-            if state.id == known.id and state.progress is not None:
-                tell(*state.progress)
+        say(f"{loaded.id} is ready after {seconds:.1f} s ({size(loaded.footprint)} in memory).")

@@ -3,38 +3,28 @@
 import gc
 import importlib
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from pippin.cli.arguments import Parser
+    from pippin.cli.arguments import Actions, Verb
 
 USAGE_ERROR: Final = 2
 INTERRUPTED: Final = 130
 
 
-class Command(Protocol):
-    """A module, or one of several verbs in a module, that implements `pippin VERB ARGUMENTS...`."""
-
-    def new_parser(self) -> "Parser": ...
-
-    def run(self, arguments: Sequence[str]) -> int:
-        """Returns the exit status: 0 done, 1 failed, 2 usage error."""
-        ...
-
-
 VERBS: Final[dict[str, tuple[str, str]]] = {
-    "serve": ("serve", "Serve models behind the OpenAI and Anthropic APIs"),
-    "run": ("run", "Chat with a model in the terminal"),
-    "decide": ("decide", "Ask how likely answers about a text are"),
-    "agent": ("agent", "Start a coding agent that uses a model of Pippin's"),
+    "serve": ("serve.serve", "Serve models behind the OpenAI and Anthropic APIs"),
+    "run": ("run.run", "Chat with a model in the terminal"),
+    "decide": ("decide.decide", "Ask how likely answers about a text are"),
+    "agent": ("agent.agent", "Start a coding agent that uses a model of Pippin's"),
     "fit": ("fitting.fit", "Tell whether a model fits this machine"),
-    "verify": ("verify", "Check that a model is served with its publisher's quality"),
-    "bench": ("bench", "Measure how fast the running server is"),
+    "verify": ("verify.verify", "Check that a model is served with its publisher's quality"),
+    "bench": ("bench.bench", "Measure how fast the running server is"),
     "recommend": ("fitting.recommend", "Name models that suit this machine"),
     "search": ("models.search", "Find models on the hub"),
     "list": ("models.list_models", "List the models on this machine"),
-    "show": ("show", "Show what is known of a model"),
+    "show": ("show.show", "Show what is known of a model"),
     "pull": ("models.pull", "Download a model"),
     "rm": ("models.rm", "Delete a model"),
     "import": ("models.import_model", "Turn a GGUF file into an MLX model"),
@@ -44,15 +34,15 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "stop": ("running_server.stop", "Stop the running server"),
     "logs": ("running_server.logs", "Show the log of the running server"),
     "open": ("running_server.open_page", "Open the running server's page in a browser"),
-    "config": ("config", "Show the configuration and where each value came from"),
+    "config": ("config.config", "Show the configuration and where each value came from"),
     "join": ("machines.join", "Make this machine a part of a cluster that runs replicas"),
     "worker": ("machines.worker", "Run a model for a server on another machine, which starts this"),
     "doctor": ("doctor.doctor", "Check that this machine can run models"),
-    "service": ("service", "Install, look at or remove a service that runs at login"),
-    "completion": ("completion", "Print what completes commands in a shell"),
+    "service": ("service.service", "Install, look at or remove a service that runs at login"),
+    "completion": ("completion.completion", "Print what completes commands in a shell"),
     "version": ("doctor.version", "Show the version"),
 }
-"""Where each verb is (a module, or a name in one), and its help text."""
+"""Where each verb is (its module, and its name there), and its help text."""
 
 ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "launch": ("serve", "--compat", "mlx-openai-server"),
@@ -76,20 +66,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     if not words:
-        return _guarded(importlib.import_module("pippin.cli.welcome"), "run", words)
+        return _guarded(importlib.import_module("pippin.cli.welcome").run, "run", words)
     if words[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
     name, *implied = ALIASES.get(words[0], words[:1])
     if name not in VERBS:
-        return _unknown(words[0])
-    return _guarded(verb_of(name), name, [*implied, *words[1:]])
+        from pippin.config.errors import nearest
+
+        near = nearest(words[0], [*VERBS, *ALIASES])
+        print(f"pippin: there is no command `{words[0]}`.{near} See `pippin --help`.", file=sys.stderr)
+        return USAGE_ERROR
+    return _guarded(verb_of(name).run, name, [*implied, *words[1:]])
 
 
-def verb_of(name: str) -> Command:
+def verb_of(name: str) -> "Verb | Actions":
     module, _, one = VERBS[name][0].partition(".")
-    found = importlib.import_module(f"pippin.cli.verbs.{module}")
-    verb: Command = getattr(found, one) if one else found
+    verb: Verb | Actions = getattr(importlib.import_module(f"pippin.cli.verbs.{module}"), one)
     return verb
 
 
@@ -103,17 +96,7 @@ def overview() -> str:
     )
 
 
-def _unknown(word: str) -> int:
-    from pippin.config.errors import nearest
-
-    print(
-        f"pippin: there is no command `{word}`.{nearest(word, [*VERBS, *ALIASES])} See `pippin --help`.",
-        file=sys.stderr,
-    )
-    return USAGE_ERROR
-
-
-def _guarded(verb: Command, name: str, arguments: Sequence[str]) -> int:
+def _guarded(run: Callable[[Sequence[str]], int], name: str, arguments: Sequence[str]) -> int:
     """Run a verb and return the exit status. An error that users can fix becomes one line on stderr."""
     from pippin.cli.next_command import with_next_command
     from pippin.cli.terminal import say
@@ -122,7 +105,7 @@ def _guarded(verb: Command, name: str, arguments: Sequence[str]) -> int:
     from pippin.core.logs import without_secrets
 
     try:
-        return verb.run(arguments)
+        return run(arguments)
     except ConfigError as error:
         print(f"pippin: {with_next_command(str(error), name)}", file=sys.stderr)
         return USAGE_ERROR

@@ -1,12 +1,11 @@
 """A report on a verified model as text for a terminal, and as one page that can be sent to others."""
 
 import time
-from collections.abc import Iterator
 from html import escape
 from typing import Any, Final
 
 from pippin import __version__
-from pippin.core.verification import Finding, Report, Section
+from pippin.core.verification import Report, Section
 
 STYLE: Final = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"
@@ -17,29 +16,17 @@ STYLE: Final = (
 
 def as_text(report: Report) -> str:
     """The report with a line for each finding, and one for what it means and what helps."""
-    return "\n".join(_lines(report))
-
-
-def _lines(report: Report) -> Iterator[str]:
+    lines = []
     for section in report.sections:
-        yield f"{section.name:<10}{_told(section)}"
+        figures = ", ".join(f"{name} {_shown(value)}" for name, value in section.figures.items())
+        told = f"left out: {section.left_out}" if section.left_out else f"{figures} ({section.seconds:g} s)"
+        lines.append(f"{section.name:<10}{told}")
         for finding in section.findings:
-            yield f"  {finding.severity:<8}{finding.text}"
-            if finding.meaning or finding.command:
-                yield f"{'':<10}{_advice(finding)}"
-    yield f"{report.model}: {report.verdict}"
-
-
-def _told(section: Section) -> str:
-    if section.left_out:
-        return f"left out: {section.left_out}"
-    figures = ", ".join(f"{name} {_shown(value)}" for name, value in section.figures.items())
-    return f"{figures} ({section.seconds:g} s)"
-
-
-def _advice(finding: Finding) -> str:
-    helps = f"What helps: {finding.command}" if finding.command else ""
-    return f"{finding.meaning} {helps}".strip()
+            lines.append(f"  {finding.severity:<8}{finding.text}")
+            helps = f"What helps: {finding.command}" if finding.command else ""
+            if advice := f"{finding.meaning} {helps}".strip():
+                lines.append(f"{'':<10}{advice}")
+    return "\n".join([*lines, f"{report.model}: {report.verdict}"])
 
 
 def _shown(value: Any) -> str:

@@ -22,7 +22,6 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from pippin.cli.arguments import Parser
 from pippin.config import environment
 from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorKind, ServerError
@@ -106,14 +105,6 @@ def _living(path: Path) -> RunningServer | None:
     return None
 
 
-def client_parser(program: str, description: str) -> Parser:
-    parser = Parser(prog=program, description=description)
-    parser.add_argument("--server", help="address of the server; the one running here if not given")
-    parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    return parser
-
-
 def address(parsed: Namespace) -> str:
     named = parsed.server or environment.server_address()
     if named:
@@ -168,9 +159,13 @@ class Client:
             raise ServerError("not_found", message) from None
 
 
+def client_of(parsed: Namespace) -> Client:
+    return Client(address(parsed), parsed.api_key or environment.client_key())
+
+
 def ask(parsed: Namespace, method: str, path: str, body: Any = None) -> Any:
     """The server's answer to one request. Raises `ServerError` with the server's message if it refuses."""
-    return Client(address(parsed), parsed.api_key or environment.client_key()).request(method, path, body)
+    return client_of(parsed).request(method, path, body)
 
 
 def refusal(status: int, answer: bytes) -> str:
@@ -184,20 +179,12 @@ def refusal(status: int, answer: bytes) -> str:
     return str(message) if message else f"The server answered {status}."
 
 
-@dataclass(frozen=True)
-class Ownership:
-    """The descriptors and variables with which a child ends together with this process."""
-
-    descriptors: tuple[int, ...]  # inherited by the child
-    environment: dict[str, str]
-
-
 @contextlib.contextmanager
-def ownership() -> Iterator[Ownership]:
-    """Own the children started in this context; they end with the context or with this process."""
+def ownership() -> Iterator[int]:
+    """Own the children that inherit the descriptor; they end with the context or with this process."""
     reading, writing = os.pipe()
     try:
-        yield Ownership((reading,), environment.owned_by(reading))
+        yield reading
     finally:
         os.close(reading)
         os.close(writing)

@@ -19,7 +19,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from pippin.cli.running import end_at_the_end_of
-from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 
 ASKED: Final = frozenset({signal.SIGINT, signal.SIGTERM})
@@ -34,7 +33,9 @@ def supervise(settings: Settings, listeners: Sequence[socket]) -> Settings | int
     Responses that are stored nowhere else are kept in a file for as long as the parent lives.
     """
     folder = Path(tempfile.mkdtemp(prefix="pippin-"))
-    server = with_store(settings.server, folder / "responses.sqlite3")
+    if settings.server.response_store is None:
+        store = str(folder / "responses.sqlite3")
+        settings = replace(settings, server=replace(settings.server, response_store=store))
     signal.signal(signal.SIGCHLD, lambda *_: None)  # where it is ignored, it can't be waited for
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     while True:
@@ -43,8 +44,13 @@ def supervise(settings: Settings, listeners: Sequence[socket]) -> Settings | int
         pid = os.fork()
         if pid == 0:
             os.close(writing)
-            _become_server(reading)
-            return replace(settings, server=server)
+            os.setsid()  # ctrl-C in the terminal is meant for the parent, which passes it on
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+            # The pipe ends with the parent.
+            watch = threading.Thread(target=end_at_the_end_of, args=(reading,), name="parent", daemon=True)
+            watch.start()
+            return settings
         os.close(reading)
         status, asked = _until_ended(pid, listeners)
         os.close(writing)
@@ -55,18 +61,6 @@ def supervise(settings: Settings, listeners: Sequence[socket]) -> Settings | int
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         print(f"pippin: the server ended {how}; it is started again.", file=sys.stderr, flush=True)
         time.sleep(max(0.0, APART - lived))
-
-
-def with_store(options: ServerOptions, path: Path) -> ServerOptions:
-    return options if options.response_store is not None else replace(options, response_store=str(path))
-
-
-def _become_server(parent: int) -> None:
-    """Ctrl-C in the terminal is meant for the parent, which passes it on; `parent` is a pipe that ends with it."""
-    os.setsid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
-    threading.Thread(target=end_at_the_end_of, args=(parent,), name="parent", daemon=True).start()
 
 
 def _until_ended(pid: int, listeners: Sequence[socket]) -> tuple[int, bool]:

@@ -69,20 +69,16 @@ def ago(seconds: float) -> str:
     return "just now"
 
 
-def _say_beside_output(text: str) -> None:
-    say(text, sys.stderr)
-
-
 @contextmanager
 def progress(
-    title: str, *, bytes_counted: bool = False, write: Callable[[str], None] = _say_beside_output
+    title: str, *, bytes_counted: bool = False, write: Callable[[str], None] | None = None
 ) -> Iterator[Progress]:
-    """A progress bar on a terminal; otherwise `write` gets a line every few seconds."""
+    """A progress bar on a terminal; otherwise `write`, or else standard error, gets a line every few seconds."""
     if sys.stderr.isatty():
         with _bar(title, bytes_counted=bytes_counted) as tell:
             yield tell
     else:
-        yield _lines(title, write, bytes_counted=bytes_counted)
+        yield _lines(title, write or (lambda text: say(text, sys.stderr)), bytes_counted=bytes_counted)
 
 
 @contextmanager

@@ -7,14 +7,13 @@ from pippin.cli.local import open_catalog
 from pippin.cli.running import running_servers
 from pippin.cli.terminal import say, size
 from pippin.config.load import load
-from pippin.config.settings import Sources
 
 FEW: Final = 5  # models listed by name
 
 
 def run(arguments: Sequence[str]) -> int:
     servers = running_servers()
-    models = open_catalog(load(Sources())).models()
+    models = open_catalog(load()).models()
     lines = [f"A server runs at {server.address}" for server in servers] or ["No server runs."]
     if models:
         lines.append(f"{len(models)} model{'' if len(models) == 1 else 's'} here:")

@@ -7,7 +7,7 @@ from pathlib import Path
 from pippin.config.compat.servers import variable_terms
 from pippin.config.compat.terms import translate, without_effect
 from pippin.config.errors import nearest
-from pippin.config.options.declaration import Option, options
+from pippin.config.options.declaration import options
 from pippin.config.options.start import Compat
 from pippin.config.settings import Given, Note, Origin, Reading
 from pippin.config.values import FALSE, parse
@@ -31,26 +31,21 @@ def read_variables(variables: Mapping[str, str], compat: Compat | None) -> Readi
             if term.requires and variables.get(term.requires, "").strip().lower() in ("", *FALSE):
                 notes.append(without_effect(term, name))
                 continue
-            values, more = translate(term, text, name)
-            notes += more
+            values = translate(term, text, name, notes)
             given |= {option: Given(value, Origin("environment", name)) for option, value in values.items()}
-    own = own_variables()
-    for name, option in own.items():
-        if text := variables.get(name):
-            value = parse(option, [text], name)
-            given[option.name] = Given(value, Origin("environment", name))
-    for name in sorted(set(variables) - set(own) - set(OTHERS)):
-        if name.startswith("PIPPIN_"):
-            notes.append(Note("warning", f"No option has the variable {name}.{nearest(name, own)}"))
-    return Reading(given, [], notes)
-
-
-def own_variables() -> dict[str, Option]:
-    """Pippin's variables. A list's variable also has a singular form, like its flag; the plural takes precedence."""
-    singular = {
+    # A list's variable also has a singular form, like its flag; the plural takes precedence.
+    own = {
         "PIPPIN_" + option.flag.strip("-").replace("-", "_").upper(): option for option in options().values()
     }
-    return singular | {option.variable: option for option in options().values()}
+    own |= {option.variable: option for option in options().values()}
+    for name, option in own.items():
+        if text := variables.get(name):
+            given[option.name] = Given(parse(option, [text], name), Origin("environment", name))
+    unknown = {name for name in variables if name.startswith("PIPPIN_")} - set(own) - set(OTHERS)
+    notes += [
+        Note("warning", f"No option has the variable {name}.{nearest(name, own)}") for name in sorted(unknown)
+    ]
+    return Reading(given, [], notes)
 
 
 def home(variables: Mapping[str, str] = os.environ) -> Path:
@@ -61,28 +56,28 @@ def home(variables: Mapping[str, str] = os.environ) -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "pippin"
 
 
-def model_folder_variables(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+def model_folder_variables() -> dict[str, str]:
     """Variables that locate models; another process needs them to find the same ones."""
     names = ("PIPPIN_HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "OLLAMA_MODELS")
-    return {name: variables[name] for name in names if variables.get(name)}
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
-def server_address(variables: Mapping[str, str] = os.environ) -> str | None:
+def server_address() -> str | None:
     """Address of the running server that commands connect to."""
-    return variables.get("PIPPIN_SERVER") or None
+    return os.environ.get("PIPPIN_SERVER") or None
 
 
-def owned_by(descriptor: int, variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+def owned_by(descriptor: int) -> dict[str, str]:
     """The environment for a server that ends with this process."""
-    return {**variables, OWNER: str(descriptor)}
+    return {**os.environ, OWNER: str(descriptor)}
 
 
-def owner(variables: Mapping[str, str] = os.environ) -> int | None:
+def owner() -> int | None:
     """The descriptor of the pipe whose end tells that this process's owner is gone; None if it has no owner."""
-    text = variables.get(OWNER, "")
+    text = os.environ.get(OWNER, "")
     return int(text) if text.isdecimal() else None
 
 
-def client_key(variables: Mapping[str, str] = os.environ) -> str | None:
+def client_key() -> str | None:
     """The API key with which commands authenticate to the running server."""
-    return variables.get("PIPPIN_API_KEY") or variables.get("PIPPIN_API_KEYS", "").split(",")[0] or None
+    return os.environ.get("PIPPIN_API_KEY") or os.environ.get("PIPPIN_API_KEYS", "").split(",")[0] or None

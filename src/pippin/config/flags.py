@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from pippin.config.compat.servers import flag_terms
-from pippin.config.compat.terms import Takes, Term, told, translate, without_effect
+from pippin.config.compat.terms import Takes, Term, tell, translate, without_effect
 from pippin.config.options.declaration import Option, options
 from pippin.config.options.start import Compat
 from pippin.config.settings import Given, GivenFlag, Note, Origin, Reading
@@ -46,37 +46,35 @@ def read_flags(given: Sequence[GivenFlag], compat: Compat | None) -> Reading:
     for flag in given:
         texts.setdefault(flag.name, []).append(flag.text or "")
     for name in sorted(texts, key=lambda name: bool(name in terms and terms[name].requires)):
-        values, notes = _values(name, texts, own, terms)
-        reading.notes.extend(notes)
-        for option, value in values.items():
-            _add(reading.options, option, value, name)
+        for option, value in _values(name, texts, own, terms, reading.notes).items():
+            if isinstance(value, tuple) and option in reading.options:
+                value = (*reading.options[option].value, *value)
+            reading.options[option] = Given(value, Origin("flag", name))
     return reading
 
 
 def _values(
-    name: str, texts: Mapping[str, list[str]], own: Mapping[str, Option], terms: Mapping[str, Term]
-) -> tuple[dict[str, Any], list[Note]]:
+    name: str,
+    texts: Mapping[str, list[str]],
+    own: Mapping[str, Option],
+    terms: Mapping[str, Term],
+    notes: list[Note],
+) -> dict[str, Any]:
     if name == POSITIONAL:
-        return {"model": tuple(texts[name])}, []
+        return {"model": tuple(texts[name])}
     term = terms.get(name)
     # A foreign flag of an option's name is read where it takes values that the option itself would refuse.
     if term is not None and (name not in own or term.converts or term.effect != "same"):
         if term.requires and term.requires not in texts:
-            return {}, [without_effect(term, name)]
+            notes.append(without_effect(term, name))
+            return {}
         if term.takes == "switch":
-            return translate(term, True, name)
+            return translate(term, True, name, notes)
         if not term.converts and term.option is not None:
-            option = options()[term.option]
-            return {option.name: parse(option, texts[name], name)}, told(term, name)
-        return translate(term, texts[name][-1], name)
-    if name in own:
-        option = own[name]
-        return {option.name: True if option.shape == "switch" else parse(option, texts[name], name)}, []
-    option = own["--" + name.removeprefix("--no-")]
-    return {option.name: False}, []
-
-
-def _add(given: dict[str, Given], option: str, value: Any, name: str) -> None:
-    if isinstance(value, tuple) and option in given:
-        value = (*given[option].value, *value)
-    given[option] = Given(value, Origin("flag", name))
+            tell(term, name, notes)
+            return {term.option: parse(options()[term.option], texts[name], name)}
+        return translate(term, texts[name][-1], name, notes)
+    option = own.get(name)
+    if option is None:
+        return {own["--" + name.removeprefix("--no-")].name: False}
+    return {option.name: True if option.shape == "switch" else parse(option, texts[name], name)}

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from pippin.config import environment, yaml_file
 from pippin.config.compat.servers import servers
 from pippin.config.flags import read_flags
@@ -10,8 +12,9 @@ from pippin.config.options.declaration import options
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.options.start import Compat
-from pippin.config.settings import DEFAULT, Given, GivenModel, Note, Origin, Reading, Settings, Sources
+from pippin.config.settings import DEFAULT, Given, GivenFlag, GivenModel, Note, Origin, Reading, Settings
 from pippin.config.values import parse
+from pippin.core.models import ModelKind
 from pippin.core.requests import Sampling
 
 OF_NAMED_MODELS = ("adapter_path", "draft_model_path", "draft_kind")
@@ -19,7 +22,7 @@ OF_NAMED_MODELS = ("adapter_path", "draft_model_path", "draft_kind")
 
 FIRST_MODEL = ("served_model_name", "model_kind")
 
-KIND_OPTIONS = {
+KIND_OPTIONS: dict[str, ModelKind] = {
     "image_model": "images",
     "tts_model": "speech",
     "stt_model": "transcription",
@@ -29,17 +32,19 @@ KIND_OPTIONS = {
 }
 
 
-def load(sources: Sources, variables: Mapping[str, str] | None = None) -> Settings:
+def load(flags: Sequence[GivenFlag] = (), variables: Mapping[str, str] | None = None) -> Settings:
     """Read every source and resolve them. Raises `ConfigError` with a one-line message."""
     variables = environment.variables() if variables is None else variables
-    config = _early("config", sources, variables)
+    config = _early("config", flags, variables)
     document = yaml_file.load_document(config) if config else {}
-    compat = _early("compat", sources, variables) or document.get("compat")
+    compat = _early("compat", flags, variables) or document.get("compat")
     if compat is not None:
         compat = parse(options()["compat"], [str(compat)], "--compat")
-    readings = [_profile(compat)]
+    profile = servers()[compat].profile if compat is not None else {}
+    origin = Origin("profile", f"--compat {compat}")
+    readings = [Reading({name: Given(value, origin) for name, value in profile.items()})]
     from_variables = environment.read_variables(variables, compat)
-    from_flags = read_flags(sources.flags, compat)
+    from_flags = read_flags(flags, compat)
     if config:
         form = yaml_file.form_of(document)
         readings.append(yaml_file.read_document(document, config, form))
@@ -49,39 +54,14 @@ def load(sources: Sources, variables: Mapping[str, str] | None = None) -> Settin
         document = yaml_file.load_document(registry.value)
         readings.insert(1, yaml_file.read_document(document, registry.value, "vllm-mlx"))
         merged = _merge(readings)
-    return _resolve(merged, readings, sources, compat)
+    return _resolve(merged, readings, flags, compat)
 
 
-def _early(name: str, sources: Sources, variables: Mapping[str, str]) -> Any:
+def _early(name: str, flags: Sequence[GivenFlag], variables: Mapping[str, str]) -> Any:
     """An option that is needed before the others, because it determines how they are read."""
     option = options()[name]
-    texts = [flag.text or "" for flag in sources.flags if flag.name == option.flag]
+    texts = [flag.text or "" for flag in flags if flag.name == option.flag]
     return texts[-1] if texts else variables.get(option.variable) or None
-
-
-def _profile(compat: Compat | None) -> Reading:
-    if compat is None:
-        return Reading()
-    origin = Origin("profile", f"--compat {compat}")
-    return Reading({name: Given(value, origin) for name, value in servers()[compat].profile.items()})
-
-
-def _known_models(compat: Compat | None) -> list[GivenModel]:
-    """The models that the profile's server loaded when a request named them."""
-    if compat is None:
-        return []
-    origin = Origin("profile", f"--compat {compat}")
-    return [
-        GivenModel(
-            path=known.path,
-            origin=origin,
-            name=known.name,
-            kind=known.kind,
-            preload=False,
-            listed=known.listed,
-        )
-        for known in servers()[compat].known_models
-    ]
 
 
 def _merge(readings: Sequence[Reading]) -> dict[str, Given]:
@@ -92,7 +72,10 @@ def _merge(readings: Sequence[Reading]) -> dict[str, Given]:
 
 
 def _resolve(
-    merged: Mapping[str, Given], readings: Sequence[Reading], sources: Sources, compat: Compat | None
+    merged: Mapping[str, Given],
+    readings: Sequence[Reading],
+    flags: Sequence[GivenFlag],
+    compat: Compat | None,
 ) -> Settings:
     named = _named(merged)
     if named:
@@ -100,18 +83,22 @@ def _resolve(
     entries = [entry for reading in readings for entry in reading.models]
     known = {name for entry in entries for name in (entry.path, entry.name)}
     entries += [entry for entry in named if entry.path not in known]
-    known = {name for entry in entries for name in (entry.path, entry.name)}
-    entries += [
-        entry for entry in _known_models(compat) if known.isdisjoint((entry.path, entry.name or entry.path))
-    ]
     scoped = {
         scope: {name: given.value for name, given in merged.items() if options()[name].scope == scope}
         for scope in ("start", "server", "model")
     }
     lazy = scoped["start"].get("lazy_load", False)
     if compat is not None:
-        scoped["model"]["fallbacks"] = Sampling(**servers()[compat].fallbacks)
-        scoped["server"]["aliases"] = {**servers()[compat].aliases, **scoped["server"].get("aliases", {})}
+        replaced, origin = servers()[compat], Origin("profile", f"--compat {compat}")
+        scoped["model"]["fallbacks"] = Sampling(**replaced.fallbacks)
+        scoped["server"]["aliases"] = {**replaced.aliases, **scoped["server"].get("aliases", {})}
+        known = {name for entry in entries for name in (entry.path, entry.name)}
+        # The models that the profile's server loaded when a request named them.
+        entries += [
+            GivenModel(**structs.asdict(each), origin=origin, preload=False)
+            for each in replaced.known_models
+            if known.isdisjoint((each.path, each.name or each.path))
+        ]
     server = ServerOptions(
         **scoped["server"],
         models=tuple(_entry(entry, scoped["model"], lazy=lazy) for entry in entries),
@@ -128,7 +115,7 @@ def _resolve(
         compat=compat,
         provenance=provenance,
         notes=tuple(dict.fromkeys(notes)),
-        sources=sources,
+        flags=tuple(flags),
     )
 
 

@@ -160,7 +160,10 @@ def _server(
         transport=transport,
         command=entry.command or "",
         args=entry.args,
-        env={key: _text(value) for key, value in entry.env.items()},
+        env={
+            key: str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in entry.env.items()
+        },
         cwd=entry.cwd,
         url=url,
         headers=entry.headers,
@@ -208,7 +211,3 @@ def _expanded(value: Any, variables: Mapping[str, str], where: str) -> Any:
             return {key: _expanded(item, variables, where) for key, item in value.items()}
         case _:
             return value
-
-
-def _text(value: str | int | float | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from pippin.config.options.server import ServerOptions
 from pippin.config.options.start import Compat
+from pippin.core.models import ModelKind
 
 Source = Literal["default", "profile", "file", "environment", "flag", "request"]
 
@@ -41,7 +42,7 @@ class GivenModel(Struct, frozen=True, kw_only=True):
     path: str
     origin: Origin
     name: str | None = None
-    kind: str | None = None
+    kind: ModelKind | None = None
     preload: bool | None = None
     listed: bool = True
     options: dict[str, Given] = field(default_factory=dict)
@@ -62,12 +63,6 @@ class GivenFlag(Struct, frozen=True):
     text: str | None = None
 
 
-class Sources(Struct, frozen=True, kw_only=True):
-    """What a reload reads again."""
-
-    flags: tuple[GivenFlag, ...] = ()
-
-
 class Settings(Struct, frozen=True, kw_only=True):
     """`provenance` is keyed by option name, and by `models[0].OPTION` for options of a model's own entry."""
 
@@ -75,7 +70,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     compat: Compat | None = None
     provenance: dict[str, Origin] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
-    sources: Sources = field(default_factory=Sources)
+    flags: tuple[GivenFlag, ...] = ()  # which a reload reads again
 
     def origin(self, name: str) -> Origin:
         return self.provenance.get(name, DEFAULT)

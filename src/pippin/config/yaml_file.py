@@ -9,7 +9,7 @@ import yaml
 from pippin.config.compat.servers import servers
 from pippin.config.compat.terms import ENTRY_FIELDS, Term, translate, without_effect
 from pippin.config.errors import ConfigError, nearest
-from pippin.config.options.declaration import Option, options
+from pippin.config.options.declaration import options
 from pippin.config.options.start import Compat
 from pippin.config.settings import Given, GivenModel, Note, Origin, Reading
 from pippin.config.values import convert
@@ -78,10 +78,9 @@ def read_document(document: Mapping[str, Any], path: str, form: Compat | None) -
     if not isinstance(defaults, dict):
         raise ConfigError(f"{path}: model_defaults must be a mapping of options.")
     for name, value in [*_leaves(plain, terms), *defaults.items()]:
-        key = str(name)
-        values, notes = _option(key, value, f"{path}: {key}", terms)
-        reading.notes.extend(notes)
-        reading.options.update(_given(values, f"{path}: {key}"))
+        where = f"{path}: {name}"
+        values = _option(str(name), value, where, terms, reading.notes)
+        reading.options.update({name: Given(value, Origin("file", where)) for name, value in values.items()})
     entries = document.get("models") or []
     if not isinstance(entries, list):
         raise ConfigError(f"{path}: models must be a list.")
@@ -103,22 +102,14 @@ def _leaves(
             yield path, value
 
 
-def _option(key: str, value: Any, where: str, terms: Mapping[str, Term]) -> tuple[dict[str, Any], list[Note]]:
+def _option(key: str, value: Any, where: str, terms: Mapping[str, Term], notes: list[Note]) -> dict[str, Any]:
     if key in terms:
-        return translate(terms[key], value, where) if value is not None else ({}, [])
-    known = _known(key)
+        return {} if value is None else translate(terms[key], value, where, notes)
+    known = options().get(key.replace("-", "_"))
     if known is None or known.name == "config":
         names = [name for name in options() if name != "config"]
         raise ConfigError(f"{where}: no such option.{nearest(key, [*names, *terms, 'models'])}")
-    return {known.name: convert(known, value, where)}, []
-
-
-def _known(key: str) -> Option | None:
-    return options().get(key.replace("-", "_"))
-
-
-def _given(values: Mapping[str, Any], where: str) -> dict[str, Given]:
-    return {name: Given(value, Origin("file", where)) for name, value in values.items()}
+    return {known.name: convert(known, value, where)}
 
 
 def _entry(
@@ -133,10 +124,12 @@ def _entry(
         raise ConfigError(f"{where}.options must be a mapping of options.")
     entry = {key: value for key, value in {**entry, **nested}.items() if key != "options"}
     found: dict[str, Given] = {}
-    for key in sorted(entry, key=lambda key: _rank(MODEL + str(key), terms)):
-        values, more = _model_option(str(key), entry[key], f"{where}.{key}", terms, entry)
-        notes.extend(more)
-        found |= _given(values, f"{where}.{key}")
+    # Keys that refine another key are read after it.
+    refining = {name.removeprefix(MODEL) for name, term in terms.items() if term.requires}
+    for key in sorted(entry, key=lambda key: str(key) in refining):
+        values = _model_option(str(key), entry[key], f"{where}.{key}", terms, entry, notes)
+        origin = Origin("file", f"{where}.{key}")
+        found |= {name: Given(value, origin) for name, value in values.items()}
     fields = {name: found.pop(name).value for name in ENTRY_FIELDS if name in found}
     if not fields.get("path"):
         raise ConfigError(f"{where} needs `{'model_path' if form == 'mlx-openai-server' else 'path'}`.")
@@ -145,29 +138,30 @@ def _entry(
     return GivenModel(origin=Origin("file", where), options=found, **fields)
 
 
-def _rank(name: str, terms: Mapping[str, Term]) -> int:
-    """Sort key: keys that refine another key are read after it."""
-    return 1 if name in terms and terms[name].requires else 0
-
-
 def _model_option(
-    key: str, value: Any, where: str, terms: Mapping[str, Term], entry: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[Note]]:
+    key: str,
+    value: Any,
+    where: str,
+    terms: Mapping[str, Term],
+    entry: Mapping[str, Any],
+    notes: list[Note],
+) -> dict[str, Any]:
     if term := terms.get(MODEL + key):
         if value is None:
-            return {}, []
+            return {}
         if term.requires and not entry.get(term.requires.removeprefix(MODEL)):
-            return {}, [without_effect(term, where)]
-        return translate(term, value, where)
+            notes.append(without_effect(term, where))
+            return {}
+        return translate(term, value, where, notes)
     name = ENTRY_ALIASES.get(key, key)
     if name in ENTRY_FIELDS:
-        return {name: _entry_field(name, value, where)}, []
-    known = _known(key)
+        return {name: _entry_field(name, value, where)}
+    known = options().get(key.replace("-", "_"))
     if known is None or known.scope != "model":
         own = [term.removeprefix(MODEL) for term in terms if term.startswith(MODEL)]
         names = [option.name for option in options().values() if option.scope == "model"]
         raise ConfigError(f"{where}: no such option.{nearest(key, [*own, *ENTRY_FIELDS, *names])}")
-    return {known.name: convert(known, value, where)}, []
+    return {known.name: convert(known, value, where)}
 
 
 def _entry_field(name: str, value: Any, where: str) -> Any:

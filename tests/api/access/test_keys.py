@@ -11,7 +11,7 @@ from pippin.api.access.keys import Keyring
 from pippin.api.app import create_app, open_api
 from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
-from pippin.config.settings import GivenFlag, Settings, Sources
+from pippin.config.settings import GivenFlag, Settings
 from pippin.core.errors import ServerError
 from pippin.service import Service
 from tests.api.access.test_guards import CHAT, KEYED, ask
@@ -127,8 +127,7 @@ def test_a_key_that_leaves_the_file_opens_nothing_after_a_hangup(tmp_path: Path)
 
     async def scene() -> list[int]:
         service = cast(Service, FakeService())
-        sources = Sources(flags=(GivenFlag("--api-key-file", str(path)),))
-        api = open_api(service, load(sources, {}))
+        api = open_api(service, load((GivenFlag("--api-key-file", str(path)),), {}))
         async with client_of(create_app(api)) as client:
             statuses = []
             for _ in range(2):

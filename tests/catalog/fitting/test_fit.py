@@ -43,17 +43,16 @@ def source(config: dict[str, object], window: int = 65_536, **options: object) -
 
 def test_full_attention_takes_bytes_for_every_token_and_client() -> None:
     fit = measure(source(LLAMA), 10_000, 3, GB + 3 * 20_480 * TOKEN)
-    assert fit.contexts is not None
-    assert fit.contexts.context_bytes == 10_240 * TOKEN
-    assert fit.contexts.longest == 20_480
+    assert fit.context_bytes == 10_240 * TOKEN
+    assert fit.longest == 20_480
     assert fit.needed == GB + 3 * 10_240 * TOKEN
     assert fit.fits
     assert not replace(fit, budget=fit.needed - 1).fits
 
 
 def test_few_bits_and_windows_take_less() -> None:
-    packed = measure(source({**LLAMA, "head_dim": 64}, kv_bits=4), 8192, 1, 2 * GB).contexts
-    assert packed is not None
+    packed = measure(source({**LLAMA, "head_dim": 64}, kv_bits=4), 8192, 1, 2 * GB)
+    assert packed.context_bytes is not None
     assert packed.context_bytes < 8192 * 4 * TOKEN / 4
     gemma = {
         **LLAMA,
@@ -63,8 +62,7 @@ def test_few_bits_and_windows_take_less() -> None:
         "num_hidden_layers": 6,
     }
     gemma |= {"sliding_window_pattern": 6, "query_pre_attn_scalar": 16}
-    sliding = measure(source(gemma), 8192, 1, 2 * GB).contexts
-    assert sliding is not None
+    sliding = measure(source(gemma), 8192, 1, 2 * GB)
     layer = 2 * 2 * 16 * 4
     assert sliding.context_bytes == 8192 * layer + 5 * 512 * layer
 
@@ -102,7 +100,7 @@ def test_each_token_takes_what_it_takes_in_a_hybrid_or_as_a_latent_vector(archit
 
 def test_a_configuration_that_does_not_tell_its_heads_is_told_without_its_context() -> None:
     fit = measure(source({"model_type": "nobody-knows"}), 1000, 1, 2 * GB)
-    assert fit.contexts is None
+    assert fit.context_bytes is None
     assert fit.needed == GB
 
 

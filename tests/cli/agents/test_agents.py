@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pippin.cli.agents import Agent, agents, prepare, start, words_of
-from pippin.cli.verbs.agent import lacks, name_for
+from pippin.cli.verbs.agent import Agent, agents, lacks, name_for, prepare, start, words_of
 from pippin.core.errors import ServerError
 from tests.cli.serving import Terminal, terminal
 

@@ -7,7 +7,7 @@ import pytest
 
 from pippin.cli.chat.conversation import Conversation
 from pippin.cli.chat.entry import read_entry
-from pippin.cli.chat.session import HELP, Command, help_text, read_command
+from pippin.cli.chat.session import HELP, help_text, read_command
 from pippin.config.errors import ConfigError
 
 
@@ -62,9 +62,9 @@ def test_another_file_is_refused_in_a_sentence(tmp_path: Path, text: str) -> Non
 
 
 def test_a_word_behind_a_slash_is_a_command_and_a_path_is_none() -> None:
-    assert read_command("/save  my trip ") == Command("save", "my trip")
-    assert read_command("/exit") == Command("bye")
-    assert read_command("/?") == Command("help")
+    assert read_command("/save  my trip ") == ("save", "my trip")
+    assert read_command("/exit") == ("bye", "")
+    assert read_command("/?") == ("help", "")
     assert read_command("/etc/hosts is odd, why?") is None
     assert read_command("hello /bye") is None
     with pytest.raises(ConfigError, match="Did you mean `/retry`"):

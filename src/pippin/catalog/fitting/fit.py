@@ -99,7 +99,7 @@ def _remote(repository: str, options: ModelOptions) -> Source:
         config=config,
         weights=quantization(config) or config.get("torch_dtype") or config.get("dtype") or "-",
         stored=sum(math.prod(array.shape) * BYTES.get(array.dtype, 1) for array in arrays.values()),
-        loaded=bytes_of_arrays(arrays, config, options, kind),
+        loaded=bytes_of_arrays(arrays.items(), config, options, kind),
         window=window,
         options=options,
     )
@@ -139,24 +139,19 @@ CAPACITY_STEP: Final = 256  # tokens by which the memory of a sequence grows
 
 
 @dataclass(frozen=True)
-class Contexts:
-    context_bytes: int  # of one client
-    longest: int  # tokens that all clients can have at once; 0 if not even the shortest fits
-
-
-@dataclass(frozen=True)
 class Fit:
-    """The memory that a model needs, in bytes, and whether it is available. `contexts` is None if unknown."""
+    """The memory that a model needs, in bytes, and whether it is available."""
 
     source: Source
     context: int
     clients: int
     budget: int
-    contexts: Contexts | None
+    context_bytes: int | None = None  # of one client; None if unknown
+    longest: int = 0  # tokens that all clients can have at once; 0 if not even the shortest fits
 
     @property
     def needed(self) -> int:
-        return self.source.loaded + self.clients * (self.contexts.context_bytes if self.contexts else 0)
+        return self.source.loaded + self.clients * (self.context_bytes or 0)
 
     @property
     def fits(self) -> bool:
@@ -167,20 +162,19 @@ def measure(source: Source, context: int | None, clients: int, budget: int) -> F
     """Measure a model by what its configuration says."""
     window = source.window or USUAL_WINDOW
     context = min(context or min(window, USUAL_WINDOW), window)
-    if source.kind != "language":
-        return Fit(source, context, clients, budget, None)
     width = value_bytes(source.options, source.config)
 
     def needed(steps: int) -> int | None:
         return context_bytes(source.config, steps * CAPACITY_STEP, width, source.options)
 
-    one, steps = needed(-(-context // CAPACITY_STEP)), window // CAPACITY_STEP
+    steps = window // CAPACITY_STEP
+    one = needed(-(-context // CAPACITY_STEP)) if source.kind == "language" else None
     if one is None:
-        return Fit(source, context, clients, budget, None)
+        return Fit(source, context, clients, budget)
     left = max(0, sequence_memory(budget - source.loaded, source.options))
     fitting = bisect_right(range(1, steps + 1), left, key=lambda step: clients * (needed(step) or 0))
     longest = window if fitting == steps else fitting * CAPACITY_STEP
-    return Fit(source, context, clients, budget, Contexts(one, longest))
+    return Fit(source, context, clients, budget, one, longest)
 
 
 def sequence_memory(free: int, options: ModelOptions) -> int:

@@ -7,13 +7,13 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pippin.catalog.download import Progress
 from pippin.catalog.gguf.architectures import ROPE_FACTORS, Architecture, Config, architecture, llama3_scaling
 from pippin.catalog.gguf.metadata import Metadata
 from pippin.catalog.gguf.reader import GgufFile, Tensor, malformed
@@ -34,9 +34,6 @@ from pippin.catalog.gguf.weights import (
 from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-
-Progress = Callable[[int, int, str], None]
-"""Called with `done` and `total` bytes of the file, and the current module."""
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -100,7 +97,7 @@ class Conversion:
         needed = 16 * 1024**2 + sum(
             tensor.size * 10 // 8
             if tensor.type in QUANTIZED_BITS
-            else max(tensor.size, _values(tensor) * WIDTH[STORED[self._dense]])
+            else max(tensor.size, math.prod(tensor.shape) * WIDTH[STORED[self._dense]])
             for tensor in self._plan.values()
         )
         free = shutil.disk_usage(root).free
@@ -192,20 +189,18 @@ class Conversion:
                 raise self._metadata.unsupported(f"only {', '.join(sorted(biased))} have a bias")
             config["attention_bias"] = bool(biased)
         if ROPE_FACTORS in self._file.tensors:
-            config["rope_scaling"] = self._factors(self._file.tensors[ROPE_FACTORS])
+            tensor = self._file.tensors[ROPE_FACTORS]
+            factors = floats(self._file.read(tensor), tensor.type, tensor.shape).reshape(-1)
+            scaling = llama3_scaling(factors, config["rope_theta"])
+            if scaling is None or 2 * factors.size != config["head_dim"]:
+                raise self._metadata.unsupported("its table of rotary factors is not made as Llama 3's is")
+            config["rope_scaling"] = scaling
         config |= self._tokenizer.generation
         config["torch_dtype"] = self._dense
         quantization = self._quantization()
         if quantization is not None:
             config["quantization"] = quantization
             config["quantization_config"] = quantization
-
-    def _factors(self, tensor: Tensor) -> dict[str, Any]:
-        factors = floats(self._file.read(tensor), tensor.type, tensor.shape).reshape(-1)
-        scaling = llama3_scaling(factors, self._config["rope_theta"])
-        if scaling is None or 2 * factors.size != self._config["head_dim"]:
-            raise self._metadata.unsupported("its table of rotary factors is not made as Llama 3's is")
-        return scaling
 
     def _quantization(self) -> dict[str, Any] | None:
         """The `quantization` entry that mlx-lm reads: the most common form, and by name the modules that differ."""
@@ -237,10 +232,6 @@ class Conversion:
         if tensor.type in QUANTIZED_BITS and leaf == "weight" and len(tensor.shape) == 2:
             return quantized(raw, tensor.type, tensor.shape)
         return {leaf: dense(raw, tensor.type, tensor.shape, self._dense)}
-
-
-def _values(tensor: Tensor) -> int:
-    return math.prod(tensor.shape)
 
 
 def _uninterleaved(raw: NDArray[np.uint8], shape: tuple[int, ...], heads: int) -> NDArray[np.uint8]:

@@ -14,7 +14,6 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Literal, Self
 
 import numpy as np
@@ -47,21 +46,7 @@ NUMBERS: Final = {
 }
 """`struct` format of each number type."""
 TENSOR_TYPES: Final = frozenset(
-    {
-        TensorType.F32,
-        TensorType.F16,
-        TensorType.BF16,
-        TensorType.Q4_0,
-        TensorType.Q4_1,
-        TensorType.Q5_0,
-        TensorType.Q5_1,
-        TensorType.Q8_0,
-        TensorType.Q2_K,
-        TensorType.Q3_K,
-        TensorType.Q4_K,
-        TensorType.Q5_K,
-        TensorType.Q6_K,
-    }
+    TensorType[name] for name in "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K".split()
 )
 """The tensor types that can be imported."""
 
@@ -105,9 +90,7 @@ class GgufFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._map.close()
 
     def read(self, tensor: Tensor) -> NDArray[np.uint8]:
@@ -151,7 +134,10 @@ class _Header:
                 raise self._malformed(f"the metadata key {key!r} stands in it twice")
             metadata[key] = self._value(key)
         described = [self._describe() for _ in range(tensor_count)]
-        return metadata, self._place(described, self._alignment(metadata))
+        alignment = metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or not 8 <= alignment <= 65_536 or alignment & (alignment - 1):
+            raise self._malformed(f"its alignment is {alignment!r}")
+        return metadata, self._place(described, alignment)
 
     def _malformed(self, reason: str) -> ServerError:
         return malformed(self._path, reason)
@@ -235,12 +221,6 @@ class _Header:
                 f"the tensor {name} of type {tensor_type.name} has the impossible shape {list(shape)}"
             )
         return name, shape, tensor_type, offset
-
-    def _alignment(self, metadata: dict[str, Value]) -> int:
-        alignment = metadata.get("general.alignment", 32)
-        if not isinstance(alignment, int) or not 8 <= alignment <= 65_536 or alignment & (alignment - 1):
-            raise self._malformed(f"its alignment is {alignment!r}")
-        return alignment
 
     def _place(
         self, described: list[tuple[str, tuple[int, ...], TensorType, int]], alignment: int

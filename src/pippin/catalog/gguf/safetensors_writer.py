@@ -31,8 +31,11 @@ class SafetensorsWriter:
     def add(self, name: str, array: StoredArray) -> None:
         size = array.data.size * WIDTH[array.dtype]
         if self._file is None or (self._written and self._written + size > self._shard_bytes):
-            self._open_shard()
-        assert self._file is not None
+            self._close_shard()
+            self._file = self._spool(len(self._shards)).open("wb")
+            self._file.seek(8 + HEADER_BYTES)
+            self._shards.append({})
+            self._written = 0
         np.ascontiguousarray(array.data).tofile(self._file)
         self._shards[-1][name] = {
             "dtype": array.dtype,
@@ -65,13 +68,6 @@ class SafetensorsWriter:
 
     def _spool(self, number: int) -> Path:
         return self._folder / f"weights-{number}.part"
-
-    def _open_shard(self) -> None:
-        self._close_shard()
-        self._file = self._spool(len(self._shards)).open("wb")
-        self._file.seek(8 + HEADER_BYTES)
-        self._shards.append({})
-        self._written = 0
 
     def _close_shard(self) -> None:
         if self._file is None:

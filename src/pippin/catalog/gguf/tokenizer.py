@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from gguf import TokenType
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -107,12 +107,14 @@ def convert_tokenizer(metadata: Metadata) -> TokenizerFiles:
     if metadata.find_flag("tokenizer.ggml.add_eos_token"):
         raise metadata.unsupported("it wants an end token behind every prompt, which no chat model does")
     tokenizer.add_tokens(vocabulary.added())
-    bos = vocabulary.special("bos")
+    bos = vocabulary.find("bos")
     if add_bos and bos is not None:
-        first, _ = bos
+        first = vocabulary.tokens[bos]
         try:
             tokenizer.post_processor = processors.TemplateProcessing(
-                single=[first, "$A:0"], pair=[first, "$A:0", f"{first}:1", "$B:1"], special_tokens=[bos]
+                single=[first, "$A:0"],
+                pair=[first, "$A:0", f"{first}:1", "$B:1"],
+                special_tokens=[(first, bos)],
             )
         except ValueError:
             raise metadata.unsupported(f"no text can begin with its bos token {first[:40]!r}") from None
@@ -137,7 +139,9 @@ class _Vocabulary:
         if len(types) != len(self.tokens):
             raise metadata.unsupported("its vocabulary and the list of token types differ in length")
         self.types = [
-            TokenType.CONTROL if number == TokenType.NORMAL and _is_marker(token) else int(number)
+            TokenType.CONTROL
+            if number == TokenType.NORMAL and (token in ENDS or MARKER.fullmatch(token))
+            else int(number)
             for token, number in zip(self.tokens, types, strict=True)
         ]
 
@@ -146,10 +150,6 @@ class _Vocabulary:
         if number is not None and number >= len(self.tokens):
             raise self.metadata.unsupported(f"its {role} token is not in its vocabulary")
         return number
-
-    def special(self, role: Literal["bos", "eos", "unknown", "padding"]) -> tuple[str, int] | None:
-        number = self.find(role)
-        return None if number is None else (self.tokens[number], number)
 
     def added(self) -> list[AddedToken]:
         """Tokens that are matched in a text before anything else."""
@@ -160,10 +160,6 @@ class _Vocabulary:
         ]
 
 
-def _is_marker(token: str) -> bool:
-    return token in ENDS or MARKER.fullmatch(token) is not None
-
-
 def _byte_level(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     name = metadata.find_text("tokenizer.ggml.pre")
     pre = PRE_TOKENIZERS.get(name or "")
@@ -171,7 +167,13 @@ def _byte_level(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Tokenizer,
         known = ", ".join(PRE_TOKENIZERS)
         what = "it does not say" if name is None else f"{name[:40]!r} is unknown"
         raise metadata.unsupported(f"how its tokenizer cuts text into words, {what} (known: {known})")
-    merges = _merges(metadata, vocabulary)
+    merges = []
+    for line in metadata.texts("tokenizer.ggml.merges"):
+        left, space, right = line.partition(" ")
+        if not space or not {left, right, left + right} <= vocabulary.ids.keys():
+            message = f"{metadata.file} cannot be imported: its tokenizer merges {line[:60]!r}, which are not tokens."
+            raise ServerError("invalid_request", message, "path")
+        merges.append((left, right))
     tokenizer = Tokenizer(models.BPE(vocabulary.ids, merges, ignore_merges=pre.ignore_merges))
     if pre.nfc:
         tokenizer.normalizer = normalizers.NFC()
@@ -180,31 +182,15 @@ def _byte_level(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Tokenizer,
     return tokenizer, pre.bos
 
 
-def _merges(metadata: Metadata, vocabulary: _Vocabulary) -> list[tuple[str, str]]:
-    merges = []
-    for line in metadata.texts("tokenizer.ggml.merges"):
-        left, space, right = line.partition(" ")
-        if (
-            not space
-            or left not in vocabulary.ids
-            or right not in vocabulary.ids
-            or left + right not in vocabulary.ids
-        ):
-            message = f"{metadata.file} cannot be imported: its tokenizer merges {line[:60]!r}, which are not tokens."
-            raise ServerError("invalid_request", message, "path")
-        merges.append((left, right))
-    return merges
-
-
 def _sentencepiece(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     scores = metadata.find_reals("tokenizer.ggml.scores")
     if scores is None or len(scores) != len(vocabulary.tokens):
         raise metadata.unsupported("its tokenizer has no score for each token")
-    unknown = vocabulary.special("unknown")
+    unknown = vocabulary.find("unknown")
     model = models.BPE(
         vocabulary.ids,
         _merges_from_scores(vocabulary.ids, scores),
-        unk_token=unknown[0] if unknown else None,
+        unk_token=None if unknown is None else vocabulary.tokens[unknown],
         fuse_unk=True,
         byte_fallback=True,
     )
@@ -249,22 +235,17 @@ def _config(metadata: Metadata, vocabulary: _Vocabulary, add_bos: bool) -> Json:
         if number is not None:
             config[f"{name}_token"] = vocabulary.tokens[number]
     template = metadata.find_text("tokenizer.chat_template")
-    named = _named_templates(metadata)
+    named = [
+        {"name": name, "template": text}
+        for name in metadata.find_texts("tokenizer.chat_templates") or []
+        if TEMPLATE_NAME.fullmatch(name) and name != "default"
+        if (text := metadata.find_text(f"tokenizer.chat_template.{name}")) is not None
+    ]
     if named and template is not None:
         config["chat_template"] = [{"name": "default", "template": template}, *named]
     elif template is not None:
         config["chat_template"] = template
     return config
-
-
-def _named_templates(metadata: Metadata) -> list[Json]:
-    names = metadata.find_texts("tokenizer.chat_templates") or []
-    templates = []
-    for name in names:
-        template = metadata.find_text(f"tokenizer.chat_template.{name}")
-        if template is not None and TEMPLATE_NAME.fullmatch(name) and name != "default":
-            templates.append({"name": name, "template": template})
-    return templates
 
 
 def _generation(vocabulary: _Vocabulary) -> Json:
@@ -275,9 +256,7 @@ def _generation(vocabulary: _Vocabulary) -> Json:
     ends = [*(vocabulary.find(role) for role in ("eos", "eot", "eom")), *named]
     unique = list(dict.fromkeys(end for end in ends if end is not None))
     generation: Json = {"eos_token_id": unique[0] if len(unique) == 1 else unique} if unique else {}
-    bos, padding = vocabulary.find("bos"), vocabulary.find("padding")
-    if bos is not None:
-        generation["bos_token_id"] = bos
-    if padding is not None:
-        generation["pad_token_id"] = padding
+    for name, role in (("bos_token_id", "bos"), ("pad_token_id", "padding")):
+        if (number := vocabulary.find(role)) is not None:
+            generation[name] = number
     return generation

@@ -9,7 +9,6 @@ import base64
 import mimetypes
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,15 +26,7 @@ WORD: Final = re.compile(r"""(?<!\S)(@?)(?:"([^"\n]+)"|'([^'\n]+)'|((?:\\.|[^\s\
 PATH: Final = re.compile(r"/|\.\w{1,5}$")
 
 
-@dataclass(frozen=True)
-class Attached:
-    """A file and its message part."""
-
-    path: Path
-    part: dict[str, Any]
-
-
-def attach(path: Path) -> Attached:
+def attach(path: Path) -> dict[str, Any]:
     """The message part for a file. Raises `ConfigError` if it can't be read or is of no supported type."""
     try:
         data = path.expanduser().read_bytes()
@@ -44,14 +35,12 @@ def attach(path: Path) -> Attached:
     suffix = path.suffix.lower()
     if suffix in SOUNDS:
         sound = {"data": base64.b64encode(data).decode(), "format": SOUNDS[suffix]}
-        return Attached(path, {"type": "input_audio", "input_audio": sound})
+        return {"type": "input_audio", "input_audio": sound}
     seen = "image_url" if suffix in PICTURES else "video_url" if suffix in CLIPS else None
     if seen is not None:
-        return Attached(path, {"type": seen, seen: {"url": _address(path, data)}})
+        return {"type": seen, seen: {"url": _address(path, data)}}
     if suffix == ".pdf":
-        return Attached(
-            path, {"type": "file", "file": {"filename": path.name, "file_data": _address(path, data)}}
-        )
+        return {"type": "file", "file": {"filename": path.name, "file_data": _address(path, data)}}
     if len(data) > MOST_TEXT:
         raise ConfigError(
             f"{path} has {size(len(data))}, and text of at most {size(MOST_TEXT)} can be attached: cut it first, as "
@@ -63,7 +52,7 @@ def attach(path: Path) -> Attached:
         raise ConfigError(
             f"{path} is neither text nor a picture, a recording or a clip ({', '.join((*PICTURES, *SOUNDS, *CLIPS))})."
         ) from None
-    return Attached(path, {"type": "text", "text": f"File {path.name}:\n\n{text}"})
+    return {"type": "text", "text": f"File {path.name}:\n\n{text}"}
 
 
 def read_prompt(text: str, behind: str = "") -> tuple[Content, tuple[Path, ...]]:
@@ -71,12 +60,11 @@ def read_prompt(text: str, behind: str = "") -> tuple[Content, tuple[Path, ...]]
 
     `behind` is text appended as it is. It may be written by others, such as a log, so names in it attach no files.
     """
-    attached = [attach(path) for path in named_files(text)]
+    attached = tuple(named_files(text))
     said = "\n\n".join(each for each in (text, behind) if each)
     if not attached:
         return said, ()
-    parts = [*(each.part for each in attached), {"type": "text", "text": said}]
-    return parts, tuple(each.path for each in attached)
+    return [*map(attach, attached), {"type": "text", "text": said}], attached
 
 
 def named_files(text: str) -> Iterator[Path]:

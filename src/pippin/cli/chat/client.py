@@ -21,10 +21,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Called:
-    """A piece of a tool call; the first piece has the name."""
+    """The beginning of a tool call."""
 
-    name: str | None
-    arguments: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,11 @@ class Ended:
 Part = Piece | Called | Ended
 
 
-class ChatClient(Client):
-    """A client that holds conversations."""
-
-    def answer(self, body: Json) -> Iterator[Part]:
-        """Stream an answer; leaving the iterator cancels it. Raises `ServerError` if the server refuses."""
-        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        with self.answering("POST", "/v1/chat/completions", body) as response:
-            yield from parts(line.decode().rstrip("\r\n") for line in response)
+def answer(client: Client, body: Json) -> Iterator[Part]:
+    """Stream an answer; leaving the iterator cancels it. Raises `ServerError` if the server refuses."""
+    body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    with client.answering("POST", "/v1/chat/completions", body) as response:
+        yield from parts(line.decode().rstrip("\r\n") for line in response)
 
 
 def parts(lines: Iterator[str]) -> Iterator[Part]:
@@ -65,19 +61,16 @@ def parts(lines: Iterator[str]) -> Iterator[Part]:
             raise ServerError("internal", str(chunk["error"].get("message", chunk["error"])))
         for choice in chunk.get("choices", ()):
             reason = choice.get("finish_reason") or reason
-            yield from _delta(choice.get("delta") or {})
+            delta = choice.get("delta") or {}
+            if thought := delta.get("reasoning_content"):
+                yield Piece("reasoning", thought)
+            if text := delta.get("content"):
+                yield Piece("text", text)
+            for call in delta.get("tool_calls") or ():
+                if name := (call.get("function") or {}).get("name"):  # the first piece of a call has it
+                    yield Called(name)
         if chunk.get("usage"):
             yield _ended(reason, chunk["usage"], chunk.get("timings") or {})
-
-
-def _delta(delta: Json) -> Iterator[Part]:
-    if thought := delta.get("reasoning_content"):
-        yield Piece("reasoning", thought)
-    if text := delta.get("content"):
-        yield Piece("text", text)
-    for call in delta.get("tool_calls") or ():
-        function = call.get("function") or {}
-        yield Called(function.get("name"), function.get("arguments") or "")
 
 
 def _ended(reason: str | None, usage: Json, timings: Json) -> Ended:

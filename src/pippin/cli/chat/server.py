@@ -1,6 +1,5 @@
 """Finds the server for a conversation, or starts one that ends with it."""
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -8,59 +7,53 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from pippin.cli.chat.client import ChatClient
-from pippin.cli.local import open_catalog, settings_of
-from pippin.cli.running import address, is_there, ownership, running_servers
+from pippin.cli.local import fetched, open_catalog, settings_of
+from pippin.cli.running import Client, client_of, is_there, ownership, running_servers
 from pippin.cli.terminal import progress, say, size, table
 from pippin.config import environment
 from pippin.config.errors import nearest
 from pippin.core.errors import ServerError
-from pippin.core.models import ModelInfo
 
 if TYPE_CHECKING:
     from pippin.catalog import Catalog
 
 
-def candidates(catalog: "Catalog") -> dict[str, tuple[ModelInfo, int]]:
-    """The models on this machine that chat and the bytes that they take, in the catalog's order."""
-    from pippin.catalog import footprint
-
-    return {
-        info.id: (info, footprint(info, catalog.options_for(info)))
-        for info in catalog.models()
-        if info.kind == "language" and info.capabilities.chat
-    }
-
-
-def choose(found: Mapping[str, tuple[ModelInfo, int]], memory: int) -> str:
-    """The model to talk to: the only one that fits, or the one that the user picks.
+def choose(catalog: "Catalog") -> str:
+    """The model on this machine to talk to: the only one that chats and fits, or the one that the user picks.
 
     Raises `ServerError` if none fits, or if there is no terminal to ask on.
     """
-    fitting = [name for name, (_, needed) in found.items() if needed <= memory]
+    import psutil
+
+    from pippin.catalog import footprint
+
+    chatting = [info for info in catalog.models() if info.kind == "language" and info.capabilities.chat]
+    needed = {info.id: footprint(info, catalog.options_for(info)) for info in chatting}
+    memory = psutil.virtual_memory().total
+    fitting = [info for info in chatting if needed[info.id] <= memory]
     if not fitting:
-        said = "None of the models here fits into memory." if found else "No model that chats is here."
+        said = "None of the models here fits into memory." if chatting else "No model that chats is here."
         raise ServerError(
             "model_not_found",
             f"{said} `pippin recommend` names models for this machine, `pippin pull ORG/NAME` fetches one.",
         )
     if len(fitting) == 1:
-        return fitting[0]
+        return fitting[0].id
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ServerError("invalid_request", f"Several models are here; name one: {', '.join(fitting)}.")
+        names = ", ".join(info.id for info in fitting)
+        raise ServerError("invalid_request", f"Several models are here; name one: {names}.")
     rows = []
-    for number, name in enumerate(fitting, 1):
-        info, needed = found[name]
+    for number, info in enumerate(fitting, 1):
         words = info.quantization or info.dtype or "-"
-        rows.append((str(number), name, words, size(needed), str(info.context_window or "-")))
+        rows.append((str(number), info.id, words, size(needed[info.id]), str(info.context_window or "-")))
     say(table(("", "MODEL", "WEIGHTS", "MEMORY", "WINDOW"), rows), sys.stderr)
-    return fitting[_ask(len(fitting)) - 1]
+    return fitting[_ask(len(fitting)) - 1].id
 
 
 def _ask(count: int) -> int:
@@ -83,16 +76,12 @@ GRACE: Final = 20.0  # seconds for a server to end after SIGTERM
 class Reached:
     """A reachable server, and the chosen model on it."""
 
-    client: ChatClient
+    client: Client
     model: str
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def client_of(parsed: Namespace) -> ChatClient:
-    return ChatClient(address(parsed), parsed.api_key or environment.client_key())
-
-
-def model_on(client: ChatClient, name: str) -> Reached:
+def model_on(client: Client, name: str) -> Reached:
     """The server's model with that name or alias. Raises `ServerError`."""
     facts = client.request("GET", f"/v1/models/{quote(name, safe='/')}")
     return Reached(client, str(facts["id"]), facts)
@@ -153,16 +142,13 @@ def reached(parsed: Namespace, model: str | None) -> Iterator[Reached]:
 
 def _here(parsed: Namespace, model: str | None) -> tuple[str, str]:
     """The name of a model on this machine, and the argument to serve it by. A missing model is downloaded first."""
-    import psutil
-
     from pippin.catalog.entry import is_script
 
     catalog = open_catalog(settings_of(parsed))
     if model is None:
-        name = choose(candidates(catalog), psutil.virtual_memory().total)
+        name = choose(catalog)
         return name, name
-    with progress(f"Downloading {model}:", bytes_counted=True) as tell:
-        info = asyncio.run(catalog.ensure(model, tell, by_operator=True))
+    info = fetched(catalog, model, f"Downloading {model}:")
     is_path = is_script(model) or Path(model).expanduser().is_dir()
     return info.id, model if is_path else info.id
 
@@ -185,8 +171,8 @@ def started(model: str, name: str, flags: Sequence[str], *, keep: bool) -> Itera
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=None if own is None else own.environment,
-                pass_fds=() if own is None else own.descriptors,
+                env=None if own is None else environment.owned_by(own),
+                pass_fds=() if own is None else (own,),
             )
         stack.enter_context(_signals_as_exits())
         ready = False
@@ -206,11 +192,14 @@ def _wait(process: "subprocess.Popen[bytes]", name: str, log: Path) -> Reached:
         while process.poll() is None:
             found = [server for server in running_servers() if server.pid == process.pid]
             if found:
-                reached = model_on(ChatClient(found[0].address, environment.client_key()), name)
+                reached = model_on(Client(found[0].address, environment.client_key()), name)
                 if reached.facts.get("state") == "loaded":
                     return reached
                 if reached.facts.get("state") == "failed":
-                    raise ServerError("load_failed", _reason(reached, log))
+                    workers = reached.client.request("GET", "/health").get("workers") or ()
+                    said = (each.get("last_error") for each in workers if each.get("id") == reached.model)
+                    reason = next(said, None) or "The model could not be loaded."
+                    raise ServerError("load_failed", f"{reason} The log: {log}")
                 if moved := reached.facts.get("progress"):
                     tell(*moved)
             time.sleep(LOOK_EVERY)
@@ -218,13 +207,6 @@ def _wait(process: "subprocess.Popen[bytes]", name: str, log: Path) -> Reached:
     raise ServerError(
         "load_failed", f"The server ended before it was ready: {last.removeprefix('pippin: ')} Its log: {log}"
     )
-
-
-def _reason(reached: Reached, log: Path) -> str:
-    """Why a load failed, according to the server's `/health`."""
-    workers = reached.client.request("GET", "/health").get("workers") or ()
-    said = next((each.get("last_error") for each in workers if each.get("id") == reached.model), None)
-    return f"{said or 'The model could not be loaded.'} The log: {log}"
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, assert_never, get_args
+from typing import Any, Final
 
 from pippin.cli.chat.attachments import missing_files, read_prompt
-from pippin.cli.chat.client import Called, Ended, Part, Piece
+from pippin.cli.chat.client import Called, Ended, Part, Piece, answer
 from pippin.cli.chat.conversation import Conversation
 from pippin.cli.chat.entry import read_entry, unseen_keys
 from pippin.cli.chat.server import Reached, model_on
@@ -19,11 +19,7 @@ from pippin.core.errors import ServerError
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
-Name = Literal[
-    "help", "model", "system", "save", "load", "new", "undo", "retry", "think", "set", "show", "stats", "bye"
-]
-
-HELP: Final[dict[Name, tuple[str, str]]] = {
+HELP: Final = {
     "help": ("", "show this"),
     "model": ("[NAME]", "show the models, or talk to another one; the conversation goes on"),
     "system": ("[TEXT]", "show the system prompt, or set it; `/system -` takes it away"),
@@ -45,30 +41,22 @@ HELP: Final[dict[Name, tuple[str, str]]] = {
     "bye": ("", "leave; so does ctrl-D"),
 }
 HELP_AT: Final = 20  # the column where what a command does begins
-OTHER_NAMES: Final[dict[str, Name]] = {"?": "help", "exit": "bye", "quit": "bye", "clear": "new"}
+OTHER_NAMES: Final = {"?": "help", "exit": "bye", "quit": "bye", "clear": "new"}
 
 
-@dataclass(frozen=True)
-class Command:
-    name: Name
-    rest: str = ""
-
-
-def read_command(line: str) -> Command | None:
-    """The command in a line; None if the line is for the model, such as `/etc/hosts is ...`.
+def read_command(line: str) -> tuple[str, str] | None:
+    """The name of the command in a line, and what stands behind it; None if the line is for the model, such as
+    `/etc/hosts is ...`.
 
     Raises `ConfigError` for an unknown command.
     """
-    if not line.startswith("/"):
-        return None
-    word, _, rest = line[1:].partition(" ")
+    word, _, rest = line.removeprefix("/").partition(" ")
     word = word.strip().lower()
-    if "/" in word or not word:
+    if not line.startswith("/") or "/" in word or not word:
         return None
-    known = OTHER_NAMES.get(word, word)
-    for name in get_args(Name):
-        if name == known:
-            return Command(name, rest.strip())
+    name = OTHER_NAMES.get(word, word)
+    if name in HELP:
+        return name, rest.strip()
     close = nearest(f"/{word}", [f"/{each}" for each in (*HELP, *OTHER_NAMES)])
     raise ConfigError(f"There is no command /{word}.{close} /help shows them.")
 
@@ -168,28 +156,61 @@ class Session:
 
     def _do(self, entry: str) -> bool:
         """Handle an entry. Returns False if the user leaves."""
-        command = read_command(entry)
-        if command is None:
-            self.ask(entry)
-            return True
-        if command.name == "bye":
-            return False
-        self._command(command)
+        match read_command(entry):
+            case None:
+                self.ask(entry)
+            case "bye", _:
+                return False
+            case "help", _:
+                remark(help_text(), behind=HELP_AT)
+            case "model", name:
+                self._model(name)
+            case "system", text:
+                if text:
+                    self.conversation.system = None if text == "-" else text
+                remark(self.conversation.system or "There is no system prompt: /system TEXT sets one.")
+            case "save", "":
+                raise ConfigError("/save needs a name: /save trip")
+            case "save", name:
+                self.conversation.save(self._file(name))
+                remark(f"Kept: {self._file(name)}. Go on with it: /load {name}")
+            case "load", name:
+                self.open(name)
+            case "new", _:
+                self.conversation.messages.clear()
+                remark("A new conversation.")
+            case "undo", _:
+                done = self.conversation.undo()
+                remark("The last question is forgotten." if done else "Nothing was asked yet.")
+            case "retry", _ if self.conversation.take_back_answer():
+                self._answer()
+            case "retry", _:
+                remark("Nothing was asked yet.")
+            case "think", word:
+                self._think(word)
+            case "set", given:
+                self._set(given)
+            case "show", _:
+                self._show()
+            case "stats", word:
+                self._show_stats(word)
+            case name, _:
+                raise AssertionError(f"/{name} is in the help and does nothing")
         return True
 
     def _answer(self) -> None:
         body = self.wishes.body(self.conversation.model, self.conversation.prompt())
-        answer, stopped = "", False
+        said, stopped = "", False
         with (
             unseen_keys(),
             closing(Display(plain=self.wishes.plain, show_reasoning=self.wishes.show_reasoning)) as display,
         ):
             try:
-                for part in self._reached.client.answer(body):
+                for part in answer(self._reached.client, body):
                     # Before it is shown: ctrl-C may come between the two.
                     match part:
                         case Piece("text", text):
-                            answer += text
+                            said += text
                         case Ended():
                             self._last = part
                     display.show(part)
@@ -197,52 +218,15 @@ class Session:
                 if self.wishes.plain:
                     raise
                 stopped = True
-        self.conversation.answered(answer)
-        sys.stdout.write("" if answer.endswith("\n") else "\n")
+        self.conversation.answered(said)
+        sys.stdout.write("" if said.endswith("\n") else "\n")
         sys.stdout.flush()
-        self._comment(stopped=stopped)
-
-    def _comment(self, *, stopped: bool) -> None:
-        """Print remarks about an answer: stopped, truncated, or its statistics."""
         if stopped:
             remark("(stopped; /retry asks again, /undo takes the question back)", sys.stderr)
         elif self._last is not None and self._last.reason == "length":
             remark("(cut at its limit of tokens: --max-tokens raises it, or say `go on`)", sys.stderr)
         if self.wishes.show_stats:
             remark(self._stats(), sys.stderr)
-
-    def _command(self, command: Command) -> None:
-        match command.name:
-            case "help":
-                remark(help_text(), behind=HELP_AT)
-            case "model":
-                self._model(command.rest)
-            case "system":
-                self._system(command.rest)
-            case "save":
-                self._save(command.rest)
-            case "load":
-                self.open(command.rest)
-            case "new":
-                self.conversation.messages.clear()
-                remark("A new conversation.")
-            case "undo":
-                done = self.conversation.undo()
-                remark("The last question is forgotten." if done else "Nothing was asked yet.")
-            case "retry":
-                self._retry()
-            case "think":
-                self._think(command.rest)
-            case "set":
-                self._set(command.rest)
-            case "show":
-                self._show()
-            case "stats":
-                self._show_stats(command.rest)
-            case "bye":
-                pass
-            case _:
-                assert_never(command.name)
 
     def _model(self, name: str) -> None:
         if name:
@@ -253,18 +237,6 @@ class Session:
         for model in self._reached.client.request("GET", "/v1/models")["data"]:
             mark = "*" if model["id"] == self.conversation.model else " "
             say(f"{mark} {model['id']}{' (loaded)' if model.get('loaded') else ''}")
-
-    def _system(self, text: str) -> None:
-        if text:
-            self.conversation.system = None if text == "-" else text
-        remark(self.conversation.system or "There is no system prompt: /system TEXT sets one.")
-
-    def _save(self, name: str) -> None:
-        if not name:
-            raise ConfigError("/save needs a name: /save trip")
-        path = self._file(name)
-        self.conversation.save(path)
-        remark(f"Kept: {path}. Go on with it: /load {name}")
 
     def open(self, name: str) -> None:
         """Continue a saved conversation; without a name, list the saved ones."""
@@ -291,12 +263,6 @@ class Session:
     def _file(self, name: str) -> Path:
         path = Path(name).expanduser()
         return path if path.suffix == ".json" or "/" in name else self._kept / f"{name}.json"
-
-    def _retry(self) -> None:
-        if self.conversation.take_back_answer():
-            self._answer()
-        else:
-            remark("Nothing was asked yet.")
 
     def _think(self, word: str) -> None:
         changes: dict[str, dict[str, Any]] = {
@@ -402,7 +368,7 @@ class Display:
             case Piece("text", text):
                 self.close()
                 print(text if self._plain else clean(text), end="", flush=True)
-            case Called(str(name), _):
+            case Called(name):
                 self.close()
                 say(f"\n[the model calls {name}]", sys.stderr)
 

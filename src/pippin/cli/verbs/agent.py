@@ -1,23 +1,38 @@
-"""`pippin agent`: starts a coding agent that uses one of Pippin's models."""
+"""`pippin agent`: starts a coding agent (`agents.yaml` lists them) that uses one of Pippin's models."""
 
+import json
+import os
+import re
+import shlex
 import shutil
+import signal
+import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pippin.cli.arguments import Parser, some_options
-from pippin.cli.local import OPTIONS
+import yaml
+from msgspec import Struct
+
+from pippin.cli.arguments import KEEP, SERVER, argument, of_catalog, switch, verb
 from pippin.cli.terminal import say, table
 from pippin.config import environment
 from pippin.config.errors import ConfigError, nearest
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
-    from pippin.cli.agents import Agent
     from pippin.cli.chat.server import Reached
 
-SEPARATOR: Final = "--"
+WORD: Final = re.compile(r"\{(address|model|window|output|key|folder)\}")
+NUMBERS: Final = ("{window}", "{output}")
+MOST_OUTPUT: Final = 16_384  # most tokens of one answer, for which an agent reserves room in the window
+NO_KEY: Final = "none"
 FALLBACK_WINDOW: Final = 8_192  # tokens, for models that do not state a window
 CLAUDE: Final = "claude-"
 ANY_CLAUDE: Final = "claude-opus-5"
@@ -27,63 +42,168 @@ EPILOG: Final = (
 )
 
 
-def run(arguments: Sequence[str]) -> int:
-    words = list(arguments)
-    cut = words.index(SEPARATOR) if SEPARATOR in words else len(words)
-    parsed = new_parser().parse(words[:cut])
-    from pippin.cli.agents import agents
+class Agent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One agent, as `agents.yaml` describes it."""
 
-    known = agents()
-    if parsed.list or parsed.name is None:
-        say(_listed(known))
-        return 0
-    if parsed.name not in known:
-        raise ConfigError(
-            f"There is no agent `{parsed.name}`.{nearest(parsed.name, known)} `pippin agent --list` shows them."
+    command: str
+    install: str
+    window: int
+    variables: dict[str, str] = {}
+    arguments: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+    files: dict[str, Any] = {}
+    tools: bool = True
+    claude_names: bool = False
+    unset: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@cache
+def agents() -> dict[str, Agent]:
+    text = resources.files("pippin.cli").joinpath("agents.yaml").read_text("utf-8")
+    return convert(yaml.safe_load(text), dict[str, Agent])
+
+
+def words_of(address: str, model: str, window: int, key: str | None, folder: Path) -> dict[str, str]:
+    """What stands for the placeholders: the server's address (without /v1) and key, the model and its window in tokens,
+    prompt and answer together, and the agent's folder inside Pippin's."""
+    return {
+        "address": address,
+        "model": model,
+        "window": str(window),
+        "output": str(min(window // 4, MOST_OUTPUT)),
+        "key": key or NO_KEY,
+        "folder": str(folder),
+    }
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything needed to start an agent."""
+
+    command: tuple[str, ...]
+    variables: dict[str, str]
+    unset: tuple[str, ...]
+    files: dict[Path, str]
+
+    def shown(self, key: str | None) -> str:
+        """The setup as shell commands; the key is replaced by its variable."""
+
+        def hidden(text: str) -> str:
+            return text.replace(key, "$PIPPIN_API_KEY") if key else text
+
+        lines = []
+        for path, text in self.files.items():
+            lines += [f"# {path}", *(f"#   {line}" for line in hidden(text).splitlines())]
+        lines += [f"unset {name}" for name in self.unset]
+        for name, value in self.variables.items():
+            secret = key is not None and value == key
+            lines.append(f"export {name}=" + ('"$PIPPIN_API_KEY"' if secret else shlex.quote(hidden(value))))
+        return "\n".join([*lines, shlex.join(self.command)])
+
+
+def prepare(agent: Agent, words: dict[str, str], arguments: tuple[str, ...] = ()) -> Setup:
+    """The setup of an agent, without carrying it out."""
+    return Setup(
+        command=(
+            agent.command,
+            *(_filled(text, words) for text in agent.arguments),
+            *(arguments or agent.alone),
+        ),
+        variables={name: _filled(text, words) for name, text in agent.variables.items()},
+        unset=agent.unset,
+        files={Path(words["folder"], name): _text(content, words) for name, content in agent.files.items()},
+    )
+
+
+def start(agent: Agent, setup: Setup, environment: Mapping[str, str]) -> int:
+    """Write the files, run the agent, and return its exit status. Raises `ServerError` if it is not installed."""
+    program = shutil.which(agent.command, path=environment.get("PATH"))
+    if program is None:
+        raise ServerError(
+            "not_found", f"`{agent.command}` is not installed. Install it, and try again: {agent.install}"
         )
-    return _run(parsed.name, known[parsed.name], parsed, tuple(words[cut + 1 :]))
-
-
-def new_parser() -> Parser:
-    parser = Parser(
-        prog="pippin agent",
-        usage="pippin agent NAME [options] [-- ARGUMENTS ...]",
-        description="Start a coding agent that uses a model of the running server, or of one started for it.",
-        epilog=EPILOG,
-    )
-    parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="the agent; --list shows those that are known"
-    )
-    parser.add_argument("--list", action="store_true", help="show the agents")
-    parser.add_argument("--print", action="store_true", help="show what would be done, and do nothing")
-    parser.add_argument("--model", help="the model; the one that is served if not given")
-    parser.add_argument(
-        "--force", action="store_true", help="start with a model that lacks what the agent needs"
-    )
-    parser.add_argument("--keep", action="store_true", help="keep a server that was started for this")
-    parser.add_argument("--server", help="address of the server; the one running here if not given")
-    parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
-    some_options(parser, OPTIONS)
-    return parser
-
-
-def _listed(agents: "dict[str, Agent]") -> str:
-    rows = [
-        (
-            name,
-            "yes" if shutil.which(agent.command) else "no",
-            f"{agent.window // 1000}k" + (", tools" if agent.tools else ""),
-            agent.install,
+    for path, text in setup.files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # it may contain the key
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    inherited = {name: value for name, value in environment.items() if name not in setup.unset}
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is the agent's
+    try:
+        done = subprocess.run(
+            [program, *setup.command[1:]],
+            env={**inherited, **setup.variables},
+            check=False,
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
-        for name, agent in agents.items()
-    ]
-    return table(("AGENT", "HERE", "NEEDS", "INSTALL"), rows)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return done.returncode
 
 
-def _run(name: str, agent: "Agent", parsed: Namespace, arguments: tuple[str, ...]) -> int:
-    from pippin.cli.agents import prepare, start, words_of
+def _filled(text: str, words: dict[str, str]) -> str:
+    return WORD.sub(lambda found: words[found[1]], text)
+
+
+def _text(content: Any, words: dict[str, str]) -> str:
+    """A tree as JSON, which readers of YAML take too; or a text, whose quoted words are written as JSON and TOML do."""
+    if isinstance(content, str):
+        return _filled(content, {name: json.dumps(word)[1:-1] for name, word in words.items()})
+    return json.dumps(_tree(content, words), indent=2, ensure_ascii=False) + "\n"
+
+
+def _tree(value: Any, words: dict[str, str]) -> Any:
+    """The tree with its placeholders filled in."""
+    match value:
+        case str() if value in NUMBERS:
+            return int(_filled(value, words))
+        case str():
+            return _filled(value, words)
+        case dict():
+            return {_filled(name, words): _tree(item, words) for name, item in value.items()}
+        case list():
+            return [_tree(item, words) for item in value]
+        case _:
+            return value
+
+
+@verb(
+    "agent",
+    "Start a coding agent that uses a model of the running server, or of one started for it.",
+    argument("name", nargs="?", metavar="NAME", help="the agent; --list shows those that are known"),
+    switch("--list", help="show the agents"),
+    switch("--print", help="show what would be done, and do nothing"),
+    argument("--model", help="the model; the one that is served if not given"),
+    switch("--force", help="start with a model that lacks what the agent needs"),
+    KEEP,
+    *SERVER,
+    of_catalog,
+    usage="pippin agent NAME [options] [-- ARGUMENTS ...]",
+    epilog=EPILOG,
+    passes_on=True,
+)
+def agent(parsed: Namespace) -> int:
     from pippin.cli.chat.server import reached
 
+    known, name = agents(), parsed.name
+    if parsed.list or name is None:
+        rows = [
+            (
+                each,
+                "yes" if shutil.which(agent.command) else "no",
+                f"{agent.window // 1000}k" + (", tools" if agent.tools else ""),
+                agent.install,
+            )
+            for each, agent in known.items()
+        ]
+        say(table(("AGENT", "HERE", "NEEDS", "INSTALL"), rows))
+        return 0
+    if name not in known:
+        raise ConfigError(
+            f"There is no agent `{name}`.{nearest(name, known)} `pippin agent --list` shows them."
+        )
+    agent = known[name]
     with reached(parsed, parsed.model) as server:
         try:
             check(name, agent, server)
@@ -94,7 +214,7 @@ def _run(name: str, agent: "Agent", parsed: Namespace, arguments: tuple[str, ...
         window = server.facts.get("context_window") or FALLBACK_WINDOW
         folder, key = environment.home() / "agents" / name, server.client.key
         words = words_of(server.client.address, name_for(agent, server), window, key, folder)
-        setup = prepare(agent, words, arguments)
+        setup = prepare(agent, words, parsed.behind)
         if parsed.print:
             say(setup.shown(key))
             return 0
@@ -103,7 +223,7 @@ def _run(name: str, agent: "Agent", parsed: Namespace, arguments: tuple[str, ...
         return start(agent, setup, environment.variables())
 
 
-def check(name: str, agent: "Agent", server: "Reached") -> None:
+def check(name: str, agent: Agent, server: "Reached") -> None:
     """Raise `ServerError` if the model lacks what the agent needs, naming suitable models on this server."""
     lacking = lacks(agent, server.facts)
     if lacking is None:
@@ -124,7 +244,7 @@ def check(name: str, agent: "Agent", server: "Reached") -> None:
     )
 
 
-def name_for(agent: "Agent", server: "Reached") -> str:
+def name_for(agent: Agent, server: "Reached") -> str:
     """The model's name for the agent, which may take names of Anthropic's models alone. Raises `ServerError`."""
     if not agent.claude_names:
         return server.model
@@ -139,7 +259,7 @@ def name_for(agent: "Agent", server: "Reached") -> str:
     )
 
 
-def lacks(agent: "Agent", facts: dict[str, Any]) -> str | None:
+def lacks(agent: Agent, facts: dict[str, Any]) -> str | None:
     """What a model lacks for an agent, as the rest of a sentence; None if it lacks nothing."""
     if agent.tools and not (facts.get("capabilities") or {}).get("tools"):
         return "doesn't call tools"

@@ -2,68 +2,45 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from pippin.cli.arguments import Parser, some_options
-from pippin.cli.local import OPTIONS
+from pippin.cli.arguments import KEEP, SERVER, argument, of_catalog, verb
 from pippin.cli.terminal import say
 from pippin.config.errors import ConfigError
 
-if TYPE_CHECKING:
-    from pippin.cli.chat.server import Reached
 
-
-def run(arguments: Sequence[str]) -> int:
-    parsed = new_parser().parse(arguments)
+@verb(
+    "bench",
+    "Measure the running server, or one started for it, at each of the lengths and clients.",
+    argument("model", nargs="?", help="the model; the one that is served if not given"),
+    argument("--prompt", default="128", metavar="WORDS", help="lengths of prompts (default: 128)"),
+    argument("--answer", default="64", metavar="TOKENS", help="lengths of answers (default: 64)"),
+    argument("--clients", default="1,4,16", metavar="COUNTS", help="clients at once (default: 1,4,16)"),
+    argument("--requests", type=int, default=2, metavar="COUNT", help="requests of each (default: 2)"),
+    argument("--json", metavar="FILE", help="write what was measured as JSON"),
+    KEEP,
+    *SERVER,
+    of_catalog,
+)
+def bench(parsed: Namespace) -> int:
+    from pippin.cli.bench import measure, shown
     from pippin.cli.chat.server import reached
 
-    with reached(parsed, parsed.model) as server:
-        return _sweep(parsed, server)
-
-
-def new_parser() -> Parser:
-    parser = Parser(
-        prog="pippin bench",
-        description="Measure the running server, or one started for it, at each of the lengths and clients.",
-    )
-    parser.add_argument("model", nargs="?", help="the model; the one that is served if not given")
-    parser.add_argument("--prompt", default="128", metavar="WORDS", help="lengths of prompts (default: 128)")
-    parser.add_argument("--answer", default="64", metavar="TOKENS", help="lengths of answers (default: 64)")
-    parser.add_argument(
-        "--clients", default="1,4,16", metavar="COUNTS", help="clients at once (default: 1,4,16)"
-    )
-    parser.add_argument(
-        "--requests", type=int, default=2, metavar="COUNT", help="requests of each (default: 2)"
-    )
-    parser.add_argument("--json", metavar="FILE", help="write what was measured as JSON")
-    parser.add_argument("--keep", action="store_true", help="keep a server that was started for this")
-    parser.add_argument("--server", help="address of the server; the one running here if not given")
-    parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
-    some_options(parser, OPTIONS)
-    return parser
-
-
-def _sweep(parsed: Namespace, server: "Reached") -> int:
-    from pippin.cli.bench import Report, Sweep, measure, shown
-
-    sweep = Sweep(
-        counts("--prompt", parsed.prompt),
-        counts("--answer", parsed.answer),
-        counts("--clients", parsed.clients),
-        max(1, parsed.requests),
-    )
+    asked = {"--prompt": parsed.prompt, "--answer": parsed.answer, "--clients": parsed.clients}
+    combinations = product(*(counts(flag, text) for flag, text in asked.items()))
     points = []
-    for point in measure(server.client, server.model, sweep):
-        points.append(point)
-        say(f"{point.clients} at once: {point.rate:.1f} tokens/s")
-    say("\n" + shown(points))
-    if parsed.json:
-        report = Report(server.model, server.client.address, points)
-        Path(parsed.json).expanduser().write_text(json.dumps(msgspec.to_builtins(report), indent=2) + "\n")
+    with reached(parsed, parsed.model) as server:
+        for point in measure(server.client, server.model, combinations, max(1, parsed.requests)):
+            points.append(point)
+            say(f"{point.clients} at once: {point.rate:.1f} tokens/s")
+        say("\n" + shown(points))
+        if parsed.json:
+            told = {"model": server.model, "address": server.client.address, "points": points}
+            text = json.dumps(msgspec.to_builtins(told), indent=2)
+            Path(parsed.json).expanduser().write_text(text + "\n")
     return 0
 
 

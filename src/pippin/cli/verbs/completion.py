@@ -1,37 +1,34 @@
 """`pippin completion`: completes commands, flags and models in a shell."""
 
-from collections.abc import Sequence
+from argparse import Namespace
 from typing import Final
 
 import shtab
 
-from pippin.cli.agents import agents
-from pippin.cli.arguments import Parser, actions
+from pippin.cli.arguments import argument, verb, with_actions
 from pippin.cli.terminal import say
+from pippin.cli.verbs.agent import agents
 
 MODELS: Final = shtab.cmd("pippin list --quiet 2>/dev/null")
 """Completes names of models by asking Pippin for those of this machine."""
 
 
-def new_parser() -> Parser:
-    parser = Parser(
-        prog="pippin completion",
-        description="Print what makes a shell complete commands, flags and models.",
-        epilog='To use it: eval "$(pippin completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc, or '
-        "pippin completion fish > ~/.config/fish/completions/pippin.fish",
-    )
-    parser.add_argument("shell", choices=shtab.SUPPORTED_SHELLS, help="the shell")
-    return parser
-
-
-def run(arguments: Sequence[str]) -> int:
-    shell = new_parser().parse(arguments).shell
+@verb(
+    "completion",
+    "Print what makes a shell complete commands, flags and models.",
+    argument("shell", choices=shtab.SUPPORTED_SHELLS, help="the shell"),
+    epilog='To use it: eval "$(pippin completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc, or '
+    "pippin completion fish > ~/.config/fish/completions/pippin.fish",
+)
+def completion(parsed: Namespace) -> int:
     from pippin.cli.main import VERBS, verb_of
 
-    verbs = [verb_of(name).new_parser() for name in VERBS]
-    for verb in verbs:
-        verb.complete(("model", "models", "words"), complete=MODELS)
-        if verb.prog == "pippin agent":
-            verb.complete(("name",), choices=sorted(agents()))
-    say(shtab.complete(actions("pippin", "Serve MLX models.", verbs), shell).rstrip())
+    parsers = [verb_of(name).new_parser() for name in VERBS]
+    for parser in parsers:
+        for action in parser._actions:
+            if action.dest in ("model", "models", "words"):
+                vars(action)["complete"] = MODELS  # which shtab reads, and argparse does not declare
+            elif action.dest == "name" and parser.prog == "pippin agent":
+                action.choices = sorted(agents())
+    say(shtab.complete(with_actions("pippin", "Serve MLX models.", parsers), parsed.shell).rstrip())
     return 0

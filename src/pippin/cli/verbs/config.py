@@ -1,43 +1,39 @@
 """`pippin config show`: the value of every option, and where it came from."""
 
 import json
-from collections.abc import Sequence
+from argparse import Namespace
 from typing import Any
 
 import msgspec
 import yaml
 
-from pippin.cli.arguments import Parser, actions, dispatch, option_parser
-from pippin.config.load import load
+from pippin.cli.arguments import JSON, Actions, option_parser, switch, verb
+from pippin.cli.local import settings_of
 from pippin.config.options.declaration import SECRET, options
-from pippin.config.settings import Settings, Sources
+from pippin.config.settings import Settings
 
 
-def new_parser() -> Parser:
-    return actions("pippin config", "Show the configuration.", [_show_parser()])
-
-
-def _show_parser() -> Parser:
-    parser = option_parser(
-        "pippin config show", "Show every option's value, or the --changed ones, and where it came from."
-    )
-    parser.add_argument("--changed", action="store_true", help="only what differs from the defaults")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    return parser
-
-
-def run(arguments: Sequence[str]) -> int:
-    return dispatch(new_parser(), arguments, {"show": _show})
-
-
-def _show(arguments: Sequence[str]) -> int:
-    parsed = _show_parser().parse(arguments)
-    settings = load(Sources(flags=tuple(parsed.given)))
+@verb(
+    "config show",
+    "Show every option's value, or the --changed ones, and where it came from.",
+    switch("--changed", help="only what differs from the defaults"),
+    JSON,
+    parser=option_parser,
+)
+def _show(parsed: Namespace) -> int:
+    settings = settings_of(parsed)
     rows = _rows(settings, changed=parsed.changed)
-    print(_as_json(rows) if parsed.json else _as_text(rows) or "# Nothing differs from the defaults.")
+    if parsed.json:
+        shown = {name: {"value": value, "from": origin} for name, value, origin in rows}
+        print(json.dumps(shown, indent=2, default=list))
+    else:
+        print(_as_text(rows) or "# Nothing differs from the defaults.")
     for note in settings.notes:
         print(f"# {note.severity}: {note.text}")
     return 0
+
+
+config = Actions("pippin config", "Show the configuration.", {"show": _show})
 
 
 def _rows(settings: Settings, *, changed: bool) -> list[tuple[str, Any, str]]:
@@ -66,11 +62,6 @@ def _rows(settings: Settings, *, changed: bool) -> list[tuple[str, Any, str]]:
             if name.startswith(f"{prefix}.")
         ]
     return rows
-
-
-def _as_json(rows: list[tuple[str, Any, str]]) -> str:
-    shown = {name: {"value": value, "from": origin} for name, value, origin in rows}
-    return json.dumps(shown, indent=2, default=list)
 
 
 def _as_text(rows: list[tuple[str, Any, str]]) -> str:

@@ -2,29 +2,24 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from typing import Any
 
-from pippin.cli.arguments import Parser
-from pippin.cli.running import ask, client_parser
+from pippin.cli.arguments import CLIENT, argument, verb
+from pippin.cli.running import ask
 from pippin.cli.terminal import say, table
 
 
-def new_parser() -> Parser:
-    parser = client_parser(
-        "pippin decide", "Ask a model of the running server how likely answers about a text are."
-    )
-    parser.add_argument("state", nargs="?", help="the text; standard input if not given")
-    parser.add_argument(
-        "--question", action="append", required=True, metavar="TEXT", help="may be given several times"
-    )
-    parser.add_argument("--labels", metavar="A,B,...", help="the answers; yes and no if not given")
-    parser.add_argument("--model", default="default", help="the model's name; the one served if not given")
-    return parser
-
-
-def run(arguments: Sequence[str]) -> int:
-    parsed = new_parser().parse(arguments)
+@verb(
+    "decide",
+    "Ask a model of the running server how likely answers about a text are.",
+    *CLIENT,
+    argument("state", nargs="?", help="the text; standard input if not given"),
+    argument("--question", action="append", required=True, metavar="TEXT", help="may be given several times"),
+    argument("--labels", metavar="A,B,...", help="the answers; yes and no if not given"),
+    argument("--model", default="default", help="the model's name; the one served if not given"),
+)
+def decide(parsed: Namespace) -> int:
     state = sys.stdin.read() if parsed.state is None else parsed.state
     asked: dict[str, Any] = {"type": "noul"}
     if parsed.labels is not None:
@@ -34,7 +29,13 @@ def run(arguments: Sequence[str]) -> int:
     questions = {str(number): {**asked, "instructions": text} for number, text in enumerate(parsed.question)}
     body = {"model": parsed.model, "state": state, "questions": questions}
     answers = ask(parsed, "POST", "/v1/systemone", body)["answers"]
-    found = {text: _probabilities(answers[str(number)]) for number, text in enumerate(parsed.question)}
+    found: dict[str, dict[str, float]] = {}
+    for number, text in enumerate(parsed.question):
+        answer = answers[str(number)]
+        if answer["type"] == "noul":
+            found[text] = {"yes": answer["noul"], "no": 1 - answer["noul"]}
+        else:
+            found[text] = answer["probabilities"]
     if parsed.json:
         say(json.dumps(found, ensure_ascii=False, indent=2))
         return 0
@@ -45,10 +46,3 @@ def run(arguments: Sequence[str]) -> int:
     ]
     say(table(("QUESTION", "ANSWER", "PROBABILITY"), rows))
     return 0
-
-
-def _probabilities(answer: dict[str, Any]) -> dict[str, float]:
-    if answer["type"] == "noul":
-        return {"yes": answer["noul"], "no": 1 - answer["noul"]}
-    found: dict[str, float] = answer["probabilities"]
-    return found

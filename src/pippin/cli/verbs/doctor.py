@@ -6,22 +6,17 @@ from argparse import Namespace
 from functools import partial
 
 import pippin
-from pippin.cli.arguments import Parser, Verb
-from pippin.cli.running import client_parser
+from pippin.cli.arguments import CLIENT, switch, verb
 
 
-def _doctor_parser() -> Parser:
-    parser = client_parser("pippin doctor", "Check that this machine can run models.")
-    parser.add_argument(
-        "--security", action="store_true", help="try what the running server lets strangers do"
-    )
-    parser.add_argument(
-        "--report", action="store_true", help="print facts to send with a question, without paths or keys"
-    )
-    return parser
-
-
-def _doctor(parsed: Namespace) -> int:
+@verb(
+    "doctor",
+    "Check that this machine can run models.",
+    *CLIENT,
+    switch("--security", help="try what the running server lets strangers do"),
+    switch("--report", help="print facts to send with a question, without paths or keys"),
+)
+def doctor(parsed: Namespace) -> int:
     from pippin.cli.doctor import CHECKS, check_security, report
 
     if parsed.report:
@@ -37,14 +32,7 @@ def _doctor(parsed: Namespace) -> int:
     return 1 if any(finding.state == "problem" for finding in found) else 0
 
 
-def _version_parser() -> Parser:
-    return Parser(prog="pippin version", description="Show the version.")
-
-
-def _version(_: Namespace) -> int:
+@verb("version", "Show the version.")
+def version(_: Namespace) -> int:
     print(f"pippin {pippin.__version__}")
     return 0
-
-
-doctor = Verb(_doctor_parser, _doctor)
-version = Verb(_version_parser, _version)

@@ -2,37 +2,37 @@
 
 import json
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pippin.cli.arguments import Parser, Verb, some_options
-from pippin.cli.local import OPTIONS, open_catalog, settings_of
+from pippin.cli.arguments import JSON, argument, of_catalog, switch, verb
+from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.terminal import say, size, table
 from pippin.config.errors import ConfigError
+from pippin.core.models import PURPOSES
 
 if TYPE_CHECKING:
     from pippin.catalog.fitting.fit import Fit
 
 
-def _fit_parser() -> Parser:
-    parser = Parser(
-        prog="pippin fit",
-        description="Tell what a model takes in memory, and the longest context that fits; nothing is downloaded.",
-    )
-    parser.add_argument("model", help="a name, a folder, or a repository of the hub (org/name)")
-    parser.add_argument(
+SMALLER: Final = (
+    "Fewer bits, a shorter --context or --kv-bits may fit; `pippin recommend` names models that do."
+)
+
+
+@verb(
+    "fit",
+    "Tell what a model takes in memory, and the longest context that fits; nothing is downloaded.",
+    argument("model", help="a name, a folder, or a repository of the hub (org/name)"),
+    argument(
         "--context", type=int, metavar="TOKENS", help="context of each client (default: 8192, or the window)"
-    )
-    parser.add_argument(
-        "--clients", type=int, default=1, metavar="COUNT", help="at the same time (default: 1)"
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON, in bytes and tokens")
-    some_options(parser, OPTIONS)
-    return parser
-
-
-def _fit(parsed: Namespace) -> int:
+    ),
+    argument("--clients", type=int, default=1, metavar="COUNT", help="at the same time (default: 1)"),
+    switch("--json", help="as JSON, in bytes and tokens"),
+    of_catalog,
+)
+def fit(parsed: Namespace) -> int:
     for name in ("context", "clients"):
         value = getattr(parsed, name)
         if value is not None and value < 1:
@@ -42,83 +42,60 @@ def _fit(parsed: Namespace) -> int:
 
     settings = settings_of(parsed)
     source = read_source(open_catalog(settings), parsed.model, settings.server.model_defaults)
-    fit = measure(source, parsed.context, parsed.clients, memory_budget(settings.server))
-    say(json.dumps(_facts(fit), indent=2) if parsed.json else _told(fit))
-    return 0 if fit.fits else 1
+    found = measure(source, parsed.context, parsed.clients, memory_budget(settings.server))
+    say(json.dumps(_facts(found), indent=2) if parsed.json else _told(found))
+    return 0 if found.fits else 1
 
 
 def _told(fit: "Fit") -> str:
-    source, contexts = fit.source, fit.contexts
+    source, each = fit.source, fit.context_bytes
     lines = [("weights", f"{size(source.loaded)}  ({source.weights}; {size(source.stored)} on disk)")]
-    if contexts is not None:
-        each = f"{fit.clients} x {size(contexts.context_bytes)}" if fit.clients > 1 else ""
-        lines.append(
-            (
-                "context",
-                f"{size(fit.clients * contexts.context_bytes)}  ({fit.context} tokens{', ' + each if each else ''})",
-            )
-        )
+    if each is not None:
+        for_each = f", {fit.clients} x {size(each)}" if fit.clients > 1 else ""
+        lines.append(("context", f"{size(fit.clients * each)}  ({fit.context} tokens{for_each})"))
     elif source.kind == "language":
         lines.append(("context", "its configuration does not tell"))
     lines += [
         ("together", f"{size(fit.needed)} of the {size(fit.budget)} that models may take here"),
         ("fits", "yes" if fit.fits else "no"),
     ]
-    if contexts is not None and fit.fits:
+    if each is not None and fit.fits:
         window = source.window
-        whole = " (the model's window)" if contexts.longest == window else f" of its window of {window}"
+        whole = " (the model's window)" if fit.longest == window else f" of its window of {window}"
         of_all = f" for each of {fit.clients} clients" if fit.clients > 1 else ""
-        lines.append(("longest", f"{contexts.longest} tokens{of_all}{whole}"))
+        lines.append(("longest", f"{fit.longest} tokens{of_all}{whole}"))
     lines.append(("counted", "weights as they run, with the process; a context while its client is answered"))
     text = "\n".join(f"{name:<10}{words}" for name, words in lines)
-    return f"{source.id}\n{text}\n{_next(fit)}"
-
-
-def _next(fit: "Fit") -> str:
-    if not fit.fits:
-        return (
-            "Fewer bits, a shorter --context or --kv-bits may fit; `pippin recommend` names models that do."
-        )
-    verb = "serve" if fit.source.here else "pull"
-    return f"{'Serve' if fit.source.here else 'Fetch'} it: pippin {verb} {fit.source.id}"
+    verb, word = ("serve", "Serve") if source.here else ("pull", "Fetch")
+    then = f"{word} it: pippin {verb} {source.id}" if fit.fits else SMALLER
+    return f"{source.id}\n{text}\n{then}"
 
 
 def _facts(fit: "Fit") -> dict[str, object]:
-    contexts = fit.contexts
     return {
         "id": fit.source.id,
         "kind": fit.source.kind,
         "stored_bytes": fit.source.stored,
         "loaded_bytes": fit.source.loaded,
         "context_tokens": fit.context,
-        "context_bytes": contexts.context_bytes if contexts else None,
+        "context_bytes": fit.context_bytes,
         "clients": fit.clients,
         "needed_bytes": fit.needed,
         "budget_bytes": fit.budget,
         "fits": fit.fits,
-        "longest_context": contexts.longest if contexts else None,
+        "longest_context": None if fit.context_bytes is None else fit.longest,
     }
 
 
-def _recommend_parser() -> Parser:
-    from pippin.core.models import PURPOSES
-
-    parser = Parser(
-        prog="pippin recommend",
-        description="Name models that suit this machine's memory and device, from a list that ships with Pippin.",
-    )
-    parser.add_argument(
-        "--for", dest="purpose", choices=PURPOSES, default="chat", help="its use (default: chat)"
-    )
-    parser.add_argument(
-        "--memory", type=float, metavar="GB", help="for a machine with so much memory for models"
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    some_options(parser, OPTIONS)
-    return parser
-
-
-def _recommend(parsed: Namespace) -> int:
+@verb(
+    "recommend",
+    "Name models that suit this machine's memory and device, from a list that ships with Pippin.",
+    argument("--for", dest="purpose", choices=PURPOSES, default="chat", help="its use (default: chat)"),
+    argument("--memory", type=float, metavar="GB", help="for a machine with so much memory for models"),
+    JSON,
+    of_catalog,
+)
+def recommend(parsed: Namespace) -> int:
     from pippin.catalog.fitting.fit import USUAL_WINDOW
     from pippin.catalog.fitting.recommend import LISTED, suited
     from pippin.config.accelerator import memory_budget
@@ -148,7 +125,3 @@ def _recommend(parsed: Namespace) -> int:
     else:
         say(f"None of the list fits into {size(memory)}. `pippin search tiny` may find one on the hub.")
     return 0 if found else 1
-
-
-fit = Verb(_fit_parser, _fit)
-recommend = Verb(_recommend_parser, _recommend)

@@ -13,13 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from pippin.cli.arguments import Parser, Verb
+from pippin.cli.arguments import argument, verb
 from pippin.cli.local import open_catalog
 from pippin.cli.terminal import say, size
 from pippin.config.cluster import MACHINE, OBJECTS, TOKEN, memory_here, ray_environment, token_file
 from pippin.config.errors import ConfigError, install_command
 from pippin.config.load import load
-from pippin.config.settings import Sources
 from pippin.config.worker_environment import worker_environment
 
 JOINING: Final = (
@@ -39,18 +38,17 @@ WORKING: Final = (
 TELL_EVERY: Final = 10.0  # seconds between lines about a download
 
 
-def _join_parser() -> Parser:
-    parser = Parser(prog="pippin join", description=JOINING)
-    parser.add_argument("address", nargs="?", help="HOST:PORT of the cluster; a new one if not given")
-    parser.add_argument("--port", type=int, default=6379, help="of a new cluster (default: 6379)")
-    parser.add_argument("--host", help="this machine's address, at which the others reach it")
-    parser.add_argument(
+@verb(
+    "join",
+    JOINING,
+    argument("address", nargs="?", help="HOST:PORT of the cluster; a new one if not given"),
+    argument("--port", type=int, default=6379, help="of a new cluster (default: 6379)"),
+    argument("--host", help="this machine's address, at which the others reach it"),
+    argument(
         "--memory-gb", type=float, help="what replicas may take here (default: all but 2; 0: none run here)"
-    )
-    return parser
-
-
-def _join(parsed: Namespace) -> int:
+    ),
+)
+def join(parsed: Namespace) -> int:
     """Does not return on success: the process is replaced by Ray's."""
     if not 0 < parsed.port < 1 << 16 or parsed.port in OF_RAY:
         raise ConfigError(
@@ -137,14 +135,13 @@ def _address() -> str:
         return str(probe.getsockname()[0])
 
 
-def _worker_parser() -> Parser:
-    parser = Parser(prog="pippin worker", description=WORKING)
-    parser.add_argument("model", help="name of the model")
-    parser.add_argument("path", help="its folder on the server, which is looked for here first")
-    return parser
-
-
-def _worker(parsed: Namespace) -> int:
+@verb(
+    "worker",
+    WORKING,
+    argument("model", help="name of the model"),
+    argument("path", help="its folder on the server, which is looked for here first"),
+)
+def worker(parsed: Namespace) -> int:
     folder = Path(parsed.path)
     if not folder.exists():
         folder = fetched(parsed.model)
@@ -162,9 +159,5 @@ def fetched(model: str) -> Path:
             told = time.monotonic()
             say(f"Fetching {what}: {size(done)} of {size(total)}.", sys.stderr)
 
-    found = asyncio.run(open_catalog(load(Sources())).ensure(model, tell, by_operator=True))
+    found = asyncio.run(open_catalog(load()).ensure(model, tell, by_operator=True))
     return Path(found.path or "")
-
-
-join = Verb(_join_parser, _join)
-worker = Verb(_worker_parser, _worker)

@@ -11,29 +11,26 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pippin.cli.arguments import Parser, Verb, some_options
-from pippin.cli.local import OPTIONS, open_catalog, roots, settings_of
+from pippin.cli.arguments import JSON, argument, of_catalog, switch, verb
+from pippin.cli.local import open_catalog, roots, settings_of
 from pippin.cli.terminal import ago, progress, say, size, table
 from pippin.config.settings import GivenFlag
 
 if TYPE_CHECKING:
     from pippin.catalog import CatalogEntry
-    from pippin.catalog.catalog import Catalog, DownloadProgress
-    from pippin.core.models import ModelInfo
 
 MOST: Final = 20  # models of a search
 
 
-def _list_parser() -> Parser:
-    parser = Parser(prog="pippin list", description="List the models on this machine.")
-    parser.add_argument("name", nargs="?", default="", help="only models whose name contains this")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print only the names")
-    some_options(parser, OPTIONS)
-    return parser
-
-
-def _list(parsed: Namespace) -> int:
+@verb(
+    "list",
+    "List the models on this machine.",
+    argument("name", nargs="?", default="", help="only models whose name contains this"),
+    JSON,
+    switch("-q", "--quiet", help="print only the names"),
+    of_catalog,
+)
+def list_models(parsed: Namespace) -> int:
     catalog = open_catalog(settings_of(parsed))
     entries = [entry for entry in catalog.entries() if parsed.name.lower() in entry.found.id.lower()]
     if parsed.json:
@@ -84,21 +81,16 @@ def _facts_of(entry: "CatalogEntry") -> dict[str, object]:
     }
 
 
-def _search_parser() -> Parser:
-    parser = Parser(
-        prog="pippin search", description="Find MLX models on the hub, the most downloaded first."
-    )
-    parser.add_argument("words", nargs="+", help="words of a model's name")
-    parser.add_argument(
-        "--limit", type=int, default=MOST, metavar="COUNT", help=f"how many (default: {MOST})"
-    )
-    parser.add_argument("--all", action="store_true", help="models without the tag mlx too")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    some_options(parser, OPTIONS)
-    return parser
-
-
-def _search(parsed: Namespace) -> int:
+@verb(
+    "search",
+    "Find MLX models on the hub, the most downloaded first.",
+    argument("words", nargs="+", help="words of a model's name"),
+    argument("--limit", type=int, default=MOST, metavar="COUNT", help=f"how many (default: {MOST})"),
+    switch("--all", help="models without the tag mlx too"),
+    JSON,
+    of_catalog,
+)
+def search(parsed: Namespace) -> int:
     catalog = open_catalog(settings_of(parsed))
     found = asyncio.run(
         catalog.search(" ".join(parsed.words), limit=max(1, parsed.limit), mlx_only=not parsed.all)
@@ -115,33 +107,23 @@ def _search(parsed: Namespace) -> int:
     return 0 if found else 1
 
 
-async def _fetch(catalog: "Catalog", name: str, on_progress: "DownloadProgress") -> "ModelInfo":
-    """Download a model, and the other files that it needs."""
-    info = await catalog.ensure(name, on_progress, by_operator=True)
-    await catalog.complete(info, on_progress, by_operator=True)
-    return info
-
-
-def _pull_parser() -> Parser:
-    parser = Parser(
-        prog="pippin pull", description="Download a model; what was fetched before is not fetched again."
-    )
-    parser.add_argument("model", help="a repository (org/name) or an alias")
-    parser.add_argument("--timeout", metavar="SECONDS", help="seconds without data before a new try")
-    parser.add_argument("--retries", metavar="COUNT", help="tries after a failed one")
-    parser.add_argument("--mllm", action="store_true", help="accepted and not needed")
-    some_options(parser, OPTIONS)
-    return parser
-
-
-def _pull(parsed: Namespace) -> int:
+@verb(
+    "pull",
+    "Download a model; what was fetched before is not fetched again.",
+    argument("model", help="a repository (org/name) or an alias"),
+    argument("--timeout", metavar="SECONDS", help="seconds without data before a new try"),
+    argument("--retries", metavar="COUNT", help="tries after a failed one"),
+    switch("--mllm", help="accepted and not needed"),
+    of_catalog,
+)
+def pull(parsed: Namespace) -> int:
     for flag, text in (("--download-timeout", parsed.timeout), ("--download-retries", parsed.retries)):
         if text is not None:
             parsed.given.append(GivenFlag(flag, text))
     catalog = open_catalog(settings_of(parsed))
     try:
         with progress("Downloading", bytes_counted=True) as tell:
-            info = asyncio.run(_fetch(catalog, parsed.model, tell))
+            info = asyncio.run(catalog.fetch(parsed.model, tell))
     except KeyboardInterrupt:
         say(f"Stopped. `pippin pull {parsed.model}` goes on from here.", sys.stderr)
         raise
@@ -152,43 +134,33 @@ def _pull(parsed: Namespace) -> int:
     return 0
 
 
-def _rm_parser() -> Parser:
-    parser = Parser(prog="pippin rm", description="Delete a model's files from this machine.")
-    parser.add_argument(
-        "model", nargs="+", help="a model's whole name; a folder of your own is never deleted"
-    )
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
-    some_options(parser, OPTIONS)
-    return parser
-
-
-def _rm(parsed: Namespace) -> int:
+@verb(
+    "rm",
+    "Delete a model's files from this machine.",
+    argument("model", nargs="+", help="a model's whole name; a folder of your own is never deleted"),
+    switch("-y", "--yes", help="do not ask"),
+    of_catalog,
+)
+def rm(parsed: Namespace) -> int:
     catalog = open_catalog(settings_of(parsed))
     for name in parsed.model:
-        if not parsed.yes and not _agreed(name):
+        # Scripts are not asked.
+        asked = not parsed.yes and sys.stdin.isatty()
+        if asked and input(f"Delete {name}? [y/N] ").strip().lower() not in ("y", "yes"):
             print(f"{name} stays.")
             continue
         print(f"{catalog.remove(name).found.id} is deleted.")
     return 0
 
 
-def _agreed(name: str) -> bool:
-    if not sys.stdin.isatty():
-        return True  # scripts are not asked
-    return input(f"Delete {name}? [y/N] ").strip().lower() in ("y", "yes")
-
-
-def _import_parser() -> Parser:
-    parser = Parser(
-        prog="pippin import", description="Turn a GGUF file into an MLX model in Pippin's own folder."
-    )
-    parser.add_argument("file", help="the GGUF file, or its name among the models of LM Studio or Ollama")
-    parser.add_argument("--name", help="the model's name; the file's if not given")
-    parser.add_argument("--if-missing", action="store_true", help="do nothing if the name is taken")
-    return parser
-
-
-def _import(parsed: Namespace) -> int:
+@verb(
+    "import",
+    "Turn a GGUF file into an MLX model in Pippin's own folder.",
+    argument("file", help="the GGUF file, or its name among the models of LM Studio or Ollama"),
+    argument("--name", help="the model's name; the file's if not given"),
+    switch("--if-missing", help="do nothing if the name is taken"),
+)
+def import_model(parsed: Namespace) -> int:
     places = roots()
     imports, file = places.imports, Path(parsed.file)
     name = parsed.name or file.stem.lower()
@@ -206,10 +178,3 @@ def _import(parsed: Namespace) -> int:
         info = import_gguf(file, imports, name, tell)
     print(f"{name} is imported ({size(info.size_bytes)}). Serve it: pippin serve {name}")
     return 0
-
-
-list_models = Verb(_list_parser, _list)
-search = Verb(_search_parser, _search)
-pull = Verb(_pull_parser, _pull)
-rm = Verb(_rm_parser, _rm)
-import_model = Verb(_import_parser, _import)

@@ -3,13 +3,11 @@
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pippin.cli.arguments import Parser, some_options
-from pippin.cli.local import OPTIONS
+from pippin.cli.arguments import KEEP, SERVER, argument, of_catalog, switch, verb
+from pippin.cli.terminal import remark
 from pippin.config import environment
 from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
@@ -24,64 +22,60 @@ EPILOG: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The model and the prompt on the command line."""
-
-    model: str | None
-    prompt: str | None
-    piped: str = ""  # text from standard input, appended to the prompt
-
-
-def run(arguments: Sequence[str]) -> int:
-    from pippin.cli.chat.server import reached
-
-    parsed = new_parser().parse(arguments)
-    wishes = _wishes(parsed)
-    piped = None if sys.stdin.isatty() else sys.stdin.read()
-    asked = _understood(parsed, piped)
-    with reached(parsed, asked.model) as server:
-        _check_chats(server)
-        session = _session(parsed, server, wishes)
-        if asked.prompt is not None or asked.piped:
-            session.ask(asked.prompt or "", asked.piped)
-            return 0
-        return _converse(session)
-
-
-def new_parser() -> Parser:
-    parser = Parser(
-        prog="pippin run",
-        usage="pippin run [MODEL] [PROMPT] [options]",
-        description="Chat with a model in the terminal: through the running server, or one started for the chat.",
-        epilog=EPILOG,
-    )
-    parser.add_argument(
+@verb(
+    "run",
+    "Chat with a model in the terminal: through the running server, or one started for the chat.",
+    argument(
         "words",
         nargs="*",
         metavar="[MODEL] [PROMPT]",
         help="a repository, a folder, or a model that is here, else the one served; what to ask, else a conversation",
-    )
-    parser.add_argument("-m", "--model", help="the model, where its name could begin the prompt")
-    parser.add_argument("--server", help="address of the server; the one running here if not given")
-    parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
-    parser.add_argument("--keep", action="store_true", help="keep a server that was started for this")
-    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
-    parser.add_argument("--load", metavar="NAME", help="go on with a conversation that /save kept")
-    parser.add_argument(
-        "--json-schema", metavar="SCHEMA", help="answer in JSON of this schema: a file, or the JSON"
-    )
-    parser.add_argument("--think", choices=("on", "off", "low", "medium", "high"), help="how much to think")
-    parser.add_argument("--hide-thinking", action="store_true", help="show the answer alone")
-    parser.add_argument("--max-tokens", type=int, metavar="COUNT", help="most tokens of an answer")
-    parser.add_argument(
-        "--temperature", type=float, metavar="T", help="0 takes the likeliest token each time"
-    )
-    parser.add_argument("--seed", type=int, help="for the same answer again")
-    parser.add_argument("--plain", action="store_true", help="the answer alone, as into a pipe")
-    parser.add_argument("--stats", action="store_true", help="say what each answer took")
-    some_options(parser, OPTIONS)
-    return parser
+    ),
+    argument("-m", "--model", help="the model, where its name could begin the prompt"),
+    *SERVER,
+    KEEP,
+    argument("--system", metavar="TEXT", help="the system prompt"),
+    argument("--load", metavar="NAME", help="go on with a conversation that /save kept"),
+    argument("--json-schema", metavar="SCHEMA", help="answer in JSON of this schema: a file, or the JSON"),
+    argument("--think", choices=("on", "off", "low", "medium", "high"), help="how much to think"),
+    switch("--hide-thinking", help="show the answer alone"),
+    argument("--max-tokens", type=int, metavar="COUNT", help="most tokens of an answer"),
+    argument("--temperature", type=float, metavar="T", help="0 takes the likeliest token each time"),
+    argument("--seed", type=int, help="for the same answer again"),
+    switch("--plain", help="the answer alone, as into a pipe"),
+    switch("--stats", help="say what each answer took"),
+    of_catalog,
+    usage="pippin run [MODEL] [PROMPT] [options]",
+    epilog=EPILOG,
+)
+def run(parsed: Namespace) -> int:
+    """The first word is the model if it names one; otherwise it begins the prompt."""
+    from pippin.cli.chat.attachments import named_files
+    from pippin.cli.chat.entry import heed_interrupts, line_reader
+    from pippin.cli.chat.server import names_a_model, reached
+
+    wishes = _wishes(parsed)
+    piped = None if sys.stdin.isatty() else sys.stdin.read()
+    model, words = parsed.model, list(parsed.words)
+    if model is None and words and not any(named_files(words[0])) and names_a_model(parsed, words[0]):
+        model = words.pop(0)
+    prompt = " ".join(words)
+    behind = piped if piped and piped.strip() else ""
+    if piped is not None and not (prompt or behind):
+        raise ConfigError(
+            'There is nothing to ask: the input is empty. Give a prompt, as in `pippin run "Say hello."`.'
+        )
+    with reached(parsed, model) as server:
+        session = _session(parsed, server, wishes)
+        if prompt or behind:
+            session.ask(prompt, behind)
+        else:
+            heed_interrupts()
+            remark(
+                f"{session.conversation.model}: ask away. /help shows what else can be typed, ctrl-D leaves."
+            )
+            session.talk(line_reader(environment.home() / "history"))
+    return 0
 
 
 def _wishes(parsed: Namespace) -> "Wishes":
@@ -121,35 +115,16 @@ def read_schema(text: str) -> Any:
         raise ConfigError(f"--json-schema: this is no JSON ({error}).") from None
 
 
-def _understood(parsed: Namespace, piped: str | None) -> Asked:
-    """The first word is the model if it names one; otherwise it begins the prompt."""
-    from pippin.cli.chat.attachments import named_files
-    from pippin.cli.chat.server import names_a_model
+def _session(parsed: Namespace, reached: "Reached", wishes: "Wishes") -> "Session":
+    from pippin.cli.chat.conversation import Conversation
+    from pippin.cli.chat.session import Session
 
-    model, words = parsed.model, list(parsed.words)
-    if model is None and words and not any(named_files(words[0])) and names_a_model(parsed, words[0]):
-        model, words = words[0], words[1:]
-    prompt = " ".join(words) or None
-    if piped is not None and not piped.strip() and prompt is None:
-        raise ConfigError(
-            'There is nothing to ask: the input is empty. Give a prompt, as in `pippin run "Say hello."`.'
-        )
-    return Asked(model, prompt, piped if piped and piped.strip() else "")
-
-
-def _check_chats(reached: "Reached") -> None:
     kind = reached.facts.get("kind")
     if kind not in ("language", "scripted"):
         raise ServerError(
             "invalid_request",
             f"{reached.model} is a model for {kind}, which doesn't chat. `pippin list` shows the language models.",
         )
-
-
-def _session(parsed: Namespace, reached: "Reached", wishes: "Wishes") -> "Session":
-    from pippin.cli.chat.conversation import Conversation
-    from pippin.cli.chat.session import Session
-
     session = Session(
         reached, Conversation(reached.model, parsed.system), wishes, environment.home() / "conversations"
     )
@@ -158,14 +133,3 @@ def _session(parsed: Namespace, reached: "Reached", wishes: "Wishes") -> "Sessio
         if parsed.system:
             session.conversation.system = parsed.system
     return session
-
-
-def _converse(session: "Session") -> int:
-    from pippin.cli.chat.entry import heed_interrupts, line_reader
-    from pippin.cli.terminal import remark
-
-    heed_interrupts()
-
-    remark(f"{session.conversation.model}: ask away. /help shows what else can be typed, ctrl-D leaves.")
-    session.talk(line_reader(environment.home() / "history"))
-    return 0

@@ -10,9 +10,9 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
-from pippin.cli.arguments import Parser, Verb
+from pippin.cli.arguments import CLIENT, argument, switch, verb
 from pippin.cli.greeting import reachable
-from pippin.cli.running import RunningServer, address, ask, client_parser, running_servers
+from pippin.cli.running import RunningServer, address, ask, running_servers
 from pippin.cli.terminal import ago, say, size, table
 from pippin.config import environment
 from pippin.core.errors import ServerError
@@ -21,17 +21,13 @@ LINES: Final = 100  # of a log
 LOOK_EVERY: Final = 0.3  # seconds between looks at a log that is followed
 
 
-def _ps_parser() -> Parser:
-    parser = client_parser("pippin ps", "List the models in memory of the running server.")
-    parser.add_argument(
-        "--usage",
-        action="store_true",
-        help="show what each key has used of each model, over the server's life",
-    )
-    return parser
-
-
-def _ps(parsed: Namespace) -> int:
+@verb(
+    "ps",
+    "List the models in memory of the running server.",
+    *CLIENT,
+    switch("--usage", help="show what each key has used of each model, over the server's life"),
+)
+def ps(parsed: Namespace) -> int:
     if parsed.usage:
         return _usage(ask(parsed, "GET", "/v1/usage")["data"], as_json=parsed.json)
     health = ask(parsed, "GET", "/health")
@@ -97,14 +93,14 @@ def _row(model: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _load_parser() -> Parser:
-    parser = client_parser("pippin load", "Load a model into the running server, and wait until it is ready.")
-    parser.add_argument("model", help="the model's name")
-    parser.add_argument("--pin", action="store_true", help="keep it: never unload it to make room")
-    return parser
-
-
-def _load(parsed: Namespace) -> int:
+@verb(
+    "load",
+    "Load a model into the running server, and wait until it is ready.",
+    *CLIENT,
+    argument("model", help="the model's name"),
+    switch("--pin", help="keep it: never unload it to make room"),
+)
+def load(parsed: Namespace) -> int:
     answer = ask(parsed, "POST", "/v1/models/load", {"model": parsed.model})
     name = answer["model"]  # the full name, even if only a part was given
     if parsed.pin:
@@ -113,13 +109,13 @@ def _load(parsed: Namespace) -> int:
     return 0
 
 
-def _unload_parser() -> Parser:
-    parser = client_parser("pippin unload", "Unload a model from the running server; requests end first.")
-    parser.add_argument("model", nargs="?", help="the model's name; all models if not given")
-    return parser
-
-
-def _unload(parsed: Namespace) -> int:
+@verb(
+    "unload",
+    "Unload a model from the running server; requests end first.",
+    *CLIENT,
+    argument("model", nargs="?", help="the model's name; all models if not given"),
+)
+def unload(parsed: Namespace) -> int:
     if parsed.model:
         answer = ask(parsed, "POST", f"/v1/models/{parsed.model}/unload")
     else:
@@ -133,15 +129,14 @@ def _unload(parsed: Namespace) -> int:
     return 0
 
 
-def _stop_parser() -> Parser:
-    parser = Parser(prog="pippin stop", description="Stop the running server; what runs is finished first.")
-    parser.add_argument("--port", type=int, help="stop the server that listens on this port")
-    parser.add_argument("--all", action="store_true", help="stop every server of this user")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for its end")
-    return parser
-
-
-def _stop(parsed: Namespace) -> int:
+@verb(
+    "stop",
+    "Stop the running server; what runs is finished first.",
+    argument("--port", type=int, help="stop the server that listens on this port"),
+    switch("--all", help="stop every server of this user"),
+    argument("--timeout", type=float, default=60.0, help="seconds to wait for its end"),
+)
+def stop(parsed: Namespace) -> int:
     servers = running_servers()
     if parsed.port is not None:
         servers = [server for server in servers if server.address.endswith(f":{parsed.port}")]
@@ -168,19 +163,16 @@ def _wait(server: RunningServer, seconds: float) -> None:
     raise ServerError("timeout", f"{server.address} still finishes requests after {seconds:.0f} seconds.")
 
 
-def _logs_parser() -> Parser:
-    parser = Parser(
-        prog="pippin logs", description="Show the log of the running server, or of one that failed."
-    )
-    parser.add_argument("-f", "--follow", action="store_true", help="go on showing what comes")
-    parser.add_argument(
+@verb(
+    "logs",
+    "Show the log of the running server, or of one that failed.",
+    switch("-f", "--follow", help="go on showing what comes"),
+    argument(
         "-n", "--lines", type=int, default=LINES, metavar="COUNT", help=f"last lines (default: {LINES})"
-    )
-    parser.add_argument("--path", action="store_true", help="say where the file is")
-    return parser
-
-
-def _logs(parsed: Namespace) -> int:
+    ),
+    switch("--path", help="say where the file is"),
+)
+def logs(parsed: Namespace) -> int:
     path = _log()
     if parsed.path:
         say(str(path))
@@ -215,23 +207,15 @@ def _log() -> Path:
     return left[-1]
 
 
-def _open_parser() -> Parser:
-    parser = client_parser("pippin open", "Open the running server's page in a browser.")
-    parser.add_argument("--print", action="store_true", help="say the address alone")
-    return parser
-
-
-def _open(parsed: Namespace) -> int:
+@verb(
+    "open",
+    "Open the running server's page in a browser.",
+    *CLIENT,
+    switch("--print", help="say the address alone"),
+)
+def open_page(parsed: Namespace) -> int:
     page = reachable(address(parsed)) + "/"
     ask(parsed, "GET", "/health")  # raises with advice if no server answers
     if parsed.print or not webbrowser.open(page):
         say(page)
     return 0
-
-
-ps = Verb(_ps_parser, _ps)
-load = Verb(_load_parser, _load)
-unload = Verb(_unload_parser, _unload)
-stop = Verb(_stop_parser, _stop)
-logs = Verb(_logs_parser, _logs)
-open_page = Verb(_open_parser, _open)

@@ -5,22 +5,22 @@ import faulthandler
 import logging
 import os
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from importlib.util import find_spec
 from socket import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from pippin.cli.arguments import Parser, option_parser
+from pippin.cli.arguments import option_parser, verb
 from pippin.cli.greeting import Preparation, example_of, greet, served_models
-from pippin.cli.local import open_catalog
+from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.logs import configure_logging
 from pippin.cli.running import RunningServer, announced, end_with_owner, log_file
 from pippin.cli.supervising import supervise
 from pippin.cli.verbs.doctor import version
 from pippin.config.errors import ConfigError, install_command
-from pippin.config.load import load
 from pippin.config.options.server import ModelEntry, ServerOptions
-from pippin.config.settings import GivenFlag, Settings, Sources
+from pippin.config.settings import GivenFlag, Settings
 from pippin.core.errors import ServerError
 from pippin.core.logs import without_secrets
 
@@ -29,30 +29,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DESCRIPTION: Final = "Serve models behind the OpenAI and Anthropic APIs."
 
-
-def new_parser() -> Parser:
-    return option_parser("pippin serve", DESCRIPTION)
-
-
-def run(arguments: Sequence[str]) -> int:
-    parsed = new_parser().parse(arguments)
+@verb("serve", "Serve models behind the OpenAI and Anthropic APIs.", parser=option_parser)
+def serve(parsed: Namespace) -> int:
     if any(flag.name == "--version" for flag in parsed.given):
         return version.run([])
     faulthandler.enable()  # a crash in a library then prints its traceback
-    settings = load(Sources(flags=tuple(parsed.given)))
-    return _supervised(settings, parsed.given) if settings.server.restart else _serve(settings, parsed.given)
+    settings = settings_of(parsed)
+    if not settings.server.restart:
+        return _serve(settings, parsed.given)
 
-
-def _supervised(settings: Settings, given: Sequence[GivenFlag]) -> int:
-    """Serve in a child process, which is started again when it dies."""
     import pippin.api.server  # noqa: F401 - so that no child imports it again
     from pippin.api.listening import open_listeners
 
     listeners = open_listeners(settings.server)
     own = supervise(settings, listeners)
-    return own if isinstance(own, int) else _serve(own, given, listeners)
+    return own if isinstance(own, int) else _serve(own, parsed.given, listeners)
 
 
 def _serve(settings: Settings, given: Sequence[GivenFlag], listeners: Sequence[socket] = ()) -> int:
@@ -109,17 +101,14 @@ def _fault_of(entry: ModelEntry, catalog: "Catalog") -> str | None:
     return None
 
 
-BESIDE: Final = ("draft_model_path", "adapter_path")
-
-
 def check_beside(server: ServerOptions, catalog: "Catalog") -> None:
     """Raises `ConfigError` if a model's options name a draft model or an adapter that is not here and can't be
     downloaded: loading the model would fail."""
+    from pippin.catalog.catalog import beside
+
     for options in (server.model_defaults, *(entry.options for entry in server.models)):
-        named = [(name, getattr(options, name)) for name in BESIDE]
-        named += [(f"adapters[{name}]", folder) for name, folder in options.adapters.items()]
-        for option, words in named:
-            if words and not catalog.can_be_had(words):
+        for option, words in beside(options).items():
+            if not catalog.can_be_had(words):
                 raise ConfigError(
                     f"{option}: {words!r} is no folder and no model that is here, and no repository that can be "
                     "fetched (ORG/NAME, without --offline)."

@@ -6,22 +6,26 @@ import re
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pippin.cli.arguments import Parser, actions, dispatch, option_parser
+from pippin.cli.arguments import Actions, option_parser, switch, verb
 from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.verbs import serve
 from pippin.config import environment
 from pippin.config.errors import ConfigError
+from pippin.config.flags import POSITIONAL
+from pippin.config.settings import GivenFlag
 from pippin.core.errors import ServerError
 
 LABEL: Final = "dev.pippin.server"
 UNIT: Final = "pippin.service"
 PLAIN: Final = re.compile(r"[A-Za-z0-9_./:=@,+%$-]+")
 SECONDS_TO_DRAIN: Final = 60
+DRY_RUN: Final = switch("--dry-run", help="say what would be done")
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,8 @@ def _unit(command: Sequence[str], variables: Mapping[str, str]) -> str:
         "After=network.target\n\n"
         "[Service]\n"
         + "".join(f"Environment={_word(f'{name}={value}')}\n" for name, value in variables.items())
-        + f"ExecStart={_quoted(command)}\n"
+        # Unlike in `Environment=`, `$` is special in a command line.
+        + f"ExecStart={' '.join(_word(word).replace('$', '$$') for word in command)}\n"
         "Restart=on-failure\n"
         # A usage error does not go away by a restart.
         "RestartPreventExitStatus=2\n"
@@ -88,11 +93,6 @@ def _unit(command: Sequence[str], variables: Mapping[str, str]) -> str:
     )
 
 
-def _quoted(words: Sequence[str]) -> str:
-    """Words quoted as a command line for systemd, where `$` is special, unlike in `Environment=`."""
-    return " ".join(_word(word).replace("$", "$$") for word in words)
-
-
 def _word(word: str) -> str:
     """Quotes a word as a whole; `%` is special everywhere in systemd's files."""
     word = word.replace("%", "%%")
@@ -102,46 +102,24 @@ def _word(word: str) -> str:
     return f'"{escaped}"'
 
 
-def new_parser() -> Parser:
-    parsers = (_install_parser(), _status_parser(), _uninstall_parser())
-    return actions("pippin service", "Run `pippin serve` at login.", parsers)
-
-
-def _install_parser() -> Parser:
-    parser = option_parser("pippin service install", "Run `pippin serve` at login; --dry-run tells how.")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
-    return parser
-
-
-def _status_parser() -> Parser:
-    return Parser(prog="pippin service status", description="Whether the service is installed and runs.")
-
-
-def _uninstall_parser() -> Parser:
-    parser = Parser(prog="pippin service uninstall", description="Stop the service and remove it.")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
-    return parser
-
-
-def run(arguments: Sequence[str]) -> int:
-    does = {"install": _install, "status": _status, "uninstall": _uninstall}
-    return dispatch(new_parser(), arguments, does)
-
-
 def manager() -> Manager:
     return launchd(Path.home()) if sys.platform == "darwin" else systemd(Path.home())
 
 
-def _install(words: Sequence[str]) -> int:
+@verb(
+    "service install",
+    "Run `pippin serve` at login; --dry-run tells how.",
+    DRY_RUN,
+    parser=option_parser,
+)
+def _install(parsed: Namespace) -> int:
     """Install the service. The arguments are checked now, so that it does not fail at the next login."""
-    parsed = _install_parser().parse(words)
-    arguments = [word for word in words if word != "--dry-run"]
     settings = settings_of(parsed)
     serve.check(settings.server, open_catalog(settings))
-    arguments, secret = _without_keys(arguments, settings.server.api_keys)
+    arguments, secret = _without_keys(parsed.given, settings.server.api_keys)
     own = manager()
     path = own.path
-    command = [sys.executable, "-m", "pippin", "serve", *_absolute(arguments)]
+    command = [sys.executable, "-m", "pippin", "serve", *arguments]
     variables = environment.model_folder_variables() | secret
     _check_text([*command, *variables.values()])
     text = own.text(command, variables)
@@ -155,13 +133,14 @@ def _install(words: Sequence[str]) -> int:
     path.chmod(0o600)
     path.write_text(text)
     for each in own.start:
-        _do(each)
+        if _ask(each):
+            raise ServerError("internal", f"`{' '.join(each)}` failed.")
     print(f"The service is installed and started: {path}")
     return 0
 
 
-def _status(words: Sequence[str]) -> int:
-    _status_parser().parse(words)
+@verb("service status", "Whether the service is installed and runs.")
+def _status(_: Namespace) -> int:
     own = manager()
     if not own.path.is_file():
         print("The service is not installed. Install it: pippin service install MODEL")
@@ -170,8 +149,8 @@ def _status(words: Sequence[str]) -> int:
     return _ask(own.status)
 
 
-def _uninstall(words: Sequence[str]) -> int:
-    parsed = _uninstall_parser().parse(words)
+@verb("service uninstall", "Stop the service and remove it.", DRY_RUN)
+def _uninstall(parsed: Namespace) -> int:
     own = manager()
     if parsed.dry_run:
         print(" ".join(own.stop), f"rm {own.path}", sep="\n")
@@ -185,22 +164,37 @@ def _uninstall(words: Sequence[str]) -> int:
     return 0
 
 
-def _without_keys(arguments: Sequence[str], keys: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The arguments without API keys, and the keys as a variable: all users of a machine can read command lines."""
+service = Actions(
+    "pippin service",
+    "Run `pippin serve` at login.",
+    {"install": _install, "status": _status, "uninstall": _uninstall},
+)
+
+
+def _without_keys(given: Sequence[GivenFlag], keys: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The arguments without API keys, and the keys as a variable: all users of a machine can read command lines. Paths
+    are absolute, because a service starts in another folder."""
+    secret = {*keys, ",".join(keys)}
     kept: list[str] = []
     found: list[str] = []
-    for word in arguments:
-        flag, equals, value = word.partition("=")
-        if word in keys and kept and kept[-1].startswith("--"):
-            kept.pop()
-            found.append(word)
-        elif equals and flag.startswith("--") and value in keys:
-            found.append(value)
+    for flag in given:
+        if flag.text is None:
+            kept.append(flag.name)
+        elif flag.name == POSITIONAL:
+            kept.append(_absolute(flag.text))
+        elif flag.text in secret:
+            found.append(flag.text)
         else:
-            kept.append(word)
-    if any("," in key for key in found):
+            kept.append(f"{flag.name}={_absolute(flag.text)}")
+    if any("," in key for key in keys if key in found):
         raise ConfigError("An API key with a comma can't be a variable of the service; give --api-key-file.")
     return kept, {"PIPPIN_API_KEYS": ",".join(found)} if found else {}
+
+
+def _absolute(text: str) -> str:
+    """The text with the path that it is, or that stands behind its last `=`, from the root."""
+    name, equals, value = ("", "", text) if os.path.exists(text) else text.rpartition("=")
+    return name + equals + (os.path.realpath(value) if os.path.exists(value) else value)
 
 
 def _check_text(words: Sequence[str]) -> None:
@@ -212,20 +206,6 @@ def _check_text(words: Sequence[str]) -> None:
                 f"{word!r} has characters that a service's file can't hold: give it a name without control characters, "
                 "in UTF-8."
             )
-
-
-def _absolute(arguments: Sequence[str]) -> list[str]:
-    """The arguments with absolute paths, because a service starts in another folder."""
-    found = []
-    for word in arguments:
-        name, equals, value = word.rpartition("=") if word.startswith("--") else ("", "", word)
-        found.append(name + equals + (str(Path(value).resolve()) if Path(value).exists() else value))
-    return found
-
-
-def _do(command: Sequence[str]) -> None:
-    if _ask(command):
-        raise ServerError("internal", f"`{' '.join(command)}` failed.")
 
 
 def _ask(command: Sequence[str]) -> int:

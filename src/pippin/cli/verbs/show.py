@@ -3,14 +3,13 @@
 import contextlib
 import json
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pippin.cli.arguments import Parser, some_options
-from pippin.cli.local import OPTIONS, open_catalog, settings_of
+from pippin.cli.arguments import JSON, argument, of_catalog, verb
+from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.running import ask, is_there
 from pippin.cli.terminal import size
 from pippin.cli.verbs.running_server import rewritten
@@ -18,25 +17,22 @@ from pippin.config.accelerator import accelerator
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.parameters import OfEveryAnswer, left_out
-from pippin.core.published import object_in
+from pippin.core.published import chat_templates, find_text, object_in
 from pippin.core.requests import Sampling
 
 if TYPE_CHECKING:
     from pippin.catalog import Catalog
-    from pippin.config.settings import Settings
     from pippin.core.models import ModelInfo
 
 
-def new_parser() -> Parser:
-    parser = Parser(prog="pippin show", description="Show what is known of a model.")
-    parser.add_argument("model", help="a name, a part of one, an alias or a folder")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    some_options(parser, OPTIONS)
-    return parser
-
-
-def run(arguments: Sequence[str]) -> int:
-    parsed = new_parser().parse(arguments)
+@verb(
+    "show",
+    "Show what is known of a model.",
+    argument("model", help="a name, a part of one, an alias or a folder"),
+    JSON,
+    of_catalog,
+)
+def show(parsed: Namespace) -> int:
     settings = settings_of(parsed)
     catalog = open_catalog(settings)
     info = catalog.resolve(parsed.model, by_operator=True)
@@ -45,7 +41,12 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     facts = _facts(catalog, info) | _in_memory(info.id)
     if info.kind == "language":
-        facts["sampling"] = _sampling(settings, catalog, info)
+        from pippin.service.service import explain_sampling
+
+        options = catalog.options_for(info)
+        defaults = explain_sampling(Sampling(), options, settings.server.model_defaults, info)
+        told = (f"{setting.name} {setting.value} ({setting.origin})" for setting in defaults)
+        facts["sampling"] = ", ".join(told)
     width = max(map(len, facts)) + 2
     for name, value in facts.items():
         print(f"{name:<{width}}{value}")
@@ -92,7 +93,6 @@ def _formats(catalog: "Catalog", info: "ModelInfo") -> dict[str, str]:
     """A model's formats of tool calls and reasoning: set by the operator, else detected from its chat template."""
     if info.kind != "language" or not info.path:
         return {}
-    from pippin.core.published import chat_templates, find_text, object_in
     from pippin.output import formats
 
     folder, options = Path(info.path), catalog.options_for(info)
@@ -120,20 +120,18 @@ def _of_text(catalog: "Catalog", info: "ModelInfo", folder: Path) -> dict[str, s
     from pippin.catalog.footprint import runs_on_kernels
 
     config = object_in(folder / "config.json")
-    found = {"kv_bits": _packed_layers(config), **_left_out(folder)} if info.kind == "language" else {}
+    found = {}
+    if info.kind == "language":
+        found["kv_bits"] = _packed_layers(config)
+        # The fields of generation_config.json that change no answer here; a wrong one is told when the model is loaded.
+        generation = object_in(folder / "generation_config.json")
+        with contextlib.suppress(msgspec.ValidationError):
+            if names := left_out(generation, convert(generation, OfEveryAnswer)):
+                found["left out"] = f"{', '.join(names)} of generation_config.json"
     if accelerator() == "cpu":
         packed = runs_on_kernels(config, catalog.options_for(info), info.kind)
         found["on a CPU"] = "by the kernels, as stored" if packed else "float32, or in part by the kernels"
     return found
-
-
-def _left_out(folder: Path) -> dict[str, str]:
-    """The fields of generation_config.json that change no answer here."""
-    generation = object_in(folder / "generation_config.json")
-    with contextlib.suppress(msgspec.ValidationError):  # told when the model is loaded
-        if names := left_out(generation, convert(generation, OfEveryAnswer)):
-            return {"left out": f"{', '.join(names)} of generation_config.json"}
-    return {}
 
 
 def _packed_layers(config: dict[str, Any]) -> str:
@@ -148,11 +146,3 @@ def _packed_layers(config: dict[str, Any]) -> str:
     if len(layers) == count:
         return f"packs all {count} layers"
     return f"packs layers {', '.join(map(str, layers))} of 0 to {count - 1}"
-
-
-def _sampling(settings: "Settings", catalog: "Catalog", info: "ModelInfo") -> str:
-    """The sampling defaults of a request, each with its origin."""
-    from pippin.service.service import explain_sampling
-
-    defaults = explain_sampling(Sampling(), catalog.options_for(info), settings.server.model_defaults, info)
-    return ", ".join(f"{setting.name} {setting.value} ({setting.origin})" for setting in defaults)

@@ -1,58 +1,50 @@
 """`pippin verify`: checks that a model is served with its publisher's quality."""
 
-import asyncio
 import importlib.util
 import json
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
 
 import msgspec
 
-from pippin.cli.arguments import Parser, some_options
-from pippin.cli.local import OPTIONS, open_catalog, run_verification, settings_of
+from pippin.cli.arguments import JSON, SERVER, argument, of_catalog, verb
+from pippin.cli.local import fetched, open_catalog, settings_of
 from pippin.cli.report import as_page, as_text
-from pippin.cli.terminal import progress, say
+from pippin.cli.terminal import Progress, progress, say
 from pippin.config import environment
 from pippin.config.errors import ConfigError
 from pippin.config.verified import keep
+from pippin.core.decoding import json_decoder
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
-from pippin.core.verification import SECTIONS, Report, Verification
+from pippin.core.verification import SECTIONS, Report, Step, Verification, VerificationFailed
 
 
-def new_parser() -> Parser:
-    parser = Parser(
-        prog="pippin verify",
-        description="Check that a model is served with its publisher's quality: its files, tokens, template, numbers, "
-        "tool calls and answers. Changes nothing. Exits with 1 if it finds faults.",
-    )
-    parser.add_argument("model", help="a name, a folder, or a repository of the hub, which is downloaded")
-    parser.add_argument(
-        "--only", action="append", choices=SECTIONS, help="this section; may be given several times"
-    )
-    parser.add_argument(
+@verb(
+    "verify",
+    "Check that a model is served with its publisher's quality: its files, tokens, template, numbers, tool calls and "
+    "answers. Changes nothing. Exits with 1 if it finds faults.",
+    argument("model", help="a name, a folder, or a repository of the hub, which is downloaded"),
+    argument("--only", action="append", choices=SECTIONS, help="this section; may be given several times"),
+    argument(
         "--against", metavar="MODEL", help="compare with this model, such as the one before quantisation"
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that can be shared")
-    parser.add_argument(
+    ),
+    JSON,
+    argument("--html", type=Path, metavar="FILE", help="write a page that can be shared"),
+    argument(
         "--lm-eval",
         metavar="TASKS",
         help="tasks of lm-eval too, on the running server, or on one that is started",
-    )
-    parser.add_argument(
-        "--server", help="address of the server for lm-eval; the one running here if not given"
-    )
-    parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
-    some_options(parser, OPTIONS)
-    return parser
-
-
-def run(arguments: Sequence[str]) -> int:
-    parsed = new_parser().parse(arguments)
+    ),
+    argument("--server", help="address of the server for lm-eval; the one running here if not given"),
+    SERVER[1],
+    of_catalog,
+)
+def verify(parsed: Namespace) -> int:
     sections = tuple(name for name in SECTIONS if name in (parsed.only or SECTIONS))
     if parsed.lm_eval and importlib.util.find_spec("lm_eval") is None:
         raise ConfigError(
@@ -61,8 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     catalog = open_catalog(settings_of(parsed))
 
     def found(name: str) -> WorkerSpec:
-        with progress(name, bytes_counted=True) as tell:
-            info = asyncio.run(catalog.ensure(name, tell, by_operator=True))
+        info = fetched(catalog, name, name)
         if info.path is None or info.kind == "scripted":
             raise ServerError("unsupported", f"{info.id} is a script and has nothing to verify.")
         return WorkerSpec(info=info, options=msgspec.to_builtins(catalog.options_for(info)))
@@ -71,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
     against = found(parsed.against).info.path if parsed.against else None
     with progress(f"Verifying {spec.info.id}:") as tell:
         asked = Verification(sections=sections, against=against)
-        report = run_verification(spec, asked, tell)
+        report = _run(spec, asked, tell)
     if sections == SECTIONS:
         keep(report)
     if parsed.html:
@@ -81,19 +72,50 @@ def run(arguments: Sequence[str]) -> int:
     return 1 if report.count("fault") or failed else 0
 
 
+def _run(spec: WorkerSpec, asked: Verification, tell: Progress) -> Report:
+    """What a process that verifies tells last, after its steps. Raises `ServerError`, also with the reason that it
+    gives."""
+    command = [sys.executable, "-m", "pippin.worker.verification"]
+    told: Any = None
+    with (
+        TemporaryFile() as log,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log) as running,
+    ):
+        assert running.stdin is not None
+        assert running.stdout is not None
+        try:
+            running.stdin.write(msgspec.json.encode(spec) + b"\n" + msgspec.json.encode(asked) + b"\n")
+            running.stdin.close()
+            decoder = json_decoder(Step | Report | VerificationFailed)
+            for line in running.stdout:
+                told = decoder.decode(line)
+                if not isinstance(told, Step):
+                    break
+                tell(told.done, told.total, told.what)
+        except KeyboardInterrupt:
+            running.wait()  # it was interrupted too
+            raise
+        running.wait()
+        log.seek(0)
+        said = log.read().decode(errors="replace").strip().splitlines()
+    if isinstance(told, Report):
+        return told
+    if isinstance(told, VerificationFailed):
+        raise ServerError("load_failed", told.message)
+    last = said[-1] if said else "it was killed: perhaps memory ran out"
+    raise ServerError("load_failed", f"The process ended with status {running.returncode}: {last}")
+
+
 def _evaluate(parsed: Namespace, report: Report) -> int:
+    """Run tasks of the library lm-eval on a server's completions; it prints its table. Returns its exit status."""
     from pippin.cli.chat.server import reached
 
     parsed.keep = False
     with reached(parsed, parsed.model) as server:
-        key = parsed.api_key or environment.client_key()
-        return _run_lm_eval(parsed.lm_eval, server.client.address, server.model, report.folder, key)
-
-
-def _run_lm_eval(tasks: str, address: str, model: str, folder: str, key: str | None) -> int:
-    """Run tasks of the library lm-eval on a server's completions; it prints its table. Returns its exit status."""
-    server = f"model={model},base_url={address}/v1/completions,tokenizer={folder},num_concurrent=8"
-    command = [sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", server]
-    # lm-eval reads the key from this variable alone.
-    variables = {**environment.variables(), "OPENAI_API_KEY": key or "none"}
-    return subprocess.run([*command, "--tasks", tasks], env=variables, check=False).returncode
+        given = f"model={server.model},base_url={server.client.address}/v1/completions"
+        given += f",tokenizer={report.folder},num_concurrent=8"
+        command = [sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", given]
+        # lm-eval reads the key from this variable alone.
+        key = parsed.api_key or environment.client_key() or "none"
+        variables = {**environment.variables(), "OPENAI_API_KEY": key}
+        return subprocess.run([*command, "--tasks", parsed.lm_eval], env=variables, check=False).returncode

@@ -27,13 +27,10 @@ def _server(name: Compat) -> Server:
     text = resources.files("pippin.config.compat").joinpath(f"{name}.yaml").read_bytes()
     # libyaml's parser, where the wheel has it, takes a tenth of the time of Python's.
     data: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    data |= {part: _terms(data, part) for part in ("flags", "variables", "keys", "settings", "mcp_keys")}
+    for part in ("flags", "variables", "keys", "settings", "mcp_keys"):
+        data[part] = [_term(name, given) for name, given in data.get(part, {}).items()]
     lists = {option: tuple(value) for option, value in data["profile"].items() if isinstance(value, list)}
     return convert(data | {"name": name, "profile": data["profile"] | lists}, Server)
-
-
-def _terms(data: Mapping[str, Any], part: str) -> tuple[Term, ...]:
-    return tuple(_term(name, given) for name, given in data.get(part, {}).items())
 
 
 def _term(name: str, given: Mapping[str, Any]) -> Term:

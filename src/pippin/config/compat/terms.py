@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct
 
@@ -19,7 +19,7 @@ from pippin.core.models import ModelKind
 Effect = Literal["same", "equivalent", "needless", "refused"]
 Takes = Literal["value", "switch", "words"]
 
-EFFECTS: Final[tuple[Effect, ...]] = ("same", "equivalent", "needless", "refused")
+EFFECTS: Final[tuple[Effect, ...]] = get_args(Effect)
 
 
 class Term(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,37 +76,42 @@ ENTRY_FIELDS = ("path", "name", "kind", "preload")
 """Fields of a model's entry that are not options."""
 
 
-def translate(term: Term, value: Any, where: str) -> tuple[dict[str, Any], list[Note]]:
-    """Translate a foreign name's value to Pippin's options, with notes for the operator's log.
+def translate(term: Term, value: Any, where: str, notes: list[Note]) -> dict[str, Any]:
+    """Translate a foreign name's value to Pippin's options, and add `notes` for the operator's log.
 
     `where` gives the place of the value in messages. Raises `ConfigError` for a value that the replaced server would
     have refused as well.
     """
     match term.effect:
         case "needless":
-            return {}, [Note("info", f"{where} is accepted and not needed: {term.note}.")]
+            notes.append(Note("info", f"{where} is accepted and not needed: {term.note}."))
+            return {}
         case "refused" if str(value).strip().lower() in FALSE:
-            return {}, []  # a switch that is off requests nothing
+            return {}  # a switch that is off requests nothing
         case "refused":
             raise ConfigError(f"{where} is not supported: {term.note}.")
         case "same" | "equivalent":
             pass
     if term.option is None:
-        return {}, []
+        return {}
     try:
         converted = _converted(term, term.option, value)
     except Refused as refused:
         raise ConfigError(f"{where}: `{value}` is not {refused}.") from None
-    values = {name: _typed(name, given, where) for name, given in converted.options.items()}
-    notes = [Note("warning", f"{where}: {converted.warning}.")] if converted.warning else []
-    return values, notes or told(term, where)
+    if converted.warning:
+        notes.append(Note("warning", f"{where}: {converted.warning}."))
+    else:
+        tell(term, where, notes)
+    return {
+        name: given if name in ENTRY_FIELDS else converted_to(options()[name], given, where)
+        for name, given in converted.options.items()
+    }
 
 
-def told(term: Term, where: str) -> list[Note]:
-    """What an operator is told of an option that does a name's job differently."""
-    if term.effect != "equivalent":
-        return []
-    return [Note("info", f"{where} is `{term.option}` in Pippin: {term.note}.")]
+def tell(term: Term, where: str, notes: list[Note]) -> None:
+    """Add what an operator is told of an option that does a name's job differently."""
+    if term.effect == "equivalent":
+        notes.append(Note("info", f"{where} is `{term.option}` in Pippin: {term.note}."))
 
 
 def _converted(term: Term, option: str, value: Any) -> Converted:
@@ -120,10 +125,6 @@ def _converted(term: Term, option: str, value: Any) -> Converted:
         return Converted({option: value})
     converted: Converted = getattr(conversions, term.convert)(option, value)
     return converted
-
-
-def _typed(name: str, value: Any, where: str) -> Any:
-    return value if name in ENTRY_FIELDS else converted_to(options()[name], value, where)
 
 
 def without_effect(term: Term, where: str) -> Note:

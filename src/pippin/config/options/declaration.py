@@ -78,71 +78,47 @@ def options() -> dict[str, Option]:
 def _option(field: Any, scope: Scope, section: str) -> Option:
     declared = inspect.type_info(field.type)
     if not isinstance(declared, inspect.Metadata):
-        raise TypeError(f"the option {field.name} has no help: give its type a Meta(description=...)")
+        raise TypeError(f"the option {field.name} has no help: say what it is `about`")
     marks = declared.extra or {}
     default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    shape, expects, choices = _described(declared.type)
     return Option(
         name=field.name,
         scope=scope,
         section=section,
         type=field.type,
-        shape=_shape(declared.type),
+        shape=shape,
         default=default,
         help=(declared.extra_json_schema or {})["description"],
         flag=marks.get("flag", "--" + field.name.replace("_", "-")),
         hot=marks.get("hot", False),
-        expects=_expects(declared.type),
-        choices=_choices(declared.type),
+        expects=expects,
+        choices=choices,
     )
 
 
-def _members(kind: inspect.Type) -> list[inspect.Type]:
+def _described(kind: inspect.Type) -> tuple[Shape, str, tuple[str, ...]]:
+    """The shape of values of a type, what they are in words, and the choices where there are some."""
     kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
-    return [_plain(member) for member in kinds if not isinstance(member, inspect.NoneType)]
-
-
-def _plain(kind: inspect.Type) -> inspect.Type:
-    return _plain(kind.type) if isinstance(kind, inspect.Metadata) else kind
-
-
-def _shape(kind: inspect.Type) -> Shape:
-    match _members(kind)[0]:
+    first = next(each for each in kinds if not isinstance(each, inspect.NoneType))
+    match first.type if isinstance(first, inspect.Metadata) else first:
         case inspect.BoolType():
-            return "switch"
-        case inspect.VarTupleType():
-            return "list"
-        case inspect.DictType():
-            return "mapping"
-        case _:
-            return "value"
-
-
-def _choices(kind: inspect.Type) -> tuple[str, ...]:
-    match _members(kind)[0]:
-        case inspect.LiteralType(values=values):
-            return tuple(str(value) for value in values)
-        case _:
-            return ()
-
-
-def _expects(kind: inspect.Type) -> str:
-    match _members(kind)[0]:
-        case inspect.BoolType():
-            return "true or false"
+            return "switch", "true or false", ()
         case inspect.IntType(ge=low, le=high, gt=above, lt=below):
-            return "a whole number" + _range(low, high, above, below)
+            return "value", "a whole number" + _range(low, high, above, below), ()
         case inspect.FloatType(ge=low, le=high, gt=above, lt=below):
-            return "a number" + _range(low, high, above, below)
+            return "value", "a number" + _range(low, high, above, below), ()
         case inspect.LiteralType(values=values):
-            return "one of " + ", ".join(str(value) for value in values)
+            choices = tuple(map(str, values))
+            return "value", "one of " + ", ".join(choices), choices
         case inspect.VarTupleType(item_type=item):
-            return "a list, each item " + _expects(item)
+            return "list", "a list, each item " + _described(item)[1], ()
         case inspect.DictType(value_type=inspect.StrType()):
-            return "NAME=VALUE pairs"
+            return "mapping", "NAME=VALUE pairs", ()
         case inspect.DictType():
-            return "a JSON object"
+            return "mapping", "a JSON object", ()
         case _:
-            return "text"
+            return "value", "text", ()
 
 
 def _range(low: float | None, high: float | None, above: float | None, below: float | None) -> str:

@@ -4,14 +4,10 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, field
 
-from pippin.config.options.marks import HOT, default_of, flag
+from pippin.config.options.marks import AboveZero, Natural, Positive, about, default_of
 from pippin.core import parameters as p
 from pippin.core.models import RankBackend
 from pippin.core.requests import JsonSpacing, LoopGuard, OverflowPolicy, Sampling
-
-Positive = Annotated[int, Meta(ge=1)]
-Natural = Annotated[int, Meta(ge=0)]
-
 
 KvBits = Literal[2, 3, 4, 5, 6, 8]
 WeightsType = Literal["auto", "float32", "float16", "bfloat16", "stored"]
@@ -27,89 +23,76 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A profile's sampling defaults, which rank below the checkpoint's own."""
 
     # How weights run
-    dtype: Annotated[
-        WeightsType,
-        Meta(description="Type that weights run in; `auto` lets the device decide."),
-    ] = "auto"
+    dtype: Annotated[WeightsType, about("Type that weights run in; `auto` lets the device decide.")] = "auto"
     exact: Annotated[
         bool,
-        Meta(
-            description="The same text alone and in any batch, on GPUs too: computes in float32, and refuses what "
+        about(
+            "The same text alone and in any batch, on GPUs too: computes in float32, and refuses what "
             "rounds (docs/sampling.md has what it costs)."
         ),
     ] = False
     accelerated_blas: Annotated[
-        bool,
-        Meta(
-            description="On the CPU of Linux, put MKL, if installed, or OpenBLAS in front of MLX's own BLAS."
-        ),
+        bool, about("On the CPU of Linux, put MKL, if installed, or OpenBLAS in front of MLX's own BLAS.")
     ] = True
     cpu_kernels: Annotated[
         Literal["auto", "off"],
-        Meta(
-            description="On a CPU, compute weights as they are stored, by the kernels of the package pippin-kernels, "
+        about(
+            "On a CPU, compute weights as they are stored, by the kernels of the package pippin-kernels, "
             "where it is installed (the log of a load says for which parts); `off` makes them float32 for MLX."
         ),
     ] = "auto"
     cpu_activations: Annotated[
         CpuActivations,
-        Meta(
-            description="What the kernels for CPUs multiply packed weights with: `float32` is exact; `int8` rounds "
+        about(
+            "What the kernels for CPUs multiply packed weights with: `float32` is exact; `int8` rounds "
             "each 32 numbers of a vector to 8 bits, which is quicker and changes answers (docs/measurements/cpu.md)."
         ),
     ] = "float32"
     trust_remote_code: Annotated[
-        bool, Meta(description="Run Python code that a model folder brings. Off unless you trust it.")
+        bool, about("Run Python code that a model folder brings. Off unless you trust it.")
     ] = False
-    adapter_path: Annotated[str | None, Meta(description="LoRA adapter to serve the model with.")] = None
+    adapter_path: Annotated[str | None, about("LoRA adapter to serve the model with.")] = None
     adapters: Annotated[
-        dict[str, str],
-        Meta(description="Adapters that requests may name: name to folder.", extra=flag("--adapter")),
+        dict[str, str], about("Adapters that requests may name: name to folder.", flag="--adapter")
     ] = field(default_factory=dict)
 
     # Prompt and window
     context_length: Annotated[
-        Positive | None, Meta(description="Lower the model's context window to this many tokens.")
+        Positive | None, about("Lower the model's context window to this many tokens.")
     ] = None
     overflow: Annotated[
-        OverflowPolicy,
-        Meta(description="What to do with a conversation that does not fit the window.", extra=HOT),
+        OverflowPolicy, about("What to do with a conversation that does not fit the window.", hot=True)
     ] = "error"
     chat_template_file: Annotated[
-        str | None, Meta(description="Jinja file to use instead of the model's chat template.")
+        str | None, about("Jinja file to use instead of the model's chat template.")
     ] = None
-    chat_template_kwargs: Annotated[
-        dict[str, Any], Meta(description="Variables for the chat template, as JSON.")
-    ] = field(default_factory=dict)
+    chat_template_kwargs: Annotated[dict[str, Any], about("Variables for the chat template, as JSON.")] = (
+        field(default_factory=dict)
+    )
     tool_call_parser: Annotated[
-        str | None, Meta(description="Format of tool calls; detected from the template if not set.")
+        str | None, about("Format of tool calls; detected from the template if not set.")
     ] = None
     reasoning_parser: Annotated[
-        str | None, Meta(description="Format of reasoning; detected from the template if not set.")
+        str | None, about("Format of reasoning; detected from the template if not set.")
     ] = None
     enable_thinking: Annotated[
-        bool | None, Meta(description="Think by default; not set leaves it to the template.", extra=HOT)
+        bool | None, about("Think by default; not set leaves it to the template.", hot=True)
     ] = None
     thinking_budget: Annotated[
-        Natural | None, Meta(description="Most tokens of reasoning before the end is forced.", extra=HOT)
+        Natural | None, about("Most tokens of reasoning before the end is forced.", hot=True)
     ] = None
-    thinking_start_token: Annotated[str | None, Meta(description="Text that opens reasoning.", extra=HOT)] = (
-        None
-    )
-    thinking_end_token: Annotated[str | None, Meta(description="Text that closes reasoning.", extra=HOT)] = (
-        None
-    )
+    thinking_start_token: Annotated[str | None, about("Text that opens reasoning.", hot=True)] = None
+    thinking_end_token: Annotated[str | None, about("Text that closes reasoning.", hot=True)] = None
 
     # Limits and sampling defaults
     max_tokens: Annotated[
-        Positive | None,
-        Meta(description="Default limit of new tokens; not set is up to the window.", extra=HOT),
+        Positive | None, about("Default limit of new tokens; not set is up to the window.", hot=True)
     ] = None
     max_request_tokens: Annotated[
-        Positive | None, Meta(description="Most new tokens that a request may ask for.", extra=HOT)
+        Positive | None, about("Most new tokens that a request may ask for.", hot=True)
     ] = None
     loop_guard: Annotated[
-        LoopGuard, Meta(description="What to do with an answer that repeats itself without end.", extra=HOT)
+        LoopGuard, about("What to do with an answer that repeats itself without end.", hot=True)
     ] = "stop"
     temperature: Annotated[Annotated[float, p.TEMPERATURE.bounds] | None, default_of(p.TEMPERATURE)] = None
     top_p: Annotated[Annotated[float, p.TOP_P.bounds] | None, default_of(p.TOP_P)] = None
@@ -136,178 +119,147 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: Annotated[Annotated[int, p.SEED.bounds] | None, default_of(p.SEED)] = None
 
     # Scheduling
-    max_num_seqs: Annotated[Positive, Meta(description="Most requests that decode together.")] = 64
-    prefill_step_size: Annotated[Positive, Meta(description="Most prompt tokens in one step.")] = 2048
+    max_num_seqs: Annotated[Positive, about("Most requests that decode together.")] = 64
+    prefill_step_size: Annotated[Positive, about("Most prompt tokens in one step.")] = 2048
     target_gap_ms: Annotated[
-        float,
-        Meta(gt=0, description="Gap between tokens that prompt chunks are sized to keep, in ms.", extra=HOT),
+        AboveZero, about("Gap between tokens that prompt chunks are sized to keep, in ms.", hot=True)
     ] = 100.0
-    queue_size: Annotated[Positive, Meta(description="Most requests waiting; beyond it 503.", extra=HOT)] = (
-        512
-    )
+    queue_size: Annotated[Positive, about("Most requests waiting; beyond it 503.", hot=True)] = 512
     queue_timeout: Annotated[
-        Annotated[float, Meta(gt=0)] | None,
-        Meta(description="Seconds that a request may wait in the queue.", extra=HOT),
+        AboveZero | None, about("Seconds that a request may wait in the queue.", hot=True)
     ] = None
-    stream_interval: Annotated[
-        Positive, Meta(description="Tokens to gather before streaming.", extra=HOT)
-    ] = 1
-    memory_bytes: Annotated[
-        Positive | None, Meta(description="Most bytes for weights and caches of this model.")
-    ] = None
+    stream_interval: Annotated[Positive, about("Tokens to gather before streaming.", hot=True)] = 1
+    memory_bytes: Annotated[Positive | None, about("Most bytes for weights and caches of this model.")] = None
 
     wired_limit_gb: Annotated[
-        Annotated[float, Meta(gt=0)] | None,
-        Meta(
-            description="Memory that a language model wires on Metal, in GB, within its share. Not set wires the "
+        AboveZero | None,
+        about(
+            "Memory that a language model wires on Metal, in GB, within its share. Not set wires the "
             "weights where they take half of the GPU's memory and leave 35 % of the machine's: more made macOS panic."
         ),
     ] = None
 
     # Prefix cache
-    prefix_cache: Annotated[bool, Meta(description="Keep computed prompts for later requests.")] = True
-    cache_block_tokens: Annotated[Positive, Meta(description="Tokens in a block of the cache.")] = 16
-    cache_memory_mb: Annotated[
-        Natural | None, Meta(description="Most memory for the prefix cache, in MiB.")
-    ] = None
+    prefix_cache: Annotated[bool, about("Keep computed prompts for later requests.")] = True
+    cache_block_tokens: Annotated[Positive, about("Tokens in a block of the cache.")] = 16
+    cache_memory_mb: Annotated[Natural | None, about("Most memory for the prefix cache, in MiB.")] = None
     cache_memory_percent: Annotated[
-        float, Meta(gt=0, le=1, description="Share of free memory for the prefix cache.")
+        float, about("Share of free memory for the prefix cache.", gt=0, le=1)
     ] = 0.2
-    prompt_cache_size: Annotated[
-        Positive | None, Meta(description="Most conversations in the prefix cache.")
-    ] = None
-    cache_dir: Annotated[str | None, Meta(description="Folder of the prefix cache's disk tier.")] = None
-    cache_disk_max_gb: Annotated[float, Meta(gt=0, description="Most disk for the prefix cache, in GB.")] = (
-        10.0
-    )
-    warm_prompts: Annotated[
-        str | None, Meta(description="JSON file of prompts to compute at start and keep.")
-    ] = None
+    prompt_cache_size: Annotated[Positive | None, about("Most conversations in the prefix cache.")] = None
+    cache_dir: Annotated[str | None, about("Folder of the prefix cache's disk tier.")] = None
+    cache_disk_max_gb: Annotated[AboveZero, about("Most disk for the prefix cache, in GB.")] = 10.0
+    warm_prompts: Annotated[str | None, about("JSON file of prompts to compute at start and keep.")] = None
 
     # KV quantisation and speculation
-    kv_bits: Annotated[KvBits | None, Meta(description="Bits of the KV cache's full-attention layers.")] = (
-        None
-    )
-    kv_key_bits: Annotated[
-        KvBits | None, Meta(description="Bits of the keys, where they differ from `kv_bits`.")
-    ] = None
+    kv_bits: Annotated[KvBits | None, about("Bits of the KV cache's full-attention layers.")] = None
+    kv_key_bits: Annotated[KvBits | None, about("Bits of the keys, where they differ from `kv_bits`.")] = None
     kv_value_bits: Annotated[
-        KvBits | None, Meta(description="Bits of the values, where they differ from `kv_bits`.")
+        KvBits | None, about("Bits of the values, where they differ from `kv_bits`.")
     ] = None
-    kv_group_size: Annotated[
-        Literal[32, 64, 128], Meta(description="Values of the KV cache that share a scale.")
-    ] = 64
+    kv_group_size: Annotated[Literal[32, 64, 128], about("Values of the KV cache that share a scale.")] = 64
     draft_model_path: Annotated[
         str | None,
-        Meta(
-            description="What proposes tokens: a smaller model, or a draft head (EAGLE-3, multi-token prediction)."
-        ),
+        about("What proposes tokens: a smaller model, or a draft head (EAGLE-3, multi-token prediction)."),
     ] = None
     draft_kind: Annotated[
         Literal["dflash", "eagle3", "mtp"] | None,
-        Meta(
-            description="The kind of draft head that `draft_model_path` must be; not set takes what its configuration "
+        about(
+            "The kind of draft head that `draft_model_path` must be; not set takes what its configuration "
             "says."
         ),
     ] = None
-    mtp: Annotated[
-        bool, Meta(description="Propose tokens by the prediction head in the model's own checkpoint.")
-    ] = False
+    mtp: Annotated[bool, about("Propose tokens by the prediction head in the model's own checkpoint.")] = (
+        False
+    )
     num_draft_tokens: Annotated[
         Positive,
-        Meta(
-            description="Most tokens proposed at a time; how many are, and whether any, follows what was measured."
-        ),
+        about("Most tokens proposed at a time; how many are, and whether any, follows what was measured."),
     ] = 8
-    prompt_lookup: Annotated[bool, Meta(description="Propose tokens by looking up the text so far.")] = False
+    prompt_lookup: Annotated[bool, about("Propose tokens by looking up the text so far.")] = False
 
     json_spacing: Annotated[
         JsonSpacing,
-        Meta(
-            description="White space in JSON that a schema asks for: as the model likes, a space after each colon and "
+        about(
+            "White space in JSON that a schema asks for: as the model likes, a space after each colon and "
             "comma, or none. Where it is fixed, fewer tokens are computed one by one."
         ),
     ] = "any"
 
     # Media
-    min_pixels: Annotated[Positive | None, Meta(description="Smallest area of a picture, in pixels.")] = None
-    max_pixels: Annotated[Positive | None, Meta(description="Largest area of a picture, in pixels.")] = None
-    vision_cache_size: Annotated[Natural, Meta(description="Images whose features are kept.")] = 20
+    min_pixels: Annotated[Positive | None, about("Smallest area of a picture, in pixels.")] = None
+    max_pixels: Annotated[Positive | None, about("Largest area of a picture, in pixels.")] = None
+    vision_cache_size: Annotated[Natural, about("Images whose features are kept.")] = 20
     unreadable_media: Annotated[
         UnreadableMedia,
-        Meta(
-            description="Pictures, sound, videos and documents that the model can't take: `refuse`, or `describe` by "
+        about(
+            "Pictures, sound, videos and documents that the model can't take: `refuse`, or `describe` by "
             "a line of text; `auto` refuses those of the user's newest message and describes others."
         ),
     ] = "auto"
 
     # Other kinds
-    embedding_max_length: Annotated[
-        Positive | None, Meta(description="Most tokens of an embedding input.")
-    ] = None
+    embedding_max_length: Annotated[Positive | None, about("Most tokens of an embedding input.")] = None
     embedding_overflow: Annotated[
-        Literal["error", "truncate"], Meta(description="What to do with embedding inputs that are too long.")
+        Literal["error", "truncate"], about("What to do with embedding inputs that are too long.")
     ] = "error"
 
     # Life in the pool
-    pinned: Annotated[bool, Meta(description="Never unload this model to make room.", extra=HOT)] = False
+    pinned: Annotated[bool, about("Never unload this model to make room.", hot=True)] = False
     idle_timeout: Annotated[
         Annotated[float, Meta(ge=0)] | None,
-        Meta(description="Unload after this many idle seconds; 0 is at once.", extra=HOT),
+        about("Unload after this many idle seconds; 0 is at once.", hot=True),
     ] = None
     replicas: Annotated[
         int,
-        Meta(
+        about(
+            "Processes that serve the model side by side, each with weights and caches of its own. "
+            "A request goes to the one that has computed most of its prompt.",
             ge=1,
             le=64,
-            description="Processes that serve the model side by side, each with weights and caches of its own. "
-            "A request goes to the one that has computed most of its prompt.",
         ),
     ] = 1
     cluster: Annotated[
         str | None,
-        Meta(
-            description="The Ray cluster that runs the replicas, HOST:PORT, or `auto` for the one that this machine "
+        about(
+            "The Ray cluster that runs the replicas, HOST:PORT, or `auto` for the one that this machine "
             "has joined (`pippin join`), or else for one of this machine alone. Ray places each where its memory is "
             "free."
         ),
     ] = None
     machine_command: Annotated[
         str,
-        Meta(
-            description="What starts a worker on another machine. Its input and output are the worker's; {machine}, "
+        about(
+            "What starts a worker on another machine. Its input and output are the worker's; {machine}, "
             "{model} and {path} stand for the address, the model's name and its folder here."
         ),
     ] = "ssh -T -o BatchMode=yes {machine} pippin worker {model} {path}"
-    load_timeout: Annotated[float, Meta(gt=0, description="Seconds that loading may take.", extra=HOT)] = (
-        1800.0
-    )
+    load_timeout: Annotated[AboveZero, about("Seconds that loading may take.", hot=True)] = 1800.0
 
     # Ranks
     ranks: Annotated[
         int,
-        Meta(
+        about(
+            "Processes that hold a part of the model each and compute it together, for a model that is "
+            "too large for one; with `cluster` on machines of that (docs/scaling.md).",
             ge=1,
             le=64,
-            description="Processes that hold a part of the model each and compute it together, for a model that is "
-            "too large for one; with `cluster` on machines of that (docs/scaling.md).",
         ),
     ] = 1
     machines: Annotated[
         tuple[str, ...],
-        Meta(
-            description="Where the ranks run, one address for each: first this machine's own, at which the others "
+        about(
+            "Where the ranks run, one address for each: first this machine's own, at which the others "
             "reach it, then those of others, where `machine_command` starts them."
         ),
     ] = ()
     rank_backend: Annotated[
-        RankBackend,
-        Meta(description="How MLX's ranks talk: `ring` over TCP. `jaccl` and `nccl` were never tried here."),
+        RankBackend, about("How MLX's ranks talk: `ring` over TCP. `jaccl` and `nccl` were never tried here.")
     ] = "ring"
     rank_network: Annotated[
         Literal["private", "any"],
-        Meta(
-            description="Which addresses ranks may have. What they send each other is not encrypted, so `private` "
+        about(
+            "Which addresses ranks may have. What they send each other is not encrypted, so `private` "
             "refuses those of the public internet."
         ),
     ] = "private"
