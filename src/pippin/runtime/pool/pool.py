@@ -628,16 +628,18 @@ class Pool:
         """Claim the worker; None if its load was called off or its process killed, so that it may be tried again."""
         slot.claimants[account] += 1
         self._touch(slot)
+        claimed = False
         try:
-            return await asyncio.shield(self._residency.ready(slot))
+            worker = await asyncio.shield(self._residency.ready(slot))
+            claimed = worker is slot.worker  # else its weights have failed since, or it was told to exit
+            return worker if claimed else None
         except ServerError as error:
-            self.release(slot, account, None)
             if error.report.kind not in (CALLED_OFF, LOST):
                 raise
             return None
-        except BaseException:
-            self.release(slot, account, None)
-            raise
+        finally:
+            if not claimed:
+                self.release(slot, account, None)
 
     def _touch(self, slot: Slot) -> None:
         slot.last_used = self._clock.now()
