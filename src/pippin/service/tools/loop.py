@@ -72,7 +72,8 @@ class ToolRound:
         match event:
             case PartStarted(index=index, kind=kind, name=name):
                 self._parts[index] = (event, [])
-                self._indexes[index] = self._next()
+                self._indexes[index] = self.next_index
+                self.next_index += 1
                 shown = msgspec.structs.replace(event, index=self._indexes[index])
                 if kind != "tool_call":
                     return shown
@@ -105,7 +106,8 @@ class ToolRound:
         """The tools' answers, as parts for the client."""
         events: list[Event] = []
         for result in results:
-            index = self._next()
+            index = self.next_index
+            self.next_index += 1
             text = "".join(part.text for part in result.parts if isinstance(part, Text))
             server = self._offered[result.name or ""].server
             started = PartStarted(
@@ -123,11 +125,6 @@ class ToolRound:
             if started.kind in kinds and any(texts)
         ]
         return [*said, *self.calls]
-
-    def _next(self) -> int:
-        index = self.next_index
-        self.next_index += 1
-        return index
 
     def _renumbered(self, event: PartDelta | PartEnded) -> Event:
         return msgspec.structs.replace(event, index=self._indexes[event.index])
@@ -227,7 +224,17 @@ class ToolLoop:
                 if event.reason == "tool_calls" and calls_here:
                     continue
                 self._ended = True
-                shown.append(_ending(event, self._round, self._usage, self._timings))
+                # If a turn has calls of both kinds, the client answers its own and the model repeats the MCP calls if
+                # it still wants them.
+                no_calls = event.reason == "tool_calls" and not self._round.client_calls
+                shown.append(
+                    msgspec.structs.replace(
+                        event,
+                        reason="stop" if no_calls else event.reason,
+                        usage=self._usage,  # of all rounds, as are the timings
+                        timings=self._timings,
+                    )
+                )
             elif isinstance(event, Failed):
                 self._ended = True
                 shown.append(event)
@@ -308,18 +315,6 @@ class ToolLoop:
             max_tokens=left,
             continue_final=False,
         )
-
-
-def _ending(event: Finished, round: ToolRound, usage: Usage, timings: Timings) -> Finished:
-    """The end of the whole answer, with the usage and timings of all rounds.
-
-    If a turn has calls of both kinds, the client answers its own and the model repeats the MCP calls if it still wants
-    them.
-    """
-    reason = event.reason
-    if reason == "tool_calls" and not round.client_calls:
-        reason = "stop"
-    return msgspec.structs.replace(event, reason=reason, usage=usage, timings=timings)
 
 
 def _added(first: Figures, second: Figures) -> Figures:
