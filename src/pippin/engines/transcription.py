@@ -102,7 +102,6 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
             _prepare_whisper(model, spec.info.id, folder)
         if isinstance(preparer, TranscriptionPreparer):
             preparer.rate = rate_of(model)
-        progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return model
 
     return BlockingEngine(load)

@@ -321,7 +321,6 @@ def open_engine(
         except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
             message = f"mlx-vlm cannot load {spec.info.id!r}: {type(error).__name__}: {str(error)[:300]}"
             raise ServerError("load_failed", message) from error
-        progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return pipeline
 
     return BlockingEngine(load)

@@ -84,7 +84,6 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         progress(0, spec.info.size_bytes, "weights")
         model = load_speaker(spec.info)
         cast_weights(model, options)
-        progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return SpeechModel.of(model)
 
     return BlockingEngine(load)
