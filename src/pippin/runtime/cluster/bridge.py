@@ -177,9 +177,11 @@ class Bridge:
         ray = joined(self._address)
         loop = asyncio.get_running_loop()
         self._connections = {word: loop.create_future() for word in (LINK, LOG)}
-        host, (certificate, machine) = await living(
-            ray, lambda: self._actor(ray), self._no_room(), self._within
+        no_room = (
+            f"No machine of the cluster has {self._need}. `ray status` shows what is taken; `pippin join` on another "
+            "machine adds it, and --ranks splits a language model over several."
         )
+        host, (certificate, machine) = await living(ray, lambda: self._actor(ray), no_room, self._within)
         say(f"{'A replica' if self._seat is None else f'Rank {self._seat[1]}'} is placed on {machine}.")
         here = ray.util.get_node_ip_address()
         server = await asyncio.start_server(
@@ -227,12 +229,6 @@ class Bridge:
             "scheduling_strategy": "SPREAD" if self._seat is None else placed_at(ray, *self._seat),
         }
         return ray.remote(Host).options(**needs).remote()
-
-    def _no_room(self) -> str:
-        return (
-            f"No machine of the cluster has {self._need}. `ray status` shows what is taken; `pippin join` on another "
-            "machine adds it, and --ranks splits a language model over several."
-        )
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Accept a connection of the actor; TLS admits nobody else."""
