@@ -158,7 +158,6 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         target=read_orders, args=(link, loop.receive, lambda: end_now(0)), name="reader", daemon=True
     )
     reader.start()
-    started = time.monotonic()
     try:
         check_files(spec)
         if spec.rank is not None:
@@ -174,17 +173,17 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
             # End this process if a rendering outlasts its own limit by far; another one is started then.
             WATCH.begin(3 * MOST_SECONDS)
         preparation.begin(preparer, loop.prepared, loop.wants)
-        link.send(Stage("prompt", preparer.info, time.monotonic() - started, resident_bytes()))
+        link.send(Stage("prompt", preparer.info, resident_bytes()))
         admission = loop.admission()
         if admission is None:
             return 0
         spec = msgspec.structs.replace(spec, memory_bytes=admission.memory_bytes)
         if spec.rank is not None:
-            return run_rank(spec, kind, preparer, loop, link, started)
+            return run_rank(spec, kind, preparer, loop, link)
         engine: Engine = kind.open_engine(spec, preparer, _progress(link))
         give_memory_back()
         footprint = max(resident_bytes(), engine.stats().active_bytes)
-        link.send(Stage("weights", preparer.info, time.monotonic() - started, footprint))
+        link.send(Stage("weights", preparer.info, footprint))
         return serve(loop, engine, link)
     except LinkLost:
         return 0
@@ -203,9 +202,7 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
     return LOAD_FAILED
 
 
-def run_rank(
-    spec: WorkerSpec, kind: ModuleType, preparer: Preparer, loop: StepLoop, link: WorkerLink, started: float
-) -> int:
+def run_rank(spec: WorkerSpec, kind: ModuleType, preparer: Preparer, loop: StepLoop, link: WorkerLink) -> int:
     """The part of `run` from the weights on, for a rank of a group: rank 0 serves, the others follow it."""
     assert spec.rank is not None
     if not hasattr(kind, "open_rank"):
@@ -217,7 +214,7 @@ def run_rank(
         raise ServerError("load_failed", str(error), "ranks") from error
     with rank_environment(spec.rank):
         found = kind.open_rank(spec, preparer, _progress(link), group)
-    link.send(Stage("weights", preparer.info, time.monotonic() - started, resident_bytes()))
+    link.send(Stage("weights", preparer.info, resident_bytes()))
     if spec.rank.rank == 0:
         return serve(loop, found, link)
     try:

@@ -89,12 +89,12 @@ class Documents:
             return Reading(0, (), f"its reader can't be started ({error.strerror})")
         with self._lock:
             self._kept[key] = found
-            while len(self._kept) > MOST_KEPT or self._bytes_kept() > MOST_KEPT_BYTES:
+            while (
+                len(self._kept) > MOST_KEPT
+                or sum(each.size for each in self._kept.values()) > MOST_KEPT_BYTES
+            ):
                 self._kept.popitem(last=False)
         return found
-
-    def _bytes_kept(self) -> int:
-        return sum(each.size for each in self._kept.values())
 
 
 def read(data: bytes, pictures: int) -> Reading:
