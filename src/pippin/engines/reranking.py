@@ -17,7 +17,7 @@ from pippin.core.conversation import Image, Message, Part, Text, Video
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Ranked
 from pippin.core.models import WorkerSpec
-from pippin.core.tasks import Rerank, RerankDocument, Task
+from pippin.core.tasks import Rerank, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.conversations import ConversationPreparer, ConversationStates, EncodingPreparer
 from pippin.engines.device import configure, decide, find_facts
@@ -136,7 +136,9 @@ class RerankingPreparer(EncodingPreparer):
     def _sequence(self, build: Build, task: Rerank, index: int) -> EncoderInput:
         document, param = task.documents[index], f"documents[{index}]"
         truncating = (task.overflow or self.options.embedding_overflow) == "truncate"
-        text = plain_text(document, param)
+        if not all(isinstance(part, Text) for part in document.parts):
+            raise ServerError("unsupported", f"{param} is not text; this reranker reads text only.", param)
+        text = "".join(part.text for part in document.parts if isinstance(part, Text))
         try:
             sequence, length = build(task.query, text, truncating=truncating)
         except TooLong as error:
@@ -225,13 +227,6 @@ def _media_first(parts: Sequence[Text | Image | Video]) -> tuple[Text | Image | 
     """Video, then pictures, then text, as mlx-vlm orders them."""
     order: tuple[type, ...] = (Video, Image, Text)
     return tuple(sorted(parts, key=lambda part: order.index(type(part))))
-
-
-def plain_text(document: RerankDocument, param: str) -> str:
-    """The text of a document. Raises `ServerError` naming `param` for parts that are not text."""
-    if not all(isinstance(part, Text) for part in document.parts):
-        raise ServerError("unsupported", f"{param} is not text; this reranker reads text only.", param)
-    return "".join(part.text for part in document.parts if isinstance(part, Text))
 
 
 open_preparer = RerankingPreparer
@@ -332,10 +327,7 @@ def _sees(preparer: RerankingPreparer, model: VisionModel, yes: int, no: int) ->
     passes = ConversationStates(model, preparer.options)
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
-        scores = []
-        for sequence in batch:
-            logits = passes.last_logits(sequence)
-            scores.append(logits[yes] - logits[no])
-        return floats(mx.stack(scores)[:, None])
+        found = map(passes.last_logits, batch)
+        return floats(mx.stack([logits[yes] - logits[no] for logits in found])[:, None])
 
     return forward

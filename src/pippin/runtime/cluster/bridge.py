@@ -14,7 +14,6 @@ import resource
 import signal
 import socket
 import sys
-from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -100,18 +99,17 @@ class Host:
         theirs.close()
         assert process.stderr is not None
         own = await asyncio.open_connection(sock=ours)
-        watching = asyncio.create_task(_end_if_stopped(process))
+
+        async def end_if_stopped() -> None:  # as the server does on its own machine
+            if await until_stopped(process.pid):
+                process.kill()
+
+        watching = asyncio.create_task(end_if_stopped())
         try:
             await asyncio.gather(pump(link[0], own[1]), pump(own[0], link[1]), pump(process.stderr, log[1]))
             return await process.wait()
         finally:
             watching.cancel()
-
-
-async def _end_if_stopped(process: Process) -> None:
-    """End a process that stays stopped, as the server does on its own machine."""
-    if await until_stopped(process.pid):
-        process.kill()
 
 
 ASK_EVERY: Final = 3.0  # seconds between probes of the actor
