@@ -10,10 +10,9 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
@@ -292,7 +291,7 @@ MOST_KILLS: Final = 10
 LOOK_EVERY: Final = 0.05  # seconds
 
 
-class Run:
+class Run(AbstractAsyncContextManager["Run"]):
     """A request that its worker has accepted. The only way to cancel it is to leave it: `aclose`, or the end of `async
     with`.
 
@@ -362,12 +361,7 @@ class Run:
         self._lease.release(None if self._request is None else self._request.keep_alive)
         self._on_close(self)
 
-    async def __aenter__(self) -> "Run":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.aclose()
 
     # Called by the service

@@ -241,9 +241,7 @@ class Preparation:
         self._ready: Future[tuple[Preparer, Done, Wanted]] = Future()
         self._threads = ThreadPoolExecutor(PREPARATION_THREADS, thread_name_prefix="prepare")
         self._long = ThreadPoolExecutor(1, thread_name_prefix="prepare-long")
-        self._lock = threading.Lock()
-        self._loaded = False
-        self._waiting: list[Submit] = []  # for the weights
+        self._weights: Future[None] = Future()
 
     def begin(self, preparer: Preparer, done: Done, wanted: Wanted = lambda _: True) -> None:
         """Start preparing queued and future orders. `done` receives each answer, on a thread of this pool.
@@ -254,11 +252,7 @@ class Preparation:
 
     def weights_loaded(self) -> None:
         """Prepare the orders that have waited for the weights."""
-        with self._lock:
-            self._loaded = True
-            waiting, self._waiting = self._waiting, []
-        for order in waiting:
-            self.submit(order)
+        self._weights.set_result(None)
 
     def submit(self, order: Submit) -> None:
         if order.task.text_length() < LONG_TEXT and not order.task.prepares_slowly():
@@ -274,19 +268,12 @@ class Preparation:
             try:
                 answer = _prepared(preparer, order)
             except NeedsWeightsError:
-                self._wait(order)
+                self._weights.add_done_callback(lambda _: self.submit(order))
                 return
         try:
             done(order.id, answer)
         except LinkLost:
             return
-
-    def _wait(self, order: Submit) -> None:
-        with self._lock:
-            if not self._loaded:
-                self._waiting.append(order)
-                return
-        self.submit(order)  # the weights came meanwhile
 
 
 def _prepared(preparer: Preparer, order: Submit) -> Answer:
@@ -337,10 +324,12 @@ class StepLoop:
         self._step_seconds = 0.0  # moving average
         self._leave_at: float | None = None
         self._tidy_at: float | None = None  # when memory is returned, if nothing arrives before
-        self._admission: LoadWeights | Shutdown | None = None
+        self._admission: Future[LoadWeights | Shutdown] = Future()
 
     def receive(self, order: Order) -> None:
         """Take an order, on the reader's thread."""
+        if isinstance(order, LoadWeights | Shutdown) and not self._admission.done():
+            self._admission.set_result(order)
         with self._arrived:
             match order:
                 case Submit(id):
@@ -349,18 +338,14 @@ class StepLoop:
                 case Cancel(id) if id in self._in_preparation:
                     self._in_preparation[id] = True
                 case LoadWeights():
-                    self._admit(order)
-                case Shutdown():
-                    self._admit(order)
-                    self._put(order)
+                    pass
                 case _:
                     self._put(order)
 
     def admission(self) -> LoadWeights | None:
         """Wait until the weights may be loaded; None if the worker is to exit instead."""
-        with self._arrived:
-            self._arrived.wait_for(lambda: self._admission is not None)
-        return self._admission if isinstance(self._admission, LoadWeights) else None
+        order = self._admission.result()
+        return order if isinstance(order, LoadWeights) else None
 
     def wants(self, id: str) -> bool:
         """Whether an order is in preparation and not cancelled; callable from any thread."""
@@ -397,11 +382,6 @@ class StepLoop:
                 give_arrays_back()
                 give_memory_back()
         engine.close()
-
-    def _admit(self, order: LoadWeights | Shutdown) -> None:
-        if self._admission is None:
-            self._admission = order
-            self._arrived.notify_all()
 
     def _put(self, arrival: Arrival) -> None:
         self._inbox.append(arrival)
