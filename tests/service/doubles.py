@@ -30,7 +30,7 @@ class StaticCatalog:
         sizes: dict[str, int] | None = None,
     ) -> None:
         self._infos = {info.id: info for info in infos}
-        self._options = options or {}
+        self.changed = dict(options or {})
         self._sizes = sizes or {}
         self.downloads: dict[str, ModelInfo] = {}
         self.asked_for: list[str] = []
@@ -67,7 +67,7 @@ class StaticCatalog:
         pass
 
     def options_for(self, info: ModelInfo) -> ModelOptions:
-        return self._options.get(info.id, ModelOptions())
+        return self.changed.get(info.id, ModelOptions())
 
     def footprint(self, info: ModelInfo, options: ModelOptions) -> int:
         return self._sizes.get(info.id, 100 * MIB)

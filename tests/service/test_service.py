@@ -115,13 +115,15 @@ def test_max_request_tokens_refuses_more_and_caps_the_default() -> None:
 
 def test_changed_options_hold_for_a_model_that_is_loaded() -> None:
     async def scene() -> None:
-        async with scripted_service(scripted(context_window=40)) as service:
+        catalog = StaticCatalog(scripted(context_window=40))
+        async with scripted_service(catalog=catalog) as service:
             assert await answer(service, chat("Hi")) == "Hi"
             turns = tuple(Message("user", (Text(f"turn {number}"),)) for number in range(8))
             long = Generate(GenerationRequest(model="default", messages=turns))
             with pytest.raises(ServerError, match="window of 'scripted' holds 40"):
                 await service.start(long, model="default", id="r")
-            await service.pool.reconfigure(None, {"overflow": "truncate"})
+            catalog.changed["scripted"] = ModelOptions(overflow="truncate")
+            await service.adopt(ServerOptions())
             async with await service.start(long, model="default", id="r") as run:
                 assert run.accepted is not None
                 assert run.accepted.dropped_messages > 0

@@ -15,11 +15,12 @@ from tests.running_server import ROOT
 SAYS = """
 import os
 from pippin.worker.main import over_pipes
-pipes = over_pipes()
-pipes.link.setsockopt(1, 7, 1 << 20)  # SO_SNDBUF
-pipes.link.sendall(b"x" * 150_000)
+link, writing = over_pipes()
+link.setsockopt(1, 7, 1 << 20)  # SO_SNDBUF
+link.sendall(b"x" * 150_000)
 print("said")
-pipes.finish(10)
+link.shutdown(1)  # SHUT_WR
+writing.join(10)
 os._exit(0)
 """
 

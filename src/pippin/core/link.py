@@ -71,7 +71,6 @@ class Stage(Struct, frozen=True, tag=True, omit_defaults=True):
 
     stage: Literal["prompt", "weights"]
     info: ModelInfo
-    seconds: float = 0.0
     footprint: int = 0  # bytes resident
 
 

@@ -9,6 +9,8 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -34,7 +36,7 @@ class Cancelled(Exception):
 class Call:
     """The running call of one request, as the library's callbacks see it: they emit events and learn of a cancel."""
 
-    def __init__(self, id: str, outbox: "queue.SimpleQueue[tuple[Call, Event]]") -> None:
+    def __init__(self, id: str, outbox: "queue.SimpleQueue[tuple[Call, Event | None]]") -> None:
         self.id = id
         self._outbox = outbox
         self._cancelled = threading.Event()
@@ -66,24 +68,23 @@ class BlockingEngine(CachelessEngine, Generic[Model]):
 
     def __init__(self, load: Callable[[], Model]) -> None:
         self._inbox: queue.SimpleQueue[tuple[BlockingJob[Model], Call] | None] = queue.SimpleQueue()
-        self._outbox: queue.SimpleQueue[tuple[Call, Event]] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[tuple[Call, Event | None]] = (
+            queue.SimpleQueue()
+        )  # None: the call has ended
         self._calls: dict[str, Call] = {}
-        self._ended: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._finished = 0
-        self._loaded: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._main, args=(load,), name="model", daemon=True)
+        loaded: Future[None] = Future()
+        self._thread = threading.Thread(target=self._main, args=(load, loaded), name="model", daemon=True)
         self._thread.start()
-        if (error := self._loaded.get()) is not None:
-            raise error
+        loaded.result()
 
-    def _main(self, load: Callable[[], Model]) -> None:
+    def _main(self, load: Callable[[], Model], loaded: "Future[None]") -> None:
         try:
             model = load()
         except BaseException as error:
-            # The constructor waits for this and raises it on its own thread.
-            self._loaded.put(error)
+            loaded.set_exception(error)
             return
-        self._loaded.put(None)
+        loaded.set_result(None)
         while (item := self._inbox.get()) is not None:
             self._run(model, *item)
 
@@ -101,7 +102,7 @@ class BlockingEngine(CachelessEngine, Generic[Model]):
                 kind="internal", message="The model failed on this request; the log says how."
             )
             self._outbox.put((call, Failed(report)))
-        self._ended.put(call)
+        self._outbox.put((call, None))
 
     def submit(self, job: Job) -> None:
         assert isinstance(job, BlockingJob)
@@ -119,21 +120,21 @@ class BlockingEngine(CachelessEngine, Generic[Model]):
 
     def step(self) -> list[Emission]:
         """Wait at most `STEP_SECONDS` for an event of the running call, then return all that it has emitted."""
-        found: list[tuple[Call, Event]] = []
-        try:
+        found: list[tuple[Call, Event | None]] = []
+        with suppress(queue.Empty):
             found.append(self._outbox.get(timeout=STEP_SECONDS))
             while True:
                 found.append(self._outbox.get_nowait())
-        except queue.Empty:
-            pass
-        wanted = [(call.id, event) for call, event in found if self._calls.get(call.id) is call]
-        while not self._ended.empty() and self._outbox.empty():
-            ended = self._ended.get()
-            self._finished += 1
-            # After a cancel the same id may belong to a new request.
-            if self._calls.get(ended.id) is ended:
-                del self._calls[ended.id]
-        return wanted
+        emissions: list[Emission] = []
+        for call, event in found:
+            self._finished += event is None
+            if self._calls.get(call.id) is not call:
+                continue  # after a cancel the same id may belong to a new request
+            if event is None:
+                del self._calls[call.id]
+            else:
+                emissions.append((call.id, event))
+        return emissions
 
     def close(self) -> None:
         for call in self._calls.values():

@@ -13,7 +13,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Decided, Event
-from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Decide, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
@@ -30,8 +30,8 @@ class Decider:
 
 
 class DecisionPreparer:
-    def __init__(self, info: ModelInfo) -> None:
-        self.info = info
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.info = spec.info
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         if not isinstance(task, Decide):
@@ -41,8 +41,7 @@ class DecisionPreparer:
         return BlockingJob[Decider](id, Accepted(prompt_tokens=0), decision(task))
 
 
-def open_preparer(spec: WorkerSpec) -> DecisionPreparer:
-    return DecisionPreparer(spec.info)
+open_preparer = DecisionPreparer
 
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[Decider]:
@@ -63,7 +62,6 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
                 "load_failed", f"{spec.info.id} decides nothing: mlx-vlm's model has no decisions."
             )
         processor = load_processor(folder, False, trust_remote_code=options.trust_remote_code)
-        progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return Decider(model, processor)
 
     return BlockingEngine(load)

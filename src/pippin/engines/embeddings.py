@@ -5,7 +5,6 @@ after the last norm are pooled. How states are pooled is read from the folder's 
 (`modules.json`, `1_Pooling/config.json`).
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,21 +16,19 @@ import msgspec
 import numpy as np
 
 from pippin.config.errors import install_command
-from pippin.config.options.model import ModelOptions
-from pippin.core.decoding import convert, from_json
+from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Embedded, Event, Failed
-from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.models import WorkerSpec
 from pippin.core.published import find_json
 from pippin.core.tasks import Conversation, Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
-from pippin.engines.conversations import ConversationPreparer, ConversationStates
+from pippin.engines.conversations import ConversationStates, EncodingPreparer
 from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.encoding import (
     EncoderInput,
     EncodingEngine,
     EncodingJob,
-    EncodingTokenizer,
     Floats,
     Forward,
     cast_weights,
@@ -208,20 +205,13 @@ def _not_computed(name: str, reason: str) -> ServerError:
     )
 
 
-class EmbeddingPreparer:
+class EmbeddingPreparer(EncodingPreparer):
     """Tokenizes the inputs of a request and checks their lengths against the model's limit."""
 
     def __init__(self, spec: WorkerSpec) -> None:
-        folder = Path(spec.info.path or "")
-        options = convert(spec.options, ModelOptions)
-        self.folder = folder
-        self.info: ModelInfo = spec.info
-        self.tokenizer = EncodingTokenizer(folder, options.embedding_max_length)
-        self.options = options
+        super().__init__(spec)
         refuse_unknown(spec.info.id, str(self.tokenizer.config.get("model_type")))
-        self.threads = spec.threads or os.cpu_count() or 1
-        self._overflow = options.embedding_overflow
-        settings = find_json(folder / "config_sentence_transformers.json") or {}
+        settings = find_json(self.folder / "config_sentence_transformers.json") or {}
         prompts = settings.get("prompts") or {}
         self._prompts: dict[str, str] = {str(k): str(v) for k, v in prompts.items()}
         self._by_purpose = {name.lower(): text for name, text in self._prompts.items()}
@@ -229,10 +219,8 @@ class EmbeddingPreparer:
         if named is not None and named not in self._prompts:
             raise _not_computed(spec.info.id, f"its default_prompt_name {named!r} is none of its prompts")
         self._default_prompt = self._prompts.get(str(named), "")
-        self.conversations: ConversationPreparer | None = None
         if not is_encoder(self.tokenizer.config) and takes_media(self.tokenizer.config):
-            self.conversations = ConversationPreparer(spec, self.tokenizer.limit)
-            self.info = self.conversations.described(self.info)
+            self.take_conversations(spec)
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         if not isinstance(task, Embed):
@@ -242,7 +230,7 @@ class EmbeddingPreparer:
         if not task.inputs:
             raise ServerError("invalid_request", "input is empty; send at least one text.", "input")
         prefix = self._prefix(task)
-        overflow = task.overflow or self._overflow
+        overflow = task.overflow or self.options.embedding_overflow
         sequences = gathered(
             (self._sequence(item, f"input[{i}]", prefix, overflow) for i, item in enumerate(task.inputs)),
             "input",
@@ -261,45 +249,30 @@ class EmbeddingPreparer:
         self, item: str | tuple[int, ...] | Conversation, param: str, prefix: str, overflow: str
     ) -> EncoderInput:
         """The tokens of one input, cut to the model's limit or refused if it is longer, as `overflow` says."""
-        if isinstance(item, Conversation):
-            return self._conversation(item)
+        if isinstance(item, Conversation):  # which is never cut
+            if self.conversations is None:
+                message = f"{self.info.id} embeds text only; send strings as input."
+                raise ServerError("unsupported", message, item.field or "messages")
+            return self.conversations.sequence(item.messages, item.field, continues=item.continues)
         if isinstance(item, str):
             if not item:
                 raise ServerError("invalid_request", f"{param} is empty; leave it out or send text.", param)
             try:
                 sequence = self.tokenizer.encode(prefix + item, truncating=overflow == "truncate")
             except TooLong as error:
-                raise self._too_long(f"{error.least} tokens or more", param) from None
+                raise self.too_long(f"{param} has {error.least} tokens or more", param) from None
         else:
             if not item:
                 raise ServerError("invalid_request", f"{param} has no token ids.", param)
             if overflow == "error" and len(item) > self.tokenizer.limit:
-                raise self._too_long(f"{len(item)} tokens", param)
+                raise self.too_long(f"{param} has {len(item)} tokens", param)
             sequence = self.tokenizer.checked(item, param)
         if len(sequence.tokens) <= self.tokenizer.limit:
             return sequence
         if overflow == "error":
-            raise self._too_long(f"{len(sequence.tokens)} tokens", param)
+            raise self.too_long(f"{param} has {len(sequence.tokens)} tokens", param)
         # The last token (end of sequence or separator) stays, because `lasttoken` pooling reads its state.
         return EncoderInput((*sequence.tokens[: self.tokenizer.limit - 1], sequence.tokens[-1]))
-
-    def _conversation(self, item: Conversation) -> EncoderInput:
-        """The tokens and media of a conversation, which is never cut."""
-        if self.conversations is None:
-            raise ServerError(
-                "unsupported",
-                f"{self.info.id} embeds text only; send strings as input.",
-                item.field or "messages",
-            )
-        return self.conversations.sequence(item.messages, item.field, continues=item.continues)
-
-    def _too_long(self, length: str, param: str) -> ServerError:
-        return ServerError(
-            "context_length_exceeded",
-            f"{param} has {length}; {self.info.id} takes {self.tokenizer.limit}. "
-            "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
-            param,
-        )
 
     def _answer(self, dimensions: int | None, tokens: int) -> Callable[[Floats], Event]:
         def answer(vectors: Floats) -> Event:
@@ -330,8 +303,7 @@ def refuse_unknown(name: str, architecture: str) -> None:
         )
 
 
-def open_preparer(spec: WorkerSpec) -> EmbeddingPreparer:
-    return EmbeddingPreparer(spec)
+open_preparer = EmbeddingPreparer
 
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
@@ -344,7 +316,6 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     if vector.ndim != 2:
         refuse_unknown(spec.info.id, "late interaction")
     preparer.info = msgspec.structs.replace(preparer.info, dimensions=int(vector.shape[1]))
-    progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
     return EncodingEngine(forward)
 
 
@@ -388,7 +359,9 @@ def _language_model(preparer: EmbeddingPreparer, progress: LoadProgress) -> Forw
         body_of(preparer.folder, config, trust_remote_code=options.trust_remote_code),
         kernel_threads=None if both else preparer.threads,
     )
-    seen = _conversation_states(preparer, model)  # before the head is removed
+    sees = preparer.conversations is not None and isinstance(model, VisionModel)
+    seen = ConversationStates(model, options) if sees else None  # before the head is removed
+    preparer.loaded(model)
     states_of = hidden_states(info.id, model, config)
 
     def pool_texts(batch: Sequence[EncoderInput]) -> mx.array:
@@ -412,17 +385,6 @@ def _language_model(preparer: EmbeddingPreparer, progress: LoadProgress) -> Forw
         return floats(pooling.finished(pooled))
 
     return forward
-
-
-def _conversation_states(preparer: EmbeddingPreparer, model: nn.Module) -> ConversationStates | None:
-    """The forward pass for conversations with media, or None if the model takes none; tests which media it takes."""
-    conversations = preparer.conversations
-    if conversations is None:
-        return None
-    states = ConversationStates(model, preparer.options) if isinstance(model, VisionModel) else None
-    conversations.loaded(model)
-    preparer.info = conversations.described(preparer.info)
-    return states
 
 
 def _pooling(preparer: EmbeddingPreparer, both: bool) -> Pooling:

@@ -69,13 +69,6 @@ class EncodingJob:
     answer: Callable[[Floats], Event]
 
 
-@dataclass
-class _Running:
-    job: EncodingJob
-    outputs: list[Floats | None]
-    pending: int
-
-
 def gathered(sequences: Iterable[EncoderInput], param: str) -> tuple[EncoderInput, ...]:
     """All sequences of a request. Raises `ServerError` naming `param` where they have too many tokens together."""
     found: list[EncoderInput] = []
@@ -113,7 +106,8 @@ class EncodingEngine(CachelessEngine):
     def __init__(self, forward: Forward, *, batch_tokens: int = BATCH_TOKENS) -> None:
         self._forward = forward
         self._batch_tokens = batch_tokens
-        self._running: dict[str, _Running] = {}
+        # By request: the job, and the outputs so far by the index of their sequence.
+        self._running: dict[str, tuple[EncodingJob, dict[int, Floats]]] = {}
         self._queue: deque[tuple[str, int]] = deque()  # request id and index of its sequence, oldest first
         self._steps = 0
         self._tokens = 0
@@ -121,7 +115,7 @@ class EncodingEngine(CachelessEngine):
 
     def submit(self, job: Job) -> None:
         assert isinstance(job, EncodingJob)
-        self._running[job.id] = _Running(job, [None] * len(job.sequences), len(job.sequences))
+        self._running[job.id] = job, {}
         self._queue.extend((job.id, index) for index in range(len(job.sequences)))
 
     def cancel(self, id: str) -> None:
@@ -137,24 +131,22 @@ class EncodingEngine(CachelessEngine):
         if not members:
             return []
         start = time.perf_counter()
-        batch = [self._running[request].job.sequences[index] for request, index in members]
+        batch = [self._running[request][0].sequences[index] for request, index in members]
         outputs = self._forward(batch)
         self._steps += 1
         self._tokens += sum(len(sequence.tokens) for sequence in batch)
         self._seconds += time.perf_counter() - start
         emissions: list[Emission] = []
         for (request, index), output in zip(members, outputs, strict=True):
-            running = self._running[request]
-            running.outputs[index] = output
-            running.pending -= 1
-            if running.pending == 0:
+            job, known = self._running[request]
+            known[index] = output
+            if len(known) == len(job.sequences):
                 del self._running[request]
-                whole = np.stack([each for each in running.outputs if each is not None])
-                emissions.append((request, running.job.answer(whole)))
+                emissions.append((request, job.answer(np.stack([known[each] for each in range(len(known))]))))
         return emissions
 
     def _length(self, member: tuple[str, int]) -> int:
-        return len(self._running[member[0]].job.sequences[member[1]].tokens)
+        return len(self._running[member[0]][0].sequences[member[1]].tokens)
 
     def _next_batch(self) -> list[tuple[str, int]]:
         """The oldest waiting sequence, and others of about its length while the padded batch stays within bounds."""

@@ -42,7 +42,9 @@ def library_refusals(param: str) -> Iterator[None]:
             raise
         logger.warning("A model refused a request: %s in %s.", type(error).__name__, _place_of(error))
         logger.debug("A model refused a request.", exc_info=True)
-        message = f"The model refuses this request: {_in_words(error)}"
+        words = str(error).strip() or type(error).__name__
+        words = f"it does not know {words}" if isinstance(error, KeyError) else words
+        message = f"The model refuses this request: {words[:LONGEST].rstrip('.')}."
         raise ServerError("invalid_request", message, param) from error
 
 
@@ -50,12 +52,6 @@ def _place_of(error: Exception) -> str:
     """The line that raised an error. Its message may quote the client's input, which does not belong in the log."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{'/'.join(Path(frame.filename).parts[-3:])}:{frame.lineno}"
-
-
-def _in_words(error: Exception) -> str:
-    words = str(error).strip() or type(error).__name__
-    named = f"it does not know {words}" if isinstance(error, KeyError) else words
-    return f"{named[:LONGEST].rstrip('.')}."
 
 
 PHONEMES: Final = ("misaki", "phonemizer", "espeakng_loader", "num2words", "spacy")

@@ -5,31 +5,26 @@ language model that was trained to answer yes or no.
 """
 
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
 
 from pippin.config.errors import install_command
-from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Image, Message, Part, Text, Video
-from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Ranked
-from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.core.tasks import Rerank, RerankDocument, Task
+from pippin.core.models import WorkerSpec
+from pippin.core.tasks import Rerank, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
-from pippin.engines.conversations import ConversationPreparer, ConversationStates
+from pippin.engines.conversations import ConversationPreparer, ConversationStates, EncodingPreparer
 from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.encoding import (
     EncoderInput,
     EncodingEngine,
     EncodingJob,
-    EncodingTokenizer,
     Floats,
     Forward,
     cast_weights,
@@ -67,29 +62,19 @@ class Build(Protocol):
         """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
 
 
-class RerankingPreparer:
+class RerankingPreparer(EncodingPreparer):
     """Tokenizes pairs of query and document and checks their lengths against the model's limit."""
 
     def __init__(self, spec: WorkerSpec) -> None:
-        self.folder = Path(spec.info.path or "")
-        options = convert(spec.options, ModelOptions)
-        self.info: ModelInfo = spec.info
-        self.tokenizer = EncodingTokenizer(self.folder, options.embedding_max_length)
-        self.options = options
-        self.threads = spec.threads or os.cpu_count() or 1
+        super().__init__(spec)
         self.is_classifier = compares(spec.info.id, self.tokenizer.config)
         if not is_classifier(self.tokenizer.config):
             refuse_other_prompts(spec.info.id, self.tokenizer.config)
-        self.conversations: ConversationPreparer | None = None
-        if not self.is_classifier and takes_media(self.tokenizer.config):
-            self.conversations = ConversationPreparer(spec, self.tokenizer.limit)
-            self.info = self.conversations.described(self.info)
-        elif not self.is_classifier:
-            self._check_room()
-
-    def _check_room(self) -> None:
-        """Raises `ServerError("load_failed")` if the prompt that the model was trained with leaves no room for a
-        query."""
+        if self.is_classifier:
+            return
+        if takes_media(self.tokenizer.config):
+            self.take_conversations(spec)
+            return
         frame = len(self._usual_start) + len(self._end)
         if frame >= self.tokenizer.limit:
             raise ServerError(
@@ -151,13 +136,15 @@ class RerankingPreparer:
     def _sequence(self, build: Build, task: Rerank, index: int) -> EncoderInput:
         document, param = task.documents[index], f"documents[{index}]"
         truncating = (task.overflow or self.options.embedding_overflow) == "truncate"
-        text = plain_text(document, param)
+        if not all(isinstance(part, Text) for part in document.parts):
+            raise ServerError("unsupported", f"{param} is not text; this reranker reads text only.", param)
+        text = "".join(part.text for part in document.parts if isinstance(part, Text))
         try:
             sequence, length = build(task.query, text, truncating=truncating)
         except TooLong as error:
-            raise self._too_long(f"{param} and the query have {error.least} tokens or more", param) from None
+            raise self.too_long(f"{param} and the query have {error.least} tokens or more", param) from None
         if length > self.tokenizer.limit and not truncating:
-            raise self._too_long(f"{param} and the query have {length} tokens", param)
+            raise self.too_long(f"{param} and the query have {length} tokens", param)
         return sequence
 
     def _pair(self, query: str, document: str, *, truncating: bool) -> tuple[EncoderInput, int]:
@@ -188,10 +175,10 @@ class RerankingPreparer:
         try:
             written = self.tokenizer.plain(f"<Instruct>: {instruction}\n<Query>: ")
         except TooLong as error:
-            raise self._too_long(f"instruction has {error.least} tokens or more", "instruction") from None
+            raise self.too_long(f"instruction has {error.least} tokens or more", "instruction") from None
         start = (*self.tokenizer.template(PREFIX), *written)
         if len(start) + len(self._end) >= self.tokenizer.limit:
-            raise self._too_long(f"instruction has {len(written)} tokens", "instruction")
+            raise self.too_long(f"instruction has {len(written)} tokens", "instruction")
         return start
 
     @cached_property
@@ -201,14 +188,6 @@ class RerankingPreparer:
     @cached_property
     def _end(self) -> tuple[int, ...]:
         return self.tokenizer.template(SUFFIX)
-
-    def _too_long(self, found: str, param: str) -> ServerError:
-        return ServerError(
-            "context_length_exceeded",
-            f"{found}; {self.info.id} takes {self.tokenizer.limit} in all. "
-            "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
-            param,
-        )
 
 
 def is_classifier(config: dict[str, Any]) -> bool:
@@ -250,30 +229,21 @@ def _media_first(parts: Sequence[Text | Image | Video]) -> tuple[Text | Image | 
     return tuple(sorted(parts, key=lambda part: order.index(type(part))))
 
 
-def plain_text(document: RerankDocument, param: str) -> str:
-    """The text of a document. Raises `ServerError` naming `param` for parts that are not text."""
-    if not all(isinstance(part, Text) for part in document.parts):
-        raise ServerError("unsupported", f"{param} is not text; this reranker reads text only.", param)
-    return "".join(part.text for part in document.parts if isinstance(part, Text))
-
-
-def open_preparer(spec: WorkerSpec) -> RerankingPreparer:
-    return RerankingPreparer(spec)
+open_preparer = RerankingPreparer
 
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
     assert isinstance(preparer, RerankingPreparer)
     progress(0, spec.info.size_bytes, "weights")
+    refuse_unreadable(preparer.info, preparer.folder)
     config = preparer.tokenizer.config
     encodes = is_classifier(config) and is_encoder(config)
     forward = _classifier(preparer) if encodes else _language_model(preparer, progress)
     forward([EncoderInput((preparer.tokenizer.pad,))])
-    progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
     return EncodingEngine(forward)
 
 
 def _classifier(preparer: RerankingPreparer) -> Forward:
-    refuse_unreadable(preparer.info, preparer.folder)
     try:
         model = encoder_of(preparer.folder, preparer.tokenizer.config, classifies=True)
         cast_weights(model, preparer.options)
@@ -299,7 +269,6 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
     """The score of a classifier's head, or of Qwen3-Reranker and its like: the logit of `yes` as the next token less
     that of `no`; both for the last token."""
     config, name = preparer.tokenizer.config, preparer.info.id
-    refuse_unreadable(preparer.info, preparer.folder)
     aside = arrays_aside(preparer.folder, config) if is_classifier(config) else None
     reading = Reading() if aside is None else body_of(preparer.folder, config)
     tokens: mx.array | tuple[int, int] = _yes_and_no(preparer) if aside is None else _head_of(name, aside)
@@ -307,9 +276,7 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
     configure(plan)
     threads = None if attends_both_ways(config) else preparer.threads
     model, _ = load_weights(preparer.info, plan, progress, reading, kernel_threads=threads)
-    if preparer.conversations is not None:
-        preparer.conversations.loaded(model)
-        preparer.info = preparer.conversations.described(preparer.info)
+    preparer.loaded(model)
     if isinstance(model, VisionModel):
         assert isinstance(tokens, tuple)
         return _sees(preparer, model, *tokens)
@@ -360,10 +327,7 @@ def _sees(preparer: RerankingPreparer, model: VisionModel, yes: int, no: int) ->
     passes = ConversationStates(model, preparer.options)
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
-        scores = []
-        for sequence in batch:
-            logits = passes.last_logits(sequence)
-            scores.append(logits[yes] - logits[no])
-        return floats(mx.stack(scores)[:, None])
+        found = map(passes.last_logits, batch)
+        return floats(mx.stack([logits[yes] - logits[no] for logits in found])[:, None])
 
     return forward

@@ -102,7 +102,6 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
             _prepare_whisper(model, spec.info.id, folder)
         if isinstance(preparer, TranscriptionPreparer):
             preparer.rate = rate_of(model)
-        progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return model
 
     return BlockingEngine(load)
@@ -236,7 +235,8 @@ def transcriber(task: Transcribe, samples: sound.Samples, rate: int) -> Callable
         heard = samples if wanted == rate else sound.decode(task.audio, wanted, param="file")
         duration = heard.size / wanted
         arguments = _arguments(model, task, call, duration, wanted)
-        cut = task.stream or (duration > LONGEST_AT_ONCE and not _cuts_itself(model))
+        cuts_itself = is_whisper(model) or not keywords_for_hearing(model).read.isdisjoint(CUTTING)
+        cut = task.stream or (duration > LONGEST_AT_ONCE and not cuts_itself)
         pieces = split_at_silence(heard, wanted) if cut else [heard]
         texts: list[str] = []
         count, begin, tokens = 0, 0.0, 0
@@ -290,12 +290,8 @@ def _timed(result: Any) -> list[dict[str, Any]]:
     if sentences is None:
         return list(getattr(result, "segments", None) or ())
     return [
-        {
-            "text": each.text,
-            "start": each.start,
-            "end": each.end,
-            "tokens": [token.id for token in each.tokens],
-        }
+        {name: getattr(each, name) for name in ("text", "start", "end")}
+        | {"tokens": [t.id for t in each.tokens]}
         for each in sentences
     ]
 
@@ -323,10 +319,6 @@ def keywords_for_hearing(model: nn.Module) -> Keywords:
     inner = getattr(model, "_asr", None)
     found = keywords_of(model)
     return found if inner is None else replace(found, read=found.read | keywords_of(inner).read)
-
-
-def _cuts_itself(model: nn.Module) -> bool:
-    return is_whisper(model) or not keywords_for_hearing(model).read.isdisjoint(CUTTING)
 
 
 LANGUAGE_NAMES = ("source_language", "language", "source_lang")
@@ -391,6 +383,7 @@ def _spoken_language(model: nn.Module, language: str) -> str:
 
     config = getattr(model, "config", None)
     lists = (
+        sorted(model.get_tokenizer().all_language_codes) if is_whisper(model) else None,
         getattr(model, "lid_dict", None),
         getattr(config, "support_languages", None),
         getattr(config, "supported_languages", None),
@@ -415,15 +408,17 @@ def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float, 
     """The arguments of the model's `generate`. Raises `ServerError` for a field that this model has no argument for."""
     if not is_whisper(model):
         return _plain_arguments(model, task, rate)
-    arguments: dict[str, Any] = {"verbose": None}
     _report_progress(model, call, duration)
-    arguments["language"] = _language(model, task.language)
     if task.max_tokens is not None:
         raise ServerError("unsupported", "This model has no `max_tokens`; leave it out.", "max_tokens")
-    arguments["fp16"] = model.dtype == mx.float16
-    arguments["task"] = "translate" if task.translate else "transcribe"
-    arguments["word_timestamps"] = task.words
-    arguments["initial_prompt"] = task.prompt
+    arguments: dict[str, Any] = {
+        "verbose": None,
+        "language": None if task.language is None else _spoken_language(model, task.language),
+        "fp16": model.dtype == mx.float16,
+        "task": "translate" if task.translate else "transcribe",
+        "word_timestamps": task.words,
+        "initial_prompt": task.prompt,
+    }
     if model.suppressed is not None:
         arguments["suppress_tokens"] = model.suppressed
     # As in OpenAI's API, 0 is the default: the temperature begins at 0 and rises where decoding fails.
@@ -432,26 +427,6 @@ def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float, 
     if task.translate and not model.is_multilingual:
         raise ServerError("unsupported", "This model knows English only; it can't translate.", "model")
     return arguments
-
-
-def _language(model: nn.Module, language: str | None) -> str | None:
-    """Whisper's code for a language tag such as `en-GB`, or for a name such as `English`.
-
-    Raises `ServerError` for a language that it does not know.
-    """
-    if language is None:
-        return None
-    known: tuple[str, ...] = model.get_tokenizer().all_language_codes
-    from mlx_audio.stt.models.whisper.tokenizer import TO_LANGUAGE_CODE
-
-    code: str = TO_LANGUAGE_CODE.get(language.lower(), language.lower().replace("_", "-").partition("-")[0])
-    if code not in known:
-        raise ServerError(
-            "invalid_request",
-            f"language is {language!r}; this model knows {', '.join(sorted(known))}.",
-            "language",
-        )
-    return code
 
 
 def _report_progress(model: nn.Module, call: Call, duration: float) -> None:

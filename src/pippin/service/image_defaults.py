@@ -44,7 +44,12 @@ class ImageDefaultsReader:
         Raises `ServerError("load_failed")` for a model that is not on the disk or that mlx-vlm does not paint with, and
         `ServerError("invalid_request")` for a task that it cannot do.
         """
-        told = self._ask(info.path) if info.path else None
+        told = None
+        if info.path:
+            with self._asking:
+                if info.path not in self._told:
+                    self._told[info.path] = self._ask_of(info.path)
+                told = self._told[info.path]
         if told is None:
             raise ServerError(
                 "load_failed",
@@ -52,19 +57,10 @@ class ImageDefaultsReader:
             )
         found = told.generate if task == "generate" else told.edit
         if found is None:
-            raise _other_task(info, task)
+            why = (
+                f"`task` must be edit: {info.id} edits pictures, and makes none without them."
+                if task == "generate"
+                else f"`task` must be generate: {info.id} edits no pictures."
+            )
+            raise ServerError("invalid_request", why, "task")
         return found
-
-    def _ask(self, folder: str) -> FolderDefaults | None:
-        with self._asking:
-            if folder not in self._told:
-                self._told[folder] = self._ask_of(folder)
-            return self._told[folder]
-
-
-def _other_task(info: ModelInfo, task: Task) -> ServerError:
-    if task == "generate":
-        why = f"`task` must be edit: {info.id} edits pictures, and makes none without them."
-    else:
-        why = f"`task` must be generate: {info.id} edits no pictures."
-    return ServerError("invalid_request", why, "task")

@@ -10,10 +10,9 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
@@ -256,11 +255,6 @@ def completed(task: Task, options: ModelOptions, info: ModelInfo) -> Task:
             return task
 
 
-def summarizes(request: GenerationRequest, options: ModelOptions) -> bool:
-    """Whether a conversation that is too long is to be continued from a summary of its older messages."""
-    return request.messages is not None and (request.overflow or options.overflow) == "summarize"
-
-
 def repeatable(task: Task) -> Task:
     """The task with a seed, by which another run of it gives the same answer."""
     if not isinstance(task, Generate) or task.request.sampling.seed is not None:
@@ -297,7 +291,7 @@ MOST_KILLS: Final = 10
 LOOK_EVERY: Final = 0.05  # seconds
 
 
-class Run:
+class Run(AbstractAsyncContextManager["Run"]):
     """A request that its worker has accepted. The only way to cancel it is to leave it: `aclose`, or the end of `async
     with`.
 
@@ -318,7 +312,7 @@ class Run:
         worker was lost. `on_fault`: called if the request is what ends workers."""
         self.id = id
         self.accepted: Accepted | None = None
-        self._model = lease.worker.info
+        self.model = lease.worker.info  # which answers, as its worker describes it
         self._lease = lease
         self._task: Task
         self._mailbox: Mailbox
@@ -331,11 +325,6 @@ class Run:
         self._on_close = on_close
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-
-    @property
-    def model(self) -> ModelInfo:
-        """The model that answers, as its worker describes it."""
-        return self._model
 
     async def events(self) -> AsyncIterator[Event]:
         """The events after `Accepted`. The last one is terminal (a generation's is the last `Finished`). `Failed` is
@@ -355,8 +344,8 @@ class Run:
 
     async def collect(self) -> Completion:
         """The whole answer of a generation. Raises `ServerError` if it fails."""
-        completion = Completion(accepted=self.accepted)
-        for event in await self._take_all():
+        completion, events = Completion(accepted=self.accepted), await self._mailbox.take_all()
+        for event in events[-1:] if events and isinstance(events[-1], Failed) else merged(events):
             completion.add(event)
         return completion
 
@@ -372,12 +361,7 @@ class Run:
         self._lease.release(None if self._request is None else self._request.keep_alive)
         self._on_close(self)
 
-    async def __aenter__(self) -> "Run":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.aclose()
 
     # Called by the service
@@ -408,7 +392,8 @@ class Run:
 
     def limit(self, seconds: float) -> None:
         """Fail the run unless it ends within `seconds`."""
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out)
+        late = ErrorReport(kind="timeout", message="The request took longer than its time limit.")
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.fail, late)
 
     def fail(self, error: ErrorReport) -> None:
         """Fail the run from outside."""
@@ -440,7 +425,9 @@ class Run:
         if self._again is not None:
             self._again.cancel()
         log.info("Request %s runs again: %s", self.id, error.message)
-        self._task = expecting(self._task, self._mailbox.record.text)
+        said = self._mailbox.record.text
+        if said and isinstance(self._task, Generate):  # a prediction of what it says makes it faster
+            self._task = Generate(msgspec.structs.replace(self._task.request, prediction=said))
         self._again = asyncio.create_task(self._begin_again(), name=f"run {self.id} again")
         return True
 
@@ -468,25 +455,10 @@ class Run:
                     raise
             await asyncio.sleep(LOOK_EVERY)
 
-    def _time_out(self) -> None:
-        self.fail(ErrorReport(kind="timeout", message="The request took longer than its time limit."))
-
-    async def _take_all(self) -> list[Event]:
-        """Everything up to the end; if the request failed, the failure alone."""
-        events = await self._mailbox.take_all()
-        return events[-1:] if events and isinstance(events[-1], Failed) else merged(events)
-
 
 def choices_of(task: Task) -> int:
     """How many `Finished` events end the task."""
     return task.request.n if isinstance(task, Generate) else 0
-
-
-def expecting(task: Task, text: str) -> Task:
-    """The task with a prediction of what it says, which makes it faster."""
-    if not text or not isinstance(task, Generate):
-        return task
-    return Generate(msgspec.structs.replace(task.request, prediction=text))
 
 
 QUARANTINE: Final = 600.0  # seconds
@@ -571,7 +543,8 @@ class Service:
         if isinstance(task, Generate):
             task = Generate(msgspec.structs.replace(task.request, account=account))
         self._quarantine.check(model, task)
-        seconds = self._time_limit(task)
+        own = task.request.timeout if isinstance(task, Generate) else None
+        seconds = min((each for each in (own, self._options.timeout) if each is not None), default=None)
         begun = asyncio.get_running_loop().time()
         with self._starts(task, id, seconds):
             log.debug("Request %s of %s for model %r.", id, account or "a client", model)
@@ -586,10 +559,7 @@ class Service:
                     on_fault=partial(self._quarantine.add, model, task),
                 )
                 try:
-                    if isinstance(task, Generate) and summarizes(task.request, lease.options):
-                        await self._begin_summarized(run, lease, task.request)
-                    else:
-                        await run.begin(completed(task, lease.options, lease.worker.info))
+                    await self._begin(run, lease, completed(task, lease.options, lease.worker.info))
                 except BaseException:
                     lease.release()
                     raise
@@ -648,9 +618,16 @@ class Service:
     def _starts(self, task: Task, id: str, seconds: float | None) -> Iterator[None]:
         """Count a request as one that waits to start. `end_all` makes it fail, and so do `seconds`. Raises
         `ServerError`."""
-        self._check_start(id)
-        if isinstance(task, Generate):
-            self._check_choices(task.request)
+        if self._closing:
+            raise ServerError.of(SHUTTING_DOWN)
+        if id in self._runs or id in self._starting:
+            raise ServerError("conflict", f"A request with the id {id!r} is running already.")
+        most = self._options.max_choices
+        if isinstance(task, Generate) and not 1 <= task.request.n <= most:
+            message = (
+                f"`n` is {task.request.n}; it must be from 1 to {most}, the most that this server gives."
+            )
+            raise ServerError("invalid_request", message, "n", code="invalid_value")
         start = self._starting[id] = Start()
         try:
             yield
@@ -701,10 +678,14 @@ class Service:
         """Download the files that the model's options name, if requests may trigger that. Raises `ServerError`."""
         await self.catalog.complete(info, partial(_log_download, info.id))
 
-    async def _begin_summarized(self, run: Run, lease: Lease, asked: GenerationRequest) -> None:
-        """Begin a generation; if its conversation is too long, with a summary of the older messages."""
-        request = with_defaults(asked, lease.options, lease.worker.info)
-        request = msgspec.structs.replace(request, overflow="error")
+    async def _begin(self, run: Run, lease: Lease, task: Task) -> None:
+        """Begin a task. A conversation that is too long is continued from a summary of its older messages, where the
+        overflow policy says so."""
+        asked = task.request if isinstance(task, Generate) else None
+        if asked is None or asked.messages is None or asked.overflow != "summarize":
+            await run.begin(task)
+            return
+        request = msgspec.structs.replace(asked, overflow="error")
         try:
             await run.begin(Generate(request))
         except ServerError as error:
@@ -745,23 +726,6 @@ class Service:
         except TimeoutError:
             return False
         return True
-
-    def _check_start(self, id: str) -> None:
-        if self._closing:
-            raise ServerError.of(SHUTTING_DOWN)
-        if id in self._runs or id in self._starting:
-            raise ServerError("conflict", f"A request with the id {id!r} is running already.")
-
-    def _check_choices(self, request: GenerationRequest) -> None:
-        most = self._options.max_choices
-        if not 1 <= request.n <= most:
-            message = f"`n` is {request.n}; it must be from 1 to {most}, the most that this server gives."
-            raise ServerError("invalid_request", message, "n", code="invalid_value")
-
-    def _time_limit(self, task: Task) -> float | None:
-        own = task.request.timeout if isinstance(task, Generate) else None
-        limits = [limit for limit in (own, self._options.timeout) if limit is not None]
-        return min(limits, default=None)
 
 
 def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimate) -> Service:

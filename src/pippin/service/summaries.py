@@ -93,7 +93,7 @@ def parted(
     instructions = tuple(message for message in messages if message.role in ("system", "developer"))
     rest = tuple(message for message in messages if message.role not in ("system", "developer"))
     cut = max(0, len(rest) - KEPT)
-    while cut > 0 and _has_results(rest[cut]):
+    while cut > 0 and any(isinstance(part, ToolResult) for part in rest[cut].parts):
         cut -= 1
     return instructions, rest[:cut], rest[cut:]
 
@@ -148,10 +148,6 @@ def _shown(message: Message) -> str:
             case _:
                 pass
     return " ".join(shown)
-
-
-def _has_results(message: Message) -> bool:
-    return any(isinstance(part, ToolResult) for part in message.parts)
 
 
 def _too_long() -> ServerError:

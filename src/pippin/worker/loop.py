@@ -19,9 +19,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -85,6 +85,7 @@ class WorkerLink:
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(True)
         self._socket = connection
+        self._frames = self._received()
         self._encode = msgspec.msgpack.Encoder().encode
         self._room = threading.Condition()
         self._unsent = memoryview(b"")  # the rest of a frame that the socket took in part
@@ -94,46 +95,48 @@ class WorkerLink:
         self._flusher: threading.Thread | None = None
 
     def receive_spec(self) -> WorkerSpec:
-        """Read the spec, which is the first frame. Raises `LinkLost`.
-
-        Reads exactly that frame, so that the orders behind it are left for `orders`.
-        """
-        length = int.from_bytes(self._receive_exactly(4), "big")
-        return from_message(self._receive_exactly(length), WorkerSpec)
+        """Read the spec, which is the first frame. Raises `LinkLost`."""
+        payload = next(self._frames, None)
+        if payload is None:
+            raise LinkLost
+        return from_message(payload, WorkerSpec)
 
     def orders(self) -> Iterator[Order]:
         """Yield orders until the API server closes its end. Raises `FrameError` for a malformed order."""
         decoder = message_decoder(Order)
-        buffer = FrameBuffer()
-        while True:
+        for payload in self._frames:
             try:
-                data = self._socket.recv(READ_SIZE)
-            except OSError:
-                return
-            if not data:
-                return
-            for payload in buffer.feed(data):
-                try:
-                    yield decoder.decode(payload)
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                    raise FrameError(f"The API server sent what is no order: {error}") from error
+                yield decoder.decode(payload)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise FrameError(f"The API server sent what is no order: {error}") from error
+
+    def _received(self) -> Iterator[bytes]:
+        buffer = FrameBuffer()
+        with suppress(OSError):
+            while data := self._socket.recv(READ_SIZE):
+                yield from buffer.feed(data)
 
     def send_events(self, emissions: list[Emission]) -> None:
         """Send one step's events, or queue them behind those already waiting. Raises `LinkLost`."""
         if not emissions:
             return
         with self._room:
-            self._wait_for_room()
-            if self._congested:
-                self._hold(emissions)
-            else:
+            self._room.wait_for(lambda: self._closed or self._waiting_events < WAITING_EVENTS)
+            if self._closed:
+                raise LinkLost
+            if not self._congested:
                 self._send_now(frame(self._encode(Output(emissions))))
+                return
+            for request, event in emissions:
+                self._waiting.setdefault(request, []).append(event)
+            self._waiting_events += len(emissions)
 
     def send(self, report: Report) -> None:
         """Send one report, after everything sent before. Raises `LinkLost`."""
         with self._room:
             self._room.wait_for(lambda: self._closed or not self._congested)
-            self._check()
+            if self._closed:
+                raise LinkLost
             self._send_now(frame(self._encode(report)))
 
     def drain(self, seconds: float) -> None:
@@ -151,19 +154,6 @@ class WorkerLink:
     def _congested(self) -> bool:
         return bool(self._unsent) or bool(self._waiting)
 
-    def _check(self) -> None:
-        if self._closed:
-            raise LinkLost
-
-    def _wait_for_room(self) -> None:
-        self._room.wait_for(lambda: self._closed or self._waiting_events < WAITING_EVENTS)
-        self._check()
-
-    def _hold(self, emissions: list[Emission]) -> None:
-        for request, event in emissions:
-            self._waiting.setdefault(request, []).append(event)
-        self._waiting_events += len(emissions)
-
     def _send_now(self, data: bytes) -> None:
         """Write as much as the socket takes; the flusher sends the rest. The caller holds the lock."""
         try:
@@ -176,27 +166,19 @@ class WorkerLink:
             raise LinkLost from error
         if sent < len(data):
             self._unsent = memoryview(data)[sent:]
-            self._start_flusher()
-
-    def _start_flusher(self) -> None:
-        if self._flusher is None:
-            self._flusher = threading.Thread(target=self._flush_loop, name="flush", daemon=True)
-            self._flusher.start()
-        else:
+            if self._flusher is None:
+                self._flusher = threading.Thread(target=self._flush_loop, name="flush", daemon=True)
+                self._flusher.start()
             self._room.notify_all()
 
     def _flush_loop(self) -> None:
-        while not self._closed:
-            with self._room:
-                self._room.wait_for(lambda: self._closed or self._congested)
-            if self._closed:
-                return
-            try:
+        with suppress(OSError, ValueError, LinkLost):  # closed meanwhile
+            while not self._closed:
+                with self._room:
+                    self._room.wait_for(lambda: self._closed or self._congested)
                 select.select([], [self._socket], [], RECHECK)
                 with self._room:
                     self._flush_some()
-            except (OSError, ValueError, LinkLost):  # closed meanwhile
-                return
 
     def _flush_some(self) -> None:
         if not self._unsent and self._waiting:
@@ -210,15 +192,6 @@ class WorkerLink:
             self._send_now(bytes(rest))
         if not self._congested:
             self._room.notify_all()
-
-    def _receive_exactly(self, count: int) -> bytes:
-        data = bytearray()
-        while len(data) < count:
-            piece = self._socket.recv(count - len(data))
-            if not piece:
-                raise LinkLost
-            data += piece
-        return bytes(data)
 
 
 def read_orders(link: WorkerLink, handle: Callable[[Order], None], lost: Callable[[], None]) -> None:
@@ -268,9 +241,7 @@ class Preparation:
         self._ready: Future[tuple[Preparer, Done, Wanted]] = Future()
         self._threads = ThreadPoolExecutor(PREPARATION_THREADS, thread_name_prefix="prepare")
         self._long = ThreadPoolExecutor(1, thread_name_prefix="prepare-long")
-        self._lock = threading.Lock()
-        self._loaded = False
-        self._waiting: list[Submit] = []  # for the weights
+        self._weights: Future[None] = Future()
 
     def begin(self, preparer: Preparer, done: Done, wanted: Wanted = lambda _: True) -> None:
         """Start preparing queued and future orders. `done` receives each answer, on a thread of this pool.
@@ -281,23 +252,15 @@ class Preparation:
 
     def weights_loaded(self) -> None:
         """Prepare the orders that have waited for the weights."""
-        with self._lock:
-            self._loaded = True
-            waiting, self._waiting = self._waiting, []
-        for order in waiting:
-            self.submit(order)
+        self._weights.set_result(None)
 
     def submit(self, order: Submit) -> None:
         if order.task.text_length() < LONG_TEXT and not order.task.prepares_slowly():
             self._threads.submit(self._prepare, order)
         else:
-            self._long.submit(self._prepare_long, order)
-
-    def _prepare_long(self, order: Submit) -> None:
-        """Prepare a long text, a video or a document without delaying the others, then return its memory."""
-        self._prepare(order)
-        del order
-        give_memory_back()
+            # Without delaying the others; then its memory is returned.
+            self._long.submit(self._prepare, order)
+            self._long.submit(give_memory_back)
 
     def _prepare(self, order: Submit) -> None:
         preparer, done, wanted = self._ready.result()
@@ -305,26 +268,25 @@ class Preparation:
             try:
                 answer = _prepared(preparer, order)
             except NeedsWeightsError:
-                self._wait(order)
+                self._weights.add_done_callback(lambda _: self.submit(order))
                 return
         try:
             done(order.id, answer)
         except LinkLost:
             return
 
-    def _wait(self, order: Submit) -> None:
-        with self._lock:
-            if not self._loaded:
-                self._waiting.append(order)
-                return
-        self.submit(order)  # the weights came meanwhile
-
 
 def _prepared(preparer: Preparer, order: Submit) -> Answer:
     try:
         check_wanted()
         answer = preparer.prepare(order.id, order.task)
-        return _bounded(answer) if isinstance(answer, tuple) else answer
+        for event in answer if isinstance(answer, tuple) else ():
+            if isinstance(event, Tokenized | Rendered) and len(event.tokens) > MOST_TOKENS:
+                raise ServerError(
+                    "too_large",
+                    f"The text has {len(event.tokens)} tokens; send at most {MOST_TOKENS} at a time.",
+                )
+        return answer
     except ServerError as error:
         return (Failed(error.report),)
     except NobodyWaitsError:
@@ -340,16 +302,6 @@ def _prepared(preparer: Preparer, order: Submit) -> Answer:
         log.debug("Preparing the request failed.", exc_info=True)
         message = "The request could not be prepared because of a fault in the server; its log has more."
         return (Failed(ErrorReport(kind="internal", message=message)),)
-
-
-def _bounded(answer: tuple[Event, ...]) -> tuple[Event, ...]:
-    """The answer, if it has few enough tokens. Raises `ServerError`."""
-    for event in answer:
-        if isinstance(event, Tokenized | Rendered) and len(event.tokens) > MOST_TOKENS:
-            raise ServerError(
-                "too_large", f"The text has {len(event.tokens)} tokens; send at most {MOST_TOKENS} at a time."
-            )
-    return answer
 
 
 def give_memory_back() -> None:
@@ -372,10 +324,12 @@ class StepLoop:
         self._step_seconds = 0.0  # moving average
         self._leave_at: float | None = None
         self._tidy_at: float | None = None  # when memory is returned, if nothing arrives before
-        self._admission: LoadWeights | Shutdown | None = None
+        self._admission: Future[LoadWeights | Shutdown] = Future()
 
     def receive(self, order: Order) -> None:
         """Take an order, on the reader's thread."""
+        if isinstance(order, LoadWeights | Shutdown) and not self._admission.done():
+            self._admission.set_result(order)
         with self._arrived:
             match order:
                 case Submit(id):
@@ -384,18 +338,14 @@ class StepLoop:
                 case Cancel(id) if id in self._in_preparation:
                     self._in_preparation[id] = True
                 case LoadWeights():
-                    self._admit(order)
-                case Shutdown():
-                    self._admit(order)
-                    self._put(order)
+                    pass
                 case _:
                     self._put(order)
 
     def admission(self) -> LoadWeights | None:
         """Wait until the weights may be loaded; None if the worker is to exit instead."""
-        with self._arrived:
-            self._arrived.wait_for(lambda: self._admission is not None)
-        return self._admission if isinstance(self._admission, LoadWeights) else None
+        order = self._admission.result()
+        return order if isinstance(order, LoadWeights) else None
 
     def wants(self, id: str) -> bool:
         """Whether an order is in preparation and not cancelled; callable from any thread."""
@@ -433,11 +383,6 @@ class StepLoop:
                 give_memory_back()
         engine.close()
 
-    def _admit(self, order: LoadWeights | Shutdown) -> None:
-        if self._admission is None:
-            self._admission = order
-            self._arrived.notify_all()
-
     def _put(self, arrival: Arrival) -> None:
         self._inbox.append(arrival)
         self._arrived.notify()
@@ -445,7 +390,8 @@ class StepLoop:
     def _take(self, *, wait: bool) -> list[Arrival]:
         with self._arrived:
             if wait and not self._inbox:
-                self._arrived.wait(timeout=self._seconds_left())
+                moments = [each for each in (self._leave_at, self._tidy_at) if each is not None]
+                self._arrived.wait(max(0.0, min(moments) - time.monotonic()) if moments else None)
                 self._gather(min(GATHERED * self._step_seconds, MOST_GATHERED))
             arrivals = list(self._inbox)
             self._inbox.clear()
@@ -461,11 +407,6 @@ class StepLoop:
             if len(self._inbox) == came and not self._in_preparation:
                 return
 
-    def _seconds_left(self) -> float | None:
-        """Seconds until the next timed action, if there is one."""
-        moments = [each for each in (self._leave_at, self._tidy_at) if each is not None]
-        return max(0.0, min(moments) - time.monotonic()) if moments else None
-
     def _time_to_leave(self, engine: Engine) -> bool:
         if self._leave_at is None:
             return False
@@ -480,26 +421,20 @@ class StepLoop:
             case ClearCache(prefixes_only, disk):
                 engine.clear_cache(prefixes_only=prefixes_only, disk=disk)
             case Reconfigure(options):
-                self._reconfigure(engine, options)
+                for name, value in options.items():  # one by one, so that a refused option holds up no other
+                    try:
+                        engine.reconfigure({name: value})
+                    except ServerError as error:
+                        log.info("Not changed while running: %s", error.report.message)
             case AskStats():
                 self._link.send(Stats(engine.stats()))
             case Shutdown(deadline):
                 self._leave_at = time.monotonic() + deadline
             case job:
-                self._submit(engine, job)
-
-    def _submit(self, engine: Engine, job: Job) -> None:
-        with working_on(job.id):
-            try:
-                engine.submit(job)
-            except ServerError as error:
-                self._link.send_events([(job.id, Failed(error.report))])
-            else:
-                self._link.send_events([(job.id, job.accepted)])
-
-    def _reconfigure(self, engine: Engine, options: dict[str, Any]) -> None:
-        for name, value in options.items():  # one by one, so that a refused option holds up no other
-            try:
-                engine.reconfigure({name: value})
-            except ServerError as error:
-                log.info("Not changed while running: %s", error.report.message)
+                with working_on(job.id):
+                    try:
+                        engine.submit(job)
+                    except ServerError as error:
+                        self._link.send_events([(job.id, Failed(error.report))])
+                    else:
+                        self._link.send_events([(job.id, job.accepted)])

@@ -1,6 +1,5 @@
 """The worker's life from its first frame to its exit: it loads in two stages, the second on command, then loops."""
 
-import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -14,7 +13,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -51,22 +49,9 @@ log = logging.getLogger(__name__)
 READ_SIZE: Final = 1 << 16
 
 
-@dataclass(frozen=True)
-class Pipes:
-    """This process's standard input and output, bridged to the far end of `link`."""
-
-    link: socket.socket
-    writing: threading.Thread
-
-    def finish(self, seconds: float) -> None:
-        """Wait at most `seconds` until everything sent has been written. Nothing can be sent afterwards."""
-        with suppress(OSError):  # already closed
-            self.link.shutdown(socket.SHUT_WR)
-        self.writing.join(seconds)
-
-
-def over_pipes() -> Pipes:
-    """The link of a worker that a program runs here. From now on, prints go to standard error."""
+def over_pipes() -> tuple[socket.socket, threading.Thread]:
+    """The link of a worker that a program runs here, whose far end is this process's standard input and output, and the
+    thread that writes what is sent. From now on, prints go to standard error."""
     ours, theirs = socket.socketpair()
     output = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -75,7 +60,7 @@ def over_pipes() -> Pipes:
     ).start()
     writing = threading.Thread(target=_write, args=(theirs, output), name="far out", daemon=True)
     writing.start()
-    return Pipes(ours, writing)
+    return ours, writing
 
 
 def _read(source: int, target: socket.socket) -> None:
@@ -134,11 +119,11 @@ def main() -> None:
     With `- PATH`, the link is this process's input and output, brought by a program (such as ssh) from the server's
     machine; PATH is the model's folder here.
     """
-    pipes = None
+    writing = None
     if sys.argv[1] == "-":
         end_with_parent(os.getppid())  # a stopped process does not notice the end of its input
-        pipes = over_pipes()
-        connection, path = pipes.link, sys.argv[2]
+        connection, writing = over_pipes()
+        path = sys.argv[2]
     else:
         end_with_parent(int(sys.argv[2]))
         connection, path = socket.socket(fileno=int(sys.argv[1])), None
@@ -158,8 +143,10 @@ def main() -> None:
     sys.setswitchinterval(SWITCH)
     gc.disable()  # what is imported is no garbage, and looking through it takes a tenth of the time
     status = run(spec, link)
-    if pipes is not None:
-        pipes.finish(LAST_WORDS)
+    if writing is not None:
+        with suppress(OSError):  # already closed
+            connection.shutdown(socket.SHUT_WR)
+        writing.join(LAST_WORDS)
     end_now(status)
 
 
@@ -171,7 +158,6 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         target=read_orders, args=(link, loop.receive, lambda: end_now(0)), name="reader", daemon=True
     )
     reader.start()
-    started = time.monotonic()
     try:
         check_files(spec)
         if spec.rank is not None:
@@ -182,37 +168,41 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         gc.freeze()  # modules and the tokenizer, which stay
         gc.enable()
         if spec.info.kind != "scripted":
-            watch_templates()
+            from pippin.engines.language.template.template import MOST_SECONDS, WATCH
+
+            # End this process if a rendering outlasts its own limit by far; another one is started then.
+            WATCH.begin(3 * MOST_SECONDS)
         preparation.begin(preparer, loop.prepared, loop.wants)
-        link.send(Stage("prompt", preparer.info, time.monotonic() - started, resident_bytes()))
+        link.send(Stage("prompt", preparer.info, resident_bytes()))
         admission = loop.admission()
         if admission is None:
             return 0
         spec = msgspec.structs.replace(spec, memory_bytes=admission.memory_bytes)
         if spec.rank is not None:
-            return run_rank(spec, kind, preparer, loop, link, started)
+            return run_rank(spec, kind, preparer, loop, link)
         engine: Engine = kind.open_engine(spec, preparer, _progress(link))
         give_memory_back()
         footprint = max(resident_bytes(), engine.stats().active_bytes)
-        link.send(Stage("weights", preparer.info, time.monotonic() - started, footprint))
+        link.send(Stage("weights", preparer.info, footprint))
+        return serve(loop, engine, link)
     except LinkLost:
         return 0
     except ServerError as error:  # its message says what is wrong
         log.debug("Loading %s failed: %s", spec.info.id, error.report.message)  # its waiters report it
-        _report_failure(link, error.report)
-        return LOAD_FAILED
+        failure = error.report
     except Exception as error:
-        failure = load_failure(spec, error)
         log.error("Loading %s failed in these lines:\n%s", spec.info.id, trace_of(error))
         log.debug("Loading %s failed.", spec.info.id, exc_info=True)
-        _report_failure(link, failure)
-        return LOAD_FAILED
-    return serve(loop, engine, link)
+        reason = without_folders(f"{type(error).__name__}: {error}", spec.info.path)
+        message = f"The model {spec.info.id!r} could not be loaded: {reason}"
+        failure = ErrorReport(kind="load_failed", message=message)
+    with suppress(LinkLost):
+        link.send(LoadFailed(failure))
+        link.drain(LAST_WORDS)
+    return LOAD_FAILED
 
 
-def run_rank(
-    spec: WorkerSpec, kind: ModuleType, preparer: Preparer, loop: StepLoop, link: WorkerLink, started: float
-) -> int:
+def run_rank(spec: WorkerSpec, kind: ModuleType, preparer: Preparer, loop: StepLoop, link: WorkerLink) -> int:
     """The part of `run` from the weights on, for a rank of a group: rank 0 serves, the others follow it."""
     assert spec.rank is not None
     if not hasattr(kind, "open_rank"):
@@ -224,7 +214,7 @@ def run_rank(
         raise ServerError("load_failed", str(error), "ranks") from error
     with rank_environment(spec.rank):
         found = kind.open_rank(spec, preparer, _progress(link), group)
-    link.send(Stage("weights", preparer.info, time.monotonic() - started, resident_bytes()))
+    link.send(Stage("weights", preparer.info, resident_bytes()))
     if spec.rank.rank == 0:
         return serve(loop, found, link)
     try:
@@ -263,13 +253,6 @@ def import_kind(spec: WorkerSpec) -> ModuleType:
     return importlib.import_module(f"pippin.engines.{spec.info.kind}")
 
 
-def watch_templates() -> None:
-    """End this process if a rendering outlasts its own limit by far; another one is started then."""
-    from pippin.engines.language.template.template import MOST_SECONDS, WATCH
-
-    WATCH.begin(3 * MOST_SECONDS)
-
-
 def serve(loop: StepLoop, engine: Engine, link: WorkerLink) -> int:
     """Step until told to exit; returns the exit status."""
     try:
@@ -281,14 +264,6 @@ def serve(loop: StepLoop, engine: Engine, link: WorkerLink) -> int:
         return STEP_FAILED
     link.drain(LAST_WORDS)
     return 0
-
-
-def load_failure(spec: WorkerSpec, error: Exception) -> ErrorReport:
-    """The error for clients and operator when a load failed unexpectedly."""
-    reason = without_folders(f"{type(error).__name__}: {error}", spec.info.path)
-    return ErrorReport(
-        kind="load_failed", message=f"The model {spec.info.id!r} could not be loaded: {reason}"
-    )
 
 
 def resident_bytes() -> int:
@@ -308,14 +283,6 @@ def _progress(link: WorkerLink) -> LoadProgress:
     return report
 
 
-def _report_failure(link: WorkerLink, report: ErrorReport) -> None:
-    try:
-        link.send(LoadFailed(report))
-        link.drain(LAST_WORDS)
-    except LinkLost:
-        return
-
-
 def end_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when its parent's thread dies (Linux; elsewhere the socket's end tells)."""
     if sys.platform != "linux":
@@ -330,7 +297,7 @@ def end_with_parent(parent: int) -> None:
 def offer_to_the_killer() -> None:
     """Ask the kernel to kill this process before others when the machine runs out of memory (Linux, proc(5))."""
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # a container may forbid it
+        with suppress(OSError):  # a container may forbid it
             Path("/proc/self/oom_score_adj").write_text(str(KILLED_FIRST))
 
 

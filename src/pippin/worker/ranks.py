@@ -154,35 +154,27 @@ def _accept(address: tuple[str, int], spec: RankSpec, deadline: float) -> dict[i
 def _greet(
     connection: socket.socket, spec: RankSpec, greeted: "queue.SimpleQueue[tuple[int, socket.socket]]"
 ) -> None:
-    rank = _greeted(connection, spec)
-    if rank is not None and 0 < rank < spec.size:
-        greeted.put((rank, connection))
-    else:
-        log.warning("Somebody who is no rank of this group connected, and was refused.")
-        connection.close()
-
-
-def _greeted(connection: socket.socket, spec: RankSpec) -> int | None:
-    """The number of the rank that proves to know the secret; None for a stranger."""
+    """Greet a connection; a rank of this group proves to know the secret."""
     connection.settimeout(GREET_WITHIN)
     ours = secrets.token_bytes(NONCE)
-    try:
+    with suppress(OSError):
         connection.sendall(ours)
         said = _receive(connection, 1 + NONCE + DIGEST)
         rank, theirs, proof = said[:1], said[1 : 1 + NONCE], said[1 + NONCE :]
-        if not hmac.compare_digest(proof, _proof(spec, b"joins", rank, ours, theirs)):
-            return None
-        connection.sendall(_proof(spec, b"leads", rank, theirs, ours))
-    except OSError:
-        return None
-    return rank[0]
+        known = hmac.compare_digest(proof, _proof(spec, b"joins", rank, ours, theirs))
+        if known and 0 < rank[0] < spec.size:
+            connection.sendall(_proof(spec, b"leads", rank, theirs, ours))
+            greeted.put((rank[0], connection))
+            return
+    log.warning("Somebody who is no rank of this group connected, and was refused.")
+    connection.close()
 
 
 def _connect(address: tuple[str, int], spec: RankSpec, deadline: float) -> socket.socket:
-    while True:
+    connection = None
+    while connection is None:
         try:
             connection = socket.create_connection(address, timeout=GREET_WITHIN)
-            break
         except OSError as error:  # rank 0 does not listen yet
             if time.monotonic() > deadline:
                 raise NotMet(f"Rank 0 cannot be reached at {spec.control}: {error.strerror}.") from error

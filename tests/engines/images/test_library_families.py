@@ -261,9 +261,9 @@ def test_no_language_model_is_fetched_to_rewrite_a_prompt() -> None:
     asked: list[Any] = []
 
     class Flux3:
-        family = "flux3"
+        classes = SimpleNamespace(family="flux3", generation=None)
 
-        def generator(self) -> Any:
+        def as_class(self, wanted: Any) -> Any:
             return self
 
         def generate(self, request: Any) -> Any:

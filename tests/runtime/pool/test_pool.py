@@ -499,7 +499,8 @@ def test_statistics_caches_and_options_reach_the_worker() -> None:
         assert (await stage.pool.stats("b")).steps == 0
         assert await stage.pool.clear_cache() == ["a"]
         assert stage.launcher.last("a").cleared == 1
-        await stage.pool.reconfigure("a", {"idle_timeout": 5.0})
+        stage.catalog.changed["a"] = ModelOptions(idle_timeout=5.0)
+        await stage.pool.adopt(stage.options)
         assert stage.launcher.last("a").changes[-1] == {"idle_timeout": 5.0}
         await stage.clock.advance(6)
         assert stage.state("a") == "unloaded"

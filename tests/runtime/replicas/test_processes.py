@@ -38,13 +38,13 @@ def replicas_of(service: Service) -> Replicas:
 
 def running(group: Replicas) -> int:
     """The requests of all replicas."""
-    return sum(process.seat.running for process in group.processes)
+    return sum(process.running for process in group.seats)
 
 
 async def all_loaded(service: Service) -> Replicas:
     await service.pool.load("m")
     group = replicas_of(service)
-    await until(lambda: all(process.loaded for process in group.processes))
+    await until(lambda: all(process.loaded for process in group.seats))
     return group
 
 
@@ -61,15 +61,15 @@ def test_a_killed_replica_costs_no_whole_answer_and_comes_back(tmp_path: Path) -
             group = await all_loaded(service)
             texts = [asyncio.create_task(answer(service, f"question {n}", f"r{n}")) for n in range(12)]
             await until(lambda: running(group) == 12)
-            pids = [process.worker.pid for process in group.processes]
+            pids = [process.worker.pid for process in group.seats]
             assert len(set(pids)) == 2
-            assert [process.seat.running for process in group.processes] == [6, 6]
+            assert [process.running for process in group.seats] == [6, 6]
             os.kill(pids[0] or 0, signal.SIGKILL)
             assert set(await asyncio.gather(*texts)) == {"one two three four five six"}
-            await until(lambda: all(process.loaded for process in group.processes))
+            await until(lambda: all(process.loaded for process in group.seats))
             assert replicas_of(service) is group
-            assert group.processes[0].worker.pid not in pids
-            assert [process.seat.running for process in group.processes] == [0, 0]
+            assert group.seats[0].worker.pid not in pids
+            assert [process.running for process in group.seats] == [0, 0]
 
     asyncio.run(play())
 
@@ -92,7 +92,7 @@ def test_a_replica_that_finds_no_place_is_tried_again(monkeypatch: pytest.Monkey
         group.load_weights(None)
         await group.weights_ready
         launcher.launched[0].die()
-        await until(lambda: len(launcher.launched) == 3 and all(each.loaded for each in group.processes))
+        await until(lambda: len(launcher.launched) == 3 and all(each.loaded for each in group.seats))
         await group.stop(0.0)
 
     asyncio.run(play())
@@ -134,7 +134,7 @@ def test_a_replica_that_the_cluster_has_room_for_serves_and_the_other_waits_for_
         launched[2].prompt_ready.set_result(None)
         await until(lambda: launched[2].may_load)
         launched[2].finish_load()
-        await until(lambda: all(process.loaded for process in group.processes))
+        await until(lambda: all(process.loaded for process in group.seats))
         words = [shlex.split(each.spec.command or "")[3:7] for each in launched]
         told = ["10.0.0.1:6379", str(8 * GB), "shared"]
         assert words == [[*told, "60.0"], [*told, "60.0"], [*told, "inf"]]
@@ -176,7 +176,7 @@ def test_an_answer_that_has_begun_goes_on_with_another_replica(tmp_path: Path) -
                 async for event in run.events():
                     said.append(event)
                     if len(said) == 2:
-                        busy = next(each for each in group.processes if each.seat.running)
+                        busy = next(each for each in group.seats if each.running)
                         os.kill(busy.worker.pid or 0, signal.SIGKILL)
             assert collect(said).choices[0].text("text") == "one two three four five"
             assert replicas_of(service) is group
@@ -204,7 +204,7 @@ def test_the_death_of_all_is_the_models_and_the_next_request_starts_them_again(t
         catalog = served(tmp_path)
         async with scripted_service(*catalog.models(), catalog=catalog) as service:
             group = await all_loaded(service)
-            for process in group.processes:
+            for process in group.seats:
                 os.kill(process.worker.pid or 0, signal.SIGKILL)
             await until(group.died.done)
             assert await answer(service, "hello", "r") == "hello"

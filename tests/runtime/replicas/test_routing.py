@@ -8,6 +8,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Detokenize, Generate
 from pippin.runtime.replicas.routing import BLOCK, Prefix, Seat, Seen, choose, prefix_of
 
+NO_SPEC: Any = None
 NO_WORKER: Any = None
 
 
@@ -18,7 +19,7 @@ def prompt(*turns: str, salt: str | None = None, tools: tuple[Tool, ...] = ()) -
 
 def seat(running: int = 0, *, sent: str = "") -> Seat:
     """A seat whose worker is never asked."""
-    found = Seat(NO_WORKER, running=running)
+    found = Seat(NO_SPEC, NO_WORKER, running=running)
     found.seen.add(prompt(sent))
     return found
 

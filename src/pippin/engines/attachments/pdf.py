@@ -39,7 +39,9 @@ def main() -> None:
             left -= len(text)
             tell(text=text, picture=pictures.of(number))
     except Exception as error:  # readers have no common error: a damaged file may raise anything
-        tell(why=why_of(error))
+        encrypted = type(error).__name__ in ("PermissionError", "DependencyError", "FileNotDecryptedError")
+        own = str(error) if type(error) is ValueError else "it is damaged or cut off"
+        tell(why="it is encrypted" if encrypted else own)
 
 
 def bound_resources() -> None:
@@ -71,13 +73,6 @@ def pages_of(data: bytes) -> Any:
     if len(reader.pages) == 0:
         raise ValueError("it has no pages")
     return reader.pages
-
-
-def why_of(error: Exception) -> str:
-    name = type(error).__name__
-    if isinstance(error, PermissionError) or name in ("DependencyError", "FileNotDecryptedError"):
-        return "it is encrypted"
-    return str(error) if type(error) is ValueError else "it is damaged or cut off"
 
 
 def text_of(pages: Any, number: int) -> str:

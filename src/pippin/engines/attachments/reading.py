@@ -61,15 +61,14 @@ class AttachmentReader:
         Raises `ServerError` naming an attachment that can't be read, or not by this model, where it may not be left
         out.
         """
-        readable = Readable(request, self._needed(request))
-        readable.change(lambda part, where, index: self._read(readable, part, where, index, taken))
-        return readable
-
-    def _needed(self, request: GenerationRequest) -> Callable[[int], bool]:
         question = newest_question(request.messages or (), continued=request.continue_final)
         # An answer to a question about a picture that was left out would be worth nothing.
         all_needed = self._policy == "refuse" or bool(request.decisions)
-        return lambda index: all_needed or (self._policy == "auto" and index == question)
+        readable = Readable(
+            request, lambda index: all_needed or (self._policy == "auto" and index == question)
+        )
+        readable.change(lambda part, where, index: self._read(readable, part, where, index, taken))
+        return readable
 
     def _read(
         self, readable: "Readable", part: Attachment, where: str, index: int, taken: Container[str]

@@ -7,31 +7,22 @@ and writes `FolderDefaults` as JSON; the exit status is 1 if mlx-vlm does not kn
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pippin.core.models import FolderDefaults, ImageDefaults
-
-if TYPE_CHECKING:
-    from pippin.engines.images.painting import Classes
+from pippin.engines.images.painting import find_classes
 
 
 def find_defaults(folder: Path) -> FolderDefaults | None:
     """Raises what mlx-vlm raises for a folder whose files it cannot read."""
-    from pippin.engines.images.painting import find_classes
-
     found = find_classes(folder)
     if found is None:
         return None
-    return FolderDefaults(_of(found, found.generation, folder), _of(found, found.edit, folder))
-
-
-def _of(classes: "Classes", wanted: Any, folder: Path) -> ImageDefaults | None:
-    if wanted is None:
-        return None
-    found = classes.defaults(wanted, folder)
-    return ImageDefaults(found.steps, found.guidance)
+    of = [None if each is None else found.defaults(each, folder) for each in (found.generation, found.edit)]
+    return FolderDefaults(
+        *(None if each is None else ImageDefaults(each.steps, each.guidance) for each in of)
+    )
 
 
 def main(folder: Path) -> int:

@@ -4,6 +4,7 @@ One call of the library makes one picture. It evaluates its latents after each s
 """
 
 import dataclasses
+import importlib.util
 import inspect
 import json
 import math
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import mlx.core as mx
 import msgspec
 
+from pippin.config.errors import install_command
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
@@ -26,7 +28,7 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.published import name_of
 from pippin.core.tasks import GenerateImages, Task
 from pippin.engines import pictures
-from pippin.engines.base import Job, LoadProgress
+from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.device import configure, decide, find_facts
 
@@ -61,22 +63,6 @@ STEPS_FACTOR = {"low": 0.5, "medium": 1.0, "high": 1.5, None: 1.0}
 """The factor of the model's number of steps for each `quality` of OpenAI's API."""
 
 
-def request_of(task: Task, info: ModelInfo) -> GenerateImages:
-    """The task, if it is one for an image model. Raises `ServerError` for any other."""
-    if not isinstance(task, GenerateImages):
-        raise ServerError("invalid_request", f"{info.id} makes pictures; it does nothing else.", "model")
-    return task
-
-
-def decoded(task: GenerateImages, *, keep_alpha: bool) -> "tuple[list[Image], int]":
-    """The pictures that a task starts from, and how many words it has. Raises `ServerError`."""
-    given = [
-        pictures.decode(data, param=f"image[{index}]", keep_alpha=keep_alpha)
-        for index, data in enumerate(task.images)
-    ]
-    return given, len(task.prompt.split()) + len((task.negative_prompt or "").split())
-
-
 def size_of(task: GenerateImages, given: "list[Image]") -> tuple[int, int]:
     """Width and height that the request names, or the proportions of its first picture at about `DEFAULT_PIXELS`."""
     if task.width is not None and task.height is not None:
@@ -88,26 +74,6 @@ def size_of(task: GenerateImages, given: "list[Image]") -> tuple[int, int]:
     scale = math.sqrt(DEFAULT_PIXELS / (width * height))
     sides = [max(SIDE_STEP, round(side * scale / SIDE_STEP) * SIDE_STEP) for side in (width, height)]
     return min(sides[0], 4096), min(sides[1], 4096)
-
-
-def at_most(pictures: int) -> str:
-    """How many pictures a model takes, as a sentence says it."""
-    return "one picture" if pictures == 1 else f"{pictures} pictures at most"
-
-
-def written(given: "list[Image]", folder: Path) -> list[Path]:
-    """Write the pictures that a request starts from into a folder, from which the pipelines read them."""
-    paths = []
-    for index, image in enumerate(given):
-        path = folder / f"{index}.png"
-        image.save(path, "PNG")
-        paths.append(path)
-    return paths
-
-
-def picture_tokens(width: int, height: int) -> int:
-    """The tokens that one picture counts as in a request's usage."""
-    return (width // SIDE_STEP) * (height // SIDE_STEP)
 
 
 MOST_PICTURES: Final = 10
@@ -204,11 +170,17 @@ class ImagePreparer:
         self._several = classes.edit is not None and not self._strength and classes.family != "llada_image"
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
-        wanted = request_of(task, self.info)
-        self._check(wanted)
-        given, words = decoded(wanted, keep_alpha=self.classes.family in SEES_ALPHA)
-        sized = self._sized(wanted, given)
-        return BlockingJob[Pipeline](id, Accepted(words), painter(sized, given, words))
+        if not isinstance(task, GenerateImages):
+            message = f"{self.info.id} makes pictures; it does nothing else."
+            raise ServerError("invalid_request", message, "model")
+        self._check(task)
+        sees_alpha = self.classes.family in SEES_ALPHA
+        given = [
+            pictures.decode(data, param=f"image[{index}]", keep_alpha=sees_alpha)
+            for index, data in enumerate(task.images)
+        ]
+        words = len(task.prompt.split()) + len((task.negative_prompt or "").split())
+        return BlockingJob[Pipeline](id, Accepted(words), painter(self._sized(task, given), given, words))
 
     def _sized(self, task: GenerateImages, given: "list[Image]") -> GenerateImages:
         """The task with a size, unless it is an edit whose size the family chooses itself."""
@@ -231,7 +203,8 @@ class ImagePreparer:
         if not task.images and self.classes.generation is None:
             raise ServerError("invalid_request", f"{name} edits pictures: use /v1/images/edits.", "image")
         if len(task.images) > most:
-            raise ServerError("unsupported", f"{name} takes {at_most(most)}.", "image")
+            takes = "one picture" if most == 1 else f"{most} pictures at most"
+            raise ServerError("unsupported", f"{name} takes {takes}.", "image")
         if task.strength is not None and not (self._strength and task.images):
             raise ServerError("unsupported", f"{name} has no `strength` here; leave it out.", "strength")
         if task.negative_prompt and not self._negative:
@@ -264,39 +237,28 @@ class Pipeline:
 
     def __init__(self, folder: Path, classes: Classes) -> None:
         self._folder = folder
-        self._classes = classes
+        self.classes = classes
         self._held: Any = self._read(classes.either)
 
-    @property
-    def family(self) -> str:
-        return self._classes.family
-
-    def generator(self) -> Any:
-        return self._as(self._classes.generation)
-
-    def editor(self) -> Any:
-        return self._as(self._classes.edit)
-
-    def _as(self, wanted: Any) -> Any:
-        """The pipeline as the class for a task, around the same weights if both classes hold the same."""
+    def as_class(self, wanted: Any) -> Any:
+        """The pipeline as one of its classes, around the same weights if both classes hold the same."""
         # Not by `isinstance`: one of the classes may descend from the other, and have other defaults.
         if type(self._held) is wanted:
             return self._held
         held, self._held = self._held, None
         names = {each.name for each in dataclasses.fields(wanted)}
         transformer = None
-        if held is not None and self.family in EDITS_BY_ANOTHER_PIPELINE:
+        if held is not None and self.classes.family in EDITS_BY_ANOTHER_PIPELINE:
             transformer = held.pipeline.transformer
         elif held is not None and names <= {each.name for each in dataclasses.fields(held)}:
             self._held = wanted(**{name: getattr(held, name) for name in names})
             return self._held
         del held  # before the other is read, so that the weights of both are never in memory together
         mx.clear_cache()
-        made = self._read(wanted)
+        self._held = self._read(wanted)
         if transformer is not None:
-            made.pipeline.transformer = transformer
-        self._held = made
-        return made
+            self._held.pipeline.transformer = transformer
+        return self._held
 
     def forget(self) -> None:
         """Drop all prompts that the pipeline keeps but the last `MOST_PROMPTS`."""
@@ -305,14 +267,33 @@ class Pipeline:
             del kept[next(iter(kept))]
 
     def _read(self, wanted: Any) -> Any:
-        kept = {"evict_text_encoder": False} if self._classes.family in READS_ENCODER_ONCE else {}
-        name = self._classes.variant or str(self._folder)
+        kept = {"evict_text_encoder": False} if self.classes.family in READS_ENCODER_ONCE else {}
+        name = self.classes.variant or str(self._folder)
         return wanted.from_model_id(name, model_path=self._folder, **kept)
 
 
-def open_engine(
-    spec: WorkerSpec, preparer: ImagePreparer, progress: LoadProgress
-) -> BlockingEngine[Pipeline]:
+def open_preparer(spec: WorkerSpec) -> ImagePreparer:
+    """Raises `ServerError("load_failed")` if mlx-vlm is not installed, or does not paint with this model."""
+    if importlib.util.find_spec("mlx_vlm") is None:
+        raise ServerError("load_failed", f"Image models need an extra: {install_command('vision')}")
+    classes = find_classes(Path(spec.info.path or ""))
+    if classes is None:
+        raise ServerError(
+            "load_failed",
+            f"mlx-vlm has no pipeline for the model {spec.info.id!r}; docs/images.md names the families that it has.",
+        )
+    if classes.family == "bonsai":
+        raise ServerError(
+            "load_failed",
+            f"The model {spec.info.id!r} computes with kernels for Apple's GPU alone, and its decoder is in another "
+            "repository: take another family of docs/images.md, or paint with mlx-vlm itself.",
+        )
+    return ImagePreparer(spec, classes)
+
+
+def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[Pipeline]:
+    assert isinstance(preparer, ImagePreparer)
+
     def load() -> Pipeline:
         configure(decide(find_facts(), preparer.options))
         progress(0, spec.info.size_bytes, "weights")
@@ -321,7 +302,6 @@ def open_engine(
         except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
             message = f"mlx-vlm cannot load {spec.info.id!r}: {type(error).__name__}: {str(error)[:300]}"
             raise ServerError("load_failed", message) from error
-        progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return pipeline
 
     return BlockingEngine(load)
@@ -355,13 +335,15 @@ def painter(task: GenerateImages, given: "list[Image]", words: int) -> Callable[
                 tempfile.TemporaryDirectory(prefix="pippin-images-") as folder,
                 evaluations_watched(call.check),
             ):
-                paths = written(given, Path(folder))
+                paths = [Path(folder, f"{index}.png") for index in range(len(given))]
+                for path, picture in zip(paths, given, strict=True):
+                    picture.save(path, "PNG")
                 for index in range(task.n):
                     seed = (first + index) % 2**32
                     image = painted(pipeline, task, paths, seed)
                     data = pictures.encode(image, task.format, task.quality)
                     call.emit(Picture(index, data, image.size[0], image.size[1], seed))
-                    tokens += picture_tokens(*image.size)
+                    tokens += (image.width // SIDE_STEP) * (image.height // SIDE_STEP)
         finally:
             pipeline.forget()
         call.emit(PicturesDone(usage=Usage(prompt_tokens=words, completion_tokens=tokens)))
@@ -374,7 +356,7 @@ def painted(pipeline: Pipeline, task: GenerateImages, paths: list[Path], seed: i
     from mlx_vlm.generate.edit_image import ImageEditRequest
     from mlx_vlm.generate.image import ImageGenerationRequest
 
-    model = pipeline.editor() if paths else pipeline.generator()
+    model = pipeline.as_class(pipeline.classes.edit if paths else pipeline.classes.generation)
     steps = task.steps
     if steps is None and STEPS_FACTOR[task.effort] != 1:
         steps = max(1, round(model.default_sampling.steps * STEPS_FACTOR[task.effort]))
@@ -382,7 +364,7 @@ def painted(pipeline: Pipeline, task: GenerateImages, paths: list[Path], seed: i
         "negative_prompt": task.negative_prompt,
         "strength": task.strength,
         # FLUX.3 would fetch a language model from the hub, and let it rewrite the prompt.
-        "upsample_prompt": False if pipeline.family == "flux3" else None,
+        "upsample_prompt": False if pipeline.classes.family == "flux3" else None,
     }
     asked: dict[str, Any] = {
         "prompt": task.prompt,

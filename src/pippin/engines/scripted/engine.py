@@ -71,16 +71,12 @@ class PlayedChoice:
             tokens = scripted_tokens([text], self.logprobs)
         events = self.reader.feed(text, tokens, self.position)
         self.check.see(events)
-        if self._loops.watches:
-            self._watch(text, events)
+        if self._loops.watches:  # as a language model's decoder does
+            self._tokens.append(tokenizer.token_id(text))
+            self._loops.read(events)
+            if self.position >= self._least and self.position % LOOK_EVERY == 0:
+                self._loops.look(self._tokens, tokenizer.decode)
         return events
-
-    def _watch(self, text: str, events: list[Event]) -> None:
-        """Look for loops, as a language model's decoder does."""
-        self._tokens.append(tokenizer.token_id(text))
-        self._loops.read(events)
-        if self.position >= self._least and self.position % LOOK_EVERY == 0:
-            self._loops.look(self._tokens, tokenizer.decode)
 
     def finish(self, usage: Usage, timings: Timings) -> list[Event]:
         reason: FinishReason = (
@@ -137,23 +133,27 @@ class Row:
                 tokens = (Token(tokens[0].id, tokens[0].raw, None), *tokens[1:]) if tokens else ()
             events.append(PromptEcho(self.job.prompt, tokens))
         if request.decisions:
-            events.append(Scored(tuple(self._scores(each.labels) for each in request.decisions)))
+            # Log probabilities: labels that the prompt has are four times as likely as others.
+            scores = (
+                tuple(math.log(0.8 if label in self.job.prompt else 0.2) for label in each.labels)
+                for each in request.decisions
+            )
+            events.append(Scored(tuple(scores)))
         return events
-
-    def _scores(self, labels: tuple[str, ...]) -> tuple[float, ...]:
-        """Log probabilities: labels that the prompt has are four times as likely as others."""
-        return tuple(math.log(0.8 if label in self.job.prompt else 0.2) for label in labels)
 
     def play(self, now: float) -> list[Event]:
         """Play the next token of every choice that is not over."""
         self.steps += 1
         self.due = now + self.gap
+        assert self.started is not None
+        waited, played = self.started - self.job.created, now - self.started
+        timings = Timings(queue=waited * 1000, prefill=self.job.rule.delay * 1000, decode=played * 1000)
         events: list[Event] = []
         for choice in self.open:
             if not choice.over:
                 events += choice.play()
             if choice.over:
-                events += choice.finish(self._usage(choice), self._timings(now))
+                events += choice.finish(self._usage(choice), timings)
         self.open = [choice for choice in self.open if not choice.over]
         return events
 
@@ -177,11 +177,6 @@ class Row:
             completion_tokens=choice.position,
             reasoning_tokens=choice.reasoning_tokens,
         )
-
-    def _timings(self, now: float) -> Timings:
-        assert self.started is not None
-        waited, played = self.started - self.job.created, now - self.started
-        return Timings(queue=waited * 1000, prefill=self.job.rule.delay * 1000, decode=played * 1000)
 
 
 class ScriptedEngine:
@@ -216,7 +211,8 @@ class ScriptedEngine:
         while (row := self._next()) is not None:
             self._rows[row.job.id] = row
             if row.started is None:
-                emissions += self._begin(row)
+                self._prompt_tokens += row.job.accepted.prompt_tokens
+                emissions += [(row.job.id, event) for event in row.begin()]
         now = time.monotonic()
         for request, row in list(self._rows.items()):
             if row.due <= now:
@@ -228,7 +224,8 @@ class ScriptedEngine:
                     self._completion_tokens += sum(choice.position for choice in row.choices)
         self._steps += 1
         if not emissions:
-            self._rest(now)
+            due = min((row.due for row in self._rows.values()), default=now)
+            time.sleep(min(max(0.0, due - now), LONGEST_REST))
         return emissions
 
     def _next(self) -> Row | None:
@@ -245,10 +242,6 @@ class ScriptedEngine:
             self._waiting.append(self._rows.pop(yielding[0].job.id))
         self._waiting.remove(first)
         return first
-
-    def _begin(self, row: Row) -> list[Emission]:
-        self._prompt_tokens += row.job.accepted.prompt_tokens
-        return [(row.job.id, event) for event in row.begin()]
 
     def close(self) -> None:
         self._rows.clear()
@@ -278,10 +271,6 @@ class ScriptedEngine:
         known = {"max_num_seqs", "queue_size", "memory_bytes"}
         if unknown := set(options) - known:
             raise ServerError("unsupported", f"These change at the next load only: {', '.join(unknown)}.")
-
-    def _rest(self, now: float) -> None:
-        due = min((row.due for row in self._rows.values()), default=now)
-        time.sleep(min(max(0.0, due - now), LONGEST_REST))
 
     def _misbehave(self, row: Row) -> None:
         fault = row.job.rule.fault

@@ -90,13 +90,11 @@ def _written(item: str | tuple[int, ...] | Conversation) -> str:
 def _rerank(task: Rerank) -> Ranked:
     """The share of the query's words that a document holds."""
     scores, count = [], 0
+    wanted = {word.strip().lower() for word in tokenizer.pieces(task.query) if word.strip()}
     for document in task.documents:
-        query = tokenizer.pieces(task.query)
-        wanted = {word.strip().lower() for word in query if word.strip()}
         words = [word.strip().lower() for word in tokenizer.pieces(_text_of(document.parts))]
         count += len(words) + len(wanted)
-        share = len(wanted.intersection(words)) / max(1, len(wanted))
-        scores.append(share)
+        scores.append(len(wanted.intersection(words)) / max(1, len(wanted)))
     return Ranked(tuple(scores), count)
 
 
@@ -132,28 +130,19 @@ def _speak(task: Speak) -> tuple[Event, ...]:
             "invalid_request", f"There is no voice {task.voice!r}. Known are: {known}.", "voice"
         )
     seconds = len(task.text) * SECONDS_PER_CHARACTER / task.speed
-    sound = _tone(task, seconds)
+    rate = task.rate or SAMPLE_RATE
+    moments = np.arange(int(seconds * rate)) / rate
+    sound = (8000 * np.sin(2 * np.pi * 440 * (task.pitch or 1.0) * moments)).astype("<i2").tobytes()
+    if task.format != "pcm":
+        file = io.BytesIO()
+        with wave.open(file, "wb") as written:
+            written.setparams((1, 2, SAMPLE_RATE, 0, "NONE", "NONE"))  # mono, 16 bits
+            written.writeframes(sound)
+        sound = file.getvalue()
     size = max(1, len(sound) // 4 if task.stream else len(sound))
     pieces = [sound[start : start + size] for start in range(0, len(sound), size)]
     usage = Usage(prompt_tokens=len(tokenizer.pieces(task.text)))
     return (*(SpeechChunk(piece) for piece in pieces), Spoken(SAMPLE_RATE, seconds, usage=usage))
-
-
-def _tone(task: Speak, seconds: float) -> bytes:
-    rate = task.rate or SAMPLE_RATE
-    moments = np.arange(int(seconds * rate)) / rate
-    pcm = (8000 * np.sin(2 * np.pi * 440 * (task.pitch or 1.0) * moments)).astype("<i2").tobytes()
-    return pcm if task.format == "pcm" else _wav(pcm)
-
-
-def _wav(pcm: bytes) -> bytes:
-    file = io.BytesIO()
-    with wave.open(file, "wb") as sound:
-        sound.setnchannels(1)
-        sound.setsampwidth(2)
-        sound.setframerate(SAMPLE_RATE)
-        sound.writeframes(pcm)
-    return file.getvalue()
 
 
 def _draw(task: GenerateImages) -> tuple[Event, ...]:

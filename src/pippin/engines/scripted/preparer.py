@@ -102,7 +102,10 @@ class ScriptedPreparer:
         """The request with what the overflow policy leaves of it, and how many messages that took."""
         dropped = 0
         while (used := tokenizer.count(render(request), window)) >= window:
-            oldest = _oldest(request.messages or ()) if request.overflow == "truncate" else None
+            messages = request.messages or ()
+            # The first that may be dropped: no instructions, and not the last.
+            free = (n for n, each in enumerate(messages[:-1]) if each.role not in ("system", "developer"))
+            oldest = next(free, None) if request.overflow == "truncate" else None
             if oldest is None:
                 raise ServerError(
                     "context_length_exceeded",
@@ -110,18 +113,9 @@ class ScriptedPreparer:
                     f"{window}. Shorten the messages.",
                     "messages" if request.messages is not None else "prompt",
                 )
-            messages = request.messages or ()
             request = msgspec.structs.replace(request, messages=messages[:oldest] + messages[oldest + 1 :])
             dropped += 1
         return request, dropped
-
-
-def _oldest(messages: tuple[Message, ...]) -> int | None:
-    """The first message that may be dropped: no instructions, and not the last."""
-    for index, message in enumerate(messages[:-1]):
-        if message.role not in ("system", "developer"):
-            return index
-    return None
 
 
 def render(request: GenerationRequest) -> str:

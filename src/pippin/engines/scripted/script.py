@@ -85,8 +85,9 @@ def load_script(path: str | None) -> Script:
         return Script()
     try:
         script = from_json(Path(path).read_bytes(), Script)
-        for rule in script.rules:
-            _compile(rule.when)
+        for when in (rule.when for rule in script.rules):
+            for pattern in (when.user, when.system, when.prompt, when.tool_result, when.model):
+                re.compile(pattern or "")
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, re.error) as error:
         raise ServerError("load_failed", f"The script {path!r} cannot be used: {error}.") from error
     return script
@@ -148,9 +149,3 @@ def _holds(when: When, request: GenerationRequest) -> bool:
         and set(when.tools) <= {tool.name for tool in request.tools}
         and found(when.model, request.model)
     )
-
-
-def _compile(when: When) -> None:
-    for pattern in (when.user, when.system, when.prompt, when.tool_result, when.model):
-        if pattern is not None:
-            re.compile(pattern)

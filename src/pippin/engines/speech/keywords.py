@@ -128,23 +128,16 @@ def arguments_of(keywords: Keywords, task: Speak, voice: str | None, reference: 
 
     Raises `ServerError` for a field that this model has no argument for, and for one that it needs and was not sent.
     """
-    asked: dict[str, Any] = {
+    named: dict[str, Any] = {
         "voice": voice,
         "speed": None if task.speed == 1.0 else task.speed,
-        "instructions": task.instructions,
         "lang_code": task.language,
         "ref_audio": reference,
         "ref_text": task.reference_text,
-        "gender": task.gender,
         "pitch": None if task.pitch == 1.0 else task.pitch,
-        "temperature": task.temperature,
-        "top_p": task.top_p,
-        "top_k": task.top_k,
-        "repetition_penalty": task.repetition_penalty,
         "streaming_interval": task.streaming_interval if task.stream else None,
-        "max_tokens": task.max_tokens,
-        "seed": task.seed,
     }
+    asked = {field: named[field] if field in named else getattr(task, field) for field in KEYWORDS}
     arguments: dict[str, Any] = {"text": task.text}
     for field, value in asked.items():
         keyword = keywords.name_of(field)

@@ -28,7 +28,7 @@ def load_speaker(info: ModelInfo) -> Any:
     mlx-audio decides whether a model can be loaded: what Pippin knows of other repositories only explains a failed
     load. Only what mlx-audio would miss later is refused before.
     """
-    missing = missing_companions(info)
+    missing = [each for each in info.companions if each.needed and not _is_here(each)]
     if any(each.missed_late for each in missing):
         raise _incomplete(info, missing)
     # What is missing was not allowed to be fetched, or could not be; mlx-audio must not fetch it either.
@@ -53,12 +53,7 @@ def _loaded(info: ModelInfo) -> Any:
             raise missing_package(error) from error
 
 
-def missing_companions(info: ModelInfo) -> tuple[Companion, ...]:
-    """The repositories that a model needs and that are not in the cache of the Hub."""
-    return tuple(each for each in info.companions if each.needed and not _is_here(each))
-
-
-def _incomplete(info: ModelInfo, missing: tuple[Companion, ...]) -> ServerError:
+def _incomplete(info: ModelInfo, missing: list[Companion]) -> ServerError:
     which = " and ".join(each.repository for each in missing)
     return ServerError(
         "load_failed",

@@ -60,17 +60,15 @@ class SpeechPreparer:
             case ListVoices():
                 return (Voices(self._voices.names),)
             case Speak():
-                return self._speak(id, task)
+                if not task.text.strip():
+                    raise ServerError("invalid_request", "input is empty; send the text to speak.", "input")
+                asked = Asked(task, self._voices)
+                call = speaker(asked, asked.reference(RATE))
+                return BlockingJob[SpeechModel](id, Accepted(len(task.text)), call)
             case _:
                 raise ServerError(
                     "invalid_request", f"{self.info.id} turns text into speech; send it text.", "model"
                 )
-
-    def _speak(self, id: str, task: Speak) -> Job:
-        if not task.text.strip():
-            raise ServerError("invalid_request", "input is empty; send the text to speak.", "input")
-        asked = Asked(task, self._voices)
-        return BlockingJob[SpeechModel](id, Accepted(len(task.text)), speaker(asked, asked.reference(RATE)))
 
 
 def open_preparer(spec: WorkerSpec) -> SpeechPreparer:
@@ -84,7 +82,6 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         progress(0, spec.info.size_bytes, "weights")
         model = load_speaker(spec.info)
         cast_weights(model, options)
-        progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return SpeechModel.of(model)
 
     return BlockingEngine(load)

@@ -43,20 +43,14 @@ class FolderVoices:
 
     def _one(self, voice: str) -> str:
         if self.names:
-            found = {name.casefold(): name for name in reversed(self.names)}.get(voice.casefold())
-            if voice not in self.names and found is None:
-                raise ServerError(
-                    "invalid_request",
-                    f"voice is {voice!r}; {self.model} has {', '.join(self.names)}.",
-                    "voice",
-                )
-            return voice if voice in self.names else found or voice
+            same = [name for name in self.names if name.casefold() == voice.casefold()]
+            if not same:
+                message = f"voice is {voice!r}; {self.model} has {', '.join(self.names)}."
+                raise ServerError("invalid_request", message, "voice")
+            return voice if voice in same else same[0]
         if self.family in FETCHES_VOICES:
-            raise ServerError(
-                "invalid_request",
-                f"voice is {voice!r}; no voice lies in the folder of {self.model}.",
-                "voice",
-            )
+            message = f"voice is {voice!r}; no voice lies in the folder of {self.model}."
+            raise ServerError("invalid_request", message, "voice")
         if NAME.fullmatch(voice) is None or voice.lower().endswith(SUFFIXES):
             raise ServerError(
                 "invalid_request",
@@ -77,23 +71,20 @@ class FolderVoices:
 
 def voices_of(folder: Path, model: str) -> FolderVoices:
     """The voices of a model: a file each in one of `FOLDERS`, arrays of an archive, or names in its configuration."""
-    config = _config(folder)
+    config = object_in(folder / "config.json")  # loading the model reports what is wrong
     files = {
         path.stem: path
         for name in FOLDERS
-        if (folder / name).is_dir()
-        for path in sorted((folder / name).iterdir())
+        for path in sorted((folder / name).glob("*"))
         if path.suffix in SUFFIXES
     }
     family = config.get("model_type") or ("kokoro" if "istftnet" in config else None)
     names = {*files, *_archived(folder, config), *_configured(config)}
     if not names and (family == "pocket_tts" or {"flow_lm", "mimi"} <= config.keys()):
-        names = set(_predefined())
+        from mlx_audio.tts.models.pocket_tts.utils import PREDEFINED_VOICES
+
+        names = set(PREDEFINED_VOICES)  # which lie in a repository of their own
     return FolderVoices(model, family, tuple(sorted(names)), files)
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    return object_in(folder / "config.json")  # loading the model reports what is wrong
 
 
 def _archived(folder: Path, config: dict[str, Any]) -> Iterator[str]:
@@ -122,10 +113,3 @@ def _configured(config: dict[str, Any]) -> Iterator[str]:
 def _keys(found: Any) -> Iterator[str]:
     if isinstance(found, dict):
         yield from (name for name in found if isinstance(name, str))
-
-
-def _predefined() -> tuple[str, ...]:
-    """The voices of Pocket TTS that lie in a repository of their own."""
-    from mlx_audio.tts.models.pocket_tts.utils import PREDEFINED_VOICES
-
-    return tuple(PREDEFINED_VOICES)

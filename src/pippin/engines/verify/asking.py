@@ -60,15 +60,20 @@ class Served:
 
     def ask(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """The greedy answers, computed together. Raises `ServerError` for a request that is refused."""
-        return self._answers(list(map(self._job, requests)), ignored)
+        return list(map(collect, self._events(list(map(self._job, requests)), ignored).values()))
 
     def ask_all(self, requests: Sequence[GenerationRequest], progress: Progress) -> list[Completion | None]:
         """The greedy answers; None for a request that was refused. `progress` is told the requests done and those in
         all."""
-        jobs = list(map(self._taken, requests))
+        jobs: list[LanguageJob | None] = []
+        for request in requests:
+            try:
+                jobs.append(self._job(request))
+            except ServerError:
+                jobs.append(None)
         taken = [job for job in jobs if job is not None]
-        answers = iter(self._answers(taken, lambda done, _: progress(done + jobs.count(None), len(jobs))))
-        return [None if job is None else next(answers) for job in jobs]
+        found = self._events(taken, lambda done, _: progress(done + jobs.count(None), len(jobs)))
+        return [None if job is None else collect(found[job.id]) for job in jobs]
 
     def branch_scores(
         self, prompt: tuple[int, ...], branches: tuple[Branch, ...]
@@ -89,16 +94,6 @@ class Served:
         job = self.preparer.prepare(f"verify-{next(self.numbers)}", greedy)
         assert not isinstance(job, tuple)
         return job
-
-    def _taken(self, request: GenerationRequest) -> LanguageJob | None:
-        """The request's job; None if it is refused."""
-        try:
-            return self._job(request)
-        except ServerError:
-            return None
-
-    def _answers(self, jobs: Sequence[LanguageJob], progress: Progress) -> list[Completion]:
-        return [collect(found) for found in self._events(jobs, progress).values()]
 
     def _events(self, jobs: Sequence[LanguageJob], progress: Progress) -> dict[str, list[Event]]:
         """The events of jobs, `AT_ONCE` of which are under way."""

@@ -41,7 +41,11 @@ def perplexity_of(predicted: mx.array, rows: mx.array) -> float | None:
 def predict(folder: Path, rows: mx.array, plan: DevicePlan) -> mx.array:
     """The library's log probabilities of what follows each token but the last of rows [rows, tokens]: an array
     [rows, tokens - 1, vocabulary]. Raises what the library raises for a model that it can't load."""
-    model = _model(folder, plan)
+    configure(plan)
+    by_mlx_lm = partial(load_model, get_model_classes=classes_in(folder))
+    load = checkpoint.load_model if checkpoint.is_vision(folder) else by_mlx_lm
+    model, _ = load(folder, lazy=True)  # its weights are not read yet
+    cast_weights(model, plan)
     for layer in model.layers:
         _use_once(layer)
     logits = model(rows[:, :-1], cache=new_prompt_cache(model)).astype(mx.float32)
@@ -58,16 +62,6 @@ def sample_rows(tokenizer: Tokenizer) -> mx.array:
     length = ROW - len(start) + 1
     rows = [start + text[at : at + length] for at in range(0, len(text) - length + 1, length)][:MOST_ROWS]
     return mx.array(rows or [start + text])
-
-
-def _model(folder: Path, plan: DevicePlan) -> nn.Module:
-    """The model in the plan's dtype; its weights are not read yet."""
-    configure(plan)
-    by_mlx_lm = partial(load_model, get_model_classes=classes_in(folder))
-    load = checkpoint.load_model if checkpoint.is_vision(folder) else by_mlx_lm
-    model, _ = load(folder, lazy=True)
-    cast_weights(model, plan)
-    return model
 
 
 def _use_once(layer: nn.Module) -> None:

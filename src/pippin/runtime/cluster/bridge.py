@@ -14,7 +14,6 @@ import resource
 import signal
 import socket
 import sys
-from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -100,18 +99,17 @@ class Host:
         theirs.close()
         assert process.stderr is not None
         own = await asyncio.open_connection(sock=ours)
-        watching = asyncio.create_task(_end_if_stopped(process))
+
+        async def end_if_stopped() -> None:  # as the server does on its own machine
+            if await until_stopped(process.pid):
+                process.kill()
+
+        watching = asyncio.create_task(end_if_stopped())
         try:
             await asyncio.gather(pump(link[0], own[1]), pump(own[0], link[1]), pump(process.stderr, log[1]))
             return await process.wait()
         finally:
             watching.cancel()
-
-
-async def _end_if_stopped(process: Process) -> None:
-    """End a process that stays stopped, as the server does on its own machine."""
-    if await until_stopped(process.pid):
-        process.kill()
 
 
 ASK_EVERY: Final = 3.0  # seconds between probes of the actor
@@ -177,9 +175,11 @@ class Bridge:
         ray = joined(self._address)
         loop = asyncio.get_running_loop()
         self._connections = {word: loop.create_future() for word in (LINK, LOG)}
-        host, (certificate, machine) = await living(
-            ray, lambda: self._actor(ray), self._no_room(), self._within
+        no_room = (
+            f"No machine of the cluster has {self._need}. `ray status` shows what is taken; `pippin join` on another "
+            "machine adds it, and --ranks splits a language model over several."
         )
+        host, (certificate, machine) = await living(ray, lambda: self._actor(ray), no_room, self._within)
         say(f"{'A replica' if self._seat is None else f'Rank {self._seat[1]}'} is placed on {machine}.")
         here = ray.util.get_node_ip_address()
         server = await asyncio.start_server(
@@ -227,12 +227,6 @@ class Bridge:
             "scheduling_strategy": "SPREAD" if self._seat is None else placed_at(ray, *self._seat),
         }
         return ray.remote(Host).options(**needs).remote()
-
-    def _no_room(self) -> str:
-        return (
-            f"No machine of the cluster has {self._need}. `ray status` shows what is taken; `pippin join` on another "
-            "machine adds it, and --ranks splits a language model over several."
-        )
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Accept a connection of the actor; TLS admits nobody else."""

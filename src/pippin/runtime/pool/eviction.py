@@ -1,20 +1,10 @@
-"""Chooses the models to evict for another: a decision on plain values."""
+"""Chooses the models to evict for another: a decision that changes nothing."""
 
 from dataclasses import dataclass
 
+from pippin.config.options.server import ServerOptions
 from pippin.core.models import ModelKind
-
-
-@dataclass(frozen=True)
-class Resident:
-    """A model in memory, with the facts that decide whether it is evicted."""
-
-    id: str
-    kind: ModelKind
-    footprint: int  # bytes
-    busy: bool  # requests hold it
-    pinned: bool
-    last_used: float
+from pippin.runtime.pool.slot import Slot
 
 
 @dataclass(frozen=True)
@@ -29,50 +19,41 @@ class Shortage:
     def __bool__(self) -> bool:
         return self.bytes > 0 or self.models > 0 or self.of_kind > 0
 
-    def met_by(self, leaving: list[Resident]) -> bool:
+    def met_by(self, leaving: list[Slot]) -> bool:
         """Whether there is room once these models are gone."""
         return (
             sum(each.footprint for each in leaving) >= self.bytes
             and len(leaving) >= self.models
-            and sum(each.kind == self.kind for each in leaving) >= self.of_kind
+            and sum(each.info.kind == self.kind for each in leaving) >= self.of_kind
         )
 
 
-def shortage(
-    residents: list[Resident],
-    need: int,
-    kind: ModelKind,
-    budget: int,
-    most: int | None,
-    most_of_kind: int | None,
-) -> Shortage:
-    """The shortage for loading a model of `need` bytes and this kind beside the resident ones."""
+def shortage(residents: list[Slot], new: Slot, budget: int, options: ServerOptions) -> Shortage:
+    """The shortage for loading a model beside the resident ones, within a budget in bytes."""
     used = sum(resident.footprint for resident in residents)
+    most, most_of_kind = options.max_models, options.max_models_per_kind
     models = 0 if most is None else len(residents) + 1 - most
-    same = sum(resident.kind == kind for resident in residents)
+    same = sum(resident.info.kind == new.info.kind for resident in residents)
     of_kind = 0 if most_of_kind is None else same + 1 - most_of_kind
-    return Shortage(max(0, used + need - budget), max(0, models), kind, max(0, of_kind))
+    return Shortage(max(0, used + new.footprint - budget), max(0, models), new.info.kind, max(0, of_kind))
 
 
-def victims(residents: list[Resident], missing: Shortage) -> list[Resident] | None:
+def victims(residents: list[Slot], missing: Shortage) -> list[Slot] | None:
     """The models to evict: idle before busy, least recently used first, no more than needed.
 
     None if evicting every unpinned model would not be enough.
     """
-    chosen: list[Resident] = []
+    chosen: list[Slot] = []
     movable = [resident for resident in residents if not resident.pinned]
-    for resident in sorted(movable, key=lambda each: (each.busy, each.last_used)):
+    for resident in sorted(movable, key=lambda each: (each.claims > 0, each.last_used)):
         if missing.met_by(chosen):
             break
         chosen.append(resident)
-    return _without_needless(chosen, missing) if missing.met_by(chosen) else None
-
-
-def _without_needless(chosen: list[Resident], missing: Shortage) -> list[Resident]:
-    """Drop victims made unnecessary by later choices; busy ones are spared first."""
-    kept = list(chosen)
-    for resident in reversed(chosen):
-        rest = [each for each in kept if each is not resident]
+    if not missing.met_by(chosen):
+        return None
+    # Later choices may have made earlier ones unnecessary; busy models are spared first.
+    for resident in chosen[::-1]:
+        rest = [each for each in chosen if each is not resident]
         if missing.met_by(rest):
-            kept = rest
-    return kept
+            chosen = rest
+    return chosen

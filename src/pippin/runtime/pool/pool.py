@@ -1,39 +1,33 @@
 """Decides which models are in memory: loads them on request, unloads them to make room or when idle.
 
-Everything runs on one event loop. A slot holds the state of one model, its claims, and its history of failures. It is
-changed between two awaits, and every change wakes those who wait for one.
+Everything runs on one event loop. A slot (`slot.py`) is changed between two awaits, and every change wakes those who
+wait for one.
 """
 
 import asyncio
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, Protocol
+from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions, machines_of, ranks_here, replicas_here
 from pippin.config.options.server import ServerOptions
 from pippin.config.worker_environment import blas_threads
-from pippin.core.decoding import convert
 from pippin.core.errors import SHUTTING_DOWN, ErrorKind, ErrorReport, ServerError, without_folders
 from pippin.core.models import EngineStats, LoadState, ModelInfo, ModelKind, ModelState, WorkerSpec
-from pippin.runtime.pool.eviction import Resident, Shortage, shortage, victims
+from pippin.runtime.pool.eviction import Shortage, shortage, victims
+from pippin.runtime.pool.slot import Slot
 from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.ranks.group import RankLauncher
 from pippin.runtime.replicas.processes import ReplicaLauncher
 from pippin.runtime.workers.link import LOST
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Launcher, Worker
-
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
 
 
 class Clock:
@@ -47,7 +41,7 @@ class Clock:
         """Seconds since the epoch."""
         return time.time()
 
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, callback)
 
 
@@ -65,193 +59,22 @@ class Changes:
                 waiting.set_result(None)
         self._waiting.clear()
 
-    async def until(self, true: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Wait until `true()` holds, checking it after each change; False if `seconds` pass first."""
-        deadline = None if seconds is None else self._clock.now() + seconds
+    async def until(self, true: Callable[[], bool], deadline: float | None = None) -> bool:
+        """Wait until `true()` holds, checking it after each change; False if the clock reaches `deadline` first."""
         while not true():
             left = None if deadline is None else deadline - self._clock.now()
             if left is not None and left <= 0:
                 return False
             change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.add(change)
+            timer = None if left is None else self._clock.call_later(left, self.tell)
             try:
-                await self.first(change, left)
+                await change
             finally:
                 self._waiting.discard(change)
+                if timer is not None:
+                    timer.cancel()
         return True
-
-    async def first(self, future: "asyncio.Future[Any]", seconds: float | None) -> bool:
-        """Wait for a future for at most `seconds`; False on timeout. Raises the future's exception."""
-        if seconds is None:
-            await asyncio.shield(future)
-            return True
-        late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def ring() -> None:
-            if not late.done():
-                late.set_result(None)
-
-        timer = self._clock.call_later(seconds, ring)
-        try:
-            await asyncio.wait((future, late), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timer.cancel()
-            late.cancel()
-        if future.done():
-            future.result()
-            return True
-        return False
-
-
-FAILURE_KEPT: Final = 10.0  # seconds for which a failed load answers further requests; doubled each time
-KILLS_BEFORE_FAILURE: Final = 3  # of loads
-DEATHS_BEFORE_PAUSE: Final = 3
-DEATHS_COUNTED: Final = 120.0  # seconds for which a death is remembered
-LONGEST_PAUSE: Final = 120.0  # seconds
-KEPT_FOR_OTHERS: Final = 4
-"""One part in so many of a model's places is for other accounts, as soon as several accounts use the model."""
-
-
-@dataclass(eq=False)
-class Slot:
-    """A model in the pool: whether it is in memory, who holds it, and how its loads ended.
-
-    `claimants` counts the requests of each account that hold this load or wait for it; while `closing`, new ones wait
-    for the next load.
-    Times use the pool's clock, except those that are displayed.
-    """
-
-    info: ModelInfo
-    options: ModelOptions
-    pinned: bool
-    state: LoadState = "unloaded"
-    stage: Literal["waiting", "starting", "prompt", "weights"] | None = None
-    claimants: Counter[str] = field(default_factory=Counter)
-    several: bool = False  # two accounts have claimed it at the same time
-    drains: int = 0  # callers that want it unloaded once its requests are done
-    resident: bool = False  # its footprint is counted against the budget
-    footprint: int = 0
-    memory: int = 0  # bytes that the worker may take
-    worker: Worker | None = None
-    ready: "asyncio.Future[Worker] | None" = None  # resolves to the worker once it can prepare requests
-    loading: "asyncio.Task[None] | None" = None
-    unloading: "asyncio.Task[None] | None" = None
-    last_used: float = 0.0
-    last_used_wall: float | None = None
-    loaded_at: float | None = None
-    load_seconds: float | None = None
-    idle_seconds: float | None = None  # from the last request, overrides the option
-    idle_timer: Timer | None = None
-    died: bool = False  # the next load is a restart
-    restarts: int = 0
-    loads: int = 0
-    evictions: int = 0
-    error: ErrorReport | None = None
-    failures: int = 0  # failed loads since the last success
-    refuse_until: float = 0.0
-    deaths: list[float] = field(default_factory=list)  # since it last answered
-    # Held by a request that may be what ends workers.
-    suspects: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @property
-    def claims(self) -> int:
-        return self.claimants.total()
-
-    def claim(self, account: str) -> None:
-        self.claimants[account] += 1
-
-    def give_back(self, account: str) -> None:
-        """End one claim of the account; accounts without any are forgotten."""
-        self.claimants[account] -= 1
-        if not self.claimants[account]:
-            del self.claimants[account]
-
-    @property
-    def closing(self) -> bool:
-        return self.drains > 0 or self.state == "unloading"
-
-    @property
-    def idle(self) -> bool:
-        return self.state == "loaded" and self.claims == 0 and self.drains == 0
-
-    @property
-    def lost(self) -> ErrorReport | None:
-        """The report of a worker that has died, until the slot is vacated for it."""
-        return self.worker.died.result() if self.worker is not None and self.worker.died.done() else None
-
-    def as_resident(self) -> Resident:
-        return Resident(
-            self.info.id, self.info.kind, self.footprint, self.claims > 0, self.pinned, self.last_used
-        )
-
-    def as_state(self) -> ModelState:
-        return ModelState(
-            id=self.info.id,
-            kind=self.info.kind,
-            state="unloading" if self.closing else self.state,
-            stage=self.stage,
-            progress=self.worker.progress if self.worker is not None else None,
-            pinned=self.pinned,
-            active=self.claims,
-            last_used=self.last_used_wall,
-            loaded_at=self.loaded_at,
-            load_seconds=self.load_seconds,
-            footprint=self.footprint if self.resident else 0,
-            pid=self.worker.pid if self.worker is not None else None,
-            restarts=self.restarts,
-            loads=self.loads,
-            evictions=self.evictions,
-            error=self.error,
-        )
-
-    def check_failure(self, now: float) -> None:
-        """Raise a recent failure again, instead of trying at once."""
-        if now < self.refuse_until and self.error is not None:
-            report = self.error
-            raise ServerError(report.kind, report.message, retry_after=round(self.refuse_until - now, 1))
-
-    def pause(self, now: float) -> float:
-        """Seconds until the model is started again after several deaths."""
-        return self.refuse_until - now if self.error is not None and self.error.kind == "overloaded" else 0.0
-
-    def check_queue(self, account: str) -> None:
-        """Refuse a request beyond the model's batch and queue, or beyond its account's share. Raises `ServerError`."""
-        self.several = self.several or bool(account and self.claimants.keys() - {account, ""})
-        places = self.options.max_num_seqs + self.options.queue_size
-        own, others = self.claimants[account], places // KEPT_FOR_OTHERS if self.several else 0
-        if self.claims >= places or own >= places - others:
-            whose = "" if self.claims >= places else f" for you: {own} of {places} places are yours"
-            message = f"The queue of model {self.info.id!r} is full{whose}; try again later."
-            raise ServerError("overloaded", message, retry_after=5.0)
-
-    def load_killed(self, error: ErrorReport) -> ErrorReport:
-        """Remember a load whose process was killed: it is tried again at once, until it has been killed several times
-        in a row. Returns the error for those who wait."""
-        self.failures += 1
-        return error if self.failures < KILLS_BEFORE_FAILURE else replace(error, kind="load_failed")
-
-    def load_failed(self, error: ErrorReport, now: float) -> None:
-        """Remember a failed load; it is repeated to clients for longer each time, until a load succeeds."""
-        self.error = error
-        self.failures += 1
-        self.refuse_until = now + min(FAILURE_KEPT * 2.0 ** (self.failures - 1), LONGEST_PAUSE)
-
-    def worker_died(self, error: ErrorReport, now: float) -> None:
-        """Remember a death. After several in a short time, pause before the next start, longer each time."""
-        self.error = error
-        self.died = True
-        if error.blameless:
-            return
-        self.deaths = [death for death in self.deaths if now - death < DEATHS_COUNTED] + [now]
-        excess = len(self.deaths) - DEATHS_BEFORE_PAUSE
-        if excess >= 0:
-            pause = min(FAILURE_KEPT * 2.0**excess, LONGEST_PAUSE)
-            self.refuse_until = now + pause
-            self.error = ErrorReport(
-                kind="overloaded",
-                message=f"The process of model {self.info.id!r} has died {len(self.deaths)} times within "
-                f"{DEATHS_COUNTED:.0f} seconds; it is started again in {pause:.0f} seconds at the earliest.",
-            )
 
 
 log = logging.getLogger(__name__)
@@ -263,61 +86,178 @@ LOOK_AGAIN: Final = 1.0  # seconds
 SHARE_STEP: Final = 16  # a share that changes by less than 1/16 is not announced
 GIB: Final = 1 << 30
 
-Act = Callable[[Slot], Coroutine[Any, Any, None]]
 
+class Residency:
+    """Loads and unloads the models of slots, with at most one load, one unload and one idle timer per slot. Models that
+    need others to leave are served in order of arrival."""
 
-@dataclass
-class Shared:
-    """What the parts of a pool have in common. The pool alone changes options and memory."""
+    def __init__(
+        self, options: ServerOptions, memory: int, clock: Clock, estimate: Estimate, launch: Launcher
+    ) -> None:
+        self.options = options
+        self.memory = memory  # bytes that all models together may take
+        self.clock = clock
+        self.changes = Changes(clock)
+        self.slots: dict[str, Slot] = {}  # by the model's id
+        self._estimate = estimate
+        self._launch = launch
+        self._line: list[Slot] = []  # of loads that wait for memory
 
-    options: ServerOptions
-    memory: int  # bytes that all models together may take
-    changes: Changes
-    clock: Clock
-    slots: dict[str, Slot] = field(default_factory=dict)  # by the model's id
+    def ready(self, slot: Slot) -> "asyncio.Future[Worker]":
+        """A future for the worker, resolved once it can prepare requests; starts the load if none runs."""
+        if slot.ready is None:
+            slot.ready = asyncio.get_running_loop().create_future()
+            slot.state, slot.stage = "loading", "waiting"
+            slot.loading = asyncio.create_task(self._load(slot), name=f"load {slot.info.id}")
+            # Not inside the task: a task that is cancelled before its first step never runs.
+            slot.loading.add_done_callback(partial(self._load_ended, slot, self.clock.now()))
+        return slot.ready
 
+    async def unload(self, slot: Slot, deadline: float = LEAVE_WITHIN) -> None:
+        """End the worker, or call off the load; returns once the memory is free. A second call joins the first."""
+        if slot.loading is not None:
+            slot.loading.cancel()
+            await asyncio.wait({slot.loading})
+        if slot.unloading is None and slot.worker is not None:
+            self._begin_to_stop(slot, slot.worker, "unloaded", deadline)
+        if slot.unloading is not None:
+            await asyncio.shield(slot.unloading)
 
-class Admission:
-    """Admits models to memory one by one; those that need others to leave are served in order of arrival."""
+    def watch_idleness(self, slot: Slot) -> None:
+        """Unload the slot once it has been idle for as long as its options, or the last request, say."""
+        self.forget_idleness(slot)
+        seconds = slot.options.idle_timeout if slot.idle_seconds is None else slot.idle_seconds
+        watched = slot.state == "loaded" and slot.claims == 0 and not slot.pinned
+        if watched and seconds is not None and seconds >= 0:
+            slot.idle_timer = self.clock.call_later(seconds, partial(self._idle_long_enough, slot))
 
-    def __init__(self, shared: Shared, prepare: Act, unload: Act) -> None:
-        """`prepare` is the part of a load that takes no memory for the model."""
-        self._shared = shared
-        self._slots, self._changes, self._clock = shared.slots, shared.changes, shared.clock
-        self._prepare = prepare
-        self._unload = unload
-        self._line: list[Slot] = []
+    def forget_idleness(self, slot: Slot) -> None:
+        if slot.idle_timer is not None:
+            slot.idle_timer.cancel()
+            slot.idle_timer = None
 
-    async def admit(self, slot: Slot) -> None:
+    # Loading
+
+    async def _load(self, slot: Slot) -> None:
+        options, each = slot.options, self._estimate(slot.info, slot.options)
+        slot.footprint = each * replicas_here(options) * ranks_here(options) // len(machines_of(options))
+        await self._admit(slot)
+        slot.stage = "starting"
+        self._share_memory()
+        worker = await self._launched(slot)
+        worker.load_weights(slot.options.memory_bytes or slot.memory)
+        await self._in_time(slot, worker.prompt_ready)
+        slot.stage = "weights"
+        if slot.ready is not None and not slot.ready.done():
+            slot.ready.set_result(worker)
+        await self._in_time(slot, worker.weights_ready)
+
+    async def _prepare(self, slot: Slot) -> None:
+        """The first stage of a load. It takes no memory for the model, so it may run while others make room."""
+        worker = await self._launched(slot)
+        await self._in_time(slot, worker.prompt_ready)
+
+    async def _launched(self, slot: Slot) -> Worker:
+        if slot.worker is None:
+            slot.worker = await self._launch(self._spec(slot))
+            slot.worker.died.add_done_callback(partial(self._on_death, slot, slot.worker))
+        return slot.worker
+
+    def _load_ended(self, slot: Slot, started: float, load: "asyncio.Task[None]") -> None:
+        slot.loading = None
+        if load.cancelled():
+            message = f"Loading {slot.info.id!r} was called off."
+            self._give_up(slot, ErrorReport(kind=CALLED_OFF, message=message))
+            return
+        match load.exception():
+            case None:
+                self._loaded(slot, self.clock.now() - started)
+                if slot.worker is not None and slot.worker.died.done():  # died just as it became ready
+                    self._on_death(slot, slot.worker, slot.worker.died)
+            case ServerError() as error:
+                self._give_up(slot, error.report)
+            case error:
+                reason = without_folders(f"{type(error).__name__}: {error}", slot.info.path)
+                message = f"The model {slot.info.id!r} could not be loaded: {reason}."
+                self._give_up(slot, ErrorReport(kind="load_failed", message=message))
+
+    async def _in_time(self, slot: Slot, stage: "asyncio.Future[None]") -> None:
+        """Wait for a stage of the load. Raises its error."""
+        timeout = slot.options.load_timeout
+        stage.add_done_callback(lambda _: self.changes.tell())
+        if not await self.changes.until(stage.done, self.clock.now() + timeout):
+            raise ServerError(
+                "load_failed", f"Loading {slot.info.id!r} took more than {timeout:.0f} seconds."
+            )
+        stage.result()
+
+    def _loaded(self, slot: Slot, seconds: float) -> None:
+        assert slot.worker is not None
+        slot.state, slot.stage = "loaded", None
+        slot.footprint = slot.worker.footprint or slot.footprint
+        slot.loaded_at, slot.load_seconds = self.clock.wall(), seconds
+        slot.loads += 1
+        slot.restarts += slot.died
+        slot.died, slot.error, slot.failures, slot.refuse_until = False, None, 0, 0.0
+        log.info("Loaded %s in %.1f s, %d MB.", slot.info.id, seconds, slot.footprint // MB)
+        self.watch_idleness(slot)
+        self.changes.tell()
+        self._trim(slot)
+        self._share_memory()
+
+    def _give_up(self, slot: Slot, error: ErrorReport) -> None:
+        """Clean up after a load that did not complete."""
+        ready, slot.ready = slot.ready, None
+        slot.stage = None
+        if error.kind == LOST:
+            error = slot.load_killed(error)
+        failed = error.kind == "load_failed"
+        if failed:
+            log.error("%s", error.message)
+            slot.load_failed(error, self.clock.now())
+        if ready is not None and not ready.done():
+            ready.set_exception(ServerError.of(error))
+            ready.exception()  # mark it retrieved: all waiters may have left
+        if slot.worker is not None:
+            slot.worker.fail_all(error)
+            self._begin_to_stop(slot, slot.worker, "failed" if failed else "unloaded", 0.0)
+        else:
+            self._vacate(slot, "failed" if failed else "unloaded")
+
+    def _spec(self, slot: Slot) -> WorkerSpec:
+        others = sum(each.resident and not each.drains for each in self.slots.values() if each is not slot)
+        return WorkerSpec(
+            info=slot.info,
+            options=msgspec.to_builtins(slot.options),
+            threads=blas_threads(others + 1),
+            expected_bytes=slot.footprint or self._estimate(slot.info, slot.options),
+            log_level=self.options.log_level,
+            offline=self.options.offline,
+            log_format=self.options.log_format,
+        )
+
+    # Making room
+
+    async def _admit(self, slot: Slot) -> None:
         """Reserve `slot.footprint` bytes of the budget.
 
         Waits, or raises `ServerError`, according to the contention policy.
         """
-        if slot.footprint > self._shared.memory:
+        if slot.footprint > self.memory:
             raise ServerError(
                 "load_failed",
                 f"The model {slot.info.id!r} needs about {slot.footprint / GIB:.1f} GiB, more than the "
-                f"{self._shared.memory / GIB:.1f} GiB that models may take together. Raise memory_budget_gb or "
+                f"{self.memory / GIB:.1f} GiB that models may take together. Raise memory_budget_gb or "
                 "memory_percent, or choose a smaller quantisation.",
             )
-        waits = self._shared.options.contention_policy in ("wait_then_fail", "wait_then_preempt")
-        deadline = self._clock.now() + self._shared.options.contention_wait if waits else None
+        waits = self.options.contention_policy in ("wait_then_fail", "wait_then_preempt")
+        deadline = self.clock.now() + self.options.contention_wait if waits else None
         self._line.append(slot)
         try:
             await self._in_line(slot, deadline)
         finally:
             self._line.remove(slot)
-            self._changes.tell()
-
-    def allowance(self, slot: Slot) -> int:
-        """Bytes for a model's weights and caches: its footprint plus an equal share of the free memory."""
-        residents = [each for each in self._slots.values() if each.resident]
-        free = max(0, self._shared.memory - sum(each.footprint for each in residents))
-        return slot.footprint + free // max(1, len(residents))
-
-    def excess(self) -> int:
-        """Bytes by which the resident models exceed the budget."""
-        return sum(each.footprint for each in self._slots.values() if each.resident) - self._shared.memory
+            self.changes.tell()
 
     async def _in_line(self, slot: Slot, deadline: float | None) -> None:
         while True:
@@ -328,16 +268,15 @@ class Admission:
                     return
                 await self._make_room(slot, missing, deadline)
                 continue
-            if self._shared.options.contention_policy == "fail" and self._missing(slot):
+            if self.options.contention_policy == "fail" and self._missing(slot):
                 raise self._refusal(slot)
-            if not await self._changes.until(lambda: self._line[0] is slot, self._left(deadline)):
+            if not await self.changes.until(lambda: self._line[0] is slot, deadline):
                 raise self._refusal(slot)
 
     async def _make_room(self, slot: Slot, missing: Shortage, deadline: float | None) -> None:
-        chosen = victims(self._residents(), missing)
-        if chosen is None:
+        leaving = victims(self._residents(), missing)
+        if leaving is None:
             raise self._refusal(slot, "pinned models hold it")
-        leaving = [self._slots[resident.id] for resident in chosen]
         for victim in leaving:
             victim.drains += 1
         try:
@@ -345,17 +284,25 @@ class Admission:
             if not self._missing(slot) or any(victim.pinned for victim in leaving):
                 return  # the choice made before the wait may be outdated
             if not drained:
-                await self._preempt(slot, leaving)
+                # Loads are not preempted: models that preempt each other's loads would never serve anyone.
+                await self.changes.until(
+                    lambda: all(victim.stage is None or not victim.resident for victim in leaving)
+                )
+                for victim in leaving:
+                    victim.cut(
+                        f"The model {victim.info.id!r} was unloaded to make room for {slot.info.id!r}. "
+                        "Please send the request again."
+                    )
             slot.stage = "starting"
             log.info("Unloading %s for %s.", ", ".join(each.info.id for each in leaving), slot.info.id)
             resident = [victim for victim in leaving if victim.resident]
             for victim in resident:
                 victim.evictions += 1
-            await asyncio.gather(*(self._unload(victim) for victim in resident))
+            await asyncio.gather(*(self.unload(victim) for victim in resident))
         finally:
             for victim in leaving:
                 victim.drains -= 1
-            self._changes.tell()
+            self.changes.tell()
 
     async def _prepared_and_drained(self, slot: Slot, leaving: list[Slot], deadline: float | None) -> bool:
         """Start the new worker while the victims finish their requests; returns whether they finished.
@@ -378,10 +325,10 @@ class Admission:
                 not victim.resident or (victim.claims == 0 and victim.stage is None) for victim in leaving
             )
 
-        policy = self._shared.options.contention_policy
+        policy = self.options.contention_policy
         slot.stage = "waiting"
         if policy not in ("fail", "preempt"):
-            await self._changes.until(lambda: done() or slot.lost is not None, self._left(deadline))
+            await self.changes.until(lambda: done() or slot.lost is not None, deadline)
         if slot.lost is not None:
             raise ServerError.of(slot.lost)
         if done():
@@ -391,195 +338,17 @@ class Admission:
             raise self._refusal(slot)
         return False
 
-    async def _preempt(self, slot: Slot, leaving: list[Slot]) -> None:
-        # Loads are not preempted: models that preempt each other's loads would never serve anyone.
-        await self._changes.until(
-            lambda: all(victim.stage is None or not victim.resident for victim in leaving)
-        )
-        for victim in leaving:
-            if victim.worker is not None:
-                victim.worker.fail_all(
-                    ErrorReport(
-                        kind="overloaded",
-                        message=f"The model {victim.info.id!r} was unloaded to make room for "
-                        f"{slot.info.id!r}. Please send the request again.",
-                        retry_after=5.0,
-                    )
-                )
-
     def _missing(self, slot: Slot) -> Shortage:
-        options = self._shared.options
-        return shortage(
-            self._residents(),
-            slot.footprint,
-            slot.info.kind,
-            self._shared.memory,
-            options.max_models,
-            options.max_models_per_kind,
-        )
+        return shortage(self._residents(), slot, self.memory, self.options)
 
-    def _residents(self) -> list[Resident]:
-        return [each.as_resident() for each in self._slots.values() if each.resident]
-
-    def _left(self, deadline: float | None) -> float | None:
-        return None if deadline is None else max(0.0, deadline - self._clock.now())
+    def _residents(self) -> list[Slot]:
+        return [each for each in self.slots.values() if each.resident]
 
     def _refusal(self, slot: Slot, why: str = "busy models hold it") -> ServerError:
         return ServerError(
             "overloaded",
             f"There is no room in memory for the model {slot.info.id!r}: {why}. Try again later.",
-            retry_after=max(1.0, self._shared.options.contention_wait),
-        )
-
-
-class Residency:
-    """Loads and unloads the models of slots, with at most one load, one unload and one idle timer per slot."""
-
-    def __init__(self, shared: Shared, estimate: Estimate, launch: Launcher) -> None:
-        self._shared = shared
-        self._slots, self._changes, self._clock = shared.slots, shared.changes, shared.clock
-        self._estimate = estimate
-        self._launch = launch
-        self._admission = Admission(shared, self._prepare, self.unload)
-
-    def ready(self, slot: Slot) -> "asyncio.Future[Worker]":
-        """A future for the worker, resolved once it can prepare requests; starts the load if none runs."""
-        if slot.ready is None:
-            slot.ready = asyncio.get_running_loop().create_future()
-            slot.state, slot.stage = "loading", "waiting"
-            slot.loading = asyncio.create_task(self._load(slot), name=f"load {slot.info.id}")
-            # Not inside the task: a task that is cancelled before its first step never runs.
-            slot.loading.add_done_callback(partial(self._load_ended, slot, self._clock.now()))
-        return slot.ready
-
-    async def unload(self, slot: Slot, deadline: float = LEAVE_WITHIN) -> None:
-        """End the worker, or call off the load; returns once the memory is free. A second call joins the first."""
-        if slot.loading is not None:
-            slot.loading.cancel()
-            await asyncio.wait({slot.loading})
-        if slot.unloading is None and slot.worker is not None:
-            self._begin_to_stop(slot, slot.worker, "unloaded", deadline)
-        if slot.unloading is not None:
-            await asyncio.shield(slot.unloading)
-
-    def call_off(self, slot: Slot) -> None:
-        """Cancel a load that still waits for room: nobody wants the model any more."""
-        if slot.loading is not None and slot.stage == "waiting":
-            slot.loading.cancel()
-
-    def watch_idleness(self, slot: Slot) -> None:
-        """Unload the slot once it has been idle for as long as its options, or the last request, say."""
-        self.forget_idleness(slot)
-        seconds = slot.options.idle_timeout if slot.idle_seconds is None else slot.idle_seconds
-        watched = slot.state == "loaded" and slot.claims == 0 and not slot.pinned
-        if watched and seconds is not None and seconds >= 0:
-            slot.idle_timer = self._clock.call_later(seconds, partial(self._idle_long_enough, slot))
-
-    def forget_idleness(self, slot: Slot) -> None:
-        if slot.idle_timer is not None:
-            slot.idle_timer.cancel()
-            slot.idle_timer = None
-
-    # Loading
-
-    async def _load(self, slot: Slot) -> None:
-        each = self._estimate(slot.info, slot.options)
-        options = slot.options
-        ranks = len(machines_of(options))
-        slot.footprint = each * replicas_here(options) * ranks_here(options) // ranks
-        await self._admission.admit(slot)
-        slot.stage = "starting"
-        self._share_memory()
-        worker = await self._launched(slot)
-        worker.load_weights(slot.options.memory_bytes or slot.memory)
-        await self._two_stages(slot, worker)
-
-    async def _prepare(self, slot: Slot) -> None:
-        """The first stage of a load. It takes no memory for the model, so it may run while others make room."""
-        worker = await self._launched(slot)
-        await self._in_time(slot, worker.prompt_ready)
-
-    async def _launched(self, slot: Slot) -> Worker:
-        if slot.worker is None:
-            slot.worker = await self._launch(self._spec(slot))
-            slot.worker.died.add_done_callback(partial(self._on_death, slot, slot.worker))
-        return slot.worker
-
-    def _load_ended(self, slot: Slot, started: float, load: "asyncio.Task[None]") -> None:
-        slot.loading = None
-        if load.cancelled():
-            message = f"Loading {slot.info.id!r} was called off."
-            self._give_up(slot, ErrorReport(kind=CALLED_OFF, message=message))
-            return
-        match load.exception():
-            case None:
-                self._loaded(slot, self._clock.now() - started)
-                if slot.worker is not None and slot.worker.died.done():  # died just as it became ready
-                    self._on_death(slot, slot.worker, slot.worker.died)
-            case ServerError() as error:
-                self._give_up(slot, error.report)
-            case error:
-                reason = without_folders(f"{type(error).__name__}: {error}", slot.info.path)
-                message = f"The model {slot.info.id!r} could not be loaded: {reason}."
-                self._give_up(slot, ErrorReport(kind="load_failed", message=message))
-
-    async def _two_stages(self, slot: Slot, worker: Worker) -> None:
-        await self._in_time(slot, worker.prompt_ready)
-        slot.stage = "weights"
-        if slot.ready is not None and not slot.ready.done():
-            slot.ready.set_result(worker)
-        await self._in_time(slot, worker.weights_ready)
-
-    async def _in_time(self, slot: Slot, stage: "asyncio.Future[None]") -> None:
-        timeout = slot.options.load_timeout
-        if not await self._changes.first(stage, timeout):
-            raise ServerError(
-                "load_failed", f"Loading {slot.info.id!r} took more than {timeout:.0f} seconds."
-            )
-
-    def _loaded(self, slot: Slot, seconds: float) -> None:
-        assert slot.worker is not None
-        slot.state, slot.stage = "loaded", None
-        slot.footprint = slot.worker.footprint or slot.footprint
-        slot.loaded_at, slot.load_seconds = self._clock.wall(), seconds
-        slot.loads += 1
-        slot.restarts += slot.died
-        slot.died, slot.error, slot.failures, slot.refuse_until = False, None, 0, 0.0
-        log.info("Loaded %s in %.1f s, %d MB.", slot.info.id, seconds, slot.footprint // MB)
-        self.watch_idleness(slot)
-        self._changes.tell()
-        self._trim(slot)
-        self._share_memory()
-
-    def _give_up(self, slot: Slot, error: ErrorReport) -> None:
-        """Clean up after a load that did not complete."""
-        ready, slot.ready = slot.ready, None
-        slot.stage = None
-        if error.kind == LOST:
-            error = slot.load_killed(error)
-        failed = error.kind == "load_failed"
-        if failed:
-            log.error("%s", error.message)
-            slot.load_failed(error, self._clock.now())
-        if ready is not None and not ready.done():
-            ready.set_exception(ServerError.of(error))
-            ready.exception()  # mark it retrieved: all waiters may have left
-        if slot.worker is not None:
-            slot.worker.fail_all(error)
-            self._begin_to_stop(slot, slot.worker, "failed" if failed else "unloaded", 0.0)
-        else:
-            self._vacate(slot, "failed" if failed else "unloaded")
-
-    def _spec(self, slot: Slot) -> WorkerSpec:
-        others = sum(each.resident and not each.drains for each in self._slots.values() if each is not slot)
-        return WorkerSpec(
-            info=slot.info,
-            options=msgspec.to_builtins(slot.options),
-            threads=blas_threads(others + 1),
-            expected_bytes=slot.footprint or self._estimate(slot.info, slot.options),
-            log_level=self._shared.options.log_level,
-            offline=self._shared.options.offline,
-            log_format=self._shared.options.log_format,
+            retry_after=max(1.0, self.options.contention_wait),
         )
 
     # Unloading
@@ -598,22 +367,22 @@ class Residency:
 
     def _on_death(self, slot: Slot, worker: Worker, died: "asyncio.Future[ErrorReport]") -> None:
         if slot.worker is not worker or slot.loading is not None:
-            self._changes.tell()
+            self.changes.tell()
             return  # it was told to exit, or its load fails and reports that itself
         slot.worker, slot.ready = None, None
         self.forget_idleness(slot)
-        slot.worker_died(died.result(), self._clock.now())
+        slot.worker_died(died.result(), self.clock.now())
         self._vacate(slot, "failed")
 
     def _vacate(self, slot: Slot, state: LoadState) -> None:
         slot.state = state
         slot.resident, slot.footprint, slot.memory, slot.loaded_at = False, 0, 0, None
         self._share_memory()
-        self._changes.tell()
+        self.changes.tell()
 
     def _idle_long_enough(self, slot: Slot) -> None:
         if slot.drains:  # another caller wants it gone, and may yet change its mind
-            slot.idle_timer = self._clock.call_later(LOOK_AGAIN, partial(self._idle_long_enough, slot))
+            slot.idle_timer = self.clock.call_later(LOOK_AGAIN, partial(self._idle_long_enough, slot))
         else:
             self._leave_if_idle(slot)
 
@@ -628,21 +397,24 @@ class Residency:
 
         That happens when a loaded model measures larger than its estimate.
         """
-        for slot in sorted(self._slots.values(), key=lambda each: each.last_used):
-            if self._admission.excess() <= 0:
+        for slot in sorted(self.slots.values(), key=lambda each: each.last_used):
+            if self._free() >= 0:
                 return
             if slot is not newest and not slot.pinned:
                 self._leave_if_idle(slot)
-        if self._admission.excess() > 0:
-            log.warning("Models take %d MiB more than their budget.", self._admission.excess() >> 20)
+        if self._free() < 0:
+            log.warning("Models take %d MiB more than their budget.", -self._free() >> 20)
+
+    def _free(self) -> int:
+        """Bytes of the budget that no model takes; below 0 if they take more."""
+        return self.memory - sum(each.footprint for each in self._residents())
 
     def _share_memory(self) -> None:
-        """Divide the free memory among the resident models, for their caches, and tell the running ones."""
-        for slot in self._slots.values():
-            if not slot.resident or slot.options.memory_bytes is not None:
-                continue
-            share = self._admission.allowance(slot)
-            if abs(share - slot.memory) * SHARE_STEP > slot.memory:
+        """Divide the free memory equally among the resident models, for their caches, and tell the running ones."""
+        residents = self._residents()
+        for slot in residents:
+            share = slot.footprint + max(0, self._free()) // len(residents)
+            if slot.options.memory_bytes is None and abs(share - slot.memory) * SHARE_STEP > slot.memory:
                 slot.memory = share
                 if slot.worker is not None:
                     slot.worker.reconfigure({"memory_bytes": share})
@@ -665,7 +437,11 @@ class Lease:
     async def renew(self) -> None:
         """Take the model's next worker instead of one that is lost, and keep the place meanwhile. Raises `ServerError`,
         and the lease is released then."""
-        await self.pool.renew(self)
+        try:
+            worker = await self.pool.worker(self.slot, self.account, self)
+        finally:
+            self.release()
+        self.worker, self.released = worker, False
 
     def release(self, keep_alive: float | None = None) -> None:
         """Give the lease back; a second call does nothing.
@@ -692,11 +468,9 @@ class Pool:
         """`memory`: bytes that all models together may take."""
         self._catalog = catalog
         self._clock = clock or Clock()
-        self._changes = Changes(self._clock)
-        self._shared = Shared(options, memory, self._changes, self._clock)
-        self._slots = self._shared.slots
         launch = launcher or ReplicaLauncher(RankLauncher(WorkerProcess.launch))
-        self._residency = Residency(self._shared, estimate, launch)
+        self._residency = Residency(options, memory, self._clock, estimate, launch)
+        self._slots, self._changes = self._residency.slots, self._residency.changes
         self._closed = False
 
     # Called by requests
@@ -706,24 +480,18 @@ class Pool:
 
         `account`: whose place the lease takes; empty for the server itself. Raises `ServerError`."""
         slot = self._slot(info)
-        return Lease(self, slot, await self._worker(slot, account), account)
-
-    async def renew(self, lease: Lease) -> None:
-        """See `Lease.renew`."""
-        try:
-            worker = await self._worker(lease.slot, lease.account, lease)
-        finally:
-            lease.release()
-        lease.worker, lease.released = worker, False
+        return Lease(self, slot, await self.worker(slot, account), account)
 
     def release(self, slot: Slot, account: str, keep_alive: float | None) -> None:
-        slot.give_back(account)
+        slot.claimants[account] -= 1
+        slot.claimants = +slot.claimants  # accounts without any are forgotten
         if slot.state == "loaded" and slot.lost is None:  # it serves, so that it is in no crash loop
             slot.deaths.clear()
         self._touch(slot)
         slot.idle_seconds = keep_alive
         if slot.claims == 0:
-            self._residency.call_off(slot)
+            if slot.loading is not None and slot.stage == "waiting":
+                slot.loading.cancel()  # it waits for room, and nobody wants the model any more
             self._residency.watch_idleness(slot)
         self._changes.tell()
 
@@ -752,10 +520,9 @@ class Pool:
             return False
         slot.drains += 1
         try:
-            if not await self._changes.until(lambda: slot.claims == 0, self._shared.options.drain_timeout):
-                self._cut(
-                    slot, f"The model {slot.info.id!r} was unloaded. Send the request again to load it."
-                )
+            deadline = self._clock.now() + self._residency.options.drain_timeout
+            if not await self._changes.until(lambda: slot.claims == 0, deadline):
+                slot.cut(f"The model {slot.info.id!r} was unloaded. Send the request again to load it.")
             await self._residency.unload(slot)
         finally:
             slot.drains -= 1
@@ -799,37 +566,32 @@ class Pool:
         slot = self._slots.get(name) or self._slots.get(self._catalog.resolve(name).id)
         return EngineStats() if slot is None or slot.worker is None else await slot.worker.stats()
 
-    async def clear_cache(
-        self, name: str | None = None, *, prefixes_only: bool = False, disk: bool = False
-    ) -> list[str]:
-        """Clear the caches of one model, or of all loaded ones; returns their ids."""
+    async def clear_cache(self, *, prefixes_only: bool = False, disk: bool = False) -> list[str]:
+        """Clear the caches of all loaded models; returns their ids."""
         cleared = []
-        for slot in self._chosen(name):
+        for slot in self._slots.values():
             if slot.worker is not None and slot.state == "loaded":
                 slot.worker.clear_cache(prefixes_only=prefixes_only, disk=disk)
                 cleared.append(slot.info.id)
         return cleared
 
     async def adopt(self, options: ServerOptions) -> None:
-        """Apply changed server options, and those of each model in use."""
-        self._shared.options, self._shared.memory = options, memory_budget(options)
-        for slot in list(self._slots.values()):
+        """Apply changed server options, and those of each model in use. Options that an engine can't change take effect
+        at its next load."""
+        self._residency.options, self._residency.memory = options, memory_budget(options)
+        for slot in self._slots.values():
             before = msgspec.structs.asdict(slot.options)
-            after = msgspec.structs.asdict(self._catalog.options_for(slot.info))
-            if changes := {name: value for name, value in after.items() if value != before[name]}:
-                await self.reconfigure(slot.info.id, changes)
-        self._changes.tell()
-
-    async def reconfigure(self, name: str | None, changes: dict[str, Any]) -> None:
-        """Change options of one model, or of all in use. Options that an engine can't change take effect at its next
-        load."""
-        for slot in self._chosen(name):
-            slot.options = convert(msgspec.to_builtins(slot.options) | changes, ModelOptions)
+            slot.options = self._catalog.options_for(slot.info)
+            after = msgspec.structs.asdict(slot.options)
+            changes = {name: value for name, value in after.items() if value != before[name]}
+            if not changes:
+                continue
             if "pinned" in changes:
                 slot.pinned = slot.options.pinned
             if slot.worker is not None:
                 slot.worker.reconfigure(changes)
             self._residency.watch_idleness(slot)
+        self._changes.tell()
 
     async def close(self, deadline: float) -> None:
         """Grant no more leases, let the workers finish within `deadline` seconds, and end them all."""
@@ -838,10 +600,11 @@ class Pool:
         leaving = [slot for slot in self._slots.values() if slot.loading or slot.worker or slot.unloading]
         await asyncio.gather(*(self._residency.unload(slot, deadline) for slot in leaving))
 
-    async def _worker(self, slot: Slot, account: str, lost: Lease | None = None) -> Worker:
+    async def worker(self, slot: Slot, account: str, lost: Lease | None = None) -> Worker:
         """Claim the model's worker, in the place of a `lost` lease if there is one. Raises `ServerError`."""
         while True:
-            self._check_open()
+            if self._closed:
+                raise ServerError.of(SHUTTING_DOWN)
             if slot.closing:
                 if lost is not None:
                     lost.release()
@@ -850,8 +613,8 @@ class Pool:
             if slot.lost is not None:
                 await self._changes.until(lambda: slot.lost is None or slot.closing)
                 continue
-            if lost is not None and (pause := slot.pause(self._clock.now())) > 0:
-                await self._changes.until(lambda: slot.closing, pause)
+            if lost is not None and slot.paused_until > self._clock.now():
+                await self._changes.until(lambda: slot.closing, slot.paused_until)
                 continue
             slot.check_failure(self._clock.now())
             if lost is not None:
@@ -863,26 +626,20 @@ class Pool:
 
     async def _claimed(self, slot: Slot, account: str) -> Worker | None:
         """Claim the worker; None if its load was called off or its process killed, so that it may be tried again."""
-        slot.claim(account)
+        slot.claimants[account] += 1
         self._touch(slot)
+        claimed = False
         try:
-            return await asyncio.shield(self._residency.ready(slot))
+            worker = await asyncio.shield(self._residency.ready(slot))
+            claimed = worker is slot.worker  # else its weights have failed since, or it was told to exit
+            return worker if claimed else None
         except ServerError as error:
-            self.release(slot, account, None)
             if error.report.kind not in (CALLED_OFF, LOST):
                 raise
             return None
-        except BaseException:
-            self.release(slot, account, None)
-            raise
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ServerError.of(SHUTTING_DOWN)
-
-    def _cut(self, slot: Slot, message: str) -> None:
-        if slot.worker is not None:
-            slot.worker.fail_all(ErrorReport(kind="overloaded", message=message, retry_after=5.0))
+        finally:
+            if not claimed:
+                self.release(slot, account, None)
 
     def _touch(self, slot: Slot) -> None:
         slot.last_used = self._clock.now()
@@ -897,9 +654,3 @@ class Pool:
         elif slot.ready is None:
             slot.info = info  # its files may have changed since the last load
         return slot
-
-    def _chosen(self, name: str | None) -> list[Slot]:
-        if name is None:
-            return list(self._slots.values())
-        slot = self._slots.get(self._catalog.resolve(name).id)
-        return [] if slot is None else [slot]

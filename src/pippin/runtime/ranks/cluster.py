@@ -11,7 +11,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.runtime.cluster.asking import asked, ended
 from pippin.runtime.cluster.needs import Need, Places, in_the_cluster
-from pippin.runtime.ranks.places import far, group_of, of_rank, refuse_public
+from pippin.runtime.ranks.places import far, group_of, refuse_public
 
 EACH: Final = 200 << 20  # bytes of Python, libraries and tokenizer, which each rank needs for itself
 
@@ -55,7 +55,7 @@ def members_in_cluster(spec: WorkerSpec, held: Held) -> list[WorkerSpec]:
     shared = msgspec.structs.replace(spec, options={**spec.options, "memory_bytes": bound})
     return [
         in_the_cluster(
-            of_rank(shared, rank),
+            msgspec.structs.replace(shared, rank=rank),
             options.cluster or "",
             held.need,
             machine=address,

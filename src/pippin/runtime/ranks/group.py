@@ -48,6 +48,7 @@ class RankGroup(Stages):
         group."""
         super().__init__()
         self._ranks = ranks
+        self._leader = ranks[0]
         self._far = far
         self._held = held
         self._ending: asyncio.Task[None] | None = None
@@ -74,10 +75,6 @@ class RankGroup(Stages):
                 await held.give_back()
             raise
         return cls(ranks, [own.command is not None for own in found], held)
-
-    @property
-    def _leader(self) -> Rank:
-        return self._ranks[0]
 
     @property
     def pid(self) -> int | None:

@@ -25,16 +25,11 @@ def members(spec: WorkerSpec) -> list[WorkerSpec]:
     here = ranks_here(options)
     shared = shared_out(spec, here)
     return [
-        of_rank(shared, rank)
+        msgspec.structs.replace(shared, rank=rank)
         if is_here(machine, machines[0])
-        else elsewhere(of_rank(spec, rank), machine, options)
+        else elsewhere(msgspec.structs.replace(spec, rank=rank), machine, options)
         for rank, machine in zip(places(spec), machines, strict=True)
     ]
-
-
-def of_rank(spec: WorkerSpec, rank: RankSpec) -> WorkerSpec:
-    """The spec of one rank. Only rank 0 takes requests."""
-    return msgspec.structs.replace(spec, rank=rank)
 
 
 def places(spec: WorkerSpec) -> list[RankSpec]:

@@ -25,7 +25,7 @@ from pippin.core.tasks import Task
 from pippin.runtime.cluster.asking import Clusters
 from pippin.runtime.cluster.needs import CLUSTER, PLACE_WITHIN, Cluster, Need, in_the_cluster
 from pippin.runtime.ranks.cluster import need_of_each
-from pippin.runtime.replicas.routing import Seat, Seen, choose, prefix_of
+from pippin.runtime.replicas.routing import Seat, Seen, choose, prefix_of, succeeded
 from pippin.runtime.workers.link import LOST, Mailbox
 from pippin.runtime.workers.machines import shared_out
 from pippin.runtime.workers.worker import Launcher, Stages, Worker
@@ -50,30 +50,6 @@ class ReplicaLauncher:
         return await self.launch(spec) if alone else await Replicas.start(spec, self.launch)
 
 
-@dataclass(eq=False)
-class Process:
-    """One replica, across restarts."""
-
-    spec: WorkerSpec
-    seat: Seat
-
-    @property
-    def worker(self) -> Worker:
-        return self.seat.worker
-
-    @property
-    def is_here(self) -> bool:
-        return self.spec.machine is None
-
-    @property
-    def prepared(self) -> bool:
-        return not self.worker.died.done() and _succeeded(self.worker.prompt_ready)
-
-    @property
-    def loaded(self) -> bool:
-        return self.prepared and _succeeded(self.worker.weights_ready)
-
-
 class Replicas(Stages):
     """Several worker processes of one model, as one `Worker`."""
 
@@ -84,13 +60,13 @@ class Replicas(Stages):
         super().__init__()
         self._info = spec.info
         self._launch = launch
-        self.processes = [Process(spec, Seat(worker)) for worker in workers]
+        self.seats = [Seat(spec, worker) for worker in workers]
         self._bound = bound
         self._requests: dict[str, tuple[Seat, Mailbox]] = {}  # that were not cancelled
         self._memory: int | None = None  # for each replica
         self._ending: asyncio.Task[None] | None = None
         self._tasks = [asyncio.create_task(self._begin())]
-        self._tasks += [asyncio.create_task(self._keep(process)) for process in self.processes]
+        self._tasks += [asyncio.create_task(self._keep(number)) for number in range(len(workers))]
 
     @classmethod
     async def start(cls, spec: WorkerSpec, launch: Launcher, cluster: Cluster | None = None) -> "Replicas":
@@ -115,35 +91,37 @@ class Replicas(Stages):
 
     @property
     def pid(self) -> int | None:
-        return next((process.worker.pid for process in self.processes if process.worker.pid), None)
+        return next((seat.worker.pid for seat in self.seats if seat.worker.pid), None)
 
     @property
     def info(self) -> ModelInfo:
-        return next((each.worker.info for each in self.processes if each.prepared), self._info)
+        return next((each.worker.info for each in self.seats if each.prepared), self._info)
 
     @property
     def footprint(self) -> int:
         """Bytes of the replicas on this machine."""
         # A replica that is restarting will take as much as the others.
-        sizes = [process.worker.footprint for process in self.processes if process.is_here]
+        sizes = [seat.worker.footprint for seat in self.seats if seat.is_here]
         return max(sizes, default=0) * self._here
 
     @property
     def progress(self) -> tuple[int, int, str] | None:
-        known = [process.worker.progress for process in self.processes if process.worker.progress]
+        known = [seat.worker.progress for seat in self.seats if seat.worker.progress]
         return min(known, key=lambda progress: progress[0], default=None)
 
     def load_weights(self, memory_bytes: int | None) -> None:
         """`memory_bytes` is this machine's, shared by the replicas here."""
         self._memory = self._share(memory_bytes)
-        for process in self.processes:
-            process.worker.load_weights(self._memory_of(process))
+        for seat in self.seats:
+            seat.worker.load_weights(self._memory_of(seat))
 
     def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
         """Place a request on the best seat. Raises `ServerError`, of kind `LOST` if there is none."""
         mailbox = mailbox or Mailbox(choices, on_overflow=lambda: self.cancel(id))
         prefix = prefix_of(task)
-        seat = choose(prefix, self._seats())
+        # Those with loaded weights; if there are none, those that can at least prepare a request.
+        loaded = [seat for seat in self.seats if seat.loaded]
+        seat = choose(prefix, loaded or [seat for seat in self.seats if seat.prepared])
         if seat is None:
             raise ServerError(LOST, f"All servers of the model {self._info.id!r} are lost; try again later.")
         self._requests[id] = seat, mailbox
@@ -168,24 +146,22 @@ class Replicas(Stages):
             mailbox.fail(error)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
-        for process in self.processes:
-            process.worker.clear_cache(prefixes_only=prefixes_only, disk=disk)
-            process.seat.seen = Seen()
+        for seat in self.seats:
+            seat.worker.clear_cache(prefixes_only=prefixes_only, disk=disk)
+            seat.seen = Seen()
 
     def reconfigure(self, options: dict[str, object]) -> None:
         if isinstance(share := options.get("memory_bytes"), int):
             self._memory = self._share(share)
-        for process in self.processes:
+        for seat in self.seats:
             own = {name: value for name, value in options.items() if name != "memory_bytes"}
-            if process.is_here and "memory_bytes" in options:
+            if seat.is_here and "memory_bytes" in options:
                 own["memory_bytes"] = self._memory
-            process.spec = msgspec.structs.replace(process.spec, options={**process.spec.options, **own})
-            process.worker.reconfigure(own)
+            seat.spec = msgspec.structs.replace(seat.spec, options={**seat.spec.options, **own})
+            seat.worker.reconfigure(own)
 
     async def stats(self) -> EngineStats:
-        return EngineStats.total(
-            await asyncio.gather(*(process.worker.stats() for process in self.processes))
-        )
+        return EngineStats.total(await asyncio.gather(*(seat.worker.stats() for seat in self.seats)))
 
     async def stop(self, deadline: float) -> None:
         """Stop all replicas at once, each as a worker stops."""
@@ -193,70 +169,66 @@ class Replicas(Stages):
         self._ending = self._ending or asyncio.create_task(self._end(report, deadline))
         await asyncio.shield(self._ending)
 
-    def _seats(self) -> list[Seat]:
-        """Seats of the replicas with loaded weights; if there are none, of those that can at least prepare a
-        request."""
-        loaded = [process.seat for process in self.processes if process.loaded]
-        return loaded or [process.seat for process in self.processes if process.prepared]
-
     def _share(self, memory_bytes: int | None) -> int | None:
         return None if memory_bytes is None else memory_bytes // max(1, self._here)
 
-    def _memory_of(self, process: Process) -> int | None:
+    def _memory_of(self, seat: Seat) -> int | None:
         """Memory limit of a replica. Elsewhere it is the operator's, or None for whatever is free there."""
-        return self._memory if process.is_here else self._bound
+        return self._memory if seat.is_here else self._bound
 
     @property
     def _here(self) -> int:
         """The replicas on this machine."""
-        return sum(process.is_here for process in self.processes)
+        return sum(seat.is_here for seat in self.seats)
 
     async def _begin(self) -> None:
         """Resolve each stage of the load once the first replica has reached it."""
         stages = (
-            (self.prompt_ready, {process.worker.prompt_ready for process in self.processes}),
-            (self.weights_ready, {process.worker.weights_ready for process in self.processes}),
+            (self.prompt_ready, {seat.worker.prompt_ready for seat in self.seats}),
+            (self.weights_ready, {seat.worker.weights_ready for seat in self.seats}),
         )
         for ours, theirs in stages:
             waiting = theirs
-            while waiting and not any(map(_succeeded, theirs)):
+            while waiting and not any(map(succeeded, theirs)):
                 _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if not any(map(_succeeded, theirs)):
+            if not any(map(succeeded, theirs)):
                 return  # all have died, which `_keep` reports
             ours.set_result(None)
 
-    async def _keep(self, process: Process) -> None:
-        """Restart the replica whenever it dies, until the last one has died or all are stopped."""
+    async def _keep(self, number: int) -> None:
+        """Restart a replica whenever it dies, until the last one has died or all are stopped."""
         while True:
-            report = await asyncio.shield(process.worker.died)
+            worker = self.seats[number].worker
+            report = await asyncio.shield(worker.died)
             if not self.weights_ready.done():
                 # The replica's own error says more than that its process has ended.
-                why = process.worker.weights_ready.exception()
+                why = worker.weights_ready.exception()
                 report = why.report if isinstance(why, ServerError) else report
-                if not all(other.worker.died.done() for other in self.processes):
+                if not all(other.worker.died.done() for other in self.seats):
                     log.warning("A replica of %s did not start: %s", self._info.id, report.message)
                     await asyncio.wait([self.weights_ready])
-            if not any(other.prepared for other in self.processes):
+            if not any(other.prepared for other in self.seats):
                 self._ending = self._ending or asyncio.create_task(self._end(report))
                 return
-            if not _succeeded(self.weights_ready):
+            if not succeeded(self.weights_ready):
                 return
             log.warning("A replica of %s is started again.", self._info.id)
-            await self._restart(process)
+            await self._restart(number)
 
-    async def _restart(self, process: Process) -> None:
+    async def _restart(self, number: int) -> None:
         pause = FIRST_PAUSE
         while True:
             try:
-                worker = await self._launch(process.spec)
+                worker = await self._launch(self.seats[number].spec)
             except (OSError, ServerError) as error:
                 log.error("A replica of %s did not start: %s", self._info.id, error)
                 await asyncio.sleep(LONGEST_PAUSE)
                 continue
-            process.seat = Seat(worker)  # what the last process had seen is forgotten
+            # What the last process had seen is forgotten.
+            seat = self.seats[number] = Seat(self.seats[number].spec, worker)
             try:
                 await asyncio.shield(worker.prompt_ready)
-                worker.load_weights(self._memory_of(process))
+                worker.load_weights(self._memory_of(seat))
                 await asyncio.shield(worker.weights_ready)
             except ServerError as error:
                 log.error("A replica of %s did not start: %s", self._info.id, error)
@@ -276,7 +248,7 @@ class Replicas(Stages):
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
-        await asyncio.gather(*(process.worker.stop(deadline or 0.0) for process in self.processes))
+        await asyncio.gather(*(seat.worker.stop(deadline or 0.0) for seat in self.seats))
         self.fail_load(ServerError.of(report))
         self.fail_all(report)
         self.died.set_result(report)
@@ -316,7 +288,3 @@ def share_of(memories: Sequence[int], need: Need, replicas: int) -> int | None:
     """
     rooms = [(memory, memory // max(1, need.memory)) for memory in memories]
     return min((memory // min(room, replicas) for memory, room in rooms if room), default=None)
-
-
-def _succeeded(stage: "asyncio.Future[None]") -> bool:
-    return stage.done() and not stage.cancelled() and stage.exception() is None

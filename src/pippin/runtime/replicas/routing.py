@@ -1,5 +1,6 @@
 """Chooses the replica that takes a request: by the beginning of its prompt."""
 
+import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from pippin.core.models import WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate, Task
 from pippin.runtime.workers.worker import Worker
@@ -74,11 +76,28 @@ class Seen:
 
 @dataclass(eq=False)
 class Seat:
-    """A replica's process, the prompts it has seen, and the number of its requests that have not ended."""
+    """One process of a replica, the prompts that it has seen, and the number of its requests that have not ended."""
 
+    spec: WorkerSpec  # starts the next one
     worker: Worker
     seen: Seen = field(default_factory=Seen)
     running: int = 0
+
+    @property
+    def is_here(self) -> bool:
+        return self.spec.machine is None
+
+    @property
+    def prepared(self) -> bool:
+        return not self.worker.died.done() and succeeded(self.worker.prompt_ready)
+
+    @property
+    def loaded(self) -> bool:
+        return self.prepared and succeeded(self.worker.weights_ready)
+
+
+def succeeded(stage: "asyncio.Future[None]") -> bool:
+    return stage.done() and not stage.cancelled() and stage.exception() is None
 
 
 def choose(prefix: Prefix, seats: Sequence[Seat]) -> Seat | None:

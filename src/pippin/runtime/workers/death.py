@@ -8,6 +8,7 @@ may not grant. A model that merely computes for long would be killed.
 import asyncio
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,7 @@ async def until_stopped(pid: int, *, or_any_below: bool = False) -> bool:
         await asyncio.sleep(LOOK_EVERY)
         try:
             process = psutil.Process(pid)
-            stopped = _is_stopped(process)
+            stopped = process.status() == psutil.STATUS_STOPPED
             if or_any_below and not stopped:
                 stopped = await asyncio.to_thread(_has_stopped_below, process)
         except psutil.Error:
@@ -41,17 +42,11 @@ async def until_stopped(pid: int, *, or_any_below: bool = False) -> bool:
     return True
 
 
-def _is_stopped(process: psutil.Process) -> bool:
-    return bool(process.status() == psutil.STATUS_STOPPED)
-
-
 def _has_stopped_below(process: psutil.Process) -> bool:
     for each in process.children(recursive=True):
-        try:
-            if _is_stopped(each):
+        with suppress(psutil.Error):  # ended meanwhile
+            if each.status() == psutil.STATUS_STOPPED:
                 return True
-        except psutil.Error:  # ended meanwhile
-            continue
     return False
 
 
@@ -154,7 +149,8 @@ def _how(death: Death) -> str:
         who = "the command that reaches it" if death.far else "it"
         return f"{who} was stopped (SIGSTOP), answered nothing for {STOPPED_FOR:g} seconds, and was ended"
     if death.status < 0:
-        return f"it was ended by signal {-death.status}, {_name(-death.status)}"
+        named = {each.value: each.name for each in signal.Signals}
+        return f"it was ended by signal {-death.status}, {named.get(-death.status, 'which has no name')}"
     if death.status == STEP_FAILED:
         return "its engine failed in a step, and the server's log has more"
     if death.status == GROUP_LOST:
@@ -164,13 +160,6 @@ def _how(death: Death) -> str:
 
 def _size(count: int) -> str:
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count >> 20} MiB"
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "which has no name"
 
 
 def _starved() -> int:

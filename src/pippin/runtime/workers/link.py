@@ -91,8 +91,6 @@ class Record:
                 self._finished.add(choice)
             case PromptEcho():
                 self._echoed = True
-            case _:
-                pass
 
     def begin_again(self) -> None:
         """Expect everything to be said again, by another run."""
@@ -139,14 +137,6 @@ def _check(same: bool) -> None:
         raise DiffersError
 
 
-def _nothing() -> None:
-    pass
-
-
-def _never(error: ErrorReport) -> bool:
-    return False
-
-
 class Mailbox:
     """The queued events of one request, for a single reader.
 
@@ -159,7 +149,7 @@ class Mailbox:
         self,
         choices: int,
         on_overflow: Callable[[], None],
-        on_lost: Callable[[ErrorReport], bool] = _never,
+        on_lost: Callable[[ErrorReport], bool] = lambda error: False,
         *,
         resumes: bool = False,
     ) -> None:
@@ -244,7 +234,7 @@ class Mailbox:
 
     def leave(self) -> None:
         """Nobody reads any more. Whoever did is let go of, so that no cycle is left to the collection of garbage."""
-        self._on_overflow, self._on_lost = _nothing, _never
+        self._on_overflow, self._on_lost = lambda: None, lambda error: False
 
     def _start_over(self) -> None:
         kept: list[Event] = [event for event in self._events if isinstance(event, Accepted)]

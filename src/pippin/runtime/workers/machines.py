@@ -7,7 +7,7 @@ import msgspec
 
 from pippin.config.options.model import LOOPBACK, ModelOptions
 from pippin.core.errors import ServerError
-from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.models import WorkerSpec
 from pippin.core.safetensors import digest_of
 
 
@@ -24,7 +24,17 @@ def shared_out(spec: WorkerSpec, count: int) -> WorkerSpec:
 
 def elsewhere(spec: WorkerSpec, machine: str, options: ModelOptions) -> WorkerSpec:
     """The spec for a worker on another machine, where it may use all processors. Raises `ServerError`."""
-    return reached_by(command_for(machine, options, spec.info), spec, machine)
+    info = spec.info
+    # Names are quoted both for that machine's shell and for ours.
+    given = {"machine": machine, "model": shlex.quote(info.id), "path": shlex.quote(info.path or "")}
+    try:
+        command = options.machine_command.format(**{name: shlex.quote(text) for name, text in given.items()})
+    except (KeyError, IndexError, ValueError) as error:
+        message = (
+            f"machine_command has an unknown placeholder ({error}): use {{machine}}, {{model}} and {{path}}."
+        )
+        raise ServerError("load_failed", message, "machine_command") from error
+    return reached_by(command, spec, machine)
 
 
 def reached_by(command: str, spec: WorkerSpec, machine: str) -> WorkerSpec:
@@ -38,16 +48,3 @@ def reached_by(command: str, spec: WorkerSpec, machine: str) -> WorkerSpec:
     return msgspec.structs.replace(
         spec, machine=machine, command=command, files=files, threads=None, expected_bytes=0
     )
-
-
-def command_for(machine: str, options: ModelOptions, info: ModelInfo) -> str:
-    """The command that starts a worker there. Names are quoted both for that machine's shell and for ours."""
-    given = {"machine": machine, "model": shlex.quote(info.id), "path": shlex.quote(info.path or "")}
-    quoted = {name: shlex.quote(text) for name, text in given.items()}
-    try:
-        return options.machine_command.format(**quoted)
-    except (KeyError, IndexError, ValueError) as error:
-        message = (
-            f"machine_command has an unknown placeholder ({error}): use {{machine}}, {{model}} and {{path}}."
-        )
-        raise ServerError("load_failed", message, "machine_command") from error

@@ -20,7 +20,7 @@ import psutil
 
 from pippin.config.accelerator import accelerator
 from pippin.config.worker_environment import worker_environment
-from pippin.core.decoding import JsonDecoder, json_decoder
+from pippin.core.decoding import json_decoder
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.link import (
     AskStats,
@@ -63,24 +63,21 @@ async def forward_log(output: asyncio.StreamReader, model: str, causes: list[str
     """Log each line until the worker closes its output, and note in `causes` what may have ended it."""
     decoder = json_decoder(WorkerLine)
     async for data in lines(output):
-        causes += causes_in(log_line(data, model, decoder))
-
-
-def log_line(data: bytes, model: str, decoder: JsonDecoder[WorkerLine]) -> str:
-    """Log a line; returns its text if it may be among a worker's last words, else an empty one."""
-    try:
-        line = decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        words = data.decode(errors="replace")
-        if data.strip():
-            log.info("%s: %s", model, words, extra={"model": model})
-        return words
-    text = line.message if line.trace is None else f"{line.message}\n{line.trace}"
-    request = None if line.request is None else request_id(line.request)
-    prefix = model if request is None else f"{model} [{request}]"
-    extra = {"model": model, "request_id": request}
-    log.log(LEVELS[line.level], "%s: %s", prefix, text, extra=extra)
-    return text if LEVELS[line.level] >= logging.ERROR else ""
+        try:
+            line = decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            words = data.decode(errors="replace")
+            if data.strip():
+                log.info("%s: %s", model, words, extra={"model": model})
+            causes += causes_in(words)
+            continue
+        text = line.message if line.trace is None else f"{line.message}\n{line.trace}"
+        request = None if line.request is None else request_id(line.request)
+        prefix = model if request is None else f"{model} [{request}]"
+        extra = {"model": model, "request_id": request}
+        log.log(LEVELS[line.level], "%s: %s", prefix, text, extra=extra)
+        if LEVELS[line.level] >= logging.ERROR:
+            causes += causes_in(text)
 
 
 LOOK_AT_MEMORY_EVERY: Final = 0.25  # seconds
@@ -182,7 +179,10 @@ class WorkerProcess(Stages):
     @classmethod
     async def launch(cls, spec: WorkerSpec) -> "WorkerProcess":
         """Start a worker, which loads up to its prompt stage; returns as soon as the process runs."""
-        ours, theirs = _pair()
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
+        ours.setblocking(False)
         try:
             process = await _spawned(spec, theirs)
         except BaseException:
@@ -284,7 +284,7 @@ class WorkerProcess(Stages):
         match report:
             case Output(events):
                 self._mailboxes.deliver(events)
-            case Stage(stage, info, _, footprint):
+            case Stage(stage, info, footprint):
                 self.info = info
                 self.footprint = footprint
                 _resolve(self.prompt_ready, None)
@@ -387,15 +387,6 @@ class WorkerProcess(Stages):
         self._fail(report)
         self._answer_stats()
         self.died.set_result(report)
-
-
-def _pair() -> tuple[socket.socket, socket.socket]:
-    """The two ends of a link: ours, which is non-blocking, and the worker's."""
-    ours, theirs = socket.socketpair()
-    for end in (ours, theirs):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
-    ours.setblocking(False)
-    return ours, theirs
 
 
 async def _spawned(spec: WorkerSpec, link: socket.socket) -> Process:

@@ -72,7 +72,8 @@ class ToolRound:
         match event:
             case PartStarted(index=index, kind=kind, name=name):
                 self._parts[index] = (event, [])
-                self._indexes[index] = self._next()
+                self._indexes[index] = self.next_index
+                self.next_index += 1
                 shown = msgspec.structs.replace(event, index=self._indexes[index])
                 if kind != "tool_call":
                     return shown
@@ -105,7 +106,8 @@ class ToolRound:
         """The tools' answers, as parts for the client."""
         events: list[Event] = []
         for result in results:
-            index = self._next()
+            index = self.next_index
+            self.next_index += 1
             text = "".join(part.text for part in result.parts if isinstance(part, Text))
             server = self._offered[result.name or ""].server
             started = PartStarted(
@@ -123,11 +125,6 @@ class ToolRound:
             if started.kind in kinds and any(texts)
         ]
         return [*said, *self.calls]
-
-    def _next(self) -> int:
-        index = self.next_index
-        self.next_index += 1
-        return index
 
     def _renumbered(self, event: PartDelta | PartEnded) -> Event:
         return msgspec.structs.replace(event, index=self._indexes[event.index])
@@ -156,7 +153,12 @@ class ToolLoop:
         self._run: AnyRun | None = None
         self._round = ToolRound(self._offered, 0, first=True)
         self._tools: asyncio.Task[None] | None = None  # calls the tools and starts the next run
-        self._listed = False
+        tools: dict[str, list[Tool]] = {}
+        for each in offered.values():
+            if each.server != WEB_SEARCH:
+                named = msgspec.structs.replace(each.tool, name=each.remote.name)
+                tools.setdefault(each.server, []).append(named)
+        self._listing: list[Event] = [ToolsListed(server, tuple(named)) for server, named in tools.items()]
         self._calls = self._rounds = 0
         self._usage, self._timings = Usage(), Timings()
         self._failed: asyncio.Future[ErrorReport] = asyncio.get_running_loop().create_future()
@@ -169,10 +171,9 @@ class ToolLoop:
     async def take(self) -> list[Event]:
         """See `Run.take`. Waits while tools run; a reader that cancels the wait and takes again does not disturb
         them."""
-        if not self._listed:
-            self._listed = True
-            if listing := self._listing():
-                return listing
+        if listing := self._listing:
+            self._listing = []
+            return listing
         while not self._ended:
             # The tools may have been called, and the next round be there, while nobody waited.
             if self._round.finished is not None or self._tools is not None:
@@ -205,14 +206,6 @@ class ToolLoop:
             Generate(self._request), model=self._model, id=id, account=self._account
         )
 
-    def _listing(self) -> list[Event]:
-        tools: dict[str, list[Tool]] = {}
-        for offered in self._offered.values():
-            named = msgspec.structs.replace(offered.tool, name=offered.remote.name)
-            if offered.server != WEB_SEARCH:
-                tools.setdefault(offered.server, []).append(named)
-        return [ToolsListed(server, tuple(listed)) for server, listed in tools.items()]
-
     def _seen(self, events: list[Event]) -> list[Event]:
         """The events for the client. The end is withheld while the loop goes on."""
         shown: list[Event] = []
@@ -227,7 +220,17 @@ class ToolLoop:
                 if event.reason == "tool_calls" and calls_here:
                     continue
                 self._ended = True
-                shown.append(_ending(event, self._round, self._usage, self._timings))
+                # Usage and timings are those of all rounds. If a turn has calls of both kinds, the client answers its
+                # own and the model repeats the MCP calls if it still wants them.
+                no_calls = event.reason == "tool_calls" and not self._round.client_calls
+                shown.append(
+                    msgspec.structs.replace(
+                        event,
+                        reason="stop" if no_calls else event.reason,
+                        usage=self._usage,
+                        timings=self._timings,
+                    )
+                )
             elif isinstance(event, Failed):
                 self._ended = True
                 shown.append(event)
@@ -308,18 +311,6 @@ class ToolLoop:
             max_tokens=left,
             continue_final=False,
         )
-
-
-def _ending(event: Finished, round: ToolRound, usage: Usage, timings: Timings) -> Finished:
-    """The end of the whole answer, with the usage and timings of all rounds.
-
-    If a turn has calls of both kinds, the client answers its own and the model repeats the MCP calls if it still wants
-    them.
-    """
-    reason = event.reason
-    if reason == "tool_calls" and not round.client_calls:
-        reason = "stop"
-    return msgspec.structs.replace(event, reason=reason, usage=usage, timings=timings)
 
 
 def _added(first: Figures, second: Figures) -> Figures:

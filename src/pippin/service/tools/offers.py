@@ -30,7 +30,7 @@ class Equipped:
 
 
 class ToolCallingService:
-    """Starts tasks as the service does, but turns a generation with MCP tools into a `ToolLoop`."""
+    """Starts generations as the service does, but each as a `ToolLoop` with MCP tools."""
 
     def __init__(self, service: Service, servers: ToolServers, offered: Mapping[str, OfferedTool]) -> None:
         self._service = service
@@ -38,8 +38,7 @@ class ToolCallingService:
         self._offered = offered
 
     async def start(self, task: Task, *, model: str, id: str, account: str = "") -> AnyRun:
-        if not isinstance(task, Generate):
-            return await self._service.start(task, model=model, id=id, account=account)
+        assert isinstance(task, Generate)  # nothing else is equipped
         loop = ToolLoop(self._service, self._servers, self._offered, task.request, model, id, account)
         await loop.begin()
         return loop
@@ -60,15 +59,16 @@ class ToolOffers:
     def __init__(self, servers: ToolServers, offer: McpOffer, searcher: WebSearcher) -> None:
         self.servers = servers
         self._searcher = searcher
-        self.unasked = False  # whether requests that ask for no tools get some
-        self._hold_to(offer)
+        self._offer = offer
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed options to new requests."""
-        self._hold_to(options.mcp_offer)
+        self._offer = options.mcp_offer
 
-    def _hold_to(self, offer: McpOffer) -> None:
-        self.unasked = offer != "asked" and bool(self.servers)
+    @property
+    def unasked(self) -> bool:
+        """Whether requests that ask for no tools get some."""
+        return self._offer != "asked" and bool(self.servers)
 
     async def equip(
         self, request: GenerationRequest, named: Sequence[str] = (), *, allowed: bool
