@@ -14,7 +14,7 @@ from pippin.core.published import object_in
 from pippin.core.safetensors import find_header, weight_files
 from pippin.engines.language.configuration import Config
 from pippin.engines.language.upstream.mends import classes_of
-from pippin.engines.language.upstream.quantised import Arrays, left_to_libraries, unquantised
+from pippin.engines.language.upstream.quantised import Arrays, left_to_libraries, settle_packed, unquantised
 
 FP8 = "F8_E4M3"
 OTHER_SETTINGS = "hf_quant_config.json"  # ModelOpt's
@@ -45,6 +45,7 @@ def read_arrays(folder: Path, config: Config) -> Arrays:
                 # MLX loads FP8 numbers as bytes.
                 found[name] = mx.from_fp8(array, dtype=wide) if decodes and types.get(name) == FP8 else array
     found = unquantised(found, config, wide)
+    settle_packed(found, config)
     _settle_ties(found, config)
     return found
 
