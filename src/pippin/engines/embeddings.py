@@ -72,6 +72,12 @@ MODES: dict[str, str] = {
 }
 """The pooling modes of sentence-transformers by the flags that name them, in the order in which several are joined."""
 
+SENTENCE = "sentence_embedding"
+"""sentence-transformers' name for the vector of a text."""
+
+OF_BATCHES = {"max_length", "padding", "return_tensors", "truncation"}
+"""What sentence-transformers may tell a tokenizer and changes no vector of a text that is short enough."""
+
 Step = Callable[[mx.array], mx.array]
 
 ACTIVATIONS: dict[str, Step] = {
@@ -139,12 +145,18 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
         kind, path = str(module.get("type", "")), folder / str(module.get("path", ""))
         if kind.startswith("pylate"):
             refuse_unknown(folder.name, "late interaction")
+        if not kind.startswith("sentence_transformers."):
+            unknown.append(f"{kind}, code of its own")
+            continue
         match kind.rpartition(".")[2]:
-            case "Transformer" | "Dropout":  # the model itself, and what acts in training alone
+            case "Dropout":  # which acts in training alone
                 pass
+            case "Transformer":
+                _refuse_other_states(folder.name, find_json(path / "sentence_bert_config.json") or {})
             case "Pooling":
                 modes = _modes(folder.name, (find_json(path / "config.json") or {}))
             case "Normalize":
+                _refuse_other_places(path, find_json(path / "config.json") or {})
                 steps.append(normalized)
             case "Dense" if beside and not (path / "model.safetensors").exists():
                 steps.append(_linear(beside.pop(0)))
@@ -169,15 +181,40 @@ def _modes(name: str, config: dict[str, Any]) -> tuple[str, ...]:
     return modes
 
 
+def _refuse_other_states(name: str, config: dict[str, Any]) -> None:
+    """Raises `ServerError("load_failed")` for a Transformer module that gives no states of its last layer, or reads
+    texts in another way than its tokenizer."""
+    text = (config.get("modality_config") or {}).get("text") or {}
+    output = text.get("method_output_name") or "last_hidden_state"
+    task = config.get("transformer_task", "feature-extraction")
+    if (output, task) != ("last_hidden_state", "feature-extraction"):
+        raise _not_computed(name, f"its sentence_bert_config.json asks for {output} of {task}")
+    read = config.get("processing_kwargs") or {}
+    if other := {*(read.get("text") or {}), *(read.get("common") or {})} - OF_BATCHES:
+        raise _not_computed(name, f"its processing_kwargs have {', '.join(sorted(other))}")
+
+
+def _refuse_other_places(folder: Path, config: dict[str, Any]) -> None:
+    """Raises `ServerError("load_failed")` for a module that reads or writes anything but the vectors of texts."""
+    source = config.get("module_input_name") or SENTENCE
+    target = config.get("module_output_name") or source
+    if (source, target) != (SENTENCE, SENTENCE):
+        raise _not_computed(folder.parent.name, f"{folder.name} makes {target} of {source}")
+
+
 def _dense(name: str, folder: Path) -> Step:
-    """sentence-transformers' Dense: a linear layer and an activation. Raises `ServerError("load_failed")`."""
+    """sentence-transformers' Dense: a linear layer and an activation, and its input or a projection of it beside them
+    where it says so. Raises `ServerError("load_failed")`."""
     config, arrays = (find_json(folder / "config.json") or {}), _arrays(name, folder, "linear.weight")
     activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
-    source = config.get("module_input_name", "sentence_embedding")
-    if activation not in ACTIVATIONS or source != "sentence_embedding":
-        raise _not_computed(name, f"{folder.name} has the activation {activation} on {source}")
-    linear = _linear(arrays["linear.weight"], arrays.get("linear.bias"))
-    return lambda vectors: ACTIVATIONS[activation](linear(vectors))
+    _refuse_other_places(folder, config)
+    if activation not in ACTIVATIONS:
+        raise _not_computed(name, f"{folder.name} has the activation {activation}")
+    linear, beside = _linear(arrays["linear.weight"], arrays.get("linear.bias")), arrays.get("residual.weight")
+    if not config.get("use_residual"):
+        return lambda vectors: ACTIVATIONS[activation](linear(vectors))
+    passed = ACTIVATIONS["Identity"] if beside is None else _linear(beside)
+    return lambda vectors: ACTIVATIONS[activation](linear(vectors)) + passed(vectors)
 
 
 def _linear(weight: mx.array, bias: mx.array | None = None) -> Step:
