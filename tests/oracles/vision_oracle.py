@@ -96,7 +96,11 @@ def flattened(kind: str, described: Json) -> None:
     if kind == "step3p7":
         text |= {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 9}
         text |= {"num_sliding_attention_heads": 2 * text["num_attention_heads"]}
-        text |= {"moe_router_scaling_factor": 1.7, "swiglu_limits": [None, 0.3], "swiglu_limits_shared": [0.4, 0.5]}
+        text |= {
+            "moe_router_scaling_factor": 1.7,
+            "swiglu_limits": [None, 0.3],
+            "swiglu_limits_shared": [0.4, 0.5],
+        }
         scaled = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 32.0}
         scaled["original_max_position_embeddings"] = 64
         text["rope_parameters"] = {

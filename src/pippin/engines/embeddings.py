@@ -210,7 +210,10 @@ def _dense(name: str, folder: Path) -> Step:
     _refuse_other_places(folder, config)
     if activation not in ACTIVATIONS:
         raise _not_computed(name, f"{folder.name} has the activation {activation}")
-    linear, beside = _linear(arrays["linear.weight"], arrays.get("linear.bias")), arrays.get("residual.weight")
+    linear, beside = (
+        _linear(arrays["linear.weight"], arrays.get("linear.bias")),
+        arrays.get("residual.weight"),
+    )
     if not config.get("use_residual"):
         return lambda vectors: ACTIVATIONS[activation](linear(vectors))
     passed = ACTIVATIONS["Identity"] if beside is None else _linear(beside)

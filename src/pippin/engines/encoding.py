@@ -229,8 +229,8 @@ class EncodingTokenizer:
         return self.id(text) if isinstance(text, str) else None
 
     def _own_limit(self, sentences: dict[str, Any], settings: dict[str, Any]) -> int:
-        """The smallest limit that the folder's files name, or 512: of sentence-transformers' own and the tokenizer's, the
-        first that is there."""
+        """The smallest limit that the folder's files name, or 512. The tokenizer's does not count where
+        sentence-transformers' files have one."""
         text = self.config.get("text_config") or self.config
         positions = text.get("max_position_embeddings")
         if positions and text.get("model_type") in ("camembert", "roberta", "xlm-roberta"):
