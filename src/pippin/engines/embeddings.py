@@ -131,13 +131,15 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
     `ServerError("load_failed")` naming a module or a setting that is not computed here.
     """
     beside = [stored[name] for name in sorted(stored) if name.startswith("dense.")]
+    size = (find_json(folder / "config_sentence_transformers.json") or {}).get("truncate_dim")
+    cut: tuple[Step, ...] = (lambda vectors: vectors[:, :size],) if size is not None else ()
     file = folder / "modules.json"
     if not file.exists():
         if "splade" in folder.name.lower():
             raise _not_computed(folder.name, "it is a sparse encoder (SPLADE)")
         if (folder / "1_Dense").is_dir():
             refuse_unknown(folder.name, "late interaction")
-        return Pooling((usual,), (*(_linear(weight) for weight in beside), normalized))
+        return Pooling((usual,), (*(_linear(weight) for weight in beside), normalized, *cut))
     modes: tuple[str, ...] = ("mean",)
     steps: list[Step] = []
     unknown: list[str] = []
@@ -168,7 +170,7 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
                 unknown.append(other)
     if unknown:
         raise _not_computed(folder.name, f"its modules.json names {', '.join(unknown)}")
-    return Pooling(modes, tuple(steps))
+    return Pooling(modes, (*steps, *cut))
 
 
 def _modes(name: str, config: dict[str, Any]) -> tuple[str, ...]:
