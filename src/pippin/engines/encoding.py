@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -248,16 +249,30 @@ class EncodingTokenizer:
     def encode(self, text: str, pair: str | None = None, *, truncating: bool = False) -> EncoderInput:
         """Encode one text, or a pair to compare, with the special tokens that the model expects around them.
 
-        With `truncating`, text far beyond the limit may be left out; otherwise it raises `TooLong`.
+        With `truncating`, they are cut to the limit; otherwise text far beyond it raises `TooLong`.
         """
         text = self._bounded(text.lower() if self._lower else text, truncating=truncating)
         pair = None if pair is None else self._bounded(pair, truncating=truncating)
         encoding = self._plain.encode(text, pair)
+        if truncating and len(encoding.ids) > self._room:
+            encoding = self._cutting.encode(text, pair)
         if pair is not None:
             return EncoderInput(self._embedded(encoding.ids), tuple(encoding.type_ids))
         starts = [self._start] if self._start is not None and encoding.ids[:1] != [self._start] else []
         ends = [self._end] if self._end is not None and encoding.ids[-1:] != [self._end] else []
         return EncoderInput(self._embedded([*starts, *encoding.ids, *ends]))
+
+    @property
+    def _room(self) -> int:
+        return self.limit - sum(each is not None for each in (self._start, self._end))
+
+    @cached_property
+    def _cutting(self) -> Tokenizer:
+        """Cuts texts to the limit and a pair's longer one first, as transformers does, and keeps what stands around."""
+        found = Tokenizer.from_str(self._tokenizer.to_str())
+        found.encode_special_tokens = True
+        found.enable_truncation(self._room)
+        return found
 
     def template(self, text: str) -> tuple[int, ...]:
         """Encode a piece of Pippin's own prompt, in which special tokens count as such."""

@@ -21,6 +21,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Ranked
 from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.published import find_json, table
 from pippin.core.tasks import Rerank, RerankDocument, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.conversations import ConversationPreparer, ConversationStates
@@ -78,6 +79,8 @@ class RerankingPreparer:
         self.options = options
         self.threads = spec.threads or os.cpu_count() or 1
         self.is_classifier = compares(spec.info.id, self.tokenizer.config)
+        sentences = find_json(self.folder / "config_sentence_transformers.json") or {}
+        self._prompt = str(table(sentences.get("prompts")).get(sentences.get("default_prompt_name"), ""))
         if not is_classifier(self.tokenizer.config):
             refuse_other_prompts(spec.info.id, self.tokenizer.config)
         self.conversations: ConversationPreparer | None = None
@@ -162,15 +165,8 @@ class RerankingPreparer:
 
     def _pair(self, query: str, document: str, *, truncating: bool) -> tuple[EncoderInput, int]:
         """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
-        sequence = self.tokenizer.encode(query, document, truncating=truncating)
-        length = len(sequence.tokens)
-        excess = length - self.tokenizer.limit
-        if excess <= 0:
-            return sequence, length
-        segments = (
-            None if sequence.segments is None else (*sequence.segments[: -excess - 1], sequence.segments[-1])
-        )
-        return EncoderInput((*sequence.tokens[: -excess - 1], sequence.tokens[-1]), segments), length
+        sequence = self.tokenizer.encode(self._prompt + query, document, truncating=truncating)
+        return sequence, len(sequence.tokens)
 
     def _question(
         self, start: tuple[int, ...], query: str, document: str, *, truncating: bool
