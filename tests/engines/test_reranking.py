@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from pippin.core.conversation import Text
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Rerank, RerankDocument
 from pippin.engines.encoding import EncodingJob
-from pippin.engines.reranking import RerankingPreparer
+from pippin.engines.reranking import RerankingPreparer, _yes_and_no
 
 
 @pytest.mark.model
@@ -39,3 +40,13 @@ def test_a_query_begins_with_the_prompt_that_the_folder_names_for_all(
     job = preparer.prepare("one", Rerank(query="Where?", documents=(RerankDocument((Text("Here."),)),)))
     assert isinstance(job, EncodingJob)
     assert job.sequences == (preparer.tokenizer.encode(f"{begin}Where?", "Here."),)
+
+
+def test_the_tokens_of_the_answers_are_those_that_the_folder_names(tmp_path: Path) -> None:
+    words = {"yes": 5, "no": 6}
+    preparer: Any = SimpleNamespace(folder=tmp_path, tokenizer=SimpleNamespace(id=words.get), info=None)
+    assert _yes_and_no(preparer) == (5, 6)
+    (tmp_path / "1_LogitScore").mkdir()
+    named = {"true_token_id": 16, "false_token_id": 15}
+    (tmp_path / "1_LogitScore" / "config.json").write_text(json.dumps(named))
+    assert _yes_and_no(preparer) == (16, 15)

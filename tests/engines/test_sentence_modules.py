@@ -128,6 +128,7 @@ def test_a_residual_of_dense_and_the_size_that_vectors_are_cut_to(
         ("modules.json", [{"type": "custom_st.Transformer", "path": ""}], "custom_st.Transformer"),
         ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "2_Normalize makes"),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "fill-mask"),
+        ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}, "is a CrossEncoder"),
         (
             "sentence_bert_config.json",
             {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},

@@ -264,6 +264,11 @@ class EmbeddingPreparer:
         self.threads = spec.threads or os.cpu_count() or 1
         self._overflow = options.embedding_overflow
         settings = find_json(folder / "config_sentence_transformers.json") or {}
+        kind = settings.get("model_type") or "SentenceTransformer"
+        if kind != "SentenceTransformer":
+            raise _not_computed(
+                spec.info.id, f"its config_sentence_transformers.json says that it is a {kind}"
+            )
         prompts = settings.get("prompts") or {}
         self._prompts: dict[str, str] = {str(k): str(v) for k, v in prompts.items()}
         self._by_purpose = {name.lower(): text for name, text in self._prompts.items()}

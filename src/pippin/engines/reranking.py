@@ -341,8 +341,12 @@ def _head_of(name: str, aside: dict[str, mx.array]) -> mx.array:
 
 
 def _yes_and_no(preparer: RerankingPreparer) -> tuple[int, int]:
-    """The ids of the two answers. Raises `ServerError("load_failed")`."""
-    yes, no = preparer.tokenizer.id("yes"), preparer.tokenizer.id("no")
+    """The ids of the two answers, which sentence-transformers' files may name. Raises `ServerError("load_failed")`."""
+    scored = find_json(preparer.folder / "1_LogitScore" / "config.json") or {}
+    yes, no = (
+        scored.get(f"{answer}_token_id", preparer.tokenizer.id(word))
+        for answer, word in (("true", "yes"), ("false", "no"))
+    )
     if yes is None or no is None:
         raise ServerError(
             "load_failed",
