@@ -80,6 +80,8 @@ def spelled_out(config: Mapping[str, Any]) -> Config:
         **_of_full_layers(config),
         **{name: _spelled_out_part(name, each) for name, each in config.items()},
     }
+    if (base := config.get("rope_theta")) is not None:
+        found = {**dict.fromkeys(BASES["full_attention"], base), **found}
     tables = rotary_tables(config)
     if not tables:
         return found

@@ -174,3 +174,31 @@ def test_features_are_scaled_by_the_size_of_the_text_model(beside: int | None, t
         rewrite(folder, lambda config: {**config, "hidden_size": beside})
         model = load_model(folder, lazy=True)
         assert model.config.hidden_size == model.config.text_config.hidden_size != beside
+
+
+def test_a_stored_head_counts_by_whichever_name(tmp_path: Path) -> None:
+    folder = tiny_vision_model("gemma3", tmp_path / "gemma3")
+    expected = logits(folder) * 2
+    path = str(folder / "model.safetensors")
+    arrays = mx.load(path)
+    head = "language_model.lm_head.weight"
+    mx.save_safetensors(path, {**arrays, head: arrays[head] * 2})
+    assert mx.allclose(logits(folder), expected, atol=1e-5)
+
+
+def test_the_base_of_positions_beside_the_tables_is_read(tmp_path: Path) -> None:
+    folder = tiny_vision_model("gemma3", tmp_path / "gemma3")
+    found = []
+    for theta in (10000.0, 1000000.0):
+        rewrite(folder, lambda config, theta=theta: with_text(config, rope_theta=theta))
+        found.append(logits(folder))
+    table = {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+    rewrite(folder, lambda config: with_text(config, rope_theta=None, rope_parameters=table))
+    assert not mx.allclose(found[0], found[1], atol=1e-3)
+    assert mx.array_equal(logits(folder), found[0])
+
+
+def with_text(config: Config, **fields: Any) -> Config:
+    """The configuration with these fields of its text model; None takes one away."""
+    text = {name: value for name, value in {**config["text_config"], **fields}.items() if value is not None}
+    return {**config, "text_config": text}

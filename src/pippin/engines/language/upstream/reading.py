@@ -25,7 +25,7 @@ from pippin.engines.language.upstream.newest import (
 )
 from pippin.engines.language.upstream.quantised import Arrays, settle_bits
 from pippin.engines.language.upstream.rotary import complete
-from pippin.engines.language.upstream.stored import read_arrays, refuse_lost_head
+from pippin.engines.language.upstream.stored import OF_HEAD, read_arrays, refuse_lost_head, with_head
 
 
 def _spelling_out(read: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,6 +106,7 @@ def _reading_stored(folder: Path) -> Iterator[None]:
     if "weight_map" in (index := object_in(folder / INDEX)) and index["weight_map"] is None:
         raise ValueError(f"its {INDEX} names no files: delete that file")
     arrays = in_columns(read_arrays(folder, config), config)
+    heads = {name: array for name, array in arrays.items() if OF_HEAD.search(name)}
     own = mlx_vlm.utils.load_config, mlx_vlm.utils._load_safetensors, mlx_vlm.utils.load_model_weights
 
     def once(path: str) -> Arrays:
@@ -117,7 +118,8 @@ def _reading_stored(folder: Path) -> Iterator[None]:
         model: nn.Module, config: Config, weights: Arrays, *given: Any, **named: Any
     ) -> nn.Module:
         refuse_lost_head(model, weights, config)
-        loaded: nn.Module = own[2](model, config, renamed(model, weights), *given, **named)
+        weights = with_head(renamed(model, weights), heads)
+        loaded: nn.Module = own[2](model, config, weights, *given, **named)
         return loaded
 
     mlx_vlm.utils.load_config = lambda *given, **named: config
