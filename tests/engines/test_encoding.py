@@ -101,11 +101,76 @@ def test_a_share_of_memory_is_no_news_to_an_engine_without_caches() -> None:
 @pytest.mark.parametrize("end", ["</s>", {"content": "</s>", "lstrip": False}])
 def test_a_text_ends_as_its_configuration_asks(end: object, tmp_path: Path) -> None:
     # As transformers reads e5-mistral and its kind, whose vector is that of the last token.
-    stored = tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 1, "<s>": 2, "</s>": 3}, unk_token="a"))
-    stored.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
-    stored.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])  # type: ignore[assignment]
-    stored.save(str(tmp_path / "tokenizer.json"))
+    words(tmp_path, "<s> $A")
     for asked, tokens in ((True, (2, 0, 1, 3)), (False, (2, 0, 1))):
         settings = {"add_eos_token": asked, "eos_token": end}
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
         assert EncodingTokenizer(tmp_path, 8).encode("a b").tokens == tokens
+
+
+def words(folder: Path, single: str) -> None:
+    """A tokenizer of words, which stand in a text as `single` says."""
+    stored = tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 1, "<s>": 2, "</s>": 3}, unk_token="a"))
+    stored.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
+    around = [("<s>", 2), ("</s>", 3)]
+    stored.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
+        single=single, pair="<s> $A </s> $B </s>", special_tokens=around
+    )
+    stored.save(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("single", ["$A", "<s> $A"])
+def test_a_text_begins_once_as_its_configuration_asks(single: str, tmp_path: Path) -> None:
+    words(tmp_path, single)
+    asked = {
+        "add_bos_token": True,
+        "bos_token": "<s>",
+        "add_eos_token": True,
+        "eos_token": {"content": "</s>"},
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(asked))
+    assert EncodingTokenizer(tmp_path, 8).encode("a b").tokens == (2, 0, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "limit"),
+    [
+        ({}, 5),
+        ({"max_seq_length": 6}, 6),
+        ({"max_seq_length": None}, 5),
+        ({"processing_kwargs": {"text": {"max_length": 4}}}, 4),
+    ],
+)
+def test_the_length_of_a_text_is_sentence_transformers(
+    sentences: dict[str, object], limit: int, tmp_path: Path
+) -> None:
+    words(tmp_path, "$A")
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 40}')
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 5}')
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps(sentences))
+    assert EncodingTokenizer(tmp_path, None).limit == limit
+
+
+@pytest.mark.parametrize(
+    ("query", "document", "tokens"),
+    [
+        ("a a a a a a", "b", (2, 0, 0, 3, 1, 3)),
+        ("a", "b b b b b b", (2, 0, 3, 1, 1, 3)),
+        ("a a a a", "b b b b", (2, 0, 3, 1, 1, 3)),
+        ("a", "b b", (2, 0, 3, 1, 1, 3)),
+    ],
+)
+def test_a_pair_that_is_too_long_loses_the_end_of_its_longer_text(
+    query: str, document: str, tokens: tuple[int, ...], tmp_path: Path
+) -> None:
+    words(tmp_path, "$A")
+    assert EncodingTokenizer(tmp_path, 6).encode(query, document, truncating=True).tokens == tokens
+
+
+def test_a_text_that_is_cut_keeps_what_stands_around_it(tmp_path: Path) -> None:
+    words(tmp_path, "<s> $A </s>")
+    assert EncodingTokenizer(tmp_path, 4).encode("a b a b", truncating=True).tokens == (2, 0, 1, 3)
+    asked = {"add_bos_token": True, "bos_token": "<s>", "add_eos_token": True, "eos_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(asked))
+    words(tmp_path, "$A")
+    assert EncodingTokenizer(tmp_path, 4).encode("a b a b", truncating=True).tokens == (2, 0, 1, 3)

@@ -105,6 +105,53 @@ def test_dense_and_layer_norm_and_normalize_in_their_order(
 
 
 @pytest.mark.model
+@pytest.mark.parametrize("size", [384, 48])
+def test_a_residual_of_dense_and_the_size_that_vectors_are_cut_to(
+    minilm: Path, tmp_path: Path, states: list[Rows], size: int
+) -> None:
+    folder = folder_with(minilm, tmp_path / "model", ("cls_token",), "Dense")
+    chance = np.random.default_rng(1)
+    weight, beside = chance.normal(size=(size, 384)), chance.normal(size=(size, 384))
+    projection = {} if size == 384 else {"residual_weight": beside}
+    named = {"activation_function": "torch.nn.modules.activation.Tanh", "use_residual": True}
+    module(folder / "2_Dense", named, linear_weight=weight, **projection)
+    (folder / "config_sentence_transformers.json").write_text('{"truncate_dim": 7}')
+    rows = np.stack([each[0] for each in states])
+    expected = np.tanh(rows @ weight.T) + (rows if size == 384 else rows @ beside.T)
+    assert np.abs(embed(load(folder), *TEXTS) - expected[:, :7]).max() < 1e-4
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("file", "fields", "reason"),
+    [
+        ("modules.json", [{"type": "custom_st.Transformer", "path": ""}], "custom_st.Transformer"),
+        ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "2_Normalize makes"),
+        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "fill-mask"),
+        ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}, "is a CrossEncoder"),
+        (
+            "sentence_bert_config.json",
+            {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
+            "pooler_output",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"processing_kwargs": {"text": {"max_length": 9, "add_special_tokens": False}}},
+            "add_special_tokens",
+        ),
+    ],
+)
+def test_what_a_module_says_of_its_text_is_refused_by_name(
+    minilm: Path, tmp_path: Path, file: str, fields: Any, reason: str
+) -> None:
+    folder = folder_with(minilm, tmp_path / "model", ("mean_tokens",), "Normalize")
+    (folder / file).parent.mkdir(exist_ok=True)
+    (folder / file).write_text(json.dumps(fields))
+    with pytest.raises(ServerError, match=reason):
+        load(folder)
+
+
+@pytest.mark.model
 @pytest.mark.parametrize(
     ("modules", "pooling", "reason"),
     [

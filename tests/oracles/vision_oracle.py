@@ -93,6 +93,21 @@ def flattened(kind: str, described: Json) -> None:
         text |= {"indexer_n_heads": 8, "indexer_kv_heads": 1, "indexer_head_dim": 16}
         text |= {"indexer_compress_ratio": 4, "indexer_budget": 12, "rope_parameters": SECTIONS}
         text["output_gate_type"] = "silu"
+    if kind == "step3p7":
+        text |= {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 9}
+        text |= {"num_sliding_attention_heads": 2 * text["num_attention_heads"]}
+        text |= {
+            "moe_router_scaling_factor": 1.7,
+            "swiglu_limits": [None, 0.3],
+            "swiglu_limits_shared": [0.4, 0.5],
+        }
+        scaled = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 32.0}
+        scaled["original_max_position_embeddings"] = 64
+        text["rope_parameters"] = {
+            "full_attention": {"rope_theta": 50000.0, "partial_rotary_factor": 0.5, **scaled},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 2345.0},
+        }
+        vision["layer_scale_init_value"] = 0.3
     if kind == "unlimited-ocr":
         described["model_type"] = "unlimited_ocr"
 

@@ -75,11 +75,10 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
         message = f"The model {name} {does}, which Pippin does not serve. docs/audio.md lists the models that it does."
         raise ServerError("load_failed", message)
     if config is None and (folder / "modules.json").is_file():
-        message = (
-            f"The model {name} has modules.json and no config.json: a StaticEmbedding is not served, and any "
-        )
         raise ServerError(
-            "load_failed", f"{message}other model is not whole. Choose another, or fetch it again."
+            "load_failed",
+            f"The model {name} has modules.json and no config.json: a Router or a StaticEmbedding is not served, and "
+            "any other model is not whole. Choose another, or fetch it again.",
         )
     if found is None or (config is None and found != "images"):
         message = f"The folder of the model {name} has no usable config.json, so it is not an MLX model."

@@ -69,6 +69,12 @@ MODES: dict[str, str] = {
 }
 """The pooling modes of sentence-transformers by the flags that name them, in the order in which several are joined."""
 
+SENTENCE = "sentence_embedding"
+"""sentence-transformers' name for the vector of a text."""
+
+OF_BATCHES = {"max_length", "padding", "return_tensors", "truncation"}
+"""What sentence-transformers may tell a tokenizer and changes no vector of a text that is short enough."""
+
 Step = Callable[[mx.array], mx.array]
 
 ACTIVATIONS: dict[str, Step] = {
@@ -122,13 +128,15 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
     `ServerError("load_failed")` naming a module or a setting that is not computed here.
     """
     beside = [stored[name] for name in sorted(stored) if name.startswith("dense.")]
+    size = (find_json(folder / "config_sentence_transformers.json") or {}).get("truncate_dim")
+    cut: tuple[Step, ...] = (lambda vectors: vectors[:, :size],) if size is not None else ()
     file = folder / "modules.json"
     if not file.exists():
         if "splade" in folder.name.lower():
             raise _not_computed(folder.name, "it is a sparse encoder (SPLADE)")
         if (folder / "1_Dense").is_dir():
             refuse_unknown(folder.name, "late interaction")
-        return Pooling((usual,), (*(_linear(weight) for weight in beside), normalized))
+        return Pooling((usual,), (*(_linear(weight) for weight in beside), normalized, *cut))
     modes: tuple[str, ...] = ("mean",)
     steps: list[Step] = []
     unknown: list[str] = []
@@ -136,12 +144,18 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
         kind, path = str(module.get("type", "")), folder / str(module.get("path", ""))
         if kind.startswith("pylate"):
             refuse_unknown(folder.name, "late interaction")
+        if not kind.startswith("sentence_transformers."):
+            unknown.append(f"{kind}, code of its own")
+            continue
         match kind.rpartition(".")[2]:
-            case "Transformer" | "Dropout":  # the model itself, and what acts in training alone
+            case "Dropout":  # which acts in training alone
                 pass
+            case "Transformer":
+                _refuse_other_states(folder.name, find_json(path / "sentence_bert_config.json") or {})
             case "Pooling":
                 modes = _modes(folder.name, (find_json(path / "config.json") or {}))
             case "Normalize":
+                _refuse_other_places(path, find_json(path / "config.json") or {})
                 steps.append(normalized)
             case "Dense" if beside and not (path / "model.safetensors").exists():
                 steps.append(_linear(beside.pop(0)))
@@ -153,7 +167,7 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
                 unknown.append(other)
     if unknown:
         raise _not_computed(folder.name, f"its modules.json names {', '.join(unknown)}")
-    return Pooling(modes, tuple(steps))
+    return Pooling(modes, (*steps, *cut))
 
 
 def _modes(name: str, config: dict[str, Any]) -> tuple[str, ...]:
@@ -166,15 +180,43 @@ def _modes(name: str, config: dict[str, Any]) -> tuple[str, ...]:
     return modes
 
 
+def _refuse_other_states(name: str, config: dict[str, Any]) -> None:
+    """Raises `ServerError("load_failed")` for a Transformer module that gives no states of its last layer, or reads
+    texts in another way than its tokenizer."""
+    text = (config.get("modality_config") or {}).get("text") or {}
+    output = text.get("method_output_name") or "last_hidden_state"
+    task = config.get("transformer_task", "feature-extraction")
+    if (output, task) != ("last_hidden_state", "feature-extraction"):
+        raise _not_computed(name, f"its sentence_bert_config.json asks for {output} of {task}")
+    read = config.get("processing_kwargs") or {}
+    if other := {*(read.get("text") or {}), *(read.get("common") or {})} - OF_BATCHES:
+        raise _not_computed(name, f"its processing_kwargs have {', '.join(sorted(other))}")
+
+
+def _refuse_other_places(folder: Path, config: dict[str, Any]) -> None:
+    """Raises `ServerError("load_failed")` for a module that reads or writes anything but the vectors of texts."""
+    source = config.get("module_input_name") or SENTENCE
+    target = config.get("module_output_name") or source
+    if (source, target) != (SENTENCE, SENTENCE):
+        raise _not_computed(folder.parent.name, f"{folder.name} makes {target} of {source}")
+
+
 def _dense(name: str, folder: Path) -> Step:
-    """sentence-transformers' Dense: a linear layer and an activation. Raises `ServerError("load_failed")`."""
+    """sentence-transformers' Dense: a linear layer and an activation, and its input or a projection of it beside them
+    where it says so. Raises `ServerError("load_failed")`."""
     config, arrays = (find_json(folder / "config.json") or {}), _arrays(name, folder, "linear.weight")
     activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
-    source = config.get("module_input_name", "sentence_embedding")
-    if activation not in ACTIVATIONS or source != "sentence_embedding":
-        raise _not_computed(name, f"{folder.name} has the activation {activation} on {source}")
-    linear = _linear(arrays["linear.weight"], arrays.get("linear.bias"))
-    return lambda vectors: ACTIVATIONS[activation](linear(vectors))
+    _refuse_other_places(folder, config)
+    if activation not in ACTIVATIONS:
+        raise _not_computed(name, f"{folder.name} has the activation {activation}")
+    linear, beside = (
+        _linear(arrays["linear.weight"], arrays.get("linear.bias")),
+        arrays.get("residual.weight"),
+    )
+    if not config.get("use_residual"):
+        return lambda vectors: ACTIVATIONS[activation](linear(vectors))
+    passed = ACTIVATIONS["Identity"] if beside is None else _linear(beside)
+    return lambda vectors: ACTIVATIONS[activation](linear(vectors)) + passed(vectors)
 
 
 def _linear(weight: mx.array, bias: mx.array | None = None) -> Step:
@@ -212,6 +254,11 @@ class EmbeddingPreparer(EncodingPreparer):
         super().__init__(spec)
         refuse_unknown(spec.info.id, str(self.tokenizer.config.get("model_type")))
         settings = find_json(self.folder / "config_sentence_transformers.json") or {}
+        kind = settings.get("model_type") or "SentenceTransformer"
+        if kind != "SentenceTransformer":
+            raise _not_computed(
+                spec.info.id, f"its config_sentence_transformers.json says that it is a {kind}"
+            )
         prompts = settings.get("prompts") or {}
         self._prompts: dict[str, str] = {str(k): str(v) for k, v in prompts.items()}
         self._by_purpose = {name.lower(): text for name, text in self._prompts.items()}

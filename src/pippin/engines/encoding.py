@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -205,26 +206,32 @@ class EncodingTokenizer:
         rows = (self.config.get("text_config") or self.config).get("vocab_size")
         self.vocabulary = min(size, rows) if isinstance(rows, int) else size
         sentences = find_json(folder / "sentence_bert_config.json") or {}
-        self.limit = limit or self._own_limit(sentences)
-        self._lower = bool(sentences.get("do_lower_case"))
         settings = find_json(folder / "tokenizer_config.json") or {}
+        self.limit = limit or self._own_limit(sentences, settings)
+        self._lower = bool(sentences.get("do_lower_case"))
         self.pad = self._special(settings, "pad_token") or 0
-        asks = settings.get("add_eos_token") is True  # whatever tokenizer.json puts around a text
-        self._end = self._special(settings, "eos_token") if asks else None
+        # Whatever tokenizer.json puts around a text.
+        self._start, self._end = (
+            self._special(settings, f"{name}_token") if settings.get(f"add_{name}_token") is True else None
+            for name in ("bos", "eos")
+        )
 
     def _special(self, settings: dict[str, Any], name: str) -> int | None:
         """The id of a token that tokenizer_config.json names, as a text or as an object."""
         text = table(settings.get(name)).get("content", settings.get(name))
         return self.id(text) if isinstance(text, str) else None
 
-    def _own_limit(self, sentences: dict[str, Any]) -> int:
-        """The smallest limit that the folder's files name (`max_seq_length` is sentence-transformers'), or 512."""
+    def _own_limit(self, sentences: dict[str, Any], settings: dict[str, Any]) -> int:
+        """The smallest limit that the folder's files name, or 512. The tokenizer's does not count where
+        sentence-transformers' files have one."""
         text = self.config.get("text_config") or self.config
         positions = text.get("max_position_embeddings")
         if positions and text.get("model_type") in ("camembert", "roberta", "xlm-roberta"):
             # RoBERTa counts positions from the one after the padding token's id.
             positions -= text.get("pad_token_id", 1) + 1
-        limits = [sentences.get("max_seq_length"), positions]
+        asked = table(table(sentences.get("processing_kwargs")).get("text")).get("max_length")
+        own = sentences.get("max_seq_length") or asked or settings.get("model_max_length")
+        limits = [own, positions]
         return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=512)
 
     def id(self, token: str) -> int | None:
@@ -234,15 +241,30 @@ class EncodingTokenizer:
     def encode(self, text: str, pair: str | None = None, *, truncating: bool = False) -> EncoderInput:
         """Encode one text, or a pair to compare, with the special tokens that the model expects around them.
 
-        With `truncating`, text far beyond the limit may be left out; otherwise it raises `TooLong`.
+        With `truncating`, they are cut to the limit; otherwise text far beyond it raises `TooLong`.
         """
         text = self._bounded(text.lower() if self._lower else text, truncating=truncating)
         pair = None if pair is None else self._bounded(pair, truncating=truncating)
         encoding = self._plain.encode(text, pair)
+        if truncating and len(encoding.ids) > self._room:
+            encoding = self._cutting.encode(text, pair)
         if pair is not None:
             return EncoderInput(self._embedded(encoding.ids), tuple(encoding.type_ids))
+        starts = [self._start] if self._start is not None and encoding.ids[:1] != [self._start] else []
         ends = [self._end] if self._end is not None and encoding.ids[-1:] != [self._end] else []
-        return EncoderInput(self._embedded(encoding.ids + ends))
+        return EncoderInput(self._embedded([*starts, *encoding.ids, *ends]))
+
+    @property
+    def _room(self) -> int:
+        return self.limit - sum(each is not None for each in (self._start, self._end))
+
+    @cached_property
+    def _cutting(self) -> Tokenizer:
+        """Cuts texts to the limit and a pair's longer one first, as transformers does, and keeps what stands around."""
+        found = Tokenizer.from_str(self._tokenizer.to_str())
+        found.encode_special_tokens = True
+        found.enable_truncation(self._room)
+        return found
 
     def template(self, text: str) -> tuple[int, ...]:
         """Encode a piece of Pippin's own prompt, in which special tokens count as such."""

@@ -17,6 +17,7 @@ from pippin.core.conversation import Image, Message, Part, Text, Video
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Ranked
 from pippin.core.models import WorkerSpec
+from pippin.core.published import find_json, table
 from pippin.core.tasks import Rerank, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.conversations import ConversationPreparer, ConversationStates, EncodingPreparer
@@ -68,6 +69,8 @@ class RerankingPreparer(EncodingPreparer):
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
         self.is_classifier = compares(spec.info.id, self.tokenizer.config)
+        sentences = find_json(self.folder / "config_sentence_transformers.json") or {}
+        self._prompt = str(table(sentences.get("prompts")).get(sentences.get("default_prompt_name"), ""))
         if not is_classifier(self.tokenizer.config):
             refuse_other_prompts(spec.info.id, self.tokenizer.config)
         if self.is_classifier:
@@ -149,15 +152,8 @@ class RerankingPreparer(EncodingPreparer):
 
     def _pair(self, query: str, document: str, *, truncating: bool) -> tuple[EncoderInput, int]:
         """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
-        sequence = self.tokenizer.encode(query, document, truncating=truncating)
-        length = len(sequence.tokens)
-        excess = length - self.tokenizer.limit
-        if excess <= 0:
-            return sequence, length
-        segments = (
-            None if sequence.segments is None else (*sequence.segments[: -excess - 1], sequence.segments[-1])
-        )
-        return EncoderInput((*sequence.tokens[: -excess - 1], sequence.tokens[-1]), segments), length
+        sequence = self.tokenizer.encode(self._prompt + query, document, truncating=truncating)
+        return sequence, len(sequence.tokens)
 
     def _question(
         self, start: tuple[int, ...], query: str, document: str, *, truncating: bool
@@ -312,8 +308,12 @@ def _head_of(name: str, aside: dict[str, mx.array]) -> mx.array:
 
 
 def _yes_and_no(preparer: RerankingPreparer) -> tuple[int, int]:
-    """The ids of the two answers. Raises `ServerError("load_failed")`."""
-    yes, no = preparer.tokenizer.id("yes"), preparer.tokenizer.id("no")
+    """The ids of the two answers, which sentence-transformers' files may name. Raises `ServerError("load_failed")`."""
+    scored = find_json(preparer.folder / "1_LogitScore" / "config.json") or {}
+    yes, no = (
+        scored.get(f"{answer}_token_id", preparer.tokenizer.id(word))
+        for answer, word in (("true", "yes"), ("false", "no"))
+    )
     if yes is None or no is None:
         raise ServerError(
             "load_failed",

@@ -84,6 +84,8 @@ def spelled_out(config: Mapping[str, Any]) -> Config:
     found |= _of_full_layers(config)
     for name, each in config.items():
         found[name] = spelled_out(each) if name.endswith("config") and isinstance(each, dict) else each
+    if (base := config.get("rope_theta")) is not None:
+        found = {**dict.fromkeys(BASES["full_attention"], base), **found}
     tables = rotary_tables(config)
     if not tables:
         return found

@@ -1,5 +1,6 @@
 """A folder as transformers 5 writes it loads like the same one in the form that mlx-vlm's families know."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +87,53 @@ def test_the_newest_form_loads_as_the_older_one(family: str, change: Any, name: 
     assert mx.array_equal(logits(folder), expected)
 
 
+PUBLISHED_STEP = {
+    "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+    "attention_other_setting": {"num_attention_heads": 8, "num_attention_groups": 2},
+    "use_head_wise_attn_gate": True,
+    "rope_theta": [50000.0, 2345.0, 50000.0],
+    "partial_rotary_factors": [0.5, 1.0, 0.5],
+    "yarn_only_types": ["full_attention"],
+    "rope_scaling": {"rope_type": "linear", "factor": 3.0},
+    "sliding_window": 3,
+    "num_hidden_layers": 3,
+    "moe_layers_enum": "1,2",
+}
+TABLES_OF_STEP = {
+    "full_attention": {
+        "rope_type": "linear",
+        "factor": 3.0,
+        "rope_theta": 50000.0,
+        "partial_rotary_factor": 0.5,
+    },
+    "sliding_attention": {"rope_type": "default", "rope_theta": 2345.0},
+}
+
+
+def step_by_types(config: Config) -> Config:
+    """Step 3.7 with tables for types of layers, and transformers' names of sizes."""
+    text, vision = dict(config["text_config"]), dict(config["vision_config"])
+    for name in PUBLISHED_STEP.keys() - {"layer_types", "sliding_window", "num_hidden_layers"}:
+        del text[name]
+    text |= {"model_type": "step3p5", "rope_parameters": TABLES_OF_STEP}
+    text["mlp_layer_types"] = ["dense", "sparse", "sparse"]
+    text |= {"num_sliding_attention_heads": 8, "num_key_value_heads": text.pop("num_attention_groups")}
+    text |= {"n_routed_experts": text.pop("moe_num_experts"), "num_experts_per_tok": text.pop("moe_top_k")}
+    vision |= {"hidden_size": vision.pop("width"), "num_hidden_layers": vision.pop("layers")}
+    vision |= {"num_attention_heads": vision.pop("heads")}
+    return {**config, "text_config": text, "vision_config": {**vision, "model_type": "step3p5_vision"}}
+
+
+def test_step_with_tables_by_the_types_of_layers_loads_as_published(tmp_path: Path) -> None:
+    made = FAMILIES["step3p7"]
+    text = {**made.config["text_config"], **PUBLISHED_STEP}
+    own = dataclasses.replace(made, config={**made.config, "text_config": text})
+    folder = write("step3p7", own, tmp_path / "step3p7")
+    expected = logits(folder)
+    rewrite(folder, step_by_types)
+    assert mx.array_equal(logits(folder), expected)
+
+
 def test_an_array_that_fits_no_parameter_is_still_refused(tmp_path: Path) -> None:
     folder = tiny_vision_model("llava", tmp_path / "llava")
     rewrite(folder, same, lambda name: name.replace("vision_tower.vision_model.", "vision_tower.one.two."))
@@ -126,3 +174,31 @@ def test_features_are_scaled_by_the_size_of_the_text_model(beside: int | None, t
         rewrite(folder, lambda config: {**config, "hidden_size": beside})
         model = load_model(folder, lazy=True)
         assert model.config.hidden_size == model.config.text_config.hidden_size != beside
+
+
+def test_a_stored_head_counts_by_whichever_name(tmp_path: Path) -> None:
+    folder = tiny_vision_model("gemma3", tmp_path / "gemma3")
+    expected = logits(folder) * 2
+    path = str(folder / "model.safetensors")
+    arrays = mx.load(path)
+    head = "language_model.lm_head.weight"
+    mx.save_safetensors(path, {**arrays, head: arrays[head] * 2})
+    assert mx.allclose(logits(folder), expected, atol=1e-5)
+
+
+def test_the_base_of_positions_beside_the_tables_is_read(tmp_path: Path) -> None:
+    folder = tiny_vision_model("gemma3", tmp_path / "gemma3")
+    found = []
+    for theta in (10000.0, 1000000.0):
+        rewrite(folder, lambda config, theta=theta: with_text(config, rope_theta=theta))
+        found.append(logits(folder))
+    table = {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+    rewrite(folder, lambda config: with_text(config, rope_theta=None, rope_parameters=table))
+    assert not mx.allclose(found[0], found[1], atol=1e-3)
+    assert mx.array_equal(logits(folder), found[0])
+
+
+def with_text(config: Config, **fields: Any) -> Config:
+    """The configuration with these fields of its text model; None takes one away."""
+    text = {name: value for name, value in {**config["text_config"], **fields}.items() if value is not None}
+    return {**config, "text_config": text}

@@ -14,6 +14,7 @@ from pippin.core.safetensors import weight_files
 from pippin.engines.language.configuration import Config, spelled_out
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.model.weights import Reading
+from pippin.engines.language.upstream.library import infer_quant_config
 from pippin.engines.language.upstream.stored import read_arrays, refuse_bytes
 from pippin.engines.language.vision.model import VisionModel
 
@@ -89,13 +90,12 @@ def encoder_of(folder: Path, config: Config, *, classifies: bool = False) -> nn.
     labels = [arrays[name].shape[0] for name in HEADS if name in arrays] if classifies else [1]
     if labels != [1]:
         raise ValueError(f"it has {labels[0] if labels else 'no'} labels, and a reranker has one")
-    if settings := config.get("quantization"):
+    if "quantization" in config:
         nn.quantize(
             model,
-            settings["group_size"],
-            settings["bits"],
-            mode=settings.get("mode", "affine"),
-            class_predicate=lambda path, _: f"{path}.scales" in arrays and (settings.get(path) or True),
+            class_predicate=lambda path, module: (
+                f"{path}.scales" in arrays and infer_quant_config(path, module, arrays)
+            ),
         )
     model.load_weights(list(arrays.items()), strict=True)
     refuse_bytes(model)
@@ -126,6 +126,15 @@ def _set_activations(model: nn.Module, config: Config) -> None:
         if "act" in module:
             # The head of a classifier has an activation of its own; mlx-vlm knows GELU alone there.
             module.act = ACTIVATIONS[name if "Wi" in module else "gelu"]
+
+
+def _set_types(model: nn.Module, config: Config) -> None:
+    """Give the layers of ModernBERT the types that the configuration lists: mlx-vlm has each third see everything."""
+    types = config.get("layer_types")
+    for layer, kind in zip(model.layers, types or (), strict=bool(types)):
+        layer.attn.local = kind == "sliding_attention"
+        own = model.config.local_rope_theta if layer.attn.local else None
+        layer.attn.rotary_emb.base = own or model.config.global_rope_theta
 
 
 def body_of(folder: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> Reading:

@@ -23,6 +23,7 @@ COMPUTING = tuple(
 
 
 PATTERNS = {
+    "full_attention": "sliding_window_pattern",
     "full_attention linear_attention": "full_attention_interval",
     "full_attention sliding_attention": "sliding_window_pattern",
 }

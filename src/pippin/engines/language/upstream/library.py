@@ -33,4 +33,5 @@ _utils = _import_utils()
 MODEL_REMAPPING: dict[str, str] = _utils.MODEL_REMAPPING
 dequantize_model = _utils.dequantize_model
 get_classes = _utils._get_classes
+infer_quant_config = _utils.infer_quant_config
 load_model = _utils.load_model

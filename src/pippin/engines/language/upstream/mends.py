@@ -149,7 +149,16 @@ def classes_of(config: Config) -> tuple[Any, Any]:
     taken = kind.__dataclass_fields__
 
     def plain(given: Any, changed: Config) -> nn.Module:
-        model: nn.Module = model_class(given)
+        try:
+            model: nn.Module = model_class(given)
+        except (ValueError, LookupError, StopIteration) as error:
+            # Many classes look for the first layer of each type.
+            kinds = {*((changed.get("text_config") or changed).get("layer_types") or ())}
+            if len(kinds) != 1:
+                raise
+            raise ValueError(
+                f"layer_types of {kinds.pop()} alone are not read by this architecture's class"
+            ) from error
         _make(own, model, changed)
         return model
 

@@ -10,7 +10,7 @@ from typing import Any
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from pippin.engines.language.configuration import Config, spelled_out
+from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
 from pippin.engines.language.upstream.fields import with_pattern
 from pippin.engines.language.upstream.quantised import Arrays
 
@@ -85,10 +85,40 @@ def _of_part(config: Config, fields: Mapping[str, Parameter], family: str) -> Co
     if family == "qwen4_exp" and "layer_types" in found:
         indexed = {"indexed_attention": "qwen_sparse_attention"}
         found["layer_types"] = [indexed.get(kind, kind) for kind in found["layer_types"] or []] or None
+    if family == "step3p7":
+        found |= _of_step(config)
     # transformers 5 gives an encoder a type of its own, where families know the name of their class alone.
     own = fields["model_type"].default if "model_type" in fields else None
     if isinstance(own, str) and found.get("model_type") == f"{family}_vision":
         found["model_type"] = own
+    return found
+
+
+ENCODER_OF_STEP = {
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "ls_init_value": "layer_scale_init_value",
+}
+
+
+def _of_step(config: Config) -> Config:
+    """The fields of a part of Step 3.7 as it was published: its own names for the encoder's sizes, and lists for the
+    layers of text where transformers has tables by their types."""
+    found = {name: config[other] for name, other in ENCODER_OF_STEP.items() if other in config}
+    tables, types = rotary_tables(config), config.get("layer_types")
+    if not types or any(kind not in tables for kind in types):
+        return found
+    # The heads of all layers have gates, which the published fields tell.
+    found = {"use_head_wise_attn_gate": True, "yarn_only_types": ["full_attention"]}
+    found["rope_theta"] = [tables[kind]["rope_theta"] for kind in types]
+    found["partial_rotary_factors"] = [tables[kind].get("partial_rotary_factor", 1.0) for kind in types]
+    dense = enumerate(config.get("mlp_layer_types") or ())
+    found["moe_layers_enum"] = [place for place, kind in dense if kind == "sparse"]
+    found["attention_other_setting"] = {
+        "num_attention_heads": config.get("num_sliding_attention_heads") or config["num_attention_heads"],
+        "num_attention_groups": config["num_key_value_heads"],
+    }
     return found
 
 

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 
 from pippin.engines.language.configuration import Config
+from pippin.engines.language.upstream.library import infer_quant_config
 
 Arrays = dict[str, mx.array]
 
@@ -20,6 +22,9 @@ LEFT_TO_LIBRARIES: Final = ("bitnet", "mxfp4", "mxfp8")
 
 LEFT_FORMATS: Final = ("nvfp4-pack-quantized", "mxfp4-pack-quantized")
 """The same of compressed-tensors."""
+
+SETTINGS: Final = ("quantization", "quantization_config")
+"""Where configurations tell how arrays are packed."""
 
 NONE: Final = {"quant_method": "none"}
 """In place of the settings of weights that are unpacked. The libraries look elsewhere where there are none."""
@@ -48,6 +53,31 @@ def unquantised(arrays: Arrays, config: Config, wide: mx.Dtype) -> Arrays:
             "that it was made from, and quantise it: mlx_lm.convert --hf-path NAME -q"
         )
     return _Opened(arrays, settings, wide).all(read, config)
+
+
+def settle_packed(arrays: Arrays, config: Config) -> None:
+    """Have `config` tell of arrays in MLX's own form where the libraries look: some files tell in another place, or of
+    single modules alone, or nowhere."""
+    places = (config, config.get("text_config") or {})
+    found = [own for part in places for name in SETTINGS if isinstance(own := part.get(name), dict)]
+    told = next((own for own in found if "bits" in own and "quant_method" not in own), None)
+    packed = (name for name in arrays if name.endswith(".scales"))
+    if told is not None or any(f"{name.removesuffix('scales')}weight" in arrays for name in packed):
+        # The bits of each module are told by its arrays.
+        config["quantization"] = {"group_size": 64, "bits": 4, **(told or {})}
+
+
+def settle_bits(model: nn.Module, arrays: Arrays, config: Config) -> None:
+    """Have `config` tell the bits that the arrays of each module are packed in. What it says of single modules may
+    name them as they were stored, which classes change, and classes make modules that no file names.
+
+    Raises `ValueError` for numbers that MLX does not pack so.
+    """
+    settings = config.get("quantization")
+    for path, module in model.named_modules() if isinstance(settings, dict) else ():
+        if hasattr(module, "to_quantized") and isinstance(module.get("weight"), mx.array):
+            packed = f"{path}.scales" in arrays
+            settings[path] = infer_quant_config(path, module, arrays) if packed else False
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:

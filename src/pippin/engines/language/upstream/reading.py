@@ -23,12 +23,36 @@ from pippin.engines.language.upstream.newest import (
     renamed,
     taken,
 )
-from pippin.engines.language.upstream.quantised import Arrays
+from pippin.engines.language.upstream.quantised import Arrays, settle_bits
 from pippin.engines.language.upstream.rotary import complete
-from pippin.engines.language.upstream.stored import read_arrays, refuse_lost_head
+from pippin.engines.language.upstream.stored import OF_HEAD, read_arrays, refuse_lost_head, with_head
 
-READERS = (("mlx_vlm.utils", "load_config"), ("mlx_vlm.speculative.drafters", "_read_drafter_config"))
-"""mlx-vlm's functions that read a config.json, as its loaders call them. These take no configuration that was read."""
+
+def _spelling_out(read: Callable[..., Any]) -> Callable[..., Any]:
+    def spelling_out(*given: Any, **named: Any) -> Any:
+        found = read(*given, **named)
+        return for_mlx_vlm(found) if isinstance(found, dict) else found
+
+    return spelling_out
+
+
+def _settling_bits(load: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    def settling_bits(
+        model: nn.Module, config: Config, weights: Arrays, *given: Any, **named: Any
+    ) -> nn.Module:
+        settle_bits(model, weights, config)
+        return load(model, config, weights, *given, **named)
+
+    return settling_bits
+
+
+CHANGED = (
+    ("mlx_vlm.utils", "load_config", _spelling_out),
+    ("mlx_vlm.speculative.drafters", "_read_drafter_config", _spelling_out),
+    ("mlx_vlm.utils", "load_model_weights", _settling_bits),
+)
+"""mlx-vlm's functions that read a config.json, as its loaders call them, since these take no configuration that was
+read, and the one that packs modules; and what changes each."""
 
 TEXT_PARTS = ("text_config", "language_config", "llm_config")
 """Where families have the configuration of their text model, if not beside its parts."""
@@ -58,16 +82,18 @@ CODED = {
 
 @contextmanager
 def reading_spelled_out() -> Iterator[None]:
-    """Within this context mlx-vlm's loaders read configurations in all spellings."""
-    modules = [(sys.modules[module], name) for module, name in READERS if module in sys.modules]
-    own = [(module, name, getattr(module, name)) for module, name in modules]
-    for module, name, read in own:
-        setattr(module, name, _spelling_out(read))
+    """Within this context mlx-vlm's loaders read configurations in all spellings, and pack modules as they are
+    stored."""
+    own = []
+    for path, name, change in CHANGED:
+        if (module := sys.modules.get(path)) is not None:
+            own.append((module, name, getattr(module, name)))
+            setattr(module, name, change(getattr(module, name)))
     try:
         yield
     finally:
-        for module, name, read in own:
-            setattr(module, name, read)
+        for module, name, before in own:
+            setattr(module, name, before)
 
 
 @contextmanager
@@ -80,6 +106,7 @@ def _reading_stored(folder: Path) -> Iterator[None]:
     if "weight_map" in (index := object_in(folder / INDEX)) and index["weight_map"] is None:
         raise ValueError(f"its {INDEX} names no files: delete that file")
     arrays = in_columns(read_arrays(folder, config), config)
+    heads = {name: array for name, array in arrays.items() if OF_HEAD.search(name)}
     own = mlx_vlm.utils.load_config, mlx_vlm.utils._load_safetensors, mlx_vlm.utils.load_model_weights
 
     def once(path: str) -> Arrays:
@@ -91,7 +118,8 @@ def _reading_stored(folder: Path) -> Iterator[None]:
         model: nn.Module, config: Config, weights: Arrays, *given: Any, **named: Any
     ) -> nn.Module:
         refuse_lost_head(model, weights, config)
-        loaded: nn.Module = own[2](model, config, renamed(model, weights), *given, **named)
+        weights = with_head(renamed(model, weights), heads)
+        loaded: nn.Module = own[2](model, config, weights, *given, **named)
         return loaded
 
     mlx_vlm.utils.load_config = lambda *given, **named: config
@@ -101,14 +129,6 @@ def _reading_stored(folder: Path) -> Iterator[None]:
         yield
     finally:
         mlx_vlm.utils.load_config, mlx_vlm.utils._load_safetensors, mlx_vlm.utils.load_model_weights = own
-
-
-def _spelling_out(read: Callable[..., Any]) -> Callable[..., Any]:
-    def spelling_out(*given: Any, **named: Any) -> Any:
-        found = read(*given, **named)
-        return for_mlx_vlm(found) if isinstance(found, dict) else found
-
-    return spelling_out
 
 
 def load_model(folder: Path, **settings: Any) -> nn.Module:

@@ -14,11 +14,12 @@ from pippin.core.published import object_in
 from pippin.core.safetensors import find_header, weight_files
 from pippin.engines.language.configuration import Config
 from pippin.engines.language.upstream.mends import classes_of
-from pippin.engines.language.upstream.quantised import Arrays, left_to_libraries, unquantised
+from pippin.engines.language.upstream.quantised import Arrays, left_to_libraries, settle_packed, unquantised
 
 FP8 = "F8_E4M3"
 OTHER_SETTINGS = "hf_quant_config.json"  # ModelOpt's
 HEAD = re.compile(r"(?:^|\.)lm_head\.weight$")
+OF_HEAD = re.compile(r"(?:^|\.)lm_head\.(\w+)$")
 EMBEDDING = re.compile(
     r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|embeddings?)\.weight$"
 )
@@ -45,6 +46,7 @@ def read_arrays(folder: Path, config: Config) -> Arrays:
                 # MLX loads FP8 numbers as bytes.
                 found[name] = mx.from_fp8(array, dtype=wide) if decodes and types.get(name) == FP8 else array
     found = unquantised(found, config, wide)
+    settle_packed(found, config)
     _settle_ties(found, config)
     return found
 
@@ -64,6 +66,17 @@ def _settle_ties(arrays: Arrays, config: Config) -> None:
     if changed:
         for part in parts:
             part[TIED] = head is None
+
+
+def with_head(arrays: Arrays, stored: Arrays) -> Arrays:
+    """The arrays with those of the head as they are stored: some classes put the embedding in its place."""
+    heads = {found[1]: array for name, array in stored.items() if (found := OF_HEAD.search(name))}
+    kept = {}
+    for name, array in arrays.items():
+        own = heads.get(found[1]) if (found := OF_HEAD.search(name)) else None
+        same = own is not None and (own.shape, own.dtype) == (array.shape, array.dtype)
+        kept[name] = own if same else array
+    return kept
 
 
 def refuse_lost_head(model: nn.Module, arrays: Arrays, config: Config) -> None:

@@ -28,11 +28,8 @@ def complete(model: nn.Module, config: Mapping[str, Any], taken: Collection[str]
     own = make_prompt_cache(model)
     places = [isinstance(cache, RotatingKVCache) for cache in own]
     types = config.get("layer_types") or ()
-    if (
-        any(places)
-        and {*types} == {"sliding_attention", "full_attention"}
-        and places != chosen[: len(places)]
-    ):
+    alike = bool(types) and {*types} <= {"sliding_attention", "full_attention"}
+    if any(places) and alike and places != chosen[: len(places)]:
         raise ValueError(f"layer_types {types!r} is not read by the class of this architecture")
     if (
         not isinstance(size, int)
