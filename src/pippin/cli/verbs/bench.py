@@ -29,8 +29,11 @@ def bench(parsed: Namespace) -> int:
     from pippin.cli.bench import measure, shown
     from pippin.cli.chat.server import reached
 
-    asked = {"--prompt": parsed.prompt, "--answer": parsed.answer, "--clients": parsed.clients}
-    combinations = product(*(counts(flag, text) for flag, text in asked.items()))
+    combinations = product(
+        counts("--prompt", parsed.prompt),
+        counts("--answer", parsed.answer),
+        counts("--clients", parsed.clients),
+    )
     points = []
     with reached(parsed, parsed.model) as server:
         for point in measure(server.client, server.model, combinations, max(1, parsed.requests)):
