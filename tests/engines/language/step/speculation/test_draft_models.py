@@ -143,6 +143,7 @@ def test_the_model_as_its_own_draft_model_is_right(folders: Folders, architectur
         assert share_accepted(bench, run) >= RIGHT
 
 
+@pytest.mark.even
 @pytest.mark.parametrize(("seed", "temperature"), [(7, 0.5), pytest.param(8, 0.0, marks=AT_NIGHT)])
 def test_what_is_proposed_is_what_the_draft_model_says_after_the_text(
     folders: Folders, architecture: str, seed: int, temperature: float
