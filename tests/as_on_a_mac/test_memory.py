@@ -100,7 +100,7 @@ def test_a_larger_share_of_the_memory_makes_room_for_no_more_arrays_than_metal_h
     plan = msgspec.structs.replace(PLAN, most_cached_arrays=most)
     bench = Bench(tiny_models("llama"), ModelOptions(cache_block_tokens=8), plan)
     for factor in (1, 10):
-        bench.engine.prefixes.resize(factor * 10**6)
+        bench.engine.prefixes.tree.resize(factor * 10**6)
         for place in range(20):
             bench.engine.submit(bench.job(f"r{place}", tuple(range(place + 1, place + 100)), 2))
             while bench.engine.busy:

@@ -40,15 +40,12 @@ ERF_Q: Final = (
 )
 
 
-def has_vector_exp() -> bool:
-    """Whether numpy has a vectorised exp that this machine can run."""
-    found = np.lib.introspect.opt_func_info(func_name="^exp$", signature="float32")
-    return any(
-        not each["current"].startswith("baseline") for types in found.values() for each in types.values()
-    )
-
-
-HAS_VECTOR_EXP: Final = has_vector_exp()
+HAS_VECTOR_EXP: Final = any(
+    not each["current"].startswith("baseline")
+    for types in np.lib.introspect.opt_func_info(func_name="^exp$", signature="float32").values()
+    for each in types.values()
+)
+"""Whether numpy has a vectorised exp that this machine can run."""
 
 
 def writable_memory(array: mx.array) -> NDArray[np.float32] | None:

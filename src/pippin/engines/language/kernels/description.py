@@ -138,7 +138,7 @@ class Describer:
 
     def _parts(self, index: int, rows: dict[Projection, slice], module: Any, path: str) -> dict[str, Matrix]:
         self.linears[path] = (*sizes(module), tuple(Place(index, name, own) for name, own in rows.items()))
-        return {name: matrix_of(module, own.start, own.stop) for name, own in rows.items()}
+        return {name: matrix_of(module, own) for name, own in rows.items()}
 
     def norm(self, norm: Any) -> NDArray[np.float32]:
         weight = floats(norm.weight)

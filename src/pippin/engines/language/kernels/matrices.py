@@ -37,17 +37,14 @@ def why_no_matrix(module: nn.Module) -> str | None:
     return None
 
 
-def matrix_of(module: Any, start: int = 0, stop: int | None = None) -> Matrix:
-    """Rows from `start` to `stop` of a projection or an embedding. Raises `ValueError` for weights that are damaged."""
-    return _matrix(module, slice(start, stop))
-
-
 def stack_of(module: Any) -> Stack:
     """The matrices of all experts. Raises `ValueError` for weights that are damaged."""
-    return Stack.of(module.weight.shape[0], lambda index: _matrix(module, index))
+    return Stack.of(module.weight.shape[0], lambda index: matrix_of(module, index))
 
 
-def _matrix(module: Any, rows: slice | int) -> Matrix:
+def matrix_of(module: Any, rows: slice | int = slice(None)) -> Matrix:
+    """Some rows of a projection or an embedding, or one of several matrices. Raises `ValueError` for weights that are
+    damaged."""
     addend = floats(module.bias[rows]) if "bias" in module else None
     weight = _stored(module.weight[rows])
     if type(module) in DENSE:

@@ -83,6 +83,7 @@ def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKin
 
 
 def _open_drafter(folder: Path, asked: Asked, head: Head, batching: Batching) -> DraftModel | Follower:
+    """What drafts: a smaller model, or what follows the passes of the model itself."""
     options, model, plan, words = asked.options, asked.model, asked.plan, batching.vocabulary
     kind = drafters.find_kind(folder, own=options.mtp and folder == asked.folder)
     check_draft_kind(folder, kind, options.draft_kind)

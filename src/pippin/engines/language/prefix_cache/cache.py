@@ -437,11 +437,6 @@ class DiskRead:
     known: int  # blocks that the tree had when the read began
     reply: "Future[list[Stored | None]]"
 
-    @property
-    def arrived(self) -> bool:
-        """Whether `DiskTier.take` can take the read, which is done or has failed."""
-        return self.reply.done()
-
 
 def _named(snapshot: Snapshots) -> dict[str, mx.array]:
     return {

@@ -118,28 +118,25 @@ class Follower:
 
     def run(self) -> None:
         """Raises `Astray` if this rank has diverged from rank 0."""
-        while not isinstance(message := self._hearing.next(), Close):
-            self._do(message)
-        self.engine.close()
-
-    def _do(self, message: Told) -> None:
         engine = self.engine
-        match message:
-            case Take():
-                engine.submit(_job(message))
-            case Drop(id):
-                engine.cancel(id)
-            case Step():
-                self._step = message
-                engine.step()
-            case Clear(prefixes_only):
-                engine.clear_cache(prefixes_only=prefixes_only, disk=False)
-            case Adjust(options):
-                engine.reconfigure(options)
-            case Resize(shares):
-                engine.resize(shares)
-            case _:
-                raise Astray(f"rank 0 said {type(message).__name__} between two steps")
+        while not isinstance(message := self._hearing.next(), Close):
+            match message:
+                case Take():
+                    engine.submit(_job(message))
+                case Drop(id):
+                    engine.cancel(id)
+                case Step():
+                    self._step = message
+                    engine.step()
+                case Clear(prefixes_only):
+                    engine.clear_cache(prefixes_only=prefixes_only, disk=False)
+                case Adjust(options):
+                    engine.reconfigure(options)
+                case Resize(shares):
+                    engine.resize(shares)
+                case _:
+                    raise Astray(f"rank 0 said {type(message).__name__} between two steps")
+        engine.close()
 
     def _begin_step(self) -> float:
         assert self._step is not None

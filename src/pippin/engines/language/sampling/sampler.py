@@ -353,10 +353,8 @@ def score(logits: mx.array, tokens: mx.array, scored: tuple[tuple[int, int], ...
     """`tokens` [B] with the logprobs that rows of `logits` [B, V] want: `scored` as in `Sampled`."""
     if not scored:
         return Sampled(tokens)
-    rows = [row for row, _ in scored]
-    whole = rows == list(range(logits.shape[0]))
-    asked = (logits if whole else logits[mx.array(rows)]).astype(mx.float32)
-    chosen = tokens if whole else tokens[mx.array(rows)]
+    rows, total = [row for row, _ in scored], logits.shape[0]
+    asked, chosen = _take_rows(logits, rows, total).astype(mx.float32), _take_rows(tokens, rows, total)
     norm = mx.logsumexp(asked, axis=-1, keepdims=True)
     logprobs = (mx.take_along_axis(asked, chosen[:, None], axis=-1) - norm)[:, 0]
     count = min(max(count for _, count in scored), asked.shape[-1])

@@ -320,7 +320,7 @@ def _waits_for_disk(prompt: Prefilling, prefixes: PrefixCache) -> bool:
         prompt.disk_read = prefixes.read_disk(prompt.request.job.key, prompt.waiting.identity[:-1])
     if prompt.disk_read is None:
         return False
-    if not prompt.disk_read.arrived:
+    if not prompt.disk_read.reply.done():
         return True
     prefixes.take(prompt.disk_read)
     prompt.disk_read = None
