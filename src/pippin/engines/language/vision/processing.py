@@ -9,6 +9,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from operator import attrgetter
 from pathlib import Path
@@ -23,7 +24,7 @@ from pippin.core.conversation import Audio, Image, Video
 from pippin.core.errors import ServerError
 from pippin.engines import pictures, sound
 from pippin.engines.language.kv_cache.agreement import FAILURES
-from pippin.engines.language.template.template import ChatTemplate
+from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config
 from pippin.engines.language.vision.frames import frame_rate
@@ -40,7 +41,6 @@ from pippin.engines.language.vision.media import (
     modality_of,
     place,
     require_text_after,
-    style_of,
 )
 from pippin.engines.language.vision.preprocessor import in_older_files, refuse_unprepared, unprepared
 from pippin.engines.language.vision.tiles import cut_into_tiles
@@ -103,6 +103,7 @@ class _RecordingTokenizer:
 class LibraryProcessor(TextOnly):
     """A processor as mlx-vlm and transformers open it, and how media are decoded for it."""
 
+    takes_several = True  # pictures in a prompt
     _scales = True
     """Whether pictures are scaled, to the pixels that they may have, before the processor gets them."""
 
@@ -114,6 +115,12 @@ class LibraryProcessor(TextOnly):
         self._unprepared = unprepared(folder, processor)
         self._rate = rate_of(processor)
         self._frame_rate = frame_rate(processor)
+
+    @property
+    def frames(self) -> FrameRate | None:
+        # Not for a model that takes one picture at most.
+        seen = self.modalities & {"image", "video"} == {"image"} and self.takes_several
+        return self._frame_rate if seen else None
 
     @property
     def _audio_rate(self) -> int:
@@ -171,10 +178,6 @@ class MediaProcessor(LibraryProcessor):
         self.placeholders: dict[Modality, str] = {}
         self.samples: dict[Modality, Medium] = {}  # small media to test the model with
 
-    @property
-    def frames(self) -> FrameRate | None:
-        return self._frame_rate if self.modalities & {"image", "video"} == {"image"} else None
-
     def try_modalities(self) -> None:
         """Find out, by trying, which modalities the processor takes and how their placeholders are spelled."""
         trials: dict[Modality, Callable[[], dict[str, Any]]] = {
@@ -219,7 +222,16 @@ class MediaProcessor(LibraryProcessor):
         return True
 
     def style(self, template: ChatTemplate) -> MediaStyle:
-        return style_of(template, self.placeholders)
+        known = set()
+        for modality, placeholder in self.placeholders.items():
+            content = [{"type": modality}, {"type": "text", "text": "QXA"}]
+            with suppress(TemplateRefusal):
+                rendered = template.render(
+                    [{"role": "user", "content": content}], {"add_generation_prompt": False}
+                )
+                if rendered.count(placeholder) == 1 and "QXA" in rendered:
+                    known.add(modality)
+        return MediaStyle(self.placeholders, frozenset(known))
 
     def expanded(self, render: Callable[[], str], parts: Parts, most: int | None) -> tuple[str, list[Medium]]:
         # Media first: the rest of a prompt that is too long is not processed, since a large picture takes seconds and

@@ -4,6 +4,7 @@ and the text with all its media into arrays."""
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -45,7 +46,7 @@ from pippin.engines.language.vision.processing import (
     sample_clip,
     sample_image,
 )
-from pippin.engines.language.vision.video import Clip, FrameRate
+from pippin.engines.language.vision.video import Clip
 
 log = logging.getLogger(__name__)
 
@@ -193,32 +194,25 @@ class PromptProcessor(LibraryProcessor):
         return self.writing
 
     @property
-    def frames(self) -> FrameRate | None:
-        # Not for a model that takes one picture at most.
-        seen = self.modalities & {"image", "video"} == {"image"} and self.takes_several
-        return self._frame_rate if seen else None
-
-    @property
     def drops_video(self) -> bool:
         """Whether the processor takes no video, even if it accepts it silently."""
         return self._frame_rate is not None
 
     def markers(self) -> dict[Modality, str]:
         """What the processor writes for media, if it turns messages into text before the template sees them."""
-        return {modality: text for modality in MODALITIES if (text := self._marker(modality))}
-
-    def _marker(self, modality: Modality) -> str:
-        try:
-            named, bare = (
-                self._processor.apply_chat_template(
-                    [{"role": "user", "content": [*parts, {"type": "text", "text": MARKED}]}], tokenize=False
-                ).partition(MARKED)
-                for parts in ([{"type": modality}], [])
-            )
-        except (*FAILURES, TemplateError):
-            return ""
-        begins_alike = named[0].startswith(bare[0]) and named[1:] == bare[1:]
-        return named[0].removeprefix(bare[0]) if begins_alike else ""
+        found: dict[Modality, str] = {}
+        for modality in MODALITIES:
+            with suppress(*FAILURES, TemplateError):
+                named, bare = (
+                    self._processor.apply_chat_template(
+                        [{"role": "user", "content": [*parts, {"type": "text", "text": MARKED}]}],
+                        tokenize=False,
+                    ).partition(MARKED)
+                    for parts in ([{"type": modality}], [])
+                )
+                if named[0].startswith(bare[0]) and named[1:] == bare[1:] and named != bare:
+                    found[modality] = named[0].removeprefix(bare[0])
+        return found
 
     def placed(
         self, text: str, media: list[Medium], parts: Parts, encode: Callable[[str], list[int]]
