@@ -255,7 +255,10 @@ class PromptProcessor(LibraryProcessor):
             return TEXT_ONLY
         found = [tokens for each in samples if (tokens := find(each)) is not None]
         # One set of tokens for all modalities: a prompt may have several.
-        self.joint = JointTokens.union(found) if len(found) == len(samples) else None
+        counts = {each.features for each in found}
+        if len(found) == len(samples) and len(counts) == 1:
+            ids = frozenset[int]().union(*(each.ids for each in found))
+            self.joint = JointTokens(ids, counts.pop())
         return TEXT_ONLY if self.joint is None else self
 
     def _add(self, part: MediaPart, where: str, given: dict[str, list[Any]]) -> None:
