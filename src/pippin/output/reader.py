@@ -160,23 +160,18 @@ class OutputReader:
     def finish(self, *, truncated: bool = False, stopped: bool = False) -> list[Event]:
         """End the text. `truncated`: a limit cut it off, `stopped`: a client's stop string did. Either way an open call
         must not look complete; only a limit cuts markers."""
-        if truncated and self._ends_in_marker():
+        # Whether the text that is held back begins a marker. If the vocabulary has a token for it, the token must be in
+        # the text: otherwise only the same characters are.
+        rest = self._source.rest
+        markers = [marker for family in (self._tools, self._reasoning) if family for marker in family.markers]
+        markers += [*self._channels.begins] if self._channels else []
+        begun = (marker for marker in markers if marker.startswith(rest))
+        if truncated and rest and any(self._is_token(marker) is not False for marker in begun):
             self._source.drop_rest()
         self._source.close(truncated=truncated or stopped)
         next(self._reading, None)
         self._writer.finish()
         return self._writer.drain()
-
-    def _ends_in_marker(self) -> bool:
-        """Whether the text that is held back begins a marker. If the vocabulary has a token for it, the token must be
-        in the text: otherwise only the same characters are."""
-        rest = self._source.rest
-        families = [family for family in (self._tools, self._reasoning) if family]
-        markers = [marker for family in families for marker in family.markers]
-        markers += [*self._channels.begins] if self._channels else []
-        return bool(rest) and any(
-            marker.startswith(rest) and self._is_token(marker) is not False for marker in markers
-        )
 
     def _markers_in(self, channel: str) -> tuple[str, ...]:
         markers: tuple[str, ...] = ()

@@ -128,7 +128,26 @@ class LibraryProcessor(TextOnly):
         return audio_rate(self._processor)
 
     def _limits(self, part: Image, param: str) -> tuple[int | None, int | None]:
-        return pixel_limits(part, self._options.min_pixels, self._options.max_pixels, param)
+        """The least and most pixels of a picture: what the request asks for, within the options."""
+        least, most = self._options.min_pixels, self._options.max_pixels
+        for name, asked in (("min_pixels", part.min_pixels), ("max_pixels", part.max_pixels)):
+            if asked is not None and not 0 < asked <= MOST_REQUESTED_PIXELS:
+                raise ServerError(
+                    "invalid_request",
+                    f"'{name}' of {param} is {asked}; it may be from 1 to {MOST_REQUESTED_PIXELS}.",
+                    param,
+                )
+        limits = [limit for limit in (part.max_pixels, most) if limit is not None]
+        if part.detail == "low":
+            limits.append(LOW_DETAIL_PIXELS)
+        most = min(limits, default=None)
+        least = part.min_pixels or least
+        if least is not None and most is not None and least > most:
+            if part.min_pixels is not None:
+                message = f"{param} asks for {least} pixels at least, and {most} are the most."
+                raise ServerError("invalid_request", message, param)
+            least = most
+        return least, most
 
     def _decoded(self, part: MediaPart, param: str) -> Any:
         """A picture, a `Clip`, or samples at the rate that the model takes. Raises `ServerError` naming `param`."""
@@ -335,30 +354,6 @@ def audio_rate(processor: Any) -> int:
     `prepare_inputs` uses."""
     extractor = getattr(processor, "feature_extractor", None)
     return int(getattr(extractor, "sampling_rate", 16000))
-
-
-def pixel_limits(
-    part: Image, least: int | None, most: int | None, param: str
-) -> tuple[int | None, int | None]:
-    """The least and most pixels of a picture: what the request asks for, within `least` and `most` of the options."""
-    for name, asked in (("min_pixels", part.min_pixels), ("max_pixels", part.max_pixels)):
-        if asked is not None and not 0 < asked <= MOST_REQUESTED_PIXELS:
-            raise ServerError(
-                "invalid_request",
-                f"'{name}' of {param} is {asked}; it may be from 1 to {MOST_REQUESTED_PIXELS}.",
-                param,
-            )
-    limits = [limit for limit in (part.max_pixels, most) if limit is not None]
-    if part.detail == "low":
-        limits.append(LOW_DETAIL_PIXELS)
-    most = min(limits, default=None)
-    least = part.min_pixels or least
-    if least is not None and most is not None and least > most:
-        if part.min_pixels is not None:
-            message = f"{param} asks for {least} pixels at least, and {most} are the most."
-            raise ServerError("invalid_request", message, param)
-        least = most
-    return least, most
 
 
 def resized(
