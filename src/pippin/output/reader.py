@@ -117,9 +117,8 @@ class OutputReader:
         if reasoning_format and (thinking_open or reasoning_format.implicit):
             self._channel = "reasoning"
             self._writer.marker()
-        self._channels = next((found.channels for found in (tool_format, reasoning_format) if found), None)
-        if reasoning_format and reasoning_format.channels:
-            self._channels = reasoning_format.channels
+        channels = (found.channels for found in (reasoning_format, tool_format) if found)
+        self._channels = next(filter(None, channels), None)
         self._markers = {channel: Markers(self._markers_in(channel)) for channel in ("text", "reasoning")}
         self._reading = self._read()
 

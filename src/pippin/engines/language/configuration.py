@@ -8,7 +8,7 @@ that it knows.
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
@@ -76,11 +76,15 @@ def spelled_out(config: Mapping[str, Any]) -> Config:
     Where both spellings are there, `rope_scaling` holds, and then `rope_parameters`, as in transformers.
     """
     names = fields_of(config).names
+    # Gemma 4's sizes of layers that see all tokens; transformers writes those that differ for each layer.
+    layers = config.get("per_layer_config")
+    sizes = {} if layers is None else {**config, **next(iter(layers.values()), {})}
+    full = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
     found = {
         # Fields under the other names that transformers knows them by: it writes one of the two. Some map the size of a
         # head to that of its part which is turned: other classes read the whole size there.
         **{other: config[name] for other, name in names.items() if name in config and other != "head_dim"},
-        **_of_full_layers(config),
+        **{other: sizes[name] for name, other in full.items() if name in sizes},
         **config,
         **{
             name: spelled_out(each)
@@ -111,28 +115,17 @@ def fields_of(config: Mapping[str, Any]) -> Fields:
 
 @cache
 def _fields_of(kind: str) -> Fields:
-    return kept(Fields, partial(_ask, kind), kind)
+    def ask() -> Fields:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+        if kind not in CONFIG_MAPPING:
+            return Fields({}, {})
+        found: Any = CONFIG_MAPPING[kind]
+        fields = ((name, field.default) for name, field in found.__dataclass_fields__.items())
+        simple = {name: value for name, value in fields if isinstance(value, str | int | float | None)}
+        return Fields(getattr(found, "attribute_map", {}), simple)
 
-def _ask(kind: str) -> Fields:
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    if kind not in CONFIG_MAPPING:
-        return Fields({}, {})
-    found: Any = CONFIG_MAPPING[kind]
-    defaults = {name: field.default for name, field in found.__dataclass_fields__.items()}
-    simple = {name: value for name, value in defaults.items() if isinstance(value, str | int | float | None)}
-    return Fields(getattr(found, "attribute_map", {}), simple)
-
-
-def _of_full_layers(config: Mapping[str, Any]) -> Config:
-    """Gemma 4's sizes of layers that see all tokens; transformers writes those that differ for each layer."""
-    listed = config.get("per_layer_config")
-    if listed is None:
-        return {}
-    sizes = {**config, **next(iter(listed.values()), {})}
-    names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
-    return {other: sizes[name] for name, other in names.items() if name in sizes}
+    return kept(Fields, ask, kind)
 
 
 def rotary_tables(config: Mapping[str, Any]) -> dict[str, Config]:

@@ -3,6 +3,7 @@ and the text with all its media into arrays."""
 
 import hashlib
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -232,7 +233,7 @@ class PromptProcessor(LibraryProcessor):
 
     def prompt(self, text: str, media: Parts) -> WholePrompt:
         """A rendered prompt and its media, each with its field, as the model takes them. Raises `ServerError`."""
-        given: dict[str, list[Any]] = {"images": [], "audio": [], "videos": [], "video_metadata": []}
+        given: dict[str, list[Any]] = defaultdict(list)
         for where, part in media:
             self._add(part, where, given)
         try:
@@ -269,7 +270,7 @@ class PromptProcessor(LibraryProcessor):
             case Video():
                 _add_clip(self._decoded(part, where), given)
             case Audio():
-                if given["audio"] and not getattr(self._processor, "supports_multiple_audio", False):
+                if "audio" in given and not getattr(self._processor, "supports_multiple_audio", False):
                     raise ServerError(
                         "unsupported",
                         f"This model takes one recording in a request, and '{where}' is another: leave it out.",
@@ -280,7 +281,7 @@ class PromptProcessor(LibraryProcessor):
     def sample(self, modality: Modality, number: int, text: str, count: int = 1) -> WholePrompt:
         """A rendered prompt with small media. The last one differs by `number`: 0 and 1 have the same size, and a
         picture of number 2 is wider. Raises `FAILURES`."""
-        given: dict[str, list[Any]] = {"images": [], "audio": [], "videos": [], "video_metadata": []}
+        given: dict[str, list[Any]] = defaultdict(list)
         match modality:
             case "image":
                 picture = sample_image()
@@ -304,7 +305,7 @@ class PromptProcessor(LibraryProcessor):
                 prompts=text,
                 image_token_index=self._config.get("image_token_index"),
                 add_special_tokens=self._adds_tokens,
-                **{name: values for name, values in given.items() if values},
+                **given,
             )
         ids = np.array(found.pop("input_ids"))
         arrays = {name: plain_arrays(value) for name, value in found.items() if value is not None}
