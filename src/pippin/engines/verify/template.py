@@ -43,10 +43,10 @@ class Written(TemplateWriter):
         """Compile the default template. Raises `jinja2.TemplateSyntaxError`, and `KeyError` where there is none."""
         source = tokenizer.chat_templates["default"]
         found = formats.detect(source, architecture)
-        history = found.tool.history if found.tool is not None else History()
+        history = found.tools.history if found.tools is not None else History()
         template = ChatTemplate(source, tokenizer.special_names)
         converter = Converter(probe(template, history), history, tokenizer.literals, None)
-        return cls(template, converter, tokenizer, found.reasoning, found.tool.name if found.tool else None)
+        return cls(template, converter, tokenizer, found.reasoning, found.tools.name if found.tools else None)
 
 
 @cache

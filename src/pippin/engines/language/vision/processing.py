@@ -208,7 +208,7 @@ class MediaProcessor(LibraryProcessor):
             del trials["video"]  # its processor may accept video silently, and drop it
         for modality, trial in trials.items():
             for attributes in PLACEHOLDERS[modality]:
-                names = [
+                names: list[Any] = [
                     each if each.startswith("<") else getattr(self._processor, each, None)
                     for each in attributes
                 ]
