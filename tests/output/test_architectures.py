@@ -21,5 +21,5 @@ GEMMA = "{% for message in messages %}<start_of_turn>{{ message.role }}\n{{ mess
 def test_calls_of_gemma_3_are_known_by_its_architecture(
     template: str, architecture: str | None, name: str | None
 ) -> None:
-    found = detect(template, architecture).tool
+    found = detect(template, architecture).tools
     assert (None if found is None else found.name) == name

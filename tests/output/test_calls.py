@@ -530,3 +530,19 @@ def test_many_ends_inside_a_value_are_read_in_one_go(format: str) -> None:
     began = time.process_time()
     assert calls(format, LAYOUTS[format].replace("{}", content + "."))[0][1]["content"] == content + "."
     assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("format", "wire", "value"),
+    [
+        (
+            "hermes",
+            r"""<tool_call>{"name": "f", "arguments": "{\"a\": \"\u123\\\\ b\"}"}</tool_call>""",
+            r"\u123\ b",
+        ),
+        ("gemma3", "```tool_code\nf(a='\\x4\\q')\n```", r"\x4\q"),
+    ],
+)
+def test_an_escape_that_another_one_cuts_short_stays_as_it_is(format: str, wire: str, value: str) -> None:
+    ((_, name, arguments),) = fold(read(reader_of(format, tools=OFFERED), [wire]))
+    assert (name, json.loads(arguments)) == ("f", {"a": value})

@@ -79,7 +79,7 @@ def test_every_fetched_template_is_accounted_for() -> None:
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.file)
 def test_a_template_tells_its_formats(family: Family) -> None:
     found = detect(family.source)
-    assert (found.tool and found.tool.name, found.reasoning and found.reasoning.name) == (
+    assert (found.tools and found.tools.name, found.reasoning and found.reasoning.name) == (
         family.tool,
         family.reasoning,
     )

@@ -40,7 +40,7 @@ def read(pieces):
     events = [event for piece in pieces for event in reader.feed(piece)] + reader.finish()
     return [[part.kind, part.name, part.text] for part in collect(events).choices[0].parts]
 
-detected = detect("{{{{ '<<call>>' }}}}").tool
+detected = detect("{{{{ '<<call>>' }}}}").tools
 print(json.dumps({{
     "detected": detected and detected.name,
     "read": [read([ANSWER[:cut], ANSWER[cut:]]) for cut in range(len(ANSWER) + 1)] + [read(ANSWER)],

@@ -9,7 +9,6 @@ without weights, for tests). What kinds share:
 - `conversations.py`: pictures for embeddings and reranking, by the language engine's vision.
 - `blocking.py`: a thread of its own, for kinds whose library makes one long call.
 - `pictures.py`, `sound.py`: images and audio, decoded and encoded within limits.
-- `recent.py`: what was used last, as far as there is room.
 - `device.py`: every decision that depends on the machine, and the report of it for `pippin doctor`.
 - `cpu/`: what only a CPU needs.
 """

@@ -3,22 +3,16 @@
 import importlib
 import pkgutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
 from pippin.core.errors import ServerError
 from pippin.output import tool_parsers
+from pippin.output.reader import Formats
 from pippin.output.reasoning_formats import REASONING_FORMATS, ReasoningFormat
 from pippin.output.tool_format import ToolFormat
 
 Format = TypeVar("Format", ToolFormat, ReasoningFormat)
-
-
-@dataclass(frozen=True)
-class Detected:
-    tool: ToolFormat | None
-    reasoning: ReasoningFormat | None
 
 
 def tool_format(name: str) -> ToolFormat:
@@ -39,7 +33,7 @@ def reasoning_format_names() -> list[str]:
     return sorted(_reasoning_formats())
 
 
-def detect(template: str, architecture: str | None = None) -> Detected:
+def detect(template: str, architecture: str | None = None) -> Formats:
     """The formats that a chat template uses: among those that match, the ones with the highest priority.
 
     If the template has no tool calls, the format is the one that models of the architecture were trained to write.
@@ -48,9 +42,9 @@ def detect(template: str, architecture: str | None = None) -> Detected:
     if not tools and "tools" not in template:
         tools = [found for found in _distinct(_tool_formats()) if architecture in found.architectures]
     thinking = [found for found in _distinct(_reasoning_formats()) if found.matches(template)]
-    return Detected(
-        max(tools, key=lambda found: found.priority, default=None),
-        max(thinking, key=lambda found: found.priority, default=None),
+    return Formats(
+        tools=max(tools, key=lambda found: found.priority, default=None),
+        reasoning=max(thinking, key=lambda found: found.priority, default=None),
     )
 
 

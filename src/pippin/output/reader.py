@@ -117,9 +117,8 @@ class OutputReader:
         if reasoning_format and (thinking_open or reasoning_format.implicit):
             self._channel = "reasoning"
             self._writer.marker()
-        self._channels = next((found.channels for found in (tool_format, reasoning_format) if found), None)
-        if reasoning_format and reasoning_format.channels:
-            self._channels = reasoning_format.channels
+        channels = (found.channels for found in (reasoning_format, tool_format) if found)
+        self._channels = next(filter(None, channels), None)
         self._markers = {channel: Markers(self._markers_in(channel)) for channel in ("text", "reasoning")}
         self._reading = self._read()
 
@@ -160,23 +159,18 @@ class OutputReader:
     def finish(self, *, truncated: bool = False, stopped: bool = False) -> list[Event]:
         """End the text. `truncated`: a limit cut it off, `stopped`: a client's stop string did. Either way an open call
         must not look complete; only a limit cuts markers."""
-        if truncated and self._ends_in_marker():
+        # Whether the text that is held back begins a marker. If the vocabulary has a token for it, the token must be in
+        # the text: otherwise only the same characters are.
+        rest = self._source.rest
+        markers = [marker for family in (self._tools, self._reasoning) if family for marker in family.markers]
+        markers += [*self._channels.begins] if self._channels else []
+        begun = (marker for marker in markers if marker.startswith(rest))
+        if truncated and rest and any(self._is_token(marker) is not False for marker in begun):
             self._source.drop_rest()
         self._source.close(truncated=truncated or stopped)
         next(self._reading, None)
         self._writer.finish()
         return self._writer.drain()
-
-    def _ends_in_marker(self) -> bool:
-        """Whether the text that is held back begins a marker. If the vocabulary has a token for it, the token must be
-        in the text: otherwise only the same characters are."""
-        rest = self._source.rest
-        families = [family for family in (self._tools, self._reasoning) if family]
-        markers = [marker for family in families for marker in family.markers]
-        markers += [*self._channels.begins] if self._channels else []
-        return bool(rest) and any(
-            marker.startswith(rest) and self._is_token(marker) is not False for marker in markers
-        )
 
     def _markers_in(self, channel: str) -> tuple[str, ...]:
         markers: tuple[str, ...] = ()

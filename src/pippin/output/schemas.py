@@ -56,20 +56,16 @@ def property_schema(schema: dict[str, Any] | None, key: str) -> Any:
     return schema.get("additionalProperties")
 
 
+_TYPES: Final = {
+    type(None): "null",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+}
+
+
 def type_of(value: Any) -> str:
     """The JSON type of a value."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case _:
-            return "object"
+    return _TYPES.get(type(value), "object")

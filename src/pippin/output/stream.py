@@ -62,15 +62,10 @@ class Source:
         self._text = ""
         self._at = 0  # text before this index was taken
         self._taken: list[str] = []  # texts taken since `remember`
-        self._position = 0
+        self.position = 0  # characters taken so far
         self._remembering = False
         self.ended = False
         self.truncated = False
-
-    @property
-    def position(self) -> int:
-        """Characters taken so far."""
-        return self._position
 
     @property
     def rest(self) -> str:
@@ -108,12 +103,12 @@ class Source:
             self._at -= len(taken)
         else:
             self._text, self._at = taken + self._text[self._at :], 0
-        self._position -= len(taken)
+        self.position -= len(taken)
 
     def take(self, count: int) -> str:
         taken = self._text[self._at : self._at + count]
         self._at += count
-        self._position += count
+        self.position += count
         if self._remembering:
             self._taken.append(taken)
         return taken

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pippin.core.conversation import Tool
 from pippin.output.channels import Channels
 from pippin.output.grammars import Grammar, SpecialToken
-from pippin.output.stream import Calls, Malformed, Reading
+from pippin.output.stream import Calls, Reading
 
 Write = Callable[[str, dict[str, Any]], str]
 """A call's text, from its name and its arguments."""
@@ -83,11 +83,3 @@ class ToolFormat(ABC):
         """Lark source in llguidance's dialect that admits exactly this format's calls of these tools."""
         openers = (*self.openers, *self.apart)
         return self.lark(Grammar(special, openers, self.leading, tools, required=required, parallel=parallel))
-
-
-class HeaderCalls(ToolFormat):
-    """A format whose message headers announce calls, so that calls have no openers."""
-
-    def read(self, calls: Calls, opener: str) -> Reading[None]:
-        raise Malformed
-        yield

@@ -102,7 +102,7 @@ def _formats(catalog: "Catalog", info: "ModelInfo") -> dict[str, str]:
         written = object_in(folder / "tokenizer_config.json").get("chat_template")
         template = chat_templates(folder, written).get("default")
     found = formats.detect(template or "", info.architecture)
-    tool, reasoning = found.tool, found.reasoning
+    tool, reasoning = found.tools, found.reasoning
     if options.tool_call_parser is not None:
         tool = formats.tool_format(options.tool_call_parser)
     if options.reasoning_parser is not None:

@@ -15,9 +15,10 @@
 - `library/`: models that mlx-vlm's own loops run, one request at a time, with an engine of their own.
 - `loading/`: makes an engine from a model folder.
 
-`job.py` holds a prepared request, which `prompt/` makes and `step/` runs; `warm_prompts.py` computes prompts when the
-server starts. Imports run one way: `text`, `template` and `kv_cache` lie below `constraints`, `vision`, `sampling` and
-`prefix_cache`; these below `model` and `prompt`; and all of them below `step`.
+`job.py` holds a prepared request, which `prompt/` makes and `step/` runs; `recent.py` keeps what was used last;
+`warm_prompts.py` computes prompts when the server starts. Imports run one way: `text`, `template` and `kv_cache` lie
+below `constraints`, `vision`, `sampling` and `prefix_cache`; these below `model` and `prompt`; and all of them below
+`step`.
 
 The functions here import inside their bodies: this package is imported before the accelerated BLAS may be loaded.
 """

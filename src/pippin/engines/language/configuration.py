@@ -8,7 +8,7 @@ that it knows.
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
@@ -81,7 +81,11 @@ def spelled_out(config: Mapping[str, Any]) -> Config:
     for other, name in fields_of(config).names.items():
         if name in config and other != "head_dim":
             found[other] = config[name]
-    found |= _of_full_layers(config)
+    if (layers := config.get("per_layer_config")) is not None:
+        # Gemma 4's sizes of layers that see all tokens; transformers writes those that differ for each layer.
+        sizes = {**config, **next(iter(layers.values()), {})}
+        full = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
+        found |= {other: sizes[name] for name, other in full.items() if name in sizes}
     for name, each in config.items():
         found[name] = spelled_out(each) if name.endswith("config") and isinstance(each, dict) else each
     if (base := config.get("rope_theta")) is not None:
@@ -109,28 +113,17 @@ def fields_of(config: Mapping[str, Any]) -> Fields:
 
 @cache
 def _fields_of(kind: str) -> Fields:
-    return kept(Fields, partial(_ask, kind), kind)
+    def ask() -> Fields:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+        if kind not in CONFIG_MAPPING:
+            return Fields({}, {})
+        found: Any = CONFIG_MAPPING[kind]
+        fields = ((name, field.default) for name, field in found.__dataclass_fields__.items())
+        simple = {name: value for name, value in fields if isinstance(value, str | int | float | None)}
+        return Fields(getattr(found, "attribute_map", {}), simple)
 
-def _ask(kind: str) -> Fields:
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    if kind not in CONFIG_MAPPING:
-        return Fields({}, {})
-    found: Any = CONFIG_MAPPING[kind]
-    defaults = {name: field.default for name, field in found.__dataclass_fields__.items()}
-    simple = {name: value for name, value in defaults.items() if isinstance(value, str | int | float | None)}
-    return Fields(getattr(found, "attribute_map", {}), simple)
-
-
-def _of_full_layers(config: Mapping[str, Any]) -> Config:
-    """Gemma 4's sizes of layers that see all tokens; transformers writes those that differ for each layer."""
-    listed = config.get("per_layer_config")
-    if listed is None:
-        return {}
-    sizes = {**config, **next(iter(listed.values()), {})}
-    names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
-    return {other: sizes[name] for name, other in names.items() if name in sizes}
+    return kept(Fields, ask, kind)
 
 
 def rotary_tables(config: Mapping[str, Any]) -> dict[str, Config]:

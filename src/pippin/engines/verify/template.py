@@ -12,7 +12,7 @@ from pippin.core.errors import ServerError
 from pippin.core.verification import Finding
 from pippin.engines.language.prompt.forms import Conversation, Forms
 from pippin.engines.language.prompt.messages import Converter
-from pippin.engines.language.prompt.rendering import rendered
+from pippin.engines.language.prompt.rendering import TemplateWriter
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.engines.language.template.traits import probe
 from pippin.engines.language.text.tokenizer import Tokenizer
@@ -31,11 +31,9 @@ WORDS: Final = 'Is "A < B & C" it\'s?\n\n    if x:\n\ty = {}  # é 漢 ' + "and 
 
 
 @dataclass(frozen=True)
-class Written:
-    """A chat template and how this server gives it conversations."""
+class Written(TemplateWriter):
+    """A chat template, and what else a model's folder says of what it writes."""
 
-    template: ChatTemplate
-    converter: Converter
     tokenizer: Tokenizer
     reasoning: ReasoningFormat | None
     tools: str | None  # the name of the format of calls
@@ -45,15 +43,10 @@ class Written:
         """Compile the default template. Raises `jinja2.TemplateSyntaxError`, and `KeyError` where there is none."""
         source = tokenizer.chat_templates["default"]
         found = formats.detect(source, architecture)
-        history = found.tool.history if found.tool is not None else History()
+        history = found.tools.history if found.tools is not None else History()
         template = ChatTemplate(source, tokenizer.special_names)
         converter = Converter(probe(template, history), history, tokenizer.literals, None)
-        return cls(template, converter, tokenizer, found.reasoning, found.tool.name if found.tool else None)
-
-    def render(self, messages: Conversation, tools: tuple[Tool, ...], generation: bool, **more: Any) -> str:
-        """Raises `ServerError` where the template refuses the conversation."""
-        variables = {"add_generation_prompt": generation, **more}
-        return rendered(self.template, self.converter, messages, tools, variables)
+        return cls(template, converter, tokenizer, found.reasoning, found.tools.name if found.tools else None)
 
 
 @cache

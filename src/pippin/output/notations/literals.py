@@ -12,12 +12,8 @@ from pippin.output.stream import Malformed, Markers, Reading, Source
 MAX_DEPTH: Final = 64
 _WORD_END = re.compile(r"[,:=()\[\]{}\s\"'<]")
 _WORDS: Final = {
-    "True": "true",
-    "False": "false",
-    "None": "null",
-    "true": "true",
-    "false": "false",
-    "null": "null",
+    **{word: word.lower() for word in ("True", "False", "true", "false")},
+    **dict.fromkeys(("None", "null"), "null"),
 }
 _CLOSING: Final = {"[": "]", "(": ")", "{": "}"}
 _NUMBER = re.compile(r"[+-]?(?:[0-9][0-9_]*)?\.?[0-9]*(?:[eE][+-]?[0-9]+)?")

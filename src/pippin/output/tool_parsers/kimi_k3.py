@@ -28,10 +28,18 @@ class KimiK3Calls(InvokeCalls):
         open_, close, separator = (grammar.mark(marker) for marker in (OPEN, CLOSE, SEPARATOR))
 
         def argument(key: str, schema: Any, root: dict[str, Any]) -> str:
-            """An element with an attribute for the type of the value."""
-            return grammar.either(
-                [_argument(grammar, key, kind, schema, root) for kind in _kinds(schema, root)]
-            )
+            """An element with an attribute for the type of the value, in the family's words, which have no integer."""
+            known = types_of(schema, root) or {"string", "number", "boolean", "null", "array", "object"}
+            options = []
+            for kind in sorted({"number" if kind == "integer" else kind for kind in known}):
+                head = f"{open_} {string(f'argument key={quoted(key)} type={quoted(kind)}')} {separator}"
+                if kind == "string":
+                    value = grammar.text_value(schema, root, CLOSE)
+                else:
+                    typed = with_definitions({"allOf": [{"type": kind}, schema]}, root)
+                    value = f"{grammar.json(typed)} {close}"
+                options.append(grammar.rule(f'{head} {value} "argument" {separator}'))
+            return grammar.either(options)
 
         def called(tool: Tool) -> str:
             head = f'{string(f"call tool={quoted(tool.name)} index=")} /"[1-9][0-9]?"/ {separator}'
@@ -47,23 +55,6 @@ class KimiK3Calls(InvokeCalls):
             said = grammar.rule(f"({opened})? {grammar.rule(ANY)}")
             return grammar.lines(f"({said} {closed})? {block} | {said} ({closed})?")
         return grammar.lines(f"({grammar.text_until(self.openers[0])} {calls})? {grammar.text()}")
-
-
-def _kinds(schema: Any, root: dict[str, Any]) -> list[str]:
-    """The types in the family's words, which have no integer."""
-    known = types_of(schema, root) or {"string", "number", "boolean", "null", "array", "object"}
-    return sorted({"number" if kind == "integer" else kind for kind in known})
-
-
-def _argument(grammar: Grammar, key: str, kind: str, schema: Any, root: dict[str, Any]) -> str:
-    open_, close, separator = (grammar.mark(marker) for marker in (OPEN, CLOSE, SEPARATOR))
-    head = f"{open_} {string(f'argument key={quoted(key)} type={quoted(kind)}')} {separator}"
-    if kind == "string":
-        value = grammar.text_value(schema, root, CLOSE)
-    else:
-        typed = with_definitions({"allOf": [{"type": kind}, schema]}, root)
-        value = f"{grammar.json(typed)} {close}"
-    return grammar.rule(f'{head} {value} "argument" {separator}')
 
 
 FORMATS = (

@@ -222,7 +222,6 @@ def test_grammars_are_kept_by_bytes_and_the_oldest_goes(tokenizer):
     assert compiler.compile(Regex("first")) is first
     for number in range(10):
         compiler.compile(Regex(f"other{number}"))
-        assert compiler._size <= 300_000
     assert compiler.compile(Regex("first")) is not first
 
 

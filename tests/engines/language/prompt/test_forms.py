@@ -11,7 +11,7 @@ import pytest
 from pippin.core.conversation import Message, Part, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ServerError
 from pippin.engines.language.prompt.forms import Forms
-from pippin.engines.language.prompt.rendering import rendered
+from pippin.engines.language.prompt.rendering import TemplateWriter
 from pippin.engines.language.template.template import searched_marks
 from pippin.engines.language.text.tokenizer import plain
 from tests.engines.language.prompt.histories import (
@@ -56,8 +56,8 @@ class Template:
         self.forms = Forms(self.render)
 
     def render(self, messages: Conversation, tools: tuple[Tool, ...], generation: bool) -> str:
-        variables = {"add_generation_prompt": generation, **self.variables}
-        return rendered(self.renderer.template, self.renderer.converter, messages, tools, variables)
+        writer = TemplateWriter(self.renderer.template, self.renderer.converter)
+        return writer.render(messages, tools, generation, **self.variables)
 
     def needed(self, name: str, messages: Conversation = ()) -> tuple[str, ...]:
         """The forms that a history needs; `messages` are the history as it arrives in an API."""

@@ -23,8 +23,8 @@ from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, JsonSp
 from pippin.engines.language.constraints import schema as schema_walk
 from pippin.engines.language.constraints import tokens as grammar_tokens
 from pippin.engines.language.constraints.rewriting import rewritten
+from pippin.engines.language.recent import Recent
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.recent import Recent
 from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.schemas import types_of
 
@@ -141,6 +141,37 @@ class GrammarCompiler:
         around the answer, and white space ahead of it if the model `thinks` this time. Raises `ServerError` for what
         can't be honoured, naming `param`, the keyword and its path.
         """
+        source = self._source(wanted, calls, reasoning, thinks, spacing, param)
+        strict = not isinstance(wanted, JsonSchema) or wanted.strict
+        if (known := self._cache.get((source, strict))) is not None:
+            return known
+        matcher = _start(self._ll_tokenizer(), source)
+        if not matcher.is_error():
+            words, size = -(-self._tokenizer.size // 32), len(source) * 4 + CACHE_OVERHEAD
+            compiled = CompiledGrammar(matcher, words, size, self._special)
+        else:
+            refusal = self._refusal(matcher.get_error(), wanted, param)
+            if strict or not isinstance(wanted, JsonSchema):
+                raise refusal
+            given = rewritten(wanted.schema)
+            if (relaxed := self.relaxed(given)) == given:
+                raise refusal
+            wanted = structs.replace(wanted, schema=relaxed)
+            compiled = self.compile(
+                wanted, calls, reasoning=reasoning, thinks=thinks, spacing=spacing, param=param
+            )
+        self._cache.put((source, strict), compiled)
+        return compiled
+
+    def _source(
+        self,
+        wanted: OutputFormat | None,
+        calls: str | None,
+        reasoning: ReasoningFormat | None,
+        thinks: bool,
+        spacing: JsonSpacing,
+        param: str,
+    ) -> str:
         parts: dict[str, dict[str, Any]] = {}
         if wanted is not None:
             parts["answer"] = source_of(wanted, param, spacing)
@@ -162,22 +193,7 @@ class GrammarCompiler:
         source = json.dumps({"grammars": whole}, ensure_ascii=False)
         if len(source) > MOST_SOURCE:
             raise ServerError("invalid_request", f"The grammar is larger than {MOST_SOURCE} bytes.", param)
-        strict = not isinstance(wanted, JsonSchema) or wanted.strict
-        try:
-            return self._compiled(source, strict, lambda error: self._refusal(error, wanted, param))
-        except ServerError:
-            if not isinstance(wanted, JsonSchema) or strict:
-                raise
-            given = rewritten(wanted.schema)
-            relaxed = self.relaxed(given)
-            if relaxed == given:
-                raise
-        wanted = structs.replace(wanted, schema=relaxed)
-        compiled = self.compile(
-            wanted, calls, reasoning=reasoning, thinks=thinks, spacing=spacing, param=param
-        )
-        self._cache.put((source, strict), compiled)
-        return compiled
+        return source
 
     def relaxed(self, schema: Any) -> Any:
         """The schema without what the compiler can't enforce: for schemas that are not strict."""
@@ -223,19 +239,6 @@ class GrammarCompiler:
         token = self._tokenizer.single(text)
         return token if token in self._special else None
 
-    def _compiled(self, source: str, strict: bool, refusal: Callable[[str], ServerError]) -> CompiledGrammar:
-        if (known := self._cache.get((source, strict))) is not None:
-            return known
-        with self._lock:
-            tokens = self._ll_tokenizer()
-        matcher = _start(tokens, source)
-        if matcher.is_error():
-            raise refusal(matcher.get_error())
-        words = -(-self._tokenizer.size // 32)
-        compiled = CompiledGrammar(matcher, words, len(source) * 4 + CACHE_OVERHEAD, self._special)
-        self._cache.put((source, strict), compiled)
-        return compiled
-
     def _refusal(self, error: str, wanted: OutputFormat | None, param: str) -> ServerError:
         """The refusal of a grammar: the compiler's message, and for a JSON schema the keyword and its path."""
         if not isinstance(wanted, JsonSchema):
@@ -268,9 +271,10 @@ class GrammarCompiler:
 
     def _ll_tokenizer(self) -> LLTokenizer:
         """llguidance's tokenizer, made with the first grammar."""
-        if self._tokens is None:
-            self._tokens = grammar_tokens.open_tokens(self._tokenizer)
-        return self._tokens
+        with self._lock:
+            if self._tokens is None:
+                self._tokens = grammar_tokens.open_tokens(self._tokenizer)
+            return self._tokens
 
 
 def source_of(wanted: OutputFormat, param: str, spacing: JsonSpacing = "any") -> dict[str, Any]:

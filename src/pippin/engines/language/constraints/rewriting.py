@@ -173,12 +173,9 @@ def _write_unique(node: Schema) -> None:
     sizes = range(node.get("minItems", 0), min(node.get("maxItems", len(values)), len(values)) + 1)
     if orders := [order for size in sizes for order in permutations(values, size)]:
         del node["uniqueItems"]
-        _either(node, [_listing(order) for order in orders])
-
-
-def _listing(order: tuple[Any, ...]) -> Schema:
-    items = [{"const": value} for value in order]
-    return {"prefixItems": items, "items": False, "minItems": len(order), "maxItems": len(order)}
+        listed = ([{"const": value} for value in order] for order in orders)
+        sized = ({"minItems": len(items), "maxItems": len(items), "prefixItems": items} for items in listed)
+        _either(node, [{**lists, "items": False} for lists in sized])
 
 
 def _values(schema: Any) -> list[Any] | None:

@@ -10,7 +10,6 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from pippin.core.requests import Sampling
 from pippin.engines.device import require_sound_device
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache.agreement import FAILURES
@@ -39,7 +38,16 @@ class AutoregressiveModel:
         """
         prompt: Any = job.media or text_prompt(job.prompt)
         mx.random.seed(seed)
-        settings = {"max_tokens": job.max_tokens, "seed": seed, **_sampling(job.request.sampling)}
+        asked = job.request.sampling
+        # `generate_step` takes the checkpoint's values for those that are missing.
+        settings = {
+            "max_tokens": job.max_tokens,
+            "seed": seed,
+            "temperature": 1.0 if asked.temperature is None else asked.temperature,
+            "top_p": 1.0 if asked.top_p is None else asked.top_p,
+            "top_k": asked.top_k or 0,
+            "min_p": asked.min_p or 0.0,
+        }
         with closing(self._steps(prompt, **settings)) as steps:
             try:
                 first, _ = next(steps)
@@ -104,16 +112,6 @@ class AutoregressiveModel:
         """Compute all arrays of the model, so that another thread may use it."""
         modules = self.inner.modules()
         mx.eval([value for module in modules for value in module.values() if isinstance(value, mx.array)])
-
-
-def _sampling(asked: Sampling) -> dict[str, Any]:
-    """The arguments of `generate_step`, which takes the checkpoint's values for those that are missing."""
-    return {
-        "temperature": 1.0 if asked.temperature is None else asked.temperature,
-        "top_p": 1.0 if asked.top_p is None else asked.top_p,
-        "top_k": asked.top_k or 0,
-        "min_p": asked.min_p or 0.0,
-    }
 
 
 def _takes_chunks(language: nn.Module) -> bool:

@@ -128,7 +128,12 @@ class LibraryEngine:
     def step(self) -> list[Emission]:
         """Begin the next request if none runs, and return the events of the one that runs."""
         self._steps += 1
-        self._expire(time.monotonic())
+        # Requests that exceed their own timeout end, and those that have waited in the queue for too long.
+        running = [] if self._running is None else [self._running]
+        for request in (*self._waiting, *running):
+            if (report := request.overdue(time.monotonic(), self._options.queue_timeout)) is not None:
+                self.cancel(request.job.id)
+                self._events.append((request.job.id, Failed(report)))
         if not self._calls.busy and self._waiting:
             self._begin()
         if self._calls.busy:
@@ -150,14 +155,6 @@ class LibraryEngine:
         self._running = request
         run = partial(self._answer, request)
         self._calls.submit(BlockingJob(request.job.id, request.job.accepted, run))
-
-    def _expire(self, now: float) -> None:
-        """End requests that exceed their own timeout, and those that have waited in the queue for too long."""
-        running = [] if self._running is None else [self._running]
-        for request in (*self._waiting, *running):
-            if (report := request.overdue(now, self._options.queue_timeout)) is not None:
-                self.cancel(request.job.id)
-                self._events.append((request.job.id, Failed(report)))
 
     # On the model's thread
 

@@ -38,21 +38,9 @@ def check(request: GenerationRequest, options: ModelOptions) -> None:
     Values equal to the operator's or the profile's defaults pass: no client asked for them, and they were logged
     when the model was loaded.
     """
-    for name, asked in _beyond(request):
-        if asked:
-            raise _refused(name, f"cannot be had of {MODEL}")
-    for each in PARAMETERS:
-        value = getattr(request.sampling, each.name)
-        default = value in (getattr(options, each.public_name, None), getattr(options.fallbacks, each.name))
-        if each.name not in SAMPLING and each.acts(value) and not default:
-            why = f"is not among what this model's loop follows ({', '.join(SAMPLING)})"
-            raise _refused(each.public_name, why)
-
-
-def _beyond(request: GenerationRequest) -> tuple[tuple[str, bool], ...]:
-    """Fields that need the engine's own choice of each token, and whether the request asks for them."""
     choice = request.tool_choice
-    return (
+    # Fields that need the engine's own choice of each token, and whether the request asks for them.
+    beyond = (
         ("response_format", request.output_format is not None),
         ("tool_choice", choice.mode == "required"),
         ("tools", choice.mode != "none" and any(tool.strict for tool in request.tools)),
@@ -63,6 +51,15 @@ def _beyond(request: GenerationRequest) -> tuple[tuple[str, bool], ...]:
         ("thinking_budget", request.thinking.budget is not None),
         ("adapter_path", request.adapter is not None),
     )
+    for name, asked in beyond:
+        if asked:
+            raise _refused(name, f"cannot be had of {MODEL}")
+    for each in PARAMETERS:
+        value = getattr(request.sampling, each.name)
+        default = value in (getattr(options, each.public_name, None), getattr(options.fallbacks, each.name))
+        if each.name not in SAMPLING and each.acts(value) and not default:
+            why = f"is not among what this model's loop follows ({', '.join(SAMPLING)})"
+            raise _refused(each.public_name, why)
 
 
 def _refused(name: str, why: str) -> ServerError:

@@ -28,8 +28,8 @@ from msgspec.structs import replace
 from pippin.core.conversation import Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ServerError
 from pippin.engines.language.prompt.messages import parsed_arguments, without_thought
+from pippin.engines.language.recent import Recent
 from pippin.engines.language.template.template import TemplateTooCostly
-from pippin.engines.recent import Recent
 
 Conversation = tuple[Message, ...]
 Form = Callable[[Conversation], Conversation]
@@ -598,7 +598,10 @@ class Proof:
             return True
         for _ in range(len(_NOTATIONS)):
             written = _NOTATIONS[track.notation](text)
-            place = self._place(written, track.place)
+            # A long text is compared much faster than it is searched for.
+            place = self._prompt.find(written[:HEAD], track.place)
+            if not self._prompt.startswith(written, place):
+                place = self._prompt.find(written, track.place)
             if place >= 0:
                 track.place = place + len(written)
                 return True
@@ -611,11 +614,6 @@ class Proof:
     @cached_property
     def _squeezed(self) -> str:
         return _squeezed(self._prompt)
-
-    def _place(self, text: str, start: int) -> int:
-        # A long text is compared much faster than it is searched for.
-        place = self._prompt.find(text[:HEAD], start)
-        return place if self._prompt.startswith(text, place) else self._prompt.find(text, start)
 
 
 class _Track:

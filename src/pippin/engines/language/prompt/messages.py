@@ -124,17 +124,13 @@ class Converter:
         return [*entries, entry]
 
     def _content(self, message: Message) -> Any:
-        trusted = message.role in ("system", "developer", "assistant")
-
         def shield(text: str) -> str:
-            shielded = self.literals.shield(text, trusted=trusted)
+            if message.role == "user":
+                return self.said(text)
+            shielded = self.literals.shield(text, trusted=message.role != "tool")
             if message.role == "assistant":
                 return self._kept_whole(shielded)
-            return (
-                self.said(text)
-                if message.role == "user"
-                else self._unmarked(shielded, marks=False, switches=False)
-            )
+            return self._unmarked(shielded, marks=False, switches=False)
 
         if self.media is not None and holds_media(message.parts):
             return self.media.content(message.parts, shield)

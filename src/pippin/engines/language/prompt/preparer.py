@@ -73,7 +73,7 @@ class LanguagePreparer:
         detected = formats.detect(source, spec.info.architecture)
         options = self.options
         own_tools = options.tool_call_parser
-        self._tools = formats.tool_format(own_tools) if own_tools else detected.tool
+        self._tools = formats.tool_format(own_tools) if own_tools else detected.tools
         self._reasoning = _reasoning_of(options, detected.reasoning, sources.values())
         markers = [
             *(self._tools.markers if self._tools else ()),

@@ -74,6 +74,32 @@ Other = tuple[tuple[Message, ...], tuple[Tool, ...], bool]
 """Another conversation: its messages, the tools on offer, and whether an answer follows."""
 
 
+@dataclass(frozen=True)
+class TemplateWriter:
+    """A chat template and how this server gives it conversations."""
+
+    template: ChatTemplate
+    converter: Converter
+
+    def render(
+        self, messages: tuple[Message, ...], tools: tuple[Tool, ...], generation: bool, /, **variables: Any
+    ) -> str:
+        """The text that the template makes of a conversation. Raises `ServerError` if it refuses it."""
+        variables["add_generation_prompt"] = generation
+        if tools and self.converter.traits.tools:
+            variables["tools"] = self.converter.offer(tools)
+        elif self.converter.traits.no_tools:
+            variables["tools"] = None
+        converted = self.converter.convert(messages, tools)
+        try:
+            return self.template.render(converted, variables).replace(ESCAPED, BREAK)
+        except TemplateRefusal as error:
+            message = f"The model's chat template can't render these messages: {error}"
+            if isinstance(error, TemplateTooCostly):
+                message = f"The chat template gave up on these messages: {error}."
+            raise ServerError("invalid_request", message, "messages") from error
+
+
 class PromptRenderer:
     """The chat templates of a model and what they need. Several threads may use it at once."""
 
@@ -93,14 +119,15 @@ class PromptRenderer:
         self._tokenizer = tokenizer
         self.media = media
         self._defaults = defaults
-        self._templates: dict[str, tuple[ChatTemplate, Converter, Forms]] = {}
+        self._templates: dict[str, tuple[TemplateWriter, Forms]] = {}
         for name, source in sources.items():
             template = ChatTemplate(source, tokenizer.special_names)
             style = media.style(template)
             converter = Converter(probe(template, history), history, tokenizer.literals, style)
             # Skeletons of conversations have no media.
-            render = partial(self._skeleton, template, replace(converter, media=None))
-            self._templates[name] = (template, converter, Forms(render))
+            writer = TemplateWriter(template, replace(converter, media=None))
+            forms = Forms(partial(writer.render, **defaults))
+            self._templates[name] = (TemplateWriter(template, converter), forms)
 
     def sample(self, modality: Modality, count: int = 1) -> str:
         """A rendered user message with media and a word. Raises `ServerError`."""
@@ -117,20 +144,19 @@ class PromptRenderer:
     @property
     def offers_tools(self) -> bool:
         """Whether one of the templates writes the tools on offer."""
-        return any(converter.traits.tools for _, converter, _ in self._templates.values())
+        return any(writer.converter.traits.tools for writer, _ in self._templates.values())
 
     @property
     def turn_end(self) -> str:
         """The text that the default template writes after an assistant message."""
         found = self._templates.get("default")
-        return found[1].traits.turn_end if found else ""
+        return found[0].converter.traits.turn_end if found else ""
 
     @property
     def rewrites(self) -> tuple[Rewritten, ...]:
         """What the templates change of earlier turns when a conversation goes on."""
-        return tuple(
-            dict.fromkeys(each for _, found, _ in self._templates.values() for each in found.traits.rewrites)
-        )
+        traits = (writer.converter.traits for writer, _ in self._templates.values())
+        return tuple(dict.fromkeys(each for found in traits for each in found.rewrites))
 
     def prompt(
         self, request: GenerationRequest, tools: tuple[Tool, ...], most: int | None = None
@@ -167,7 +193,7 @@ class PromptRenderer:
         messages = (*given[: len(given) - bool(begun)], asked, Message("assistant", (Text(CONTINUED),)))
         render = partial(self._render, request, messages, (), generation=False)
         text, media = self.media.expanded(render, list(media_parts(messages)), most)
-        _, converter, _ = self._template_for(())
+        converter = self._template_for(())[0].converter
         warnings = _check_whole(text, messages, converter.traits.switches)
         opening, _, rest = text.rpartition(QUESTION)
         brancher = Brancher(self._tokenizer.literals, opening, rest.rpartition(CONTINUED)[0])
@@ -236,7 +262,7 @@ class PromptRenderer:
         parts = list(media_parts(messages))
         render = partial(self._render, request, messages, tools, generation=continued is None)
         text, media = self.media.expanded(render, parts, most)
-        warnings = _check_whole(text, messages, self._template_for(tools)[1].traits.switches)
+        warnings = _check_whole(text, messages, self._template_for(tools)[0].converter.traits.switches)
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
         encode = partial(self._tokenizer.literals.encode, most=most)
@@ -253,23 +279,11 @@ class PromptRenderer:
         *,
         generation: bool,
     ) -> str:
-        template, converter, forms = self._template_for(tools)
+        writer, forms = self._template_for(tools)
         messages = forms.of(messages, tools=bool(tools), generation=generation)
-        variables = {**self._variables(request), "add_generation_prompt": generation}
-        return rendered(template, converter, messages, tools, variables)
+        return writer.render(messages, tools, generation, **self._variables(request))
 
-    def _skeleton(
-        self,
-        template: ChatTemplate,
-        converter: Converter,
-        messages: tuple[Message, ...],
-        tools: tuple[Tool, ...],
-        generation: bool,
-    ) -> str:
-        variables = {**self._defaults, "add_generation_prompt": generation}
-        return rendered(template, converter, messages, tools, variables)
-
-    def _template_for(self, tools: tuple[Tool, ...]) -> tuple[ChatTemplate, Converter, Forms]:
+    def _template_for(self, tools: tuple[Tool, ...]) -> tuple[TemplateWriter, Forms]:
         found = self._templates.get("tool_use") if tools else None
         found = found or self._templates.get("default")
         if found is None:
@@ -298,28 +312,6 @@ class PromptRenderer:
         if request.thinking.effort is not None:
             variables["reasoning_effort"] = self._tokenizer.literals.shield(request.thinking.effort)
         return variables
-
-
-def rendered(
-    template: ChatTemplate,
-    converter: Converter,
-    messages: tuple[Message, ...],
-    tools: tuple[Tool, ...],
-    variables: dict[str, Any],
-) -> str:
-    """The text that a template makes of a conversation. Raises `ServerError` if it refuses it."""
-    if tools and converter.traits.tools:
-        variables["tools"] = converter.offer(tools)
-    elif converter.traits.no_tools:
-        variables["tools"] = None
-    converted = converter.convert(messages, tools)
-    try:
-        return template.render(converted, variables).replace(ESCAPED, BREAK)
-    except TemplateRefusal as error:
-        message = f"The model's chat template can't render these messages: {error}"
-        if isinstance(error, TemplateTooCostly):
-            message = f"The chat template gave up on these messages: {error}."
-        raise ServerError("invalid_request", message, "messages") from error
 
 
 def _check_whole(

@@ -8,6 +8,7 @@ import mlx.nn as nn
 
 from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache.agreement import FAILURES
+from pippin.engines.language.recent import Recent
 from pippin.engines.language.vision.media import Medium, PromptMedia, Span
 from pippin.engines.language.vision.model import (
     ChunkInputs,
@@ -16,7 +17,6 @@ from pippin.engines.language.vision.model import (
     VisionModel,
     refusal,
 )
-from pippin.engines.recent import Recent
 
 
 class VisionEncoder:

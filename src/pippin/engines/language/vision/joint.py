@@ -8,7 +8,7 @@ tokens these are, and whether the logits are mlx-vlm's.
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,13 +31,6 @@ class JointTokens:
 
     ids: frozenset[int]
     features: int = 1
-
-    @classmethod
-    def union(cls, found: Collection["JointTokens"]) -> "JointTokens | None":
-        """The tokens of all, or None if their numbers of features differ."""
-        counts = {each.features for each in found}
-        ids = frozenset[int]().union(*(each.ids for each in found))
-        return cls(ids, counts.pop()) if len(counts) == 1 else None
 
     def place(self, prompt: WholePrompt, modality: Modality, digest: bytes) -> tuple[list[int], PromptMedia]:
         """The tokens of a prompt, one for each embedding, and its media among them.

@@ -11,7 +11,7 @@ import numpy as np
 
 from pippin.core.conversation import Audio, Image, Inline, Message, Part, Text, ToolResult, Video
 from pippin.core.errors import ServerError
-from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
+from pippin.engines.language.template.template import ChatTemplate
 
 if TYPE_CHECKING:
     from pippin.engines.language.vision.joint import JointTokens
@@ -238,7 +238,7 @@ class MediaStyle:
     """How a chat template takes media: as parts of these modalities, or else as placeholders in the text."""
 
     placeholders: dict[Modality, str]
-    known: frozenset[Modality]
+    known: frozenset[Modality]  # for a message with one of them, the template writes its placeholder
 
     def content(self, parts: tuple[Part, ...], shield: Callable[[str], str]) -> Any:
         """The content of a message that holds media, as the chat template takes it. Text goes through `shield`."""
@@ -249,22 +249,6 @@ class MediaStyle:
             for each in listed(parts, shield)
         ]
         return shown if self.known else "".join(each["text"] for each in shown)
-
-
-def style_of(template: ChatTemplate, placeholders: dict[Modality, str]) -> MediaStyle:
-    """Find out, by rendering a message for each modality, for which of them the template writes a placeholder."""
-    known = set()
-    for modality, placeholder in placeholders.items():
-        content = [{"type": modality}, {"type": "text", "text": "QXA"}]
-        try:
-            rendered = template.render(
-                [{"role": "user", "content": content}], {"add_generation_prompt": False}
-            )
-        except TemplateRefusal:
-            continue
-        if rendered.count(placeholder) == 1 and "QXA" in rendered:
-            known.add(modality)
-    return MediaStyle(placeholders, frozenset(known))
 
 
 def holds_media(parts: tuple[Part, ...]) -> bool:

@@ -9,6 +9,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from operator import attrgetter
 from pathlib import Path
@@ -23,7 +24,8 @@ from pippin.core.conversation import Audio, Image, Video
 from pippin.core.errors import ServerError
 from pippin.engines import pictures, sound
 from pippin.engines.language.kv_cache.agreement import FAILURES
-from pippin.engines.language.template.template import ChatTemplate
+from pippin.engines.language.recent import Recent
+from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config
 from pippin.engines.language.vision.frames import frame_rate
@@ -40,12 +42,10 @@ from pippin.engines.language.vision.media import (
     modality_of,
     place,
     require_text_after,
-    style_of,
 )
 from pippin.engines.language.vision.preprocessor import in_older_files, refuse_unprepared, unprepared
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
-from pippin.engines.recent import Recent
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +103,7 @@ class _RecordingTokenizer:
 class LibraryProcessor(TextOnly):
     """A processor as mlx-vlm and transformers open it, and how media are decoded for it."""
 
+    takes_several = True  # pictures in a prompt
     _scales = True
     """Whether pictures are scaled, to the pixels that they may have, before the processor gets them."""
 
@@ -116,12 +117,37 @@ class LibraryProcessor(TextOnly):
         self._frame_rate = frame_rate(processor)
 
     @property
+    def frames(self) -> FrameRate | None:
+        # Not for a model that takes one picture at most.
+        seen = self.modalities & {"image", "video"} == {"image"} and self.takes_several
+        return self._frame_rate if seen else None
+
+    @property
     def _audio_rate(self) -> int:
         """The sample rate of the audio that the model takes."""
         return audio_rate(self._processor)
 
     def _limits(self, part: Image, param: str) -> tuple[int | None, int | None]:
-        return pixel_limits(part, self._options.min_pixels, self._options.max_pixels, param)
+        """The least and most pixels of a picture: what the request asks for, within the options."""
+        least, most = self._options.min_pixels, self._options.max_pixels
+        for name, asked in (("min_pixels", part.min_pixels), ("max_pixels", part.max_pixels)):
+            if asked is not None and not 0 < asked <= MOST_REQUESTED_PIXELS:
+                raise ServerError(
+                    "invalid_request",
+                    f"'{name}' of {param} is {asked}; it may be from 1 to {MOST_REQUESTED_PIXELS}.",
+                    param,
+                )
+        limits = [limit for limit in (part.max_pixels, most) if limit is not None]
+        if part.detail == "low":
+            limits.append(LOW_DETAIL_PIXELS)
+        most = min(limits, default=None)
+        least = part.min_pixels or least
+        if least is not None and most is not None and least > most:
+            if part.min_pixels is not None:
+                message = f"{param} asks for {least} pixels at least, and {most} are the most."
+                raise ServerError("invalid_request", message, param)
+            least = most
+        return least, most
 
     def _decoded(self, part: MediaPart, param: str) -> Any:
         """A picture, a `Clip`, or samples at the rate that the model takes. Raises `ServerError` naming `param`."""
@@ -171,10 +197,6 @@ class MediaProcessor(LibraryProcessor):
         self.placeholders: dict[Modality, str] = {}
         self.samples: dict[Modality, Medium] = {}  # small media to test the model with
 
-    @property
-    def frames(self) -> FrameRate | None:
-        return self._frame_rate if self.modalities & {"image", "video"} == {"image"} else None
-
     def try_modalities(self) -> None:
         """Find out, by trying, which modalities the processor takes and how their placeholders are spelled."""
         trials: dict[Modality, Callable[[], dict[str, Any]]] = {
@@ -186,7 +208,7 @@ class MediaProcessor(LibraryProcessor):
             del trials["video"]  # its processor may accept video silently, and drop it
         for modality, trial in trials.items():
             for attributes in PLACEHOLDERS[modality]:
-                names = [
+                names: list[Any] = [
                     each if each.startswith("<") else getattr(self._processor, each, None)
                     for each in attributes
                 ]
@@ -219,7 +241,16 @@ class MediaProcessor(LibraryProcessor):
         return True
 
     def style(self, template: ChatTemplate) -> MediaStyle:
-        return style_of(template, self.placeholders)
+        known = set()
+        for modality, placeholder in self.placeholders.items():
+            content = [{"type": modality}, {"type": "text", "text": "QXA"}]
+            with suppress(TemplateRefusal):
+                rendered = template.render(
+                    [{"role": "user", "content": content}], {"add_generation_prompt": False}
+                )
+                if rendered.count(placeholder) == 1 and "QXA" in rendered:
+                    known.add(modality)
+        return MediaStyle(self.placeholders, frozenset(known))
 
     def expanded(self, render: Callable[[], str], parts: Parts, most: int | None) -> tuple[str, list[Medium]]:
         # Media first: the rest of a prompt that is too long is not processed, since a large picture takes seconds and
@@ -323,30 +354,6 @@ def audio_rate(processor: Any) -> int:
     `prepare_inputs` uses."""
     extractor = getattr(processor, "feature_extractor", None)
     return int(getattr(extractor, "sampling_rate", 16000))
-
-
-def pixel_limits(
-    part: Image, least: int | None, most: int | None, param: str
-) -> tuple[int | None, int | None]:
-    """The least and most pixels of a picture: what the request asks for, within `least` and `most` of the options."""
-    for name, asked in (("min_pixels", part.min_pixels), ("max_pixels", part.max_pixels)):
-        if asked is not None and not 0 < asked <= MOST_REQUESTED_PIXELS:
-            raise ServerError(
-                "invalid_request",
-                f"'{name}' of {param} is {asked}; it may be from 1 to {MOST_REQUESTED_PIXELS}.",
-                param,
-            )
-    limits = [limit for limit in (part.max_pixels, most) if limit is not None]
-    if part.detail == "low":
-        limits.append(LOW_DETAIL_PIXELS)
-    most = min(limits, default=None)
-    least = part.min_pixels or least
-    if least is not None and most is not None and least > most:
-        if part.min_pixels is not None:
-            message = f"{param} asks for {least} pixels at least, and {most} are the most."
-            raise ServerError("invalid_request", message, param)
-        least = most
-    return least, most
 
 
 def resized(

@@ -3,7 +3,9 @@ and the text with all its media into arrays."""
 
 import hashlib
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -45,7 +47,7 @@ from pippin.engines.language.vision.processing import (
     sample_clip,
     sample_image,
 )
-from pippin.engines.language.vision.video import Clip, FrameRate
+from pippin.engines.language.vision.video import Clip
 
 log = logging.getLogger(__name__)
 
@@ -193,32 +195,25 @@ class PromptProcessor(LibraryProcessor):
         return self.writing
 
     @property
-    def frames(self) -> FrameRate | None:
-        # Not for a model that takes one picture at most.
-        seen = self.modalities & {"image", "video"} == {"image"} and self.takes_several
-        return self._frame_rate if seen else None
-
-    @property
     def drops_video(self) -> bool:
         """Whether the processor takes no video, even if it accepts it silently."""
         return self._frame_rate is not None
 
     def markers(self) -> dict[Modality, str]:
         """What the processor writes for media, if it turns messages into text before the template sees them."""
-        return {modality: text for modality in MODALITIES if (text := self._marker(modality))}
-
-    def _marker(self, modality: Modality) -> str:
-        try:
-            named, bare = (
-                self._processor.apply_chat_template(
-                    [{"role": "user", "content": [*parts, {"type": "text", "text": MARKED}]}], tokenize=False
-                ).partition(MARKED)
-                for parts in ([{"type": modality}], [])
-            )
-        except (*FAILURES, TemplateError):
-            return ""
-        begins_alike = named[0].startswith(bare[0]) and named[1:] == bare[1:]
-        return named[0].removeprefix(bare[0]) if begins_alike else ""
+        found: dict[Modality, str] = {}
+        for modality in MODALITIES:
+            with suppress(*FAILURES, TemplateError):
+                named, bare = (
+                    self._processor.apply_chat_template(
+                        [{"role": "user", "content": [*parts, {"type": "text", "text": MARKED}]}],
+                        tokenize=False,
+                    ).partition(MARKED)
+                    for parts in ([{"type": modality}], [])
+                )
+                if named[0].startswith(bare[0]) and named[1:] == bare[1:] and named != bare:
+                    found[modality] = named[0].removeprefix(bare[0])
+        return found
 
     def placed(
         self, text: str, media: list[Medium], parts: Parts, encode: Callable[[str], list[int]]
@@ -238,7 +233,7 @@ class PromptProcessor(LibraryProcessor):
 
     def prompt(self, text: str, media: Parts) -> WholePrompt:
         """A rendered prompt and its media, each with its field, as the model takes them. Raises `ServerError`."""
-        given: dict[str, list[Any]] = {"images": [], "audio": [], "videos": [], "video_metadata": []}
+        given: dict[str, list[Any]] = defaultdict(list)
         for where, part in media:
             self._add(part, where, given)
         try:
@@ -261,7 +256,10 @@ class PromptProcessor(LibraryProcessor):
             return TEXT_ONLY
         found = [tokens for each in samples if (tokens := find(each)) is not None]
         # One set of tokens for all modalities: a prompt may have several.
-        self.joint = JointTokens.union(found) if len(found) == len(samples) else None
+        counts = {each.features for each in found}
+        if len(found) == len(samples) and len(counts) == 1:
+            ids = frozenset[int]().union(*(each.ids for each in found))
+            self.joint = JointTokens(ids, counts.pop())
         return TEXT_ONLY if self.joint is None else self
 
     def _add(self, part: MediaPart, where: str, given: dict[str, list[Any]]) -> None:
@@ -272,7 +270,7 @@ class PromptProcessor(LibraryProcessor):
             case Video():
                 _add_clip(self._decoded(part, where), given)
             case Audio():
-                if given["audio"] and not getattr(self._processor, "supports_multiple_audio", False):
+                if "audio" in given and not getattr(self._processor, "supports_multiple_audio", False):
                     raise ServerError(
                         "unsupported",
                         f"This model takes one recording in a request, and '{where}' is another: leave it out.",
@@ -283,7 +281,7 @@ class PromptProcessor(LibraryProcessor):
     def sample(self, modality: Modality, number: int, text: str, count: int = 1) -> WholePrompt:
         """A rendered prompt with small media. The last one differs by `number`: 0 and 1 have the same size, and a
         picture of number 2 is wider. Raises `FAILURES`."""
-        given: dict[str, list[Any]] = {"images": [], "audio": [], "videos": [], "video_metadata": []}
+        given: dict[str, list[Any]] = defaultdict(list)
         match modality:
             case "image":
                 picture = sample_image()
@@ -307,7 +305,7 @@ class PromptProcessor(LibraryProcessor):
                 prompts=text,
                 image_token_index=self._config.get("image_token_index"),
                 add_special_tokens=self._adds_tokens,
-                **{name: values for name, values in given.items() if values},
+                **given,
             )
         ids = np.array(found.pop("input_ids"))
         arrays = {name: plain_arrays(value) for name, value in found.items() if value is not None}

@@ -108,10 +108,26 @@ def sample(data: bytes, rate: FrameRate, param: str) -> Sampled:
         ) from error
     if not data:
         raise _refused(param, "is an empty file; send a video")
+    total = 0
     try:
-        total, fps = _measure(data, param)
+        with av.open(io.BytesIO(data), metadata_errors="ignore") as container:
+            if not container.streams.video:
+                raise _unreadable(param)
+            stream = container.streams.video[0]
+            if stream.width * stream.height > MOST_FRAME_PIXELS:
+                size = f"{stream.width} x {stream.height}"
+                raise _refused(param, f"has frames of {size} pixels; send a smaller video")
+            for packet in container.demux(stream):
+                check_wanted()
+                total += packet.size > 0
+                if total > MOST_SOURCE_FRAMES:
+                    raise _refused(param, f"has more than {MOST_SOURCE_FRAMES} frames; send a shorter video")
+            fps = float(stream.average_rate or stream.guessed_rate or 1)
     except av.FFmpegError as error:
         raise _unreadable(param) from error
+    if not total:
+        raise _unreadable(param)
+    fps = fps if math.isfinite(fps) and fps > 0 else 1.0
     return Sampled(indices=_sampled(total, fps, rate), source_frames=total, source_fps=fps)
 
 
@@ -130,29 +146,6 @@ def read_frames(data: bytes, indices: list[int], param: str) -> list[npt.NDArray
     if not frames:
         raise _unreadable(param)
     return frames
-
-
-def _measure(data: bytes, param: str) -> tuple[int, float]:
-    """The number of frames of a file, and its frames per second."""
-    import av
-
-    with av.open(io.BytesIO(data), metadata_errors="ignore") as container:
-        if not container.streams.video:
-            raise _unreadable(param)
-        stream = container.streams.video[0]
-        if stream.width * stream.height > MOST_FRAME_PIXELS:
-            size = f"{stream.width} x {stream.height}"
-            raise _refused(param, f"has frames of {size} pixels; send a smaller video")
-        total = 0
-        for packet in container.demux(stream):
-            check_wanted()
-            total += packet.size > 0
-            if total > MOST_SOURCE_FRAMES:
-                raise _refused(param, f"has more than {MOST_SOURCE_FRAMES} frames; send a shorter video")
-        fps = float(stream.average_rate or stream.guessed_rate or 1)
-    if not total:
-        raise _unreadable(param)
-    return total, fps if math.isfinite(fps) and fps > 0 else 1.0
 
 
 def _sampled(total: int, fps: float, rate: FrameRate) -> list[int]:

@@ -1,13 +1,14 @@
-"""Functionary's formats, in which headers or tags name the function and JSON follows."""
+"""Calls that headers name: messages of gpt-oss, and Functionary's formats, where headers or tags name the function."""
 
 from dataclasses import dataclass
 
 from pippin.output.channels import Channels, Route
-from pippin.output.grammars import Grammar, string
+from pippin.output.grammars import ANY, Grammar, string
 from pippin.output.notations.json_calls import read_array
 from pippin.output.notations.parameters import read_function
-from pippin.output.stream import Calls, Reading
-from pippin.output.tool_format import HeaderCalls, ToolFormat
+from pippin.output.reasoning_formats import HARMONY, further_of_harmony, thoughts_of_harmony
+from pippin.output.stream import Calls, Malformed, Reading
+from pippin.output.tool_format import ToolFormat
 from pippin.output.tool_parsers.tagged import FUNCTION_TAGS
 
 
@@ -38,6 +39,33 @@ LINES = Channels(
     recipients=True,
     known=True,
 )
+
+
+class HeaderCalls(ToolFormat):
+    """A format whose message headers announce calls, so that calls have no openers."""
+
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        raise Malformed
+        yield
+
+
+@dataclass(frozen=True, kw_only=True)
+class HarmonyCalls(HeaderCalls):
+    def lark(self, grammar: Grammar) -> str:
+        channel, message, end = map(grammar.mark, ("<|channel|>", "<|message|>", "<|end|>"))
+        json = f'(" "? {grammar.mark("<|constrain|>")} " "? | " ") "json" {message}'
+
+        def head(name: str) -> str:
+            """The recipient comes after the channel or before it, with the role: models write both."""
+            to = string(f" to=functions.{name}")
+            return f'({channel} "commentary" {to} | {to} {channel} "commentary") {json}'
+
+        named = grammar.named_calls(head, grammar.mark("<|call|>"))
+        if grammar.required:
+            return grammar.lines(f"{thoughts_of_harmony(grammar)} {named}")
+        said = grammar.rule(further_of_harmony(grammar, "commentary"))
+        answer = grammar.rule(f'{channel} "final" {message} {grammar.rule(ANY)} {end}?')
+        return grammar.lines(f"{thoughts_of_harmony(grammar)} {said}? ({named} | {answer})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +109,14 @@ class FunctionaryLines(HeaderCalls):
 
 
 FORMATS = (
+    HarmonyCalls(
+        about="`<|channel|>commentary to=functions.f <|constrain|>json<|message|>{json}<|call|>`: gpt-oss.",
+        name="harmony",
+        aliases=("gpt_oss", "openai"),
+        channels=HARMONY,
+        signs=(("<|channel|>commentary", "<|call|>"), ("<|channel|>analysis",)),
+        priority=60,
+    ),
     FunctionaryCalls(
         about="Functionary 2: `<|recipient|>f` and `<|content|>{json}` in lines; `<function=f>{json}</function>`; an "
         "array of objects alone.",
