@@ -1,6 +1,6 @@
 """Tasks for models and tokenizers, generation among them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, Literal
 
 from msgspec import Struct
@@ -22,19 +22,23 @@ from pippin.core.requests import GenerationRequest
 
 
 class BaseTask(Struct, frozen=True):
-    """Attributes of every task: the kind of model it needs, its name in errors, and how long its preparation takes."""
+    """Attributes of every task: the kind of model it needs, its name in errors, and what is prepared for it."""
 
     # None for tasks of tokenizers: many kinds of model have one.
     model_kind: ClassVar[ModelKind | None] = None
     verb: ClassVar[str] = "do this"  # after "The model can't"
 
+    def parts(self) -> Iterable[Part]:
+        """The texts that a tokenizer reads for the task, and the media that are prepared."""
+        return ()
+
     def text_length(self) -> int:
         """Characters of text that a tokenizer reads for the task."""
-        return 0
+        return _length_of(self.parts())
 
     def prepares_slowly(self) -> bool:
         """Whether the task has a video or a document to read, which takes up to a minute."""
-        return False
+        return any(isinstance(part, Video | Document) for part in media_of(self.parts()))
 
 
 class RequestTask(BaseTask, frozen=True):
@@ -42,14 +46,15 @@ class RequestTask(BaseTask, frozen=True):
 
     request: GenerationRequest
 
-    def text_length(self) -> int:
+    def parts(self) -> Iterator[Part]:
         request = self.request
-        prompt = request.prompt if isinstance(request.prompt, str) else ""
-        asked = sum(len(each.question) + sum(map(len, each.labels)) for each in request.decisions)
-        return len(prompt) + len(request.suffix or "") + asked + _length_of_messages(request.messages or ())
-
-    def prepares_slowly(self) -> bool:
-        return _have_slow(part for message in self.request.messages or () for part in message.parts)
+        if isinstance(request.prompt, str):
+            yield Text(request.prompt)
+        yield Text(request.suffix or "")
+        for asked in request.decisions:
+            yield from map(Text, (asked.question, *asked.labels))
+        for message in request.messages or ():
+            yield from message.parts
 
 
 class CountTokens(RequestTask, frozen=True, tag=True):
@@ -65,8 +70,8 @@ class Tokenize(BaseTask, frozen=True, tag=True, omit_defaults=True):
     add_special_tokens: bool = True
     with_pieces: bool = False
 
-    def text_length(self) -> int:
-        return len(self.text)
+    def parts(self) -> tuple[Text]:
+        return (Text(self.text),)
 
 
 class Detokenize(BaseTask, frozen=True, tag=True):
@@ -91,16 +96,12 @@ class Embed(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     instruction: str | None = None
     purposes: tuple[str, ...] = ()  # names of a prompt of the model's own, which counts where it has one
 
-    def text_length(self) -> int:
-        texts = sum(len(each) for each in self.inputs if isinstance(each, str))
-        return texts + sum(_length_of_messages(each.messages) for each in self._conversations())
-
-    def prepares_slowly(self) -> bool:
-        messages = (message for each in self._conversations() for message in each.messages)
-        return _have_slow(part for message in messages for part in message.parts)
-
-    def _conversations(self) -> list[Conversation]:
-        return [each for each in self.inputs if isinstance(each, Conversation)]
+    def parts(self) -> Iterator[Part]:
+        for each in self.inputs:
+            if isinstance(each, str):
+                yield Text(each)
+            elif isinstance(each, Conversation):
+                yield from (part for message in each.messages for part in message.parts)
 
 
 class RerankDocument(Struct, frozen=True, omit_defaults=True):
@@ -119,12 +120,9 @@ class Rerank(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     instruction: str | None = None
     overflow: Literal["error", "truncate"] | None = None
 
-    def text_length(self) -> int:
-        read_with_each = len(self.query) * len(self.documents)
-        return read_with_each + sum(_length_of(document.parts) for document in self.documents)
-
-    def prepares_slowly(self) -> bool:
-        return _have_slow(part for document in self.documents for part in document.parts)
+    def parts(self) -> Iterator[Part]:
+        for document in self.documents:
+            yield from (Text(self.query), *document.parts)
 
 
 class Decide(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
@@ -180,8 +178,8 @@ class Speak(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     streaming_interval: float | None = None  # seconds of sound per chunk
     seed: int | None = None
 
-    def text_length(self) -> int:
-        return len(self.text)
+    def parts(self) -> tuple[Text]:
+        return (Text(self.text),)
 
 
 class ListVoices(BaseTask, frozen=True, tag=True):
@@ -229,15 +227,6 @@ Task = (
     | ListVoices
     | GenerateImages
 )
-
-
-def _have_slow(parts: Iterable[Part]) -> bool:
-    """Whether these parts have a video or a document, also in the results of tools."""
-    return any(isinstance(part, Video | Document) for part in media_of(parts))
-
-
-def _length_of_messages(messages: Iterable[Message]) -> int:
-    return sum(_length_of(message.parts) for message in messages)
 
 
 def _length_of(parts: Iterable[Part]) -> int:

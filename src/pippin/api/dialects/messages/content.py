@@ -317,22 +317,17 @@ class MessagesReader:
                 return parts
             case "text" | "content":
                 raise invalid(f"{param}.source", "must hold the document's text.")
-            case "base64" | "url":
-                return self._file(document, "\n".join(heading), f"{param}.source")
+            case "base64":
+                param = f"{param}.source.data"
+                data = source_of_base64(source.data or "", param, source.media_type)
+                found = document_of(data, document.title or "", param, "\n".join(heading))
+            case "url":
+                param = f"{param}.source.url"
+                found = document_of(source_of_url(source.url or "", param), document.title or "", param)
             case _:
                 raise unsupported(
                     f"{param}.source", "this server keeps no files; send the document as text or base64."
                 )
-
-    def _file(self, document: DocumentBlock, heading: str, param: str) -> list[Text | Attachment]:
-        given, name = document.source, document.title or ""
-        if given.type == "base64":
-            param = f"{param}.data"
-            source = source_of_base64(given.data or "", param, given.media_type)
-            found = document_of(source, name, param, heading)
-        else:
-            param = f"{param}.url"
-            found = document_of(source_of_url(given.url or "", param), name, param)
         context = [Text(document.context)] if document.context and isinstance(found, Document) else []
         return [*context, found]
 

@@ -169,23 +169,16 @@ def stored_items(
             except ServerError:
                 continue
         else:
-            prefix = _ID_PREFIXES.get(kind, "item")
-            item_id = item.get("id") or f"{prefix}_{run_id}_in{number}"
-            stored.append(_completed(kind, item_id, item))
+            item_id = item.get("id") or f"{_ID_PREFIXES.get(kind, 'item')}_{run_id}_in{number}"
+            added: ListedItem = {"id": item_id, "type": kind}
+            if kind == "reasoning":
+                added["summary"] = item.get("summary") or []
+            else:
+                added["status"] = item.get("status") or "completed"
+            if kind == "message":
+                added["content"] = _content(item)
+            stored.append(item | added)
     return stored
-
-
-def _completed(kind: str, id: str, item: ListedItem) -> ListedItem:
-    added: ListedItem = {"id": id, "type": kind}
-    match kind:
-        case "message":
-            added["status"] = item.get("status") or "completed"
-            added["content"] = _content(item)
-        case "reasoning":
-            added["summary"] = item.get("summary") or []
-        case _:
-            added["status"] = item.get("status") or "completed"
-    return item | added
 
 
 def _content(message: ListedItem) -> list[ListedItem]:

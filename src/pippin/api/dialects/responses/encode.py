@@ -7,12 +7,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from pippin.api.dialects.base import Encoder, RunInfo
-from pippin.api.dialects.responses.answer import (
-    Incompleteness,
-    ResponseAnswer,
-    ResponseFailure,
-    usage_of,
-)
+from pippin.api.dialects.responses.answer import Incompleteness, ResponseAnswer, ResponseFailure, usage_of
 from pippin.api.dialects.responses.output import (
     ActionCallBuilder,
     CallBuilder,

@@ -266,23 +266,19 @@ class ItemsReader:
                 patch = convert(item, PatchCall, param)
                 self._called(patch.call_id, "apply_patch", _json(patch.operation))
             case "mcp_call":
-                self._mcp_call(convert(item, McpCall, param))
+                made = convert(item, McpCall, param)
+                if made.output is None and made.error is None:
+                    return  # it was never made
+                self._called(made.id, flat_name(made.name, made.server_label), made.arguments)
+                told = made.error or made.output or ""
+                said = told if isinstance(told, str) else _json(told)
+                self._answer(made.id, (Text(said),), is_error=made.error is not None)
             case _:
                 raise unsupported(f"{param}.type", UNKNOWN)
 
     def _called(self, call_id: str, name: str, arguments: str) -> None:
         self._names[call_id] = name
         self._turn.append(ToolCall(call_id, name, arguments))
-
-    def _mcp_call(self, call: McpCall) -> None:
-        if call.output is None and call.error is None:
-            return  # it was never made
-        self._called(call.id, flat_name(call.name, call.server_label), call.arguments)
-        failed = call.error is not None
-        output = (
-            _json(call.error) if failed and not isinstance(call.error, str) else call.error or call.output
-        )
-        self._answer(call.id, (Text(output or ""),), is_error=failed)
 
     def _output(self, kind: str, item: CallOutput, param: str) -> None:
         call_id = item.call_id or item.id
