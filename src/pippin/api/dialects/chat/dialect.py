@@ -154,7 +154,10 @@ class ChatEncoder(ChunkEncoder, Encoder):
                     return self._reasoning(choice, text)
                 if kind == "server_result" and self._shape.searches:
                     self._pages += pages_of(text)
-                return self._arguments(choice, call, text) if kind == "tool_call" else b""
+                if kind != "tool_call" or not text:
+                    return b""
+                function = b'"function":{"arguments":%b}' % _encode(text)
+                return self._chunk(choice, b'"tool_calls":[{"index":%d,%b}]' % (call, function))
             case PartStarted(choice):
                 return self._begin(choice, event.kind) + self._part(event)
             case Finished(choice):
@@ -204,13 +207,6 @@ class ChatEncoder(ChunkEncoder, Encoder):
             return b""
         quoted = _encode(text)
         return self._chunk(choice, b'"reasoning_content":' + quoted + b',"reasoning":' + quoted)
-
-    def _arguments(self, choice: int, call: int, text: str) -> bytes:
-        if not text:
-            return b""
-        return self._chunk(
-            choice, b'"tool_calls":[{"index":%d,"function":{"arguments":%b}}]' % (call, _encode(text))
-        )
 
     def _part(self, part: PartStarted) -> bytes:
         place = part.choice, part.index

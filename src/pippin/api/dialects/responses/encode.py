@@ -1,6 +1,6 @@
 """Encodes a run as the response object of the Responses API, whole or as a stream of events."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -176,8 +176,10 @@ class ResponsesEncoder(Encoder):
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The same response as at the end of a stream of this completion."""
-        for event in replay(completions[0]):
-            self.event(event)
+        [completion] = completions
+        for event in (*completion.listed, *completion.choices[0].events(0), completion.choices[0].finished):
+            if event is not None:
+                self.event(event)
         return msgspec.json.encode(self.response())
 
     def cancelled(self) -> None:
@@ -298,12 +300,3 @@ class ResponsesEncoder(Encoder):
 
 def response_id(run: RunInfo) -> str:
     return ID_PREFIX + run.id
-
-
-def replay(completion: Completion) -> Iterator[Event]:
-    """The shortest stream of events that folds into the completion's first choice."""
-    for choice in completion.choices[:1]:
-        yield from completion.listed
-        yield from choice.events(0)
-        if choice.finished is not None:
-            yield choice.finished
