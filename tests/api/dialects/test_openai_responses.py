@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from pippin.api.dialects.base import DecodeContext, Decoded, History, RunInfo
-from pippin.api.dialects.responses.compaction import CompactionDialect
-from pippin.api.dialects.responses.dialect import ResponsesDialect
-from pippin.api.dialects.responses.encode import ResponseShape
+from pippin.api.dialects.responses.answer import ResponseShape
+from pippin.api.dialects.responses.dialect import CompactionDialect, ResponsesDialect
 from pippin.api.dialects.shared.sealed_text import seal, unseal
 from pippin.core.conversation import (
     Image,

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 
 from pippin.api.dialects.base import Decoded, RunInfo
-from pippin.api.dialects.responses.answer import ResponseAnswer, stored_items
+from pippin.api.dialects.responses.answer import ResponseAnswer, ResponsesEncoder, ResponseShape, stored_items
 from pippin.api.dialects.responses.dialect import ResponsesDialect
-from pippin.api.dialects.responses.encode import ResponsesEncoder, ResponseShape
 from pippin.api.stored_responses.response_store import OwnedHistory, StoredResponse
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport

@@ -27,16 +27,18 @@ from pippin.api.dialects.shared.openai import (
 )
 from pippin.api.dialects.shared.tools import (
     CalledFunction,
+    ChatSearch,
     FunctionDefinition,
     GivenCall,
     McpTool,
     ToolName,
     arguments_of,
     call_of,
+    citations_of,
     offer,
+    pages_of,
     toolset_of,
 )
-from pippin.api.dialects.shared.web_search import ChatSearch, citations_of, pages_of
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.conversation import (
     WEB_SEARCH,

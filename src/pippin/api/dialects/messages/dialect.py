@@ -25,8 +25,7 @@ from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.fields import Unused, invalid
 from pippin.api.dialects.shared.frames import COMMENT, Closed, event_frame, typed_frame
 from pippin.api.dialects.shared.sealed_text import seal
-from pippin.api.dialects.shared.tools import left_out
-from pippin.api.dialects.shared.web_search import pages_of
+from pippin.api.dialects.shared.tools import left_out, pages_of
 from pippin.core.completion import CompletedPart, Completion, object_of
 from pippin.core.conversation import WEB_SEARCH, Message, Text, Tool
 from pippin.core.errors import ErrorKind, ErrorReport

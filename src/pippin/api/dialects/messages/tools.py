@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.api.dialects.shared.web_search import Domains, Location, place_of_search, wish
+from pippin.api.dialects.shared.tools import Domains, Location, place_of_search, wish
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 from pippin.core.decoding import from_json
 

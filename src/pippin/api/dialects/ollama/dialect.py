@@ -289,37 +289,24 @@ def with_fields(request: GenerationRequest, fields: OllamaFields) -> GenerationR
     options = fields.options or OllamaOptions()
     if fields.top_logprobs and not fields.logprobs:
         raise invalid("top_logprobs", "needs `logprobs` to be true.")
-    limit = options.num_predict
+    limit, think = options.num_predict, fields.think
+    wanted: OutputFormat | None = JsonObject() if fields.format else None
+    if isinstance(fields.format, dict):
+        wanted = schema_format(fields.format, "format")
     return msgspec.structs.replace(
         request,
         sampling=sampling_of(options),
         stop=stops_of(options.stop, "options.stop"),
         max_tokens=limit if limit is not None and limit > 0 else None,
         context_limit=options.num_ctx,
-        output_format=format_of(fields.format),
-        thinking=thinking_of(fields.think),
+        output_format=wanted,
+        thinking=Thinking(enabled=True, effort=think) if isinstance(think, str) else Thinking(enabled=think),
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         overflow="error" if fields.truncate is False else "truncate",
         loop_guard=fields.loop_guard,
         keep_alive=keep_alive_of(fields.keep_alive),
         names=called(max_tokens="options.num_predict", response_format="format"),
     )
-
-
-def format_of(given: str | dict[str, Any] | None) -> OutputFormat | None:
-    match given:
-        case None | "":
-            return None
-        case dict():
-            return schema_format(given, "format")
-        case _:
-            return JsonObject()
-
-
-def thinking_of(given: bool | str | None) -> Thinking:
-    if isinstance(given, str):
-        return Thinking(enabled=True, effort=given)
-    return Thinking(enabled=given)
 
 
 def keep_alive_of(given: str | float | None) -> float | None:

@@ -13,7 +13,7 @@ from pippin.api.dialects.responses.tools import ToolOrigin, custom_input
 from pippin.api.dialects.shared.frames import Closed
 from pippin.api.dialects.shared.openai import TokenLogprob, logprobs_of
 from pippin.api.dialects.shared.sealed_text import seal
-from pippin.api.dialects.shared.web_search import citations_of, pages_of
+from pippin.api.dialects.shared.tools import citations_of, pages_of
 from pippin.core.completion import object_of
 from pippin.core.conversation import FoundPage
 from pippin.core.events import PartDelta, PartStarted, ToolsListed

@@ -13,8 +13,7 @@ from msgspec import Meta, Struct
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.engine_fields import TextFormat
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.api.dialects.shared.tools import McpTool, toolset_of
-from pippin.api.dialects.shared.web_search import SearchTool, place_of_search
+from pippin.api.dialects.shared.tools import McpTool, SearchTool, place_of_search, toolset_of
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 from pippin.core.decoding import from_json
 

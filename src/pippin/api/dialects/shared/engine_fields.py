@@ -1,8 +1,8 @@
 """The fields with which clients control a generation, and their meaning to the engine.
 
-Three structs, each extending the one before: `SamplingFields`, whose ranges and descriptions are in
-`core/parameters.py`; `StructureFields` for structured output, under OpenAI's, vLLM's and llama.cpp's names; and
-`EngineFields`, the other fields of the replaced servers. Names and values of other servers are translated here.
+`SamplingFields` has those whose ranges and descriptions are in `core/parameters.py`. `EngineFields` adds those of
+structured output, under OpenAI's, vLLM's and llama.cpp's names, and the other fields of the replaced servers. Names and
+values of other servers are translated here.
 """
 
 from collections.abc import Sequence
@@ -161,23 +161,6 @@ class StructuredOutputs(Struct, kw_only=True):
     ] = None
 
 
-class StructureFields(SamplingFields, kw_only=True, omit_defaults=True):
-    """Sampling fields and fields of structured output; read with `wanted_format`."""
-
-    response_format: Annotated[ResponseFormat | None, Meta(description="Form of the answer.")] = None
-    structured_outputs: Annotated[
-        StructuredOutputs | None, Meta(description="A JSON schema, regex, choice or grammar to follow.")
-    ] = None
-    guided_json: Annotated[Schema | None, Meta(description="JSON schema to follow.")] = None
-    guided_regex: Annotated[Pattern | None, Meta(description="Regular expression to follow.")] = None
-    guided_choice: Annotated[Options | None, Meta(description="Texts of which one is answered.")] = None
-    guided_grammar: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
-    grammar: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
-    ebnf: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
-    regex: Annotated[Pattern | None, Meta(description="Regular expression to follow.")] = None
-    json_schema: Annotated[Schema | None, Meta(description="JSON schema to follow (llama.cpp).")] = None
-
-
 class Wanted(NamedTuple):
     """An output format, the field that asks for it, and the path of its schema if it has one inside."""
 
@@ -186,7 +169,7 @@ class Wanted(NamedTuple):
     schema_path: str | None = None
 
 
-def wanted_format(fields: StructureFields, own: Sequence[Wanted] = ()) -> Wanted | None:
+def wanted_format(fields: "EngineFields", own: Sequence[Wanted] = ()) -> Wanted | None:
     """The requested output format; `own` are those that fields of one dialect ask for. Raises `ServerError` if there
     are two."""
     asked = _of_response_format(fields.response_format)
@@ -296,9 +279,21 @@ class Compaction(Struct, kw_only=True):
 LOOP_GUARD = Meta(description="What to do with an answer that repeats itself: `off`, `warn` or `stop`.")
 
 
-class EngineFields(StructureFields, kw_only=True, omit_defaults=True):
+class EngineFields(SamplingFields, kw_only=True, omit_defaults=True):
     """Base of the dialects' request structs."""
 
+    response_format: Annotated[ResponseFormat | None, Meta(description="Form of the answer.")] = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None, Meta(description="A JSON schema, regex, choice or grammar to follow.")
+    ] = None
+    guided_json: Annotated[Schema | None, Meta(description="JSON schema to follow.")] = None
+    guided_regex: Annotated[Pattern | None, Meta(description="Regular expression to follow.")] = None
+    guided_choice: Annotated[Options | None, Meta(description="Texts of which one is answered.")] = None
+    guided_grammar: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
+    grammar: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
+    ebnf: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
+    regex: Annotated[Pattern | None, Meta(description="Regular expression to follow.")] = None
+    json_schema: Annotated[Schema | None, Meta(description="JSON schema to follow (llama.cpp).")] = None
     enable_thinking: Annotated[bool | None, Meta(description="Think before answering.")] = None
     reasoning: Annotated[
         ReasoningOptions | bool | Effort | None, Meta(description="Effort and length of the reasoning.")
