@@ -516,7 +516,21 @@ class ChatDialect(OpenAIErrors, Dialect[ChatShape]):
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[ChatShape]:
         fields, ignored = self.contract.decode(body)
-        _check(fields)
+        shared.check_values(fields)
+        engine.check_unsummarised(fields)
+        if fields.modalities is not None and fields.modalities != ("text",):
+            raise unsupported("modalities", 'answers are text; send ["text"] or leave it out.')
+        if fields.top_logprobs is not None and not fields.logprobs:
+            raise invalid("top_logprobs", "needs `logprobs` to be true.")
+        for name in ("max_tokens", "max_completion_tokens"):
+            if getattr(fields, name) == 0:
+                raise invalid(name, "must be at least 1.")
+        if (
+            fields.continue_final_message
+            and fields.messages
+            and fields.messages[-1].__struct_config__.tag != "assistant"
+        ):
+            raise invalid("continue_final_message", "needs the last message to be the assistant's.")
         request = request_of(fields)
         if fields.web_search_options is not None:
             if not context.searches:
@@ -562,24 +576,6 @@ def request_of(fields: ChatRequest) -> GenerationRequest:
     tools, toolsets = tools_of(fields.tools)
     choice = tool_choice_of(fields.tool_choice, tools, toolsets)
     return replace(request, tools=tools, toolsets=toolsets, tool_choice=choice)
-
-
-def _check(fields: ChatRequest) -> None:
-    shared.check_values(fields)
-    engine.check_unsummarised(fields)
-    if fields.modalities is not None and fields.modalities != ("text",):
-        raise unsupported("modalities", 'answers are text; send ["text"] or leave it out.')
-    if fields.top_logprobs is not None and not fields.logprobs:
-        raise invalid("top_logprobs", "needs `logprobs` to be true.")
-    for name in ("max_tokens", "max_completion_tokens"):
-        if getattr(fields, name) == 0:
-            raise invalid(name, "must be at least 1.")
-    if (
-        fields.continue_final_message
-        and fields.messages
-        and fields.messages[-1].__struct_config__.tag != "assistant"
-    ):
-        raise invalid("continue_final_message", "needs the last message to be the assistant's.")
 
 
 dialect = ChatDialect()
