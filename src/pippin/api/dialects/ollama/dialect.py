@@ -30,7 +30,6 @@ from pippin.core.events import (
     Accepted,
     Event,
     Finished,
-    FinishReason,
     PartDelta,
     PartEnded,
     PartStarted,
@@ -41,12 +40,6 @@ from pippin.core.requests import GenerationRequest, JsonObject, LoopGuard, Outpu
 LINES: Final = "application/x-ndjson"
 ID_PREFIX: Final = "ollama-"
 NANOSECONDS: Final = 1_000_000  # in a millisecond
-
-DONE_REASON: Final[dict[FinishReason, str]] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "stop",
-}
 
 
 class OllamaShape(Struct, frozen=True, kw_only=True):
@@ -193,7 +186,7 @@ class OllamaEncoder(Encoder):
     def _ended(self, line: AnswerLine, finished: Finished) -> AnswerLine:
         ended, usage, times = time.monotonic(), finished.usage, finished.timings
         line.done = True
-        line.done_reason = DONE_REASON[finished.reason]
+        line.done_reason = "stop" if finished.reason == "tool_calls" else finished.reason
         line.warnings = warnings_of([finished])
         line.total_duration = round((ended - self._started) * 1e9)
         line.load_duration = round(((self._accepted or self._started) - self._started) * 1e9)

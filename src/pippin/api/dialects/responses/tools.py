@@ -152,18 +152,18 @@ def toolbox_of(given: list[dict[str, Any]], param: str = "tools", *, searches: b
     tools: dict[str, Tool] = {}
     origins: dict[str, ToolOrigin] = {}
     left_out: list[str] = []
-    toolsets = [
-        toolset_of(convert(spec, McpTool, f"{param}[{number}]"), f"{param}[{number}]")
-        for number, spec in enumerate(given)
-        if spec.get("type") == "mcp"
-    ]
+    toolsets: list[Toolset] = []
     searching = place_of_search(given, param) if searches else None
     search = None
     for number, spec in enumerate(given):
+        at = f"{param}[{number}]"
         if number == searching:
-            search = convert(spec, SearchTool, f"{param}[{number}]").wanted
+            search = convert(spec, SearchTool, at).wanted
             continue
-        for tool, origin in _tools_of(spec, f"{param}[{number}]", left_out):
+        if spec.get("type") == "mcp":
+            toolsets.append(toolset_of(convert(spec, McpTool, at), at))
+            continue
+        for tool, origin in _tools_of(spec, at, left_out):
             tools[tool.name] = tool
             origins[tool.name] = origin
     return Toolbox(tuple(tools.values()), origins, tuple(toolsets), search, tuple(left_out))
@@ -193,8 +193,6 @@ def _tools_of(
             ]
         case "local_shell" | "shell" | "apply_patch" as kind if namespace is None:
             return [(BUILT_IN[kind], ToolOrigin(kind, kind))]
-        case "mcp" if namespace is None:
-            return []
         case str(kind):
             left_out.append(kind)
             return []

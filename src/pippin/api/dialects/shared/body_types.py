@@ -121,10 +121,15 @@ def without_nulls(value: Any, place: inspect.Type) -> Any:
     what they leave out so."""
 
     def change(given: dict[str, Any], struct: inspect.StructType, _: str) -> dict[str, Any]:
-        fields = {field.encode_name: field for field in struct.fields}
-        return {
-            name: inner for name, inner in given.items() if inner is not None or not _omits(fields.get(name))
+        omitted = {
+            field.encode_name
+            for field in struct.fields
+            if not field.required
+            and not any(
+                isinstance(kind, inspect.NoneType | inspect.AnyType) for kind in members([field.type])
+            )
         }
+        return {name: inner for name, inner in given.items() if inner is not None or name not in omitted}
 
     return _rewritten(value, place, change)
 
@@ -173,13 +178,6 @@ def _rewritten(value: Any, place: inspect.Type, change: Change, path: str = "") 
         if maps
         else value
     )
-
-
-def _omits(field: inspect.Field | None) -> bool:
-    """Whether a field may be left out and has no null of its own."""
-    if field is None or field.required:
-        return False
-    return not any(isinstance(kind, inspect.NoneType | inspect.AnyType) for kind in members([field.type]))
 
 
 def _struct_for(value: dict[str, Any], kinds: Sequence[inspect.Type]) -> inspect.StructType | None:
