@@ -21,6 +21,7 @@ from pippin.core.conversation import (
     ToolChoice,
     ToolResult,
     Url,
+    Video,
 )
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Event, Finished, PartDelta, PartEnded, PartStarted
@@ -662,7 +663,7 @@ def test_messages_and_parts_of_chat_are_read_as_mlx_vlm_reads_them() -> None:
                 {"type": "image_url", "image_url": "https://example.org/a.png"},
                 {"type": "audio_url", "audio_url": {"url": "https://example.org/a.wav"}},
                 {"type": "video_url", "video_url": {"url": "https://example.org/a.mp4"}},
-                {"type": "video", "video": "https://example.org/b.mp4"},
+                {"type": "video", "video": {"url": "https://example.org/b.mp4"}, "fps": 2, "max_frames": 8},
                 {"type": "input_audio", "input_audio": "/sounds/a.wav"},
             ],
         },
@@ -679,6 +680,7 @@ def test_messages_and_parts_of_chat_are_read_as_mlx_vlm_reads_them() -> None:
         "Text", "Image", "Image", "Audio", "Video", "Video", "Audio",
     ]  # fmt: skip
     assert user.parts[1].detail == "low"
+    assert user.parts[5] == Video(Url("https://example.org/b.mp4"), 2, 8, "input[0].content[5]")
     assert user.parts[6].source == Url("/sounds/a.wav")
     assert assistant.parts == (Reasoning("Hm."), ToolCall("c1", "f", "{}"))
     assert tool.parts == (ToolResult("c1", (Text("done"),), "f"),)
@@ -691,6 +693,11 @@ def test_messages_and_parts_of_chat_are_read_as_mlx_vlm_reads_them() -> None:
         ({"role": "assistant", "content": None}, "input[0].content"),
         ({"role": "user", "content": None}, "input[0].content"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "input[0].content[0].image_url"),
+        ({"role": "user", "content": [{"type": "input_image"}]}, "input[0].content[0].image_url"),
+        (
+            {"role": "user", "content": [{"type": "video_url", "video_url": ""}]},
+            "input[0].content[0].video_url",
+        ),
     ],
 )
 def test_what_is_missing_in_them_is_named(item: dict[str, Any], param: str) -> None:
