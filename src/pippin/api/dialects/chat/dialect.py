@@ -558,9 +558,13 @@ def request_of(fields: ChatRequest) -> GenerationRequest:
     last, expected = fields.messages[-1], fields.prediction.content if fields.prediction else ""
     prefills = isinstance(last, AssistantMessage) and bool(last.partial or last.prefix)
     limit = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
-    request = replace(
+    tools, toolsets = tools_of(fields.tools)
+    return replace(
         request,
         messages=messages,
+        tools=tools,
+        toolsets=toolsets,
+        tool_choice=tool_choice_of(fields.tool_choice, tools, toolsets),
         parallel_tool_calls=fields.parallel_tool_calls is not False,
         stop=shared.stops_of(fields.stop),
         max_tokens=shared.limit_of(fields.max_completion_tokens or fields.max_tokens),
@@ -571,11 +575,6 @@ def request_of(fields: ChatRequest) -> GenerationRequest:
         or None,
         names=(*called(max_tokens=limit), *request.names),
     )
-    if fields.tools is None and fields.tool_choice is None:
-        return request
-    tools, toolsets = tools_of(fields.tools)
-    choice = tool_choice_of(fields.tool_choice, tools, toolsets)
-    return replace(request, tools=tools, toolsets=toolsets, tool_choice=choice)
 
 
 dialect = ChatDialect()

@@ -365,10 +365,10 @@ class ResponsesEncoder(Encoder):
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The same response as at the end of a stream of this completion."""
-        [completion] = completions
-        for event in (*completion.listed, *completion.choices[0].events(0), completion.choices[0].finished):
-            if event is not None:
-                self.event(event)
+        choice = completions[0].choices[0]
+        events: list[Event | None] = [*completions[0].listed, *choice.events(0), choice.finished]
+        for event in filter(None, events):
+            self.event(event)
         return msgspec.json.encode(self.response())
 
     def cancelled(self) -> None:

@@ -173,8 +173,19 @@ def wanted_format(fields: "EngineFields", own: Sequence[Wanted] = ()) -> Wanted 
     """The requested output format; `own` are those that fields of one dialect ask for. Raises `ServerError` if there
     are two."""
     asked = _of_response_format(fields.response_format)
-    if fields.structured_outputs is not None:
-        asked += _of_structured_outputs(fields.structured_outputs)
+    if (given := fields.structured_outputs) is not None:
+        name = "structured_outputs"
+        check_refused(given, name)
+        kinds = {
+            "json": None if given.json is None else schema_format(given.json, f"{name}.json"),
+            "regex": None if given.regex is None else Regex(given.regex),
+            "choice": None if given.choice is None else Choice(given.choice),
+            "grammar": None if given.grammar is None else grammar_of(given.grammar),
+            "json_object": JsonObject() if given.json_object else None,
+        }
+        if not any(kinds.values()):
+            raise invalid(name, "must set one of `json`, `regex`, `choice`, `grammar` and `json_object`.")
+        asked += [Wanted(f"{name}.{kind}", wanted) for kind, wanted in kinds.items() if wanted is not None]
     for name, schema in (("guided_json", fields.guided_json), ("json_schema", fields.json_schema)):
         if schema is not None:
             asked.append(Wanted(name, schema_format(schema, name)))
@@ -226,22 +237,6 @@ def schema_format(schema: Schema, param: str, name: str | None = None, strict: b
 def grammar_of(source: str) -> Grammar:
     """GBNF rules are written `name ::= ...`, Lark's `name: ...`."""
     return Grammar("gbnf" if "::=" in source else "lark", source)
-
-
-def _of_structured_outputs(given: StructuredOutputs) -> list[Wanted]:
-    name = "structured_outputs"
-    check_refused(given, name)
-    kinds = {
-        "json": None if given.json is None else schema_format(given.json, f"{name}.json"),
-        "regex": None if given.regex is None else Regex(given.regex),
-        "choice": None if given.choice is None else Choice(given.choice),
-        "grammar": None if given.grammar is None else grammar_of(given.grammar),
-        "json_object": JsonObject() if given.json_object else None,
-    }
-    asked = [Wanted(f"{name}.{kind}", wanted) for kind, wanted in kinds.items() if wanted is not None]
-    if not asked:
-        raise invalid(name, "must set one of `json`, `regex`, `choice`, `grammar` and `json_object`.")
-    return asked
 
 
 Effort = Literal["none", "off", "disabled", "minimal", "low", "medium", "high", "xhigh", "max"]
