@@ -513,7 +513,7 @@ def test_fields_that_no_contract_knows_are_ignored_and_named() -> None:
 
 
 def run(decoded: Decoded[ResponseShape], *events: Event) -> list[dict[str, Any]]:
-    encoder = DIALECT.encoder(decoded, RunInfo(id="r", created=1, model="m", fingerprint="f"))
+    encoder = DIALECT.encoder(decoded.shape, RunInfo(id="r", created=1, model="m", fingerprint="f"))
     pieces = [encoder.start([Accepted(prompt_tokens=1)]), *map(encoder.event, events)]
     return payloads(b"".join(pieces))
 
@@ -630,14 +630,14 @@ def test_a_response_has_every_field_of_open_responses() -> None:
 
 
 def test_a_keep_alive_of_a_running_response_is_an_event_since_clients_count_those() -> None:
-    encoder = DIALECT.encoder(decode(), RunInfo(id="r", created=1, model="m", fingerprint="f"))
+    encoder = DIALECT.encoder(decode().shape, RunInfo(id="r", created=1, model="m", fingerprint="f"))
     numbers = payloads(encoder.start([Accepted(prompt_tokens=1)]))
     [event] = payloads(encoder.keep_alive())
     assert (event["type"], event["sequence_number"]) == ("response.in_progress", len(numbers))
 
 
 def test_a_failure_before_anything_was_sent_is_an_error_event() -> None:
-    encoder = DIALECT.encoder(decode(), RunInfo(id="r", created=1, model="m", fingerprint="f"))
+    encoder = DIALECT.encoder(decode().shape, RunInfo(id="r", created=1, model="m", fingerprint="f"))
     assert encoder.keep_alive().startswith(b":")
     report = ErrorReport(kind="context_length_exceeded", message="Too long.", param="input")
     [event] = payloads(encoder.failed(report) + encoder.end())

@@ -511,7 +511,7 @@ class ChatDialect(OpenAIErrors, Dialect[ChatShape]):
     path = "/chat/completions"
     id_prefix = ID_PREFIX
     answer = ChatCompletion
-    encoding = ChatEncoder
+    encoder = ChatEncoder
     contract = shared.contract_of(ChatRequest, __name__)
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[ChatShape]:

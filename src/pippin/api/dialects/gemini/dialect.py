@@ -399,7 +399,7 @@ class GeminiDialect(Dialect[GeminiShape]):
     id_prefix = ID_PREFIX
     answer = GeminiAnswer
     failure = GoogleError
-    encoding = GeminiEncoder
+    encoder = GeminiEncoder
 
     def __init__(self, reply: Reply = "whole", *, counting: bool = False) -> None:
         """`reply`: the address and its query say how an answer is sent, not the body. `counting` is for countTokens,

@@ -502,7 +502,7 @@ class MessagesDialect(Dialect[MessageShape]):
     answer = MessageAnswer
     failure = Failure
     contract = shared.contract_of(MessagesBody, __name__, required=frozenset({"max_tokens"}))
-    encoding = MessagesEncoder
+    encoder = MessagesEncoder
 
     def __init__(self, *, counting: bool = False) -> None:
         """`counting` is for count_tokens, whose bodies may lack `max_tokens`. They are decoded into the same request,

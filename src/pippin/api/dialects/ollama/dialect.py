@@ -416,7 +416,7 @@ class _OllamaDialect(Dialect[OllamaShape]):
     id_prefix = ID_PREFIX
     answer = AnswerLine
     failure = OllamaError
-    encoding = OllamaEncoder
+    encoder = OllamaEncoder
     media = LINES
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:

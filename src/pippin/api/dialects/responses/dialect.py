@@ -164,8 +164,8 @@ class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
             + engine.reasoning_warnings(fields),
         )
 
-    def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:
-        return ResponsesEncoder(decoded.shape, run, self._clock)
+    def encoder(self, shape: ResponseShape, run: RunInfo) -> ResponsesEncoder:
+        return ResponsesEncoder(shape, run, self._clock)
 
 
 def items_of(given: str | list[Item] | None) -> tuple[Item, ...]:
@@ -361,7 +361,7 @@ class CompactionDialect(OpenAIErrors, Dialect[tuple[Item, ...]]):
     id_prefix = ID_PREFIX
     contract = ResponsesDialect.contract
     answer = CompactedConversation
-    encoding = CompactionEncoder
+    encoder = CompactionEncoder
 
     def __init__(self) -> None:
         self._responses = ResponsesDialect()
