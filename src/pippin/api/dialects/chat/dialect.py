@@ -456,10 +456,8 @@ def tool_choice_of(
             raise unsupported("tool_choice", "custom tools are not supported; choose a function.")
     if not tools and not toolsets:
         raise invalid("tool_choice", "asks for a call, but `tools` is empty.")
-    offered = {tool.name for tool in tools}
-    for name in choice.names:
-        if name not in offered:
-            raise invalid("tool_choice", "names a tool that is not in `tools`.")
+    if set(choice.names) - {tool.name for tool in tools}:
+        raise invalid("tool_choice", "names a tool that is not in `tools`.")
     return choice
 
 

@@ -63,7 +63,7 @@ Content = str | list[dict[str, Any]]
 class MessageItem(Struct, kw_only=True):
     role: Literal["user", "assistant", "system", "developer", "tool"]
     content: Content | None = None
-    tool_calls: list[dict[str, Any]] | None = None  # this and the fields below: as in Chat Completions
+    tool_calls: tuple[GivenCall, ...] | None = None  # this and the fields below: as in Chat Completions
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -220,8 +220,7 @@ class ItemsReader:
         if item.content is not None:
             self._turn += parts_of(item.content, f"{param}.content")[0]
         for number, given in enumerate(item.tool_calls or ()):
-            at = f"{param}.tool_calls[{number}]"
-            call = call_of(convert(given, GivenCall, at), at)
+            call = call_of(given, f"{param}.tool_calls[{number}]")
             self._called(call.id, call.name, call.arguments)
 
     def _reference(self, item: Item, param: str) -> None:
