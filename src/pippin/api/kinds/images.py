@@ -31,10 +31,7 @@ EFFORT: Final[dict[str | None, Literal["low", "medium", "high"]]] = {
 
 
 class ImageFields(Struct, kw_only=True, omit_defaults=True):
-    prompt: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=MOST_PROMPT)],
-        Meta(description="What is to be seen."),
-    ]
+    prompt: Annotated[str, Meta(min_length=1, max_length=MOST_PROMPT, description="What is to be seen.")]
     model: Annotated[Name | None, Meta(description="Name of the model.")] = None
     n: Annotated[Annotated[int, Meta(ge=1, le=10)] | None, Meta(description="How many pictures.")] = None
     size: Annotated[

@@ -116,10 +116,7 @@ class JsonObjectFormat(Struct, tag_field="type", tag="json_object"):
 
 
 class NamedSchema(Struct, kw_only=True):
-    name: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=64)],
-        Meta(description="Accepted: no model is told of it."),
-    ]
+    name: Annotated[str, Meta(min_length=1, max_length=64, description="Accepted: no model is told of it.")]
     description: Annotated[str | None, Meta(description="Accepted: no model is told of it.")] = None
     schema: dict[str, Any] | bool | None = None
     strict: bool | None = None
