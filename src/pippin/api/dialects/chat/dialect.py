@@ -163,7 +163,7 @@ class ChatEncoder(ChunkEncoder, Encoder):
             case PartStarted(choice):
                 return self._begin(choice, event.kind) + self._part(event)
             case Finished(choice):
-                return self._begin(choice, "text") + self._citations(choice) + self._end_of_choice(event)
+                return self._begin(choice, "text") + self._end_of_choice(event)
             case Progress():
                 # llama.cpp puts the role into each of these deltas. OpenAI's SDKs concatenate the strings of deltas and
                 # would get "assistantassistant".
@@ -223,12 +223,10 @@ class ChatEncoder(ChunkEncoder, Encoder):
         opened = {"index": call, "id": part.id, "type": "function", "function": function}
         return self._chunk(part.choice, b'"tool_calls":[' + _encode(opened) + b"]")
 
-    def _citations(self, choice: int) -> bytes:
-        if not self._pages or not (found := annotations_of("".join(self._said), self._pages)):
-            return b""
-        return self._chunk(choice, b'"annotations":' + _encode(found))
-
     def _end_of_choice(self, finished: Finished) -> bytes:
+        cited = b""
+        if self._pages and (found := annotations_of("".join(self._said), self._pages)):
+            cited = self._chunk(finished.choice, b'"annotations":' + _encode(found))
         [choices] = self._finished
         choices.append(finished)
         self._completed[finished.choice] = finished.usage.completion_tokens
@@ -241,7 +239,8 @@ class ChatEncoder(ChunkEncoder, Encoder):
             tail = b"]" + usage + b',"timings":' + _encode(timings_body(choices)) + tail.removeprefix(b"]")
         reason = finished.reason.encode()
         return (
-            self._head
+            cited
+            + self._head
             + b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}' % (finished.choice, reason)
             + tail
         )

@@ -1,6 +1,5 @@
 """Reads the messages and content blocks of Anthropic's Messages API."""
 
-from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -202,8 +201,16 @@ class MessagesReader:
                     parts = self._server_result(told, parts, at)
                 case "compaction":
                     self._compaction(convert(block, CompactionBlock, at), at)
+                case "thinking":
+                    thought = convert(block, ThinkingBlock, at)
+                    if text := thought.thinking or unseal(thought.signature or ""):
+                        parts.append(Reasoning(text, thought.signature))
+                case "tool_use":
+                    call = convert(block, ToolUse, at)
+                    name = self._names[call.id] = member_name(call.toolset_name, call.name)
+                    parts.append(ToolCall(call.id, name, msgspec.json.encode(call.input).decode()))
                 case _:
-                    parts += self._assistant_parts(block, at)
+                    parts += self._plain_parts(block, at)
         pinned = self._pinned(blocks)
         if parts or blocks[-1:] == [] or blocks[-1].get("type") not in ANSWERED:
             self._say("assistant", parts, pinned)
@@ -234,19 +241,6 @@ class MessagesReader:
         self.messages.append(Message("assistant", (*said, call)))
         self.messages.append(Message("tool", (result,)))
         return []
-
-    def _assistant_parts(self, block: Block, param: str) -> Sequence[Part]:
-        match block.get("type"):
-            case "thinking":
-                thought = convert(block, ThinkingBlock, param)
-                text = thought.thinking or unseal(thought.signature or "")
-                return [Reasoning(text, thought.signature)] if text else []
-            case "tool_use":
-                call = convert(block, ToolUse, param)
-                name = self._names[call.id] = member_name(call.toolset_name, call.name)
-                return [ToolCall(call.id, name, msgspec.json.encode(call.input).decode())]
-            case _:
-                return self._plain_parts(block, param)
 
     def _user(self, role: Role, blocks: list[Block], param: str) -> None:
         said: list[Part] = []

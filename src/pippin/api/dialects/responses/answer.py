@@ -316,7 +316,10 @@ class ResponsesEncoder(Encoder):
                 self._cached = cached
                 return b""
             case ToolsListed():
-                return self._frames(self._tools_listed(event))
+                index = len(self._items)
+                listed = ListedToolsBuilder(f"mcpl_{self._run.id}_{index}", index, event)
+                self._items.append(listed)
+                return self._frames([*listed.start(), *listed.close("completed")])
             case PartStarted():
                 return self._frames(self._part_started(event))
             case PartDelta():
@@ -382,12 +385,6 @@ class ResponsesEncoder(Encoder):
     def _create(self) -> bytes:
         self._created = True
         return self._lifecycle("response.created")
-
-    def _tools_listed(self, listed: ToolsListed) -> Events:
-        item = ListedToolsBuilder(f"mcpl_{self._run.id}_{len(self._items)}", len(self._items), listed)
-        self._items.append(item)
-        yield from item.start()
-        yield from item.close("completed")
 
     def _part_started(self, event: PartStarted) -> Events:
         yield from self._close("completed")

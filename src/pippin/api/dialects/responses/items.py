@@ -177,7 +177,11 @@ class ItemsReader:
             case "item_reference":
                 self._reference(item, param)
             case "reasoning":
-                self._reasoning(convert(item, ReasoningItem, param))
+                thought = convert(item, ReasoningItem, param)
+                sealed = unseal(thought.encrypted_content) if thought.encrypted_content else None
+                said = [str(part.get("text", "")) for part in (thought.content or thought.summary)]
+                if text := "\n\n".join(said) if thought.content or sealed is None else sealed:
+                    self._turn.append(Reasoning(text))
             case "additional_tools" | "tool_search_output":
                 self.tools += convert(item, MoreTools, param).tools
             case "compaction" | "compaction_summary" | "context_compaction":
@@ -229,13 +233,6 @@ class ItemsReader:
         if found.get("type") == "item_reference":
             raise invalid(f"{param}.id", "must not name another reference.")
         self._item(found, param)
-
-    def _reasoning(self, item: ReasoningItem) -> None:
-        sealed = unseal(item.encrypted_content) if item.encrypted_content else None
-        said = [str(part.get("text", "")) for part in (item.content or item.summary)]
-        text = "\n\n".join(said) if item.content or sealed is None else sealed
-        if text:
-            self._turn.append(Reasoning(text))
 
     def _compaction(self, item: SealedItem, kind: str) -> None:
         summary = unseal(item.encrypted_content)
