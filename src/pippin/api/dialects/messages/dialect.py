@@ -309,7 +309,15 @@ class MessagesEncoder(Encoder):
             case PartDelta():
                 yield from self._grow(event)
             case PartEnded():
-                yield from self._stop_block()
+                if self._open is not None:
+                    if self._open.kind == "reasoning":
+                        yield self._grew("signature_delta", signature=self._signature("".join(self._said)))
+                    elif self._open.kind == "text" and self._shape.compacts:
+                        # Anthropic's clients replace the content by each delta.
+                        yield self._grew("compaction_delta", content="".join(self._said))
+                    yield typed_frame("content_block_stop", index=self._blocks)
+                    self._blocks += 1
+                self._open, self._part, self._said = None, None, []
             case Finished():
                 usage = usage_of(event.usage, cached=self._shape.cached)
                 told = {} if not event.warnings else {"warnings": event.warnings}
@@ -344,18 +352,6 @@ class MessagesEncoder(Encoder):
 
     def _grew(self, type: str, **delta: str) -> bytes:
         return typed_frame("content_block_delta", index=self._blocks, delta={"type": type, **delta})
-
-    def _stop_block(self) -> Iterator[bytes]:
-        if self._open is not None:
-            if self._open.kind == "reasoning":
-                signature = self._signature("".join(self._said))
-                yield self._grew("signature_delta", signature=signature)
-            elif self._open.kind == "text" and self._shape.compacts:
-                # Anthropic's clients replace the content by each delta.
-                yield self._grew("compaction_delta", content="".join(self._said))
-            yield typed_frame("content_block_stop", index=self._blocks)
-            self._blocks += 1
-        self._open, self._part, self._said = None, None, []
 
     def _whole_block(self, part: CompletedPart) -> BlockAnswer | None:
         match part.kind:

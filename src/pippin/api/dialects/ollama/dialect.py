@@ -455,24 +455,21 @@ class OllamaGenerateDialect(_OllamaDialect):
         fields, ignored = self.contract.decode(body)
         if not fields.prompt and not fields.images:
             raise invalid("prompt", "must not be empty.")
-        return _decoded(_prompted(fields), fields, ignored, chat=False)
-
-
-def _prompted(fields: GenerateBody) -> GenerationRequest:
-    model = model_of(fields.model)
-    if fields.raw or fields.suffix:
-        if fields.system or fields.images:
-            name = "system" if fields.system else "images"
-            raise invalid(name, "needs the chat template; leave out `raw` and `suffix`.")
-        request = with_fields(
-            GenerationRequest(model=model, prompt=fields.prompt, suffix=fields.suffix or None), fields
-        )
-        return replace(request, overflow=None)  # a raw prompt has no turns to drop
-    said = (Text(fields.prompt),) if fields.prompt else ()
-    user = Message("user", said + images_of(fields.images, "images"))
-    system = (Message("system", (Text(fields.system),)),) if fields.system else ()
-    request = with_fields(GenerationRequest(model=model, messages=(*system, user)), fields)
-    return replace(request, names=(*request.names, *called(messages="prompt")))
+        model = model_of(fields.model)
+        if fields.raw or fields.suffix:
+            if fields.system or fields.images:
+                name = "system" if fields.system else "images"
+                raise invalid(name, "needs the chat template; leave out `raw` and `suffix`.")
+            request = GenerationRequest(model=model, prompt=fields.prompt, suffix=fields.suffix or None)
+            # A raw prompt has no turns to drop.
+            request = replace(with_fields(request, fields), overflow=None)
+        else:
+            said = (Text(fields.prompt),) if fields.prompt else ()
+            user = Message("user", said + images_of(fields.images, "images"))
+            system = (Message("system", (Text(fields.system),)),) if fields.system else ()
+            request = with_fields(GenerationRequest(model=model, messages=(*system, user)), fields)
+            request = replace(request, names=(*request.names, *called(messages="prompt")))
+        return _decoded(request, fields, ignored, chat=False)
 
 
 def _decoded(
