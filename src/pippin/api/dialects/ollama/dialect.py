@@ -203,8 +203,7 @@ class OllamaEncoder(Encoder):
 LATEST: Final = ":latest"
 """The tag that Ollama's clients append to a name without one."""
 
-RUNNER: Final = Meta(description="Accepted: the operator says how models run.")
-Runner = Annotated[Any, RUNNER]
+Runner = Annotated[Any, Meta(description="Accepted: the operator says how models run.")]
 
 
 class OllamaOptions(SamplingFields, kw_only=True, omit_defaults=True):

@@ -147,13 +147,14 @@ class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
         if not messages:
             raise invalid("input", "is required: send text or items, or continue a stored response.")
         request = _request(fields, messages, toolbox)
+        shown: ReasoningShown = "text" if _reasoning_options(fields)[1] in (None, "none") else "summary"
         return Decoded(
             requests=(summary_request(request) if reader.compacts else request,),
             shape=ResponseShape(
                 draft=_draft(fields),
                 input=given,
                 toolbox=toolbox,
-                reasoning=_reasoning_shown(fields),
+                reasoning=shown if engine.shows_reasoning(fields) else "hidden",
                 sealed="reasoning.encrypted_content" in (fields.include or ()),
                 sourced="web_search_call.action.sources" in (fields.include or ()),
                 compacts=reader.compacts,
@@ -267,12 +268,6 @@ def _reasoning_options(fields: ResponsesBody) -> tuple[str | None, Any]:
             return fields.reasoning_effort, None
         case options:
             return fields.reasoning_effort or options.effort, options.summary or options.generate_summary
-
-
-def _reasoning_shown(fields: ResponsesBody) -> ReasoningShown:
-    if not engine.shows_reasoning(fields):
-        return "hidden"
-    return "text" if _reasoning_options(fields)[1] in (None, "none") else "summary"
 
 
 def _draft(fields: ResponsesBody) -> ResponseAnswer:
