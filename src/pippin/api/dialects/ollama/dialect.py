@@ -308,10 +308,9 @@ def keep_alive_of(given: str | float | None) -> float | None:
 
 MAX_MESSAGES: Final = 16_384
 MAX_TOOLS: Final = 512
-MAX_IMAGES: Final = 256
 _NAME: Final = ToolName("A-Za-z0-9_.:/-", 128, "letters, digits and any of `_.:/-`")
 
-Images = Annotated[tuple[str, ...], Meta(max_length=MAX_IMAGES)]
+Images = Annotated[tuple[str, ...], Meta(max_length=256)]
 
 
 class OllamaFunction(CalledFunction, kw_only=True):

@@ -99,8 +99,7 @@ def sampling_of(fields: SamplingFields) -> Sampling:
     return Sampling(**asked, logit_bias={int(key): bias for key, bias in biases.items()} or None)
 
 
-MAX_PATTERN = 65_536
-Pattern = Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN)]
+Pattern = Annotated[str, Meta(min_length=1, max_length=65_536)]
 GrammarText = Annotated[str, Meta(min_length=1, max_length=1_048_576)]
 Options = Annotated[tuple[str, ...], Meta(min_length=1, max_length=4096)]
 Schema = dict[str, Any] | bool | str
