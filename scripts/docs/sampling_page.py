@@ -43,4 +43,4 @@ def _when_unset(parameter: Parameter) -> str:
         return "a fresh one"
     if parameter.default is None:
         return "does nothing"
-    return "all" if parameter.default == parameters.LONGEST_CONTEXT else f"{parameter.default:g}"
+    return "all" if parameter.default == parameters.REPETITION_CONTEXT.high else f"{parameter.default:g}"

@@ -87,7 +87,7 @@ class AskDialect(Dialect[None]):
         request = GenerationRequest(model=fields.model, messages=messages)
         return Decoded(requests=(request,), shape=None, stream=fields.stream, ignored=ignored)
 
-    def encoder(self, decoded: Decoded[None], run: RunInfo) -> AskEncoder:
+    def encoder(self, shape: None, run: RunInfo) -> AskEncoder:
         return AskEncoder(run)
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:

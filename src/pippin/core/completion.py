@@ -8,7 +8,6 @@ from msgspec import MsgspecError, Struct, field
 from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ServerError
 from pippin.core.events import (
-    Accepted,
     Event,
     Failed,
     Finished,
@@ -58,7 +57,6 @@ class CompletedChoice(Struct, kw_only=True):
 
 class Completion(Struct, kw_only=True):
     choices: list[CompletedChoice] = field(default_factory=list)
-    accepted: Accepted | None = None
     listed: list[ToolsListed] = field(default_factory=list)
     echo: PromptEcho | None = None
 
@@ -67,8 +65,6 @@ class Completion(Struct, kw_only=True):
         match event:
             case Failed(error):
                 raise ServerError.of(error)
-            case Accepted():
-                self.accepted = event
             case ToolsListed():
                 self.listed.append(event)
             case PromptEcho():

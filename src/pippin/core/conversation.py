@@ -1,7 +1,5 @@
 """A conversation as values: messages, their parts, and the tools offered with them."""
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -112,58 +110,6 @@ class Message(Struct, frozen=True, omit_defaults=True):
     parts: tuple[Part, ...] = ()
     name: str | None = None
     pin: bool = False
-
-
-_ANNOUNCES: Final = re.compile(r"\s*(?:[^\n]*\bfrom tool result\b[^\n]*:|</?[^<>\n]+>)?\s*", re.IGNORECASE)
-"""What agents write beside pictures of a tool's result, such as `Attached image(s) from tool result:`."""
-
-
-def media_of(parts: Iterable[Part]) -> Iterator[Attachment]:
-    """The attachments among these parts, those of tool results too."""
-    for part in parts:
-        if isinstance(part, Attachment):
-            yield part
-        elif isinstance(part, ToolResult):
-            yield from media_of(part.parts)
-
-
-def attachments(messages: Iterable[Message]) -> Iterator[tuple[str, Attachment, int]]:
-    """Each attachment, those of tool results too, with its field and the index of its message."""
-    for index, message in enumerate(messages):
-        for number, part in enumerate(message.parts):
-            inner = f"messages[{index}].content[{number}]"
-            if isinstance(part, ToolResult):
-                for place, shown in enumerate(part.parts):
-                    if isinstance(shown, Attachment):
-                        yield shown.field or f"{inner}.content[{place}]", shown, index
-            elif isinstance(part, Attachment):
-                yield part.field or inner, part, index
-
-
-def newest_question(messages: Sequence[Message], *, continued: bool) -> int | None:
-    """The index of the user's message that the answer is for; None if the last turn is of a tool.
-
-    Agents send the pictures of a tool's result as a message of the user behind it, so media alone belong to the turn
-    before them. `continued`: the last message is the beginning of the answer.
-    """
-    newest = None
-    for index in reversed(range(len(messages) - continued)):
-        message = messages[index]
-        said = [
-            part
-            for part in message.parts
-            if not isinstance(part, Attachment)
-            and not (isinstance(part, Text) and _ANNOUNCES.fullmatch(part.text))
-        ]
-        if message.role == "tool" or (said and all(isinstance(part, ToolResult) for part in said)):
-            return None
-        if message.role == "assistant":
-            return newest
-        if message.role == "user":
-            newest = index if newest is None else newest
-            if said:
-                return newest
-    return newest
 
 
 class Tool(Struct, frozen=True, omit_defaults=True):

@@ -95,29 +95,21 @@ def merged(events: list[Event]) -> list[Event]:
     """A list of events with adjacent deltas of the same part joined into one."""
     joined: list[Event] = []
     run: list[PartDelta] = []
-    for event in events:
-        if type(event) is PartDelta:
-            if run and (run[-1].choice != event.choice or run[-1].index != event.index):
-                joined.append(_joined(run))
-                run = []
-            run.append(event)
-        else:
-            if run:
-                joined.append(_joined(run))
-                run = []
+    for event in (*events, None):
+        delta = event if type(event) is PartDelta else None
+        if run and (delta is None or run[-1].choice != delta.choice or run[-1].index != delta.index):
+            last = run[-1]
+            if len(run) > 1:
+                text = "".join([each.text for each in run])
+                tokens = tuple([token for each in run for token in each.tokens])
+                last = PartDelta(last.choice, last.index, text, tokens, last.completed)
+            joined.append(last)
+            run = []
+        if delta is not None:
+            run.append(delta)
+        elif event is not None:
             joined.append(event)
-    if run:
-        joined.append(_joined(run))
     return joined
-
-
-def _joined(deltas: list[PartDelta]) -> PartDelta:
-    last = deltas[-1]
-    if len(deltas) == 1:
-        return last
-    text = "".join([delta.text for delta in deltas])
-    tokens = tuple([token for delta in deltas for token in delta.tokens])
-    return PartDelta(last.choice, last.index, text, tokens, last.completed)
 
 
 SERIAL_MARK: Final = "#"

@@ -58,17 +58,14 @@ class Parameter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def bounds(self) -> Meta:
         """The range in the form that msgspec checks and OpenAPI shows."""
-        low, high = self._number(self.low), self._number(self.high)
-        return Meta(gt=low, le=high) if self.above_low else Meta(ge=low, le=high)
+        return self._bounds(self.low, self.high, above=self.above_low)
 
     @property
     def wire_meta(self) -> Meta:
         """The range that clients may send, and the help for them."""
         told = f"{self.help} {self.wire_help}".strip()
-        low, high = map(self._number, self.wire or (self.low, self.high))
-        if self.above_low and self.wire is None:
-            return Meta(gt=low, le=high, description=told)
-        return Meta(ge=low, le=high, description=told)
+        low, high = self.wire or (self.low, self.high)
+        return self._bounds(low, high, above=self.above_low and self.wire is None, told=told)
 
     @property
     def range(self) -> str:
@@ -90,9 +87,10 @@ class Parameter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Whether a request with this value chooses tokens differently from one without it."""
         return value is not None and value != self.neutral
 
-    def _number(self, value: float) -> float:
-        """A bound in the parameter's own type: msgspec wants integer bounds for integers."""
-        return int(value) if self.type == "int" else value
+    def _bounds(self, low: float, high: float, *, above: bool, told: str | None = None) -> Meta:
+        if self.type == "int":  # msgspec wants integer bounds for integers
+            low, high = int(low), int(high)
+        return Meta(gt=low if above else None, ge=None if above else low, le=high, description=told)
 
 
 def _shown(value: float) -> str:

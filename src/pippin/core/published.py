@@ -22,14 +22,6 @@ HUB_PREFIX: Final = "models--"
 MORE_TEMPLATES: Final = "additional_chat_templates"
 
 
-def from_published(data: bytes | str) -> Any:
-    """A JSON value as transformers and mlx-lm read it. Raises `ValueError`."""
-    try:
-        return json.loads(data, object_hook=_number)
-    except RecursionError as error:
-        raise ValueError("is nested too deep") from error
-
-
 def _number(found: dict[str, Any]) -> Any:
     named = found.get(FLOAT)
     return FLOATS[named] if len(found) == 1 and isinstance(named, str) and named in FLOATS else found
@@ -51,12 +43,12 @@ def find_json(path: Path) -> dict[str, Any] | None:
             raise broken(path, "is no ordinary file")
         if status.st_size > LARGEST:
             raise broken(path, "is too large to be read")
-        document = from_published(path.read_bytes())
+        document = json.loads(path.read_bytes(), object_hook=_number)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise broken(path, f"cannot be read ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise broken(path, mistaken(path) or "is not JSON: fetch it again") from error
     if not isinstance(document, dict):
         raise broken(path, "does not hold a JSON object")

@@ -1,11 +1,13 @@
-"""Tasks for models and tokenizers, generation among them."""
+"""Tasks for models and tokenizers, generation among them, with what of a conversation is prepared for them."""
 
-from collections.abc import Iterable
-from typing import ClassVar, Literal
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, Final, Literal
 
 from msgspec import Struct
 
 from pippin.core.conversation import (
+    Attachment,
     Document,
     Image,
     Message,
@@ -15,26 +17,80 @@ from pippin.core.conversation import (
     ToolCall,
     ToolResult,
     Video,
-    media_of,
 )
 from pippin.core.models import ModelKind
 from pippin.core.requests import GenerationRequest
 
+_ANNOUNCES: Final = re.compile(r"\s*(?:[^\n]*\bfrom tool result\b[^\n]*:|</?[^<>\n]+>)?\s*", re.IGNORECASE)
+"""What agents write beside pictures of a tool's result, such as `Attached image(s) from tool result:`."""
+
+
+def media_of(parts: Iterable[Part]) -> Iterator[Attachment]:
+    """The attachments among these parts, those of tool results too."""
+    for part in parts:
+        if isinstance(part, Attachment):
+            yield part
+        elif isinstance(part, ToolResult):
+            yield from media_of(part.parts)
+
+
+def attachments(messages: Iterable[Message]) -> Iterator[tuple[str, Attachment, int]]:
+    """Each attachment, those of tool results too, with its field and the index of its message."""
+    for index, message in enumerate(messages):
+        for number, part in enumerate(message.parts):
+            inner = f"messages[{index}].content[{number}]"
+            if isinstance(part, ToolResult):
+                for place, shown in enumerate(part.parts):
+                    if isinstance(shown, Attachment):
+                        yield shown.field or f"{inner}.content[{place}]", shown, index
+            elif isinstance(part, Attachment):
+                yield part.field or inner, part, index
+
+
+def newest_question(messages: Sequence[Message], *, continued: bool) -> int | None:
+    """The index of the user's message that the answer is for; None if the last turn is of a tool.
+
+    Agents send the pictures of a tool's result as a message of the user behind it, so media alone belong to the turn
+    before them. `continued`: the last message is the beginning of the answer.
+    """
+    newest = None
+    for index in reversed(range(len(messages) - continued)):
+        message = messages[index]
+        said = [
+            part
+            for part in message.parts
+            if not isinstance(part, Attachment)
+            and not (isinstance(part, Text) and _ANNOUNCES.fullmatch(part.text))
+        ]
+        if message.role == "tool" or (said and all(isinstance(part, ToolResult) for part in said)):
+            return None
+        if message.role == "assistant":
+            return newest
+        if message.role == "user":
+            newest = index if newest is None else newest
+            if said:
+                return newest
+    return newest
+
 
 class BaseTask(Struct, frozen=True):
-    """Attributes of every task: the kind of model it needs, its name in errors, and how long its preparation takes."""
+    """Attributes of every task: the kind of model it needs, its name in errors, and what is prepared for it."""
 
     # None for tasks of tokenizers: many kinds of model have one.
     model_kind: ClassVar[ModelKind | None] = None
     verb: ClassVar[str] = "do this"  # after "The model can't"
 
+    def parts(self) -> Iterable[Part]:
+        """The texts that a tokenizer reads for the task, and the media that are prepared."""
+        return ()
+
     def text_length(self) -> int:
         """Characters of text that a tokenizer reads for the task."""
-        return 0
+        return _length_of(self.parts())
 
     def prepares_slowly(self) -> bool:
         """Whether the task has a video or a document to read, which takes up to a minute."""
-        return False
+        return any(isinstance(part, Video | Document) for part in media_of(self.parts()))
 
 
 class RequestTask(BaseTask, frozen=True):
@@ -42,14 +98,15 @@ class RequestTask(BaseTask, frozen=True):
 
     request: GenerationRequest
 
-    def text_length(self) -> int:
+    def parts(self) -> Iterator[Part]:
         request = self.request
-        prompt = request.prompt if isinstance(request.prompt, str) else ""
-        asked = sum(len(each.question) + sum(map(len, each.labels)) for each in request.decisions)
-        return len(prompt) + len(request.suffix or "") + asked + _length_of_messages(request.messages or ())
-
-    def prepares_slowly(self) -> bool:
-        return _have_slow(part for message in self.request.messages or () for part in message.parts)
+        if isinstance(request.prompt, str):
+            yield Text(request.prompt)
+        yield Text(request.suffix or "")
+        for asked in request.decisions:
+            yield from map(Text, (asked.question, *asked.labels))
+        for message in request.messages or ():
+            yield from message.parts
 
 
 class CountTokens(RequestTask, frozen=True, tag=True):
@@ -65,8 +122,8 @@ class Tokenize(BaseTask, frozen=True, tag=True, omit_defaults=True):
     add_special_tokens: bool = True
     with_pieces: bool = False
 
-    def text_length(self) -> int:
-        return len(self.text)
+    def parts(self) -> tuple[Text]:
+        return (Text(self.text),)
 
 
 class Detokenize(BaseTask, frozen=True, tag=True):
@@ -91,16 +148,12 @@ class Embed(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     instruction: str | None = None
     purposes: tuple[str, ...] = ()  # names of a prompt of the model's own, which counts where it has one
 
-    def text_length(self) -> int:
-        texts = sum(len(each) for each in self.inputs if isinstance(each, str))
-        return texts + sum(_length_of_messages(each.messages) for each in self._conversations())
-
-    def prepares_slowly(self) -> bool:
-        messages = (message for each in self._conversations() for message in each.messages)
-        return _have_slow(part for message in messages for part in message.parts)
-
-    def _conversations(self) -> list[Conversation]:
-        return [each for each in self.inputs if isinstance(each, Conversation)]
+    def parts(self) -> Iterator[Part]:
+        for each in self.inputs:
+            if isinstance(each, str):
+                yield Text(each)
+            elif isinstance(each, Conversation):
+                yield from (part for message in each.messages for part in message.parts)
 
 
 class RerankDocument(Struct, frozen=True, omit_defaults=True):
@@ -119,12 +172,9 @@ class Rerank(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     instruction: str | None = None
     overflow: Literal["error", "truncate"] | None = None
 
-    def text_length(self) -> int:
-        read_with_each = len(self.query) * len(self.documents)
-        return read_with_each + sum(_length_of(document.parts) for document in self.documents)
-
-    def prepares_slowly(self) -> bool:
-        return _have_slow(part for document in self.documents for part in document.parts)
+    def parts(self) -> Iterator[Part]:
+        for document in self.documents:
+            yield from (Text(self.query), *document.parts)
 
 
 class Decide(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
@@ -180,8 +230,8 @@ class Speak(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     streaming_interval: float | None = None  # seconds of sound per chunk
     seed: int | None = None
 
-    def text_length(self) -> int:
-        return len(self.text)
+    def parts(self) -> tuple[Text]:
+        return (Text(self.text),)
 
 
 class ListVoices(BaseTask, frozen=True, tag=True):
@@ -229,15 +279,6 @@ Task = (
     | ListVoices
     | GenerateImages
 )
-
-
-def _have_slow(parts: Iterable[Part]) -> bool:
-    """Whether these parts have a video or a document, also in the results of tools."""
-    return any(isinstance(part, Video | Document) for part in media_of(parts))
-
-
-def _length_of_messages(messages: Iterable[Message]) -> int:
-    return sum(_length_of(message.parts) for message in messages)
 
 
 def _length_of(parts: Iterable[Part]) -> int:

@@ -37,7 +37,7 @@ SPOKEN: dict[str, tuple[AnyDialect, bytes]] = {
 
 def encoder_of(name: str) -> Encoder:
     dialect, body = SPOKEN[name]
-    return dialect.encoder(dialect.decode(body, DecodeContext()), RUN)
+    return dialect.encoder(dialect.decode(body, DecodeContext()).shape, RUN)
 
 
 def streamed(name: str, events: list[Event]) -> bytes:

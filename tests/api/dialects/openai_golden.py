@@ -42,7 +42,7 @@ def encoder_of(name: str, events: list[Event], **fields: Any) -> Encoder:
     dialect = DIALECTS[name]
     choices = 1 + max((event.choice for event in events if isinstance(event, Finished)), default=0)
     body = json.dumps(BODIES[name] | {"n": choices} | fields).encode()
-    return dialect.encoder(dialect.decode(body, DecodeContext()), RUN)
+    return dialect.encoder(dialect.decode(body, DecodeContext()).shape, RUN)
 
 
 def streamed(name: str, events: list[Event], **fields: Any) -> bytes:

@@ -518,7 +518,7 @@ def test_a_count_is_of_the_same_request_without_max_tokens() -> None:
 
 
 def stream(decoded: Decoded[MessageShape], *events: Event) -> list[dict[str, Any]]:
-    encoder = DIALECT.encoder(decoded, RunInfo(id="r", created=1, model="m", fingerprint="f"))
+    encoder = DIALECT.encoder(decoded.shape, RunInfo(id="r", created=1, model="m", fingerprint="f"))
     return payloads(encoder.start([Accepted(prompt_tokens=20)]) + b"".join(map(encoder.event, events)))
 
 
@@ -561,7 +561,7 @@ def test_thinking_that_is_not_to_be_shown_is_carried_by_the_signature() -> None:
     decoded = decode(thinking={"type": "adaptive", "display": "omitted"})
     deltas = [event["delta"] for event in stream(decoded, *THOUGHT) if event["type"] == "content_block_delta"]
     assert deltas == [{"type": "signature_delta", "signature": seal("Hm")}]
-    encoder = DIALECT.encoder(decoded, RunInfo(id="r", created=1, model="m", fingerprint="f"))
+    encoder = DIALECT.encoder(decoded.shape, RunInfo(id="r", created=1, model="m", fingerprint="f"))
     [block] = json.loads(encoder.whole([collect(THOUGHT)]))["content"]
     assert block == {"type": "thinking", "thinking": "", "signature": seal("Hm")}
 
@@ -576,7 +576,7 @@ def test_errors_have_anthropics_shape_and_types(kind: Any) -> None:
 
 
 def test_a_stream_is_kept_alive_by_comments_and_then_by_pings() -> None:
-    encoder = DIALECT.encoder(decode(), RunInfo(id="r", created=1, model="m", fingerprint="f"))
+    encoder = DIALECT.encoder(decode().shape, RunInfo(id="r", created=1, model="m", fingerprint="f"))
     assert encoder.keep_alive().startswith(b":")
     assert encoder.start([Accepted(prompt_tokens=20)]) == b""
     assert encoder.keep_alive().startswith(b":")

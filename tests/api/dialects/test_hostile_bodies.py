@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pippin.api.dialects.base import AnyDialect, DecodeContext
 from pippin.api.dialects.gemini.dialect import GeminiDialect
 from pippin.api.dialects.messages.dialect import MessagesDialect
-from pippin.api.dialects.responses.compaction import CompactionDialect
-from pippin.api.dialects.responses.dialect import ResponsesDialect
+from pippin.api.dialects.responses.dialect import CompactionDialect, ResponsesDialect
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
 

@@ -376,6 +376,7 @@ def test_images_come_by_address_or_inside() -> None:
         {"type": "image_url", "image_url": {"url": ""}},
         {"type": "image_url", "image_url": {}},
         {"type": "input_image", "file_id": "f"},
+        {"type": "input_image"},
         {"type": "input_audio", "input_audio": {"data": "!", "format": "wav"}},
         {"type": "file", "file": {"file_id": "x"}},
         {"type": "input_file", "file_id": "x"},

@@ -173,7 +173,7 @@ def test_a_stream_tells_how_far_the_prompt_is_where_it_is_asked(dialect: str) ->
 def test_progress_of_several_prompts_is_told_beside_the_choice_of_each() -> None:
     dialect = DIALECTS["completions"]
     body = {"model": "golden", "prompt": ["a", "b"], "n": 2, "stream": True, "return_progress": True}
-    encoder = dialect.encoder(dialect.decode(json.dumps(body).encode(), DecodeContext()), RUN)
+    encoder = dialect.encoder(dialect.decode(json.dumps(body).encode(), DecodeContext()).shape, RUN)
     frames = encoder.start([Accepted(3), Accepted(5)])
     for progress, request in ((Progress(3, 3, 2), 0), (Progress(0, 5), 1), (Progress(4, 5), 1)):
         frames += encoder.event(progress, request)
@@ -255,7 +255,7 @@ def test_several_prompts_count_their_choices_through() -> None:
     body = b'{"model":"m","prompt":["a","b","c"],"n":2,"stream":true}'
     dialect = DIALECTS["completions"]
     events: list[Event] = SEQUENCES["two_choices"]
-    encoder = dialect.encoder(dialect.decode(body, DecodeContext()), RUN)
+    encoder = dialect.encoder(dialect.decode(body, DecodeContext()).shape, RUN)
     out = encoder.start([])
     for request in (2, 0, 1):
         out += b"".join(encoder.event(event, request) for event in events)

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from pippin.api.dialects.base import DecodeContext, Decoded, History, RunInfo
-from pippin.api.dialects.responses.compaction import CompactionDialect
-from pippin.api.dialects.responses.dialect import ResponsesDialect
-from pippin.api.dialects.responses.encode import ResponseShape
+from pippin.api.dialects.responses.answer import ResponseShape
+from pippin.api.dialects.responses.dialect import CompactionDialect, ResponsesDialect
 from pippin.api.dialects.shared.sealed_text import seal, unseal
 from pippin.core.conversation import (
     Image,
@@ -22,6 +21,7 @@ from pippin.core.conversation import (
     ToolChoice,
     ToolResult,
     Url,
+    Video,
 )
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Event, Finished, PartDelta, PartEnded, PartStarted
@@ -513,7 +513,7 @@ def test_fields_that_no_contract_knows_are_ignored_and_named() -> None:
 
 
 def run(decoded: Decoded[ResponseShape], *events: Event) -> list[dict[str, Any]]:
-    encoder = DIALECT.encoder(decoded, RunInfo(id="r", created=1, model="m", fingerprint="f"))
+    encoder = DIALECT.encoder(decoded.shape, RunInfo(id="r", created=1, model="m", fingerprint="f"))
     pieces = [encoder.start([Accepted(prompt_tokens=1)]), *map(encoder.event, events)]
     return payloads(b"".join(pieces))
 
@@ -630,14 +630,14 @@ def test_a_response_has_every_field_of_open_responses() -> None:
 
 
 def test_a_keep_alive_of_a_running_response_is_an_event_since_clients_count_those() -> None:
-    encoder = DIALECT.encoder(decode(), RunInfo(id="r", created=1, model="m", fingerprint="f"))
+    encoder = DIALECT.encoder(decode().shape, RunInfo(id="r", created=1, model="m", fingerprint="f"))
     numbers = payloads(encoder.start([Accepted(prompt_tokens=1)]))
     [event] = payloads(encoder.keep_alive())
     assert (event["type"], event["sequence_number"]) == ("response.in_progress", len(numbers))
 
 
 def test_a_failure_before_anything_was_sent_is_an_error_event() -> None:
-    encoder = DIALECT.encoder(decode(), RunInfo(id="r", created=1, model="m", fingerprint="f"))
+    encoder = DIALECT.encoder(decode().shape, RunInfo(id="r", created=1, model="m", fingerprint="f"))
     assert encoder.keep_alive().startswith(b":")
     report = ErrorReport(kind="context_length_exceeded", message="Too long.", param="input")
     [event] = payloads(encoder.failed(report) + encoder.end())
@@ -663,7 +663,7 @@ def test_messages_and_parts_of_chat_are_read_as_mlx_vlm_reads_them() -> None:
                 {"type": "image_url", "image_url": "https://example.org/a.png"},
                 {"type": "audio_url", "audio_url": {"url": "https://example.org/a.wav"}},
                 {"type": "video_url", "video_url": {"url": "https://example.org/a.mp4"}},
-                {"type": "video", "video": "https://example.org/b.mp4"},
+                {"type": "video", "video": {"url": "https://example.org/b.mp4"}, "fps": 2, "max_frames": 8},
                 {"type": "input_audio", "input_audio": "/sounds/a.wav"},
             ],
         },
@@ -680,6 +680,7 @@ def test_messages_and_parts_of_chat_are_read_as_mlx_vlm_reads_them() -> None:
         "Text", "Image", "Image", "Audio", "Video", "Video", "Audio",
     ]  # fmt: skip
     assert user.parts[1].detail == "low"
+    assert user.parts[5] == Video(Url("https://example.org/b.mp4"), 2, 8, "input[0].content[5]")
     assert user.parts[6].source == Url("/sounds/a.wav")
     assert assistant.parts == (Reasoning("Hm."), ToolCall("c1", "f", "{}"))
     assert tool.parts == (ToolResult("c1", (Text("done"),), "f"),)
@@ -692,6 +693,11 @@ def test_messages_and_parts_of_chat_are_read_as_mlx_vlm_reads_them() -> None:
         ({"role": "assistant", "content": None}, "input[0].content"),
         ({"role": "user", "content": None}, "input[0].content"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "input[0].content[0].image_url"),
+        ({"role": "user", "content": [{"type": "input_image"}]}, "input[0].content[0].image_url"),
+        (
+            {"role": "user", "content": [{"type": "video_url", "video_url": ""}]},
+            "input[0].content[0].video_url",
+        ),
     ],
 )
 def test_what_is_missing_in_them_is_named(item: dict[str, Any], param: str) -> None:

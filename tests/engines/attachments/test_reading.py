@@ -17,10 +17,10 @@ from pippin.core.conversation import (
     ToolCall,
     ToolResult,
     Video,
-    newest_question,
 )
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import newest_question
 from pippin.engines.attachments.reading import AttachmentReader, Readable
 from tests.engines.attachments.pdfs import pdf
 

@@ -257,8 +257,6 @@ class Answer:
     async def whole(self) -> bytes:
         """The encoded completions of all runs. Raises `ServerError` if a run fails."""
         gathered = await self.gathered()
-        for accepted, events in zip(self.accepted, gathered, strict=True):
-            events.insert(0, accepted)
         encoder: Encoder = self.operation.encoder
 
         def whole() -> bytes:

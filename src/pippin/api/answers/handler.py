@@ -218,9 +218,9 @@ class Handler:
         decoded = await self._decode(request, dialect, body, history)
         operation = await self._operation(dialect.name, decoded.requests, request, stream=decoded.stream)
         if history is None:
-            encoder = dialect.encoder(decoded, operation.run)
+            encoder = dialect.encoder(decoded.shape, operation.run)
         else:
-            encoder = await asyncio.to_thread(dialect.encoder, decoded, operation.run)
+            encoder = await asyncio.to_thread(dialect.encoder, decoded.shape, operation.run)
         warnings = operation.warnings + mistyped(decoded.ignored, dialect.contract.paths)
         return replace(operation, encoder=encoder, media=dialect.media, warnings=warnings)
 

@@ -33,12 +33,10 @@ from pippin.core.conversation import (
     ToolResult,
     Url,
     Video,
-    media_of,
-    newest_question,
 )
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
-from pippin.core.tasks import Conversation, Embed, Rerank
+from pippin.core.tasks import Conversation, Embed, Rerank, media_of, newest_question
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -133,15 +133,12 @@ class Dialect(ABC, Generic[Shape]):
     """The struct of a whole answer; None where no struct describes it."""
     failure: type[Struct]
     """The struct of an error."""
-    encoding: Callable[[Shape, RunInfo], Encoder]
-    """The class that encodes the answers."""
+    encoder: Callable[[Shape, RunInfo], Encoder]
+    """The encoder of the answer to a body of this shape: its class, or a method."""
 
     @abstractmethod
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[Shape]:
         """Raises `ServerError` naming the field if a field cannot be honoured."""
-
-    def encoder(self, decoded: Decoded[Shape], run: RunInfo) -> Encoder:
-        return self.encoding(decoded.shape, run)
 
     @abstractmethod
     def error(self, report: ErrorReport, request_id: str) -> bytes:

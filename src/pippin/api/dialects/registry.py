@@ -2,9 +2,9 @@
 
 import importlib
 import importlib.util
-import itertools
 import pkgutil
 from collections.abc import Iterable, Mapping
+from posixpath import commonprefix
 
 from pippin.api import dialects
 from pippin.api.dialects.base import AnyDialect
@@ -37,10 +37,8 @@ def find_dialects() -> Mapping[str, AnyDialect]:
 
 def run_id_of(dialects: Mapping[str, AnyDialect], name: str) -> str:
     """The run id in the id of an answer of any dialect; other names are returned unchanged."""
-    for dialect in dialects.values():
-        if name.startswith(dialect.id_prefix):
-            return name.removeprefix(dialect.id_prefix)
-    return name
+    prefixes = (dialect.id_prefix for dialect in dialects.values() if name.startswith(dialect.id_prefix))
+    return name.removeprefix(next(prefixes, ""))
 
 
 def dialect_of_path(dialects: Mapping[str, AnyDialect], path: str, *, anthropic: bool = False) -> AnyDialect:
@@ -50,14 +48,10 @@ def dialect_of_path(dialects: Mapping[str, AnyDialect], path: str, *, anthropic:
     Paths with a version under `/api` are LM Studio's, whose errors are in OpenAI's form.
     """
     parts = unversioned(path).split("/")
-
-    def alike(own: str) -> int:
-        pairs = zip(own.split("/"), parts, strict=False)
-        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-    nearest = max(dialects, key=alike)
+    alike = {own: len(commonprefix([own.split("/"), parts])) for own in dialects}
+    nearest = max(alike, key=alike.__getitem__)
     if path.startswith(("/api/v0/", "/api/v1/")):
         return dialects["/chat/completions"]
-    if alike(nearest) < 2:
+    if alike[nearest] < 2:
         return dialects["/messages" if anthropic else "/chat/completions"]
     return dialects[nearest]

@@ -234,7 +234,10 @@ class Asked:
     def chances(self, scored: Mapping[Decision, Sequence[float]]) -> list[float]:
         """The probability of each label, or the place of each edge of a box from 0 to 1. Probabilities of labels that
         exclude each other add up to 1. `scored` are log probabilities."""
-        found = [chances_of(scored[each]) for each in self.decisions]
+        found = []
+        for each in self.decisions:
+            weights = [math.exp(logprob - max(scored[each])) for logprob in scored[each]]
+            found.append([weight / sum(weights) for weight in weights])
         if self.kind == "box":
             return [expected(each) / (len(each) - 1) for each in found]
         return [yes for yes, _ in found] if self.kind == "multi_label" else found[0]
@@ -418,12 +421,6 @@ def _names(options: Sequence[Option | Level]) -> list[str]:
 
 
 # Answers of a language model
-
-
-def chances_of(logprobs: Sequence[float]) -> list[float]:
-    """Probabilities that add up to 1, in the proportions of these log probabilities."""
-    weights = [math.exp(each - max(logprobs)) for each in logprobs]
-    return [each / sum(weights) for each in weights]
 
 
 def confidence_of(chances: Sequence[float]) -> float:

@@ -169,29 +169,23 @@ def inputs_of(given: Any, fields: EmbeddingRequest | None = None) -> tuple[Input
     instruction = None if fields is None else fields.instruction
     found: list[Input] = []
     for place, item in enumerate(given):
+        at = f"input[{place}]"
         if not item:
-            raise invalid("input" if len(given) == 1 else f"input[{place}]", "must not be empty.")
+            raise invalid("input" if len(given) == 1 else at, "must not be empty.")
         match item:
+            case InputObject() if item.content is not None:
+                [message] = messages_of((UserMessage(content=item.content),))
+                found.append(_asked(message.parts, at, instruction))
             case InputObject():
-                found.append(object_of(item, f"input[{place}]", instruction))
+                # A user's message with its media, or plain text if it has nothing else.
+                parts = object_parts(item, at)
+                is_text = len(parts) == 1 and isinstance(parts[0], Text)
+                found.append(item.text if item.text and is_text else _asked(parts, at, instruction))
             case str() if item.startswith("data:image/"):
-                found.append(
-                    _asked((image_of(item, None, f"input[{place}]"),), f"input[{place}]", instruction)
-                )
+                found.append(_asked((image_of(item, None, at),), at, instruction))
             case _:
                 found.append(item)
     return tuple(found)
-
-
-def object_of(item: InputObject, at: str, instruction: str | None) -> Input:
-    """An object as an input: plain text if it has nothing else, or a user message with its text and media."""
-    if item.content is not None:
-        [message] = messages_of((UserMessage(content=item.content),))
-        return _asked(message.parts, at, instruction)
-    parts = object_parts(item, at)
-    if len(parts) == 1 and isinstance(parts[0], Text):
-        return parts[0].text
-    return _asked(parts, at, instruction)
 
 
 def object_parts(item: MediaObject, at: str) -> tuple[Text | Image | Video, ...]:

@@ -31,10 +31,7 @@ EFFORT: Final[dict[str | None, Literal["low", "medium", "high"]]] = {
 
 
 class ImageFields(Struct, kw_only=True, omit_defaults=True):
-    prompt: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=MOST_PROMPT)],
-        Meta(description="What is to be seen."),
-    ]
+    prompt: Annotated[str, Meta(min_length=1, max_length=MOST_PROMPT, description="What is to be seen.")]
     model: Annotated[Name | None, Meta(description="Name of the model.")] = None
     n: Annotated[Annotated[int, Meta(ge=1, le=10)] | None, Meta(description="How many pictures.")] = None
     size: Annotated[
@@ -201,23 +198,12 @@ class ImagesReply(Struct, kw_only=True):
     usage: ImageUsage
 
 
-def usage_of(prompt_tokens: int, pictures: Sequence[Picture]) -> ImageUsage:
-    """Tokens of a prompt and its pictures: one for each square of 16 by 16 pixels, the unit of diffusion models."""
-    tokens = sum(
-        math.ceil(picture.width / SIDE_STEP) * math.ceil(picture.height / SIDE_STEP) for picture in pictures
-    )
-    return ImageUsage(
-        input_tokens=prompt_tokens,
-        output_tokens=tokens,
-        total_tokens=prompt_tokens + tokens,
-        input_tokens_details=InputDetails(text_tokens=prompt_tokens),
-    )
-
-
 def draw(task: GenerateImages, events: Sequence[Event], prompt_tokens: int) -> ImagesReply:
     """A whole reply."""
     pictures = [event for event in events if isinstance(event, Picture)]
     pictures.sort(key=lambda picture: picture.index)
+    # One for each square of 16 by 16 pixels, the unit of diffusion models.
+    tokens = sum(math.ceil(each.width / SIDE_STEP) * math.ceil(each.height / SIDE_STEP) for each in pictures)
     return ImagesReply(
         created=int(time.time()),
         data=[
@@ -226,5 +212,10 @@ def draw(task: GenerateImages, events: Sequence[Event], prompt_tokens: int) -> I
         ],
         output_format=task.format,
         size=f"{pictures[0].width}x{pictures[0].height}",
-        usage=usage_of(prompt_tokens, pictures),
+        usage=ImageUsage(
+            input_tokens=prompt_tokens,
+            output_tokens=tokens,
+            total_tokens=prompt_tokens + tokens,
+            input_tokens_details=InputDetails(text_tokens=prompt_tokens),
+        ),
     )

@@ -11,8 +11,6 @@ from pippin.core.conversation import Image, Text, Video
 from pippin.core.events import Ranked
 from pippin.core.tasks import Rerank, RerankDocument
 
-MOST_DOCUMENTS: Final = 4096
-
 
 class RerankRequest(Struct, kw_only=True, omit_defaults=True):
     query: Annotated[
@@ -22,7 +20,7 @@ class RerankRequest(Struct, kw_only=True, omit_defaults=True):
         ),
     ]
     documents: Annotated[
-        Annotated[tuple[str | MediaObject, ...], Meta(min_length=1, max_length=MOST_DOCUMENTS)],
+        Annotated[tuple[str | MediaObject, ...], Meta(min_length=1, max_length=4096)],
         Meta(description="Texts, or objects with a `text`, an `image` or a `video`."),
     ]
     model: Annotated[Name, Meta(description="Name of the model.")] = "default"

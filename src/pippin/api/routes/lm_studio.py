@@ -158,8 +158,8 @@ class StatsDialect(OpenAIErrors, Dialect[Any]):
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[Any]:
         return self._inner.decode(body, context)
 
-    def encoder(self, decoded: Decoded[Any], run: RunInfo) -> Encoder:
-        return StatsEncoder(self._inner.encoder(decoded, run), lambda: self._info(run.model))
+    def encoder(self, shape: Any, run: RunInfo) -> Encoder:
+        return StatsEncoder(self._inner.encoder(shape, run), lambda: self._info(run.model))
 
 
 def _as(api: Api, path: str) -> Sequence[BaseRoute]:

@@ -20,10 +20,8 @@ from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.answers.answer import Answer, Operation
 from pippin.api.answers.kept import KeptAnswers
 from pippin.api.dialects.responses import answer as answers
-from pippin.api.dialects.responses.answer import ItemPage, stored_items
-from pippin.api.dialects.responses.compaction import CompactionDialect
-from pippin.api.dialects.responses.dialect import Metadata, ResponsesBody, ResponsesDialect
-from pippin.api.dialects.responses.encode import response_id
+from pippin.api.dialects.responses.answer import ItemPage, response_id, stored_items
+from pippin.api.dialects.responses.dialect import CompactionDialect, Metadata, ResponsesBody, ResponsesDialect
 from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.body import Presence, hold

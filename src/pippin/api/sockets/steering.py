@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.answers.answer import Answer
-from pippin.api.dialects.responses.encode import STEERED
+from pippin.api.dialects.responses.answer import STEERED
 from pippin.api.dialects.responses.items import parts_of
 from pippin.api.stored_responses.saving import SavingEncoder
 from pippin.core.decoding import convert

@@ -6,8 +6,7 @@ from typing import Final
 
 from pippin.api.answers.answer import Answer
 from pippin.api.answers.kept import KeptAnswer
-from pippin.api.dialects.responses.answer import ResponseAnswer
-from pippin.api.dialects.responses.encode import ResponsesEncoder
+from pippin.api.dialects.responses.answer import ResponseAnswer, ResponsesEncoder
 from pippin.core.errors import SHUTTING_DOWN
 
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")

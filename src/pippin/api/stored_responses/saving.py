@@ -6,10 +6,9 @@ from typing import Any
 
 import msgspec
 
-from pippin.api.dialects.base import Decoded, RunInfo
-from pippin.api.dialects.responses.answer import ResponseAnswer, stored_items
+from pippin.api.dialects.base import RunInfo
+from pippin.api.dialects.responses.answer import ResponseAnswer, ResponsesEncoder, ResponseShape, stored_items
 from pippin.api.dialects.responses.dialect import ResponsesDialect
-from pippin.api.dialects.responses.encode import ResponsesEncoder, ResponseShape
 from pippin.api.stored_responses.response_store import OwnedHistory, StoredResponse
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport
@@ -27,10 +26,9 @@ class SavingDialect(ResponsesDialect):
         self._history = history
         self._keep_all = keep_all
 
-    def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:
-        shape = decoded.shape
+    def encoder(self, shape: ResponseShape, run: RunInfo) -> ResponsesEncoder:
         if not (self._keep_all or shape.draft.store or shape.conversation is not None):
-            return super().encoder(decoded, run)
+            return super().encoder(shape, run)
         return SavingEncoder(
             shape, run, self._clock, saver(self._history, shape, run, keep_all=self._keep_all)
         )

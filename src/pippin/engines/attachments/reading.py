@@ -27,11 +27,10 @@ from pippin.core.conversation import (
     Text,
     ToolResult,
     Video,
-    attachments,
-    newest_question,
 )
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import attachments, newest_question
 from pippin.engines.attachments.documents import Documents
 
 KINDS: Final[dict[type[Attachment], tuple[str, str]]] = {

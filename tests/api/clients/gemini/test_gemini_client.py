@@ -280,7 +280,7 @@ def test_a_stream_that_fails_ends_with_its_error(tmp_path_factory: pytest.TempPa
 def test_an_array_that_fails_ends_with_the_error(text: str) -> None:
     body = msgspec.json.encode({"contents": said("Hi")})
     dialect = GeminiDialect("array")
-    encoder = dialect.encoder(dialect.decode(body, DecodeContext()), RUN)
+    encoder = dialect.encoder(dialect.decode(body, DecodeContext()).shape, RUN)
     drawn = encoder.start([Accepted(prompt_tokens=1)]) + encoder.keep_alive()
     if text:
         drawn += encoder.event(PartStarted(0, 0, "text")) + encoder.event(PartDelta(0, 0, text))

@@ -27,16 +27,18 @@ from pippin.api.dialects.shared.openai import (
 )
 from pippin.api.dialects.shared.tools import (
     CalledFunction,
+    ChatSearch,
     FunctionDefinition,
     GivenCall,
     McpTool,
     ToolName,
     arguments_of,
     call_of,
+    citations_of,
     offer,
+    pages_of,
     toolset_of,
 )
-from pippin.api.dialects.shared.web_search import ChatSearch, citations_of, pages_of
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.conversation import (
     WEB_SEARCH,
@@ -154,11 +156,14 @@ class ChatEncoder(ChunkEncoder, Encoder):
                     return self._reasoning(choice, text)
                 if kind == "server_result" and self._shape.searches:
                     self._pages += pages_of(text)
-                return self._arguments(choice, call, text) if kind == "tool_call" else b""
+                if kind != "tool_call" or not text:
+                    return b""
+                function = b'"function":{"arguments":%b}' % _encode(text)
+                return self._chunk(choice, b'"tool_calls":[{"index":%d,%b}]' % (call, function))
             case PartStarted(choice):
                 return self._begin(choice, event.kind) + self._part(event)
             case Finished(choice):
-                return self._begin(choice, "text") + self._citations(choice) + self._end_of_choice(event)
+                return self._begin(choice, "text") + self._end_of_choice(event)
             case Progress():
                 # llama.cpp puts the role into each of these deltas. OpenAI's SDKs concatenate the strings of deltas and
                 # would get "assistantassistant".
@@ -205,13 +210,6 @@ class ChatEncoder(ChunkEncoder, Encoder):
         quoted = _encode(text)
         return self._chunk(choice, b'"reasoning_content":' + quoted + b',"reasoning":' + quoted)
 
-    def _arguments(self, choice: int, call: int, text: str) -> bytes:
-        if not text:
-            return b""
-        return self._chunk(
-            choice, b'"tool_calls":[{"index":%d,"function":{"arguments":%b}}]' % (call, _encode(text))
-        )
-
     def _part(self, part: PartStarted) -> bytes:
         place = part.choice, part.index
         if part.kind != "tool_call":
@@ -225,12 +223,10 @@ class ChatEncoder(ChunkEncoder, Encoder):
         opened = {"index": call, "id": part.id, "type": "function", "function": function}
         return self._chunk(part.choice, b'"tool_calls":[' + _encode(opened) + b"]")
 
-    def _citations(self, choice: int) -> bytes:
-        if not self._pages or not (found := annotations_of("".join(self._said), self._pages)):
-            return b""
-        return self._chunk(choice, b'"annotations":' + _encode(found))
-
     def _end_of_choice(self, finished: Finished) -> bytes:
+        cited = b""
+        if self._pages and (found := annotations_of("".join(self._said), self._pages)):
+            cited = self._chunk(finished.choice, b'"annotations":' + _encode(found))
         [choices] = self._finished
         choices.append(finished)
         self._completed[finished.choice] = finished.usage.completion_tokens
@@ -243,7 +239,8 @@ class ChatEncoder(ChunkEncoder, Encoder):
             tail = b"]" + usage + b',"timings":' + _encode(timings_body(choices)) + tail.removeprefix(b"]")
         reason = finished.reason.encode()
         return (
-            self._head
+            cited
+            + self._head
             + b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}' % (finished.choice, reason)
             + tail
         )
@@ -458,10 +455,8 @@ def tool_choice_of(
             raise unsupported("tool_choice", "custom tools are not supported; choose a function.")
     if not tools and not toolsets:
         raise invalid("tool_choice", "asks for a call, but `tools` is empty.")
-    offered = {tool.name for tool in tools}
-    for name in choice.names:
-        if name not in offered:
-            raise invalid("tool_choice", "names a tool that is not in `tools`.")
+    if set(choice.names) - {tool.name for tool in tools}:
+        raise invalid("tool_choice", "names a tool that is not in `tools`.")
     return choice
 
 
@@ -513,12 +508,26 @@ class ChatDialect(OpenAIErrors, Dialect[ChatShape]):
     path = "/chat/completions"
     id_prefix = ID_PREFIX
     answer = ChatCompletion
-    encoding = ChatEncoder
+    encoder = ChatEncoder
     contract = shared.contract_of(ChatRequest, __name__)
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[ChatShape]:
         fields, ignored = self.contract.decode(body)
-        _check(fields)
+        shared.check_values(fields)
+        engine.check_unsummarised(fields)
+        if fields.modalities is not None and fields.modalities != ("text",):
+            raise unsupported("modalities", 'answers are text; send ["text"] or leave it out.')
+        if fields.top_logprobs is not None and not fields.logprobs:
+            raise invalid("top_logprobs", "needs `logprobs` to be true.")
+        for name in ("max_tokens", "max_completion_tokens"):
+            if getattr(fields, name) == 0:
+                raise invalid(name, "must be at least 1.")
+        if (
+            fields.continue_final_message
+            and fields.messages
+            and fields.messages[-1].__struct_config__.tag != "assistant"
+        ):
+            raise invalid("continue_final_message", "needs the last message to be the assistant's.")
         request = request_of(fields)
         if fields.web_search_options is not None:
             if not context.searches:
@@ -546,9 +555,13 @@ def request_of(fields: ChatRequest) -> GenerationRequest:
     last, expected = fields.messages[-1], fields.prediction.content if fields.prediction else ""
     prefills = isinstance(last, AssistantMessage) and bool(last.partial or last.prefix)
     limit = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
-    request = replace(
+    tools, toolsets = tools_of(fields.tools)
+    return replace(
         request,
         messages=messages,
+        tools=tools,
+        toolsets=toolsets,
+        tool_choice=tool_choice_of(fields.tool_choice, tools, toolsets),
         parallel_tool_calls=fields.parallel_tool_calls is not False,
         stop=shared.stops_of(fields.stop),
         max_tokens=shared.limit_of(fields.max_completion_tokens or fields.max_tokens),
@@ -559,29 +572,6 @@ def request_of(fields: ChatRequest) -> GenerationRequest:
         or None,
         names=(*called(max_tokens=limit), *request.names),
     )
-    if fields.tools is None and fields.tool_choice is None:
-        return request
-    tools, toolsets = tools_of(fields.tools)
-    choice = tool_choice_of(fields.tool_choice, tools, toolsets)
-    return replace(request, tools=tools, toolsets=toolsets, tool_choice=choice)
-
-
-def _check(fields: ChatRequest) -> None:
-    shared.check_values(fields)
-    engine.check_unsummarised(fields)
-    if fields.modalities is not None and fields.modalities != ("text",):
-        raise unsupported("modalities", 'answers are text; send ["text"] or leave it out.')
-    if fields.top_logprobs is not None and not fields.logprobs:
-        raise invalid("top_logprobs", "needs `logprobs` to be true.")
-    for name in ("max_tokens", "max_completion_tokens"):
-        if getattr(fields, name) == 0:
-            raise invalid(name, "must be at least 1.")
-    if (
-        fields.continue_final_message
-        and fields.messages
-        and fields.messages[-1].__struct_config__.tag != "assistant"
-    ):
-        raise invalid("continue_final_message", "needs the last message to be the assistant's.")
 
 
 dialect = ChatDialect()

@@ -219,7 +219,7 @@ class CompletionsDialect(OpenAIErrors, Dialect[CompletionsShape]):
     path = "/completions"
     id_prefix = ID_PREFIX
     answer = TextCompletion
-    encoding = CompletionsEncoder
+    encoder = CompletionsEncoder
     contract = shared.contract_of(CompletionRequest, __name__)
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[CompletionsShape]:

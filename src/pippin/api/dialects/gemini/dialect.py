@@ -136,10 +136,6 @@ class GoogleError(Struct, kw_only=True):
     error: GoogleErrorDetail
 
 
-def status_of(report: ErrorReport) -> tuple[int, str]:
-    return STATUS.get(report.kind, OTHERWISE)
-
-
 def error_of(report: ErrorReport) -> GoogleError:
     """Details are messages of google/rpc/error_details.proto."""
     details: list[dict[str, Any]] = []
@@ -153,7 +149,7 @@ def error_of(report: ErrorReport) -> GoogleError:
         add("ErrorInfo", reason="API_KEY_INVALID", domain="googleapis.com")
     if report.retry_after is not None:
         add("RetryInfo", retryDelay=f"{report.retry_after:g}s")
-    code, status = status_of(report)
+    code, status = STATUS.get(report.kind, OTHERWISE)
     return GoogleError(
         error=GoogleErrorDetail(code=code, message=report.message, status=status, details=details)
     )
@@ -403,7 +399,7 @@ class GeminiDialect(Dialect[GeminiShape]):
     id_prefix = ID_PREFIX
     answer = GeminiAnswer
     failure = GoogleError
-    encoding = GeminiEncoder
+    encoder = GeminiEncoder
 
     def __init__(self, reply: Reply = "whole", *, counting: bool = False) -> None:
         """`reply`: the address and its query say how an answer is sent, not the body. `counting` is for countTokens,
@@ -448,7 +444,7 @@ class GeminiDialect(Dialect[GeminiShape]):
         )
 
     def status(self, report: ErrorReport) -> int:
-        return status_of(report)[0]
+        return STATUS.get(report.kind, OTHERWISE)[0]
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return msgspec.json.encode(error_of(report))

@@ -66,20 +66,17 @@ def tools_of(given: Sequence[GivenTool]) -> tuple[tuple[Tool, ...], tuple[str, .
         at = f"tools[{place}]"
         left_out += [camel(name) for name in tool.__struct_fields__[2:] if getattr(tool, name) is not None]
         for number, function in enumerate(tool.function_declarations or ()):
-            _offer(function, tools, f"{at}.functionDeclarations[{number}]")
+            where, parameters = f"{at}.functionDeclarations[{number}]", function.parameters_json_schema
+            if function.parameters is not None and parameters is not None:
+                raise invalid(f"{where}.parametersJsonSchema", "can't be combined with `parameters`.")
+            if function.parameters is not None:
+                parameters = json_schema_of(function.parameters, f"{where}.parameters")
+            name, description = function.name, function.description
+            offered = FunctionDefinition(name=name, description=description, parameters=parameters)
+            offer(offered, tools, where, _NAME)
         if len(tools) > MAX_TOOLS:
             raise invalid("tools", f"must hold at most {MAX_TOOLS} functions.")
     return tuple(tools.values()), tuple(left_out)
-
-
-def _offer(given: FunctionDeclaration, tools: dict[str, Tool], at: str) -> None:
-    parameters = given.parameters_json_schema
-    if given.parameters is not None:
-        if parameters is not None:
-            raise invalid(f"{at}.parametersJsonSchema", "can't be combined with `parameters`.")
-        parameters = json_schema_of(given.parameters, f"{at}.parameters")
-    function = FunctionDefinition(name=given.name, description=given.description, parameters=parameters)
-    offer(function, tools, at, _NAME)
 
 
 def chosen(config: ToolConfig | None, tools: tuple[Tool, ...]) -> tuple[tuple[Tool, ...], ToolChoice]:

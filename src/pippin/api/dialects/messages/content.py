@@ -1,6 +1,5 @@
 """Reads the messages and content blocks of Anthropic's Messages API."""
 
-from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -202,8 +201,16 @@ class MessagesReader:
                     parts = self._server_result(told, parts, at)
                 case "compaction":
                     self._compaction(convert(block, CompactionBlock, at), at)
+                case "thinking":
+                    thought = convert(block, ThinkingBlock, at)
+                    if text := thought.thinking or unseal(thought.signature or ""):
+                        parts.append(Reasoning(text, thought.signature))
+                case "tool_use":
+                    call = convert(block, ToolUse, at)
+                    name = self._names[call.id] = member_name(call.toolset_name, call.name)
+                    parts.append(ToolCall(call.id, name, msgspec.json.encode(call.input).decode()))
                 case _:
-                    parts += self._assistant_parts(block, at)
+                    parts += self._plain_parts(block, at)
         pinned = self._pinned(blocks)
         if parts or blocks[-1:] == [] or blocks[-1].get("type") not in ANSWERED:
             self._say("assistant", parts, pinned)
@@ -234,19 +241,6 @@ class MessagesReader:
         self.messages.append(Message("assistant", (*said, call)))
         self.messages.append(Message("tool", (result,)))
         return []
-
-    def _assistant_parts(self, block: Block, param: str) -> Sequence[Part]:
-        match block.get("type"):
-            case "thinking":
-                thought = convert(block, ThinkingBlock, param)
-                text = thought.thinking or unseal(thought.signature or "")
-                return [Reasoning(text, thought.signature)] if text else []
-            case "tool_use":
-                call = convert(block, ToolUse, param)
-                name = self._names[call.id] = member_name(call.toolset_name, call.name)
-                return [ToolCall(call.id, name, msgspec.json.encode(call.input).decode())]
-            case _:
-                return self._plain_parts(block, param)
 
     def _user(self, role: Role, blocks: list[Block], param: str) -> None:
         said: list[Part] = []
@@ -317,22 +311,17 @@ class MessagesReader:
                 return parts
             case "text" | "content":
                 raise invalid(f"{param}.source", "must hold the document's text.")
-            case "base64" | "url":
-                return self._file(document, "\n".join(heading), f"{param}.source")
+            case "base64":
+                param = f"{param}.source.data"
+                data = source_of_base64(source.data or "", param, source.media_type)
+                found = document_of(data, document.title or "", param, "\n".join(heading))
+            case "url":
+                param = f"{param}.source.url"
+                found = document_of(source_of_url(source.url or "", param), document.title or "", param)
             case _:
                 raise unsupported(
                     f"{param}.source", "this server keeps no files; send the document as text or base64."
                 )
-
-    def _file(self, document: DocumentBlock, heading: str, param: str) -> list[Text | Attachment]:
-        given, name = document.source, document.title or ""
-        if given.type == "base64":
-            param = f"{param}.data"
-            source = source_of_base64(given.data or "", param, given.media_type)
-            found = document_of(source, name, param, heading)
-        else:
-            param = f"{param}.url"
-            found = document_of(source_of_url(given.url or "", param), name, param)
         context = [Text(document.context)] if document.context and isinstance(found, Document) else []
         return [*context, found]
 

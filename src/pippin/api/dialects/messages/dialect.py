@@ -25,8 +25,7 @@ from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.fields import Unused, invalid
 from pippin.api.dialects.shared.frames import COMMENT, Closed, event_frame, typed_frame
 from pippin.api.dialects.shared.sealed_text import seal
-from pippin.api.dialects.shared.tools import left_out
-from pippin.api.dialects.shared.web_search import pages_of
+from pippin.api.dialects.shared.tools import left_out, pages_of
 from pippin.core.completion import CompletedPart, Completion, object_of
 from pippin.core.conversation import WEB_SEARCH, Message, Text, Tool
 from pippin.core.errors import ErrorKind, ErrorReport
@@ -310,7 +309,15 @@ class MessagesEncoder(Encoder):
             case PartDelta():
                 yield from self._grow(event)
             case PartEnded():
-                yield from self._stop_block()
+                if self._open is not None:
+                    if self._open.kind == "reasoning":
+                        yield self._grew("signature_delta", signature=self._signature("".join(self._said)))
+                    elif self._open.kind == "text" and self._shape.compacts:
+                        # Anthropic's clients replace the content by each delta.
+                        yield self._grew("compaction_delta", content="".join(self._said))
+                    yield typed_frame("content_block_stop", index=self._blocks)
+                    self._blocks += 1
+                self._open, self._part, self._said = None, None, []
             case Finished():
                 usage = usage_of(event.usage, cached=self._shape.cached)
                 told = {} if not event.warnings else {"warnings": event.warnings}
@@ -345,18 +352,6 @@ class MessagesEncoder(Encoder):
 
     def _grew(self, type: str, **delta: str) -> bytes:
         return typed_frame("content_block_delta", index=self._blocks, delta={"type": type, **delta})
-
-    def _stop_block(self) -> Iterator[bytes]:
-        if self._open is not None:
-            if self._open.kind == "reasoning":
-                signature = self._signature("".join(self._said))
-                yield self._grew("signature_delta", signature=signature)
-            elif self._open.kind == "text" and self._shape.compacts:
-                # Anthropic's clients replace the content by each delta.
-                yield self._grew("compaction_delta", content="".join(self._said))
-            yield typed_frame("content_block_stop", index=self._blocks)
-            self._blocks += 1
-        self._open, self._part, self._said = None, None, []
 
     def _whole_block(self, part: CompletedPart) -> BlockAnswer | None:
         match part.kind:
@@ -503,7 +498,7 @@ class MessagesDialect(Dialect[MessageShape]):
     answer = MessageAnswer
     failure = Failure
     contract = shared.contract_of(MessagesBody, __name__, required=frozenset({"max_tokens"}))
-    encoding = MessagesEncoder
+    encoder = MessagesEncoder
 
     def __init__(self, *, counting: bool = False) -> None:
         """`counting` is for count_tokens, whose bodies may lack `max_tokens`. They are decoded into the same request,

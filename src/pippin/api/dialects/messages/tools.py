@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.api.dialects.shared.web_search import Domains, Location, place_of_search, wish
+from pippin.api.dialects.shared.tools import Domains, Location, place_of_search, wish
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 from pippin.core.decoding import from_json
 
@@ -232,7 +232,13 @@ def _tools(spec: dict[str, Any], param: str) -> Iterator[Tool]:
         check_depth(tool.input_schema, f"{param}.input_schema")
         yield Tool(tool.name, tool.description, tool.input_schema, bool(tool.strict))
     elif family := CLIENT_TOOLSET.fullmatch(kind):
-        yield from _members(family[1], convert(spec, ClientToolset, param).configs or {}, param)
+        members, configs = client_tools()[family[1]], convert(spec, ClientToolset, param).configs or {}
+        for name in configs:
+            if name not in members:
+                raise invalid(f"{param}.configs.{name}", f"is no tool of the toolset `{family[1]}`.")
+        for name, member in members.items():
+            if name not in configs or configs[name].enabled is not False:
+                yield Tool(member_name(family[1], name), member.description, member.input_schema)
     elif kind.startswith("computer_"):
         yield _computer(convert(spec, ClientTool, param), param)
     else:
@@ -242,16 +248,6 @@ def _tools(spec: dict[str, Any], param: str) -> Iterator[Tool]:
             if kind.startswith(prefix):
                 given = convert(spec, ClientTool, param)
                 yield Tool(given.name, known.description, known.input_schema, bool(given.strict))
-
-
-def _members(family: str, configs: dict[str, ToolSwitch], param: str) -> Iterator[Tool]:
-    members = client_tools()[family]
-    for name in configs:
-        if name not in members:
-            raise invalid(f"{param}.configs.{name}", f"is no tool of the toolset `{family}`.")
-    for name, member in members.items():
-        if name not in configs or configs[name].enabled is not False:
-            yield Tool(member_name(family, name), member.description, member.input_schema)
 
 
 def _computer(given: ClientTool, param: str) -> Tool:

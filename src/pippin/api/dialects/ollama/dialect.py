@@ -30,7 +30,6 @@ from pippin.core.events import (
     Accepted,
     Event,
     Finished,
-    FinishReason,
     PartDelta,
     PartEnded,
     PartStarted,
@@ -41,12 +40,6 @@ from pippin.core.requests import GenerationRequest, JsonObject, LoopGuard, Outpu
 LINES: Final = "application/x-ndjson"
 ID_PREFIX: Final = "ollama-"
 NANOSECONDS: Final = 1_000_000  # in a millisecond
-
-DONE_REASON: Final[dict[FinishReason, str]] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "stop",
-}
 
 
 class OllamaShape(Struct, frozen=True, kw_only=True):
@@ -193,7 +186,7 @@ class OllamaEncoder(Encoder):
     def _ended(self, line: AnswerLine, finished: Finished) -> AnswerLine:
         ended, usage, times = time.monotonic(), finished.usage, finished.timings
         line.done = True
-        line.done_reason = DONE_REASON[finished.reason]
+        line.done_reason = "stop" if finished.reason == "tool_calls" else finished.reason
         line.warnings = warnings_of([finished])
         line.total_duration = round((ended - self._started) * 1e9)
         line.load_duration = round(((self._accepted or self._started) - self._started) * 1e9)
@@ -210,8 +203,7 @@ class OllamaEncoder(Encoder):
 LATEST: Final = ":latest"
 """The tag that Ollama's clients append to a name without one."""
 
-RUNNER: Final = Meta(description="Accepted: the operator says how models run.")
-Runner = Annotated[Any, RUNNER]
+Runner = Annotated[Any, Meta(description="Accepted: the operator says how models run.")]
 
 
 class OllamaOptions(SamplingFields, kw_only=True, omit_defaults=True):
@@ -289,37 +281,24 @@ def with_fields(request: GenerationRequest, fields: OllamaFields) -> GenerationR
     options = fields.options or OllamaOptions()
     if fields.top_logprobs and not fields.logprobs:
         raise invalid("top_logprobs", "needs `logprobs` to be true.")
-    limit = options.num_predict
+    limit, think = options.num_predict, fields.think
+    wanted: OutputFormat | None = JsonObject() if fields.format else None
+    if isinstance(fields.format, dict):
+        wanted = schema_format(fields.format, "format")
     return msgspec.structs.replace(
         request,
         sampling=sampling_of(options),
         stop=stops_of(options.stop, "options.stop"),
         max_tokens=limit if limit is not None and limit > 0 else None,
         context_limit=options.num_ctx,
-        output_format=format_of(fields.format),
-        thinking=thinking_of(fields.think),
+        output_format=wanted,
+        thinking=Thinking(enabled=True, effort=think) if isinstance(think, str) else Thinking(enabled=think),
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         overflow="error" if fields.truncate is False else "truncate",
         loop_guard=fields.loop_guard,
         keep_alive=keep_alive_of(fields.keep_alive),
         names=called(max_tokens="options.num_predict", response_format="format"),
     )
-
-
-def format_of(given: str | dict[str, Any] | None) -> OutputFormat | None:
-    match given:
-        case None | "":
-            return None
-        case dict():
-            return schema_format(given, "format")
-        case _:
-            return JsonObject()
-
-
-def thinking_of(given: bool | str | None) -> Thinking:
-    if isinstance(given, str):
-        return Thinking(enabled=True, effort=given)
-    return Thinking(enabled=given)
 
 
 def keep_alive_of(given: str | float | None) -> float | None:
@@ -329,10 +308,9 @@ def keep_alive_of(given: str | float | None) -> float | None:
 
 MAX_MESSAGES: Final = 16_384
 MAX_TOOLS: Final = 512
-MAX_IMAGES: Final = 256
 _NAME: Final = ToolName("A-Za-z0-9_.:/-", 128, "letters, digits and any of `_.:/-`")
 
-Images = Annotated[tuple[str, ...], Meta(max_length=MAX_IMAGES)]
+Images = Annotated[tuple[str, ...], Meta(max_length=256)]
 
 
 class OllamaFunction(CalledFunction, kw_only=True):
@@ -436,7 +414,7 @@ class _OllamaDialect(Dialect[OllamaShape]):
     id_prefix = ID_PREFIX
     answer = AnswerLine
     failure = OllamaError
-    encoding = OllamaEncoder
+    encoder = OllamaEncoder
     media = LINES
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
@@ -475,24 +453,21 @@ class OllamaGenerateDialect(_OllamaDialect):
         fields, ignored = self.contract.decode(body)
         if not fields.prompt and not fields.images:
             raise invalid("prompt", "must not be empty.")
-        return _decoded(_prompted(fields), fields, ignored, chat=False)
-
-
-def _prompted(fields: GenerateBody) -> GenerationRequest:
-    model = model_of(fields.model)
-    if fields.raw or fields.suffix:
-        if fields.system or fields.images:
-            name = "system" if fields.system else "images"
-            raise invalid(name, "needs the chat template; leave out `raw` and `suffix`.")
-        request = with_fields(
-            GenerationRequest(model=model, prompt=fields.prompt, suffix=fields.suffix or None), fields
-        )
-        return replace(request, overflow=None)  # a raw prompt has no turns to drop
-    said = (Text(fields.prompt),) if fields.prompt else ()
-    user = Message("user", said + images_of(fields.images, "images"))
-    system = (Message("system", (Text(fields.system),)),) if fields.system else ()
-    request = with_fields(GenerationRequest(model=model, messages=(*system, user)), fields)
-    return replace(request, names=(*request.names, *called(messages="prompt")))
+        model = model_of(fields.model)
+        if fields.raw or fields.suffix:
+            if fields.system or fields.images:
+                name = "system" if fields.system else "images"
+                raise invalid(name, "needs the chat template; leave out `raw` and `suffix`.")
+            request = GenerationRequest(model=model, prompt=fields.prompt, suffix=fields.suffix or None)
+            # A raw prompt has no turns to drop.
+            request = replace(with_fields(request, fields), overflow=None)
+        else:
+            said = (Text(fields.prompt),) if fields.prompt else ()
+            user = Message("user", said + images_of(fields.images, "images"))
+            system = (Message("system", (Text(fields.system),)),) if fields.system else ()
+            request = with_fields(GenerationRequest(model=model, messages=(*system, user)), fields)
+            request = replace(request, names=(*request.names, *called(messages="prompt")))
+        return _decoded(request, fields, ignored, chat=False)
 
 
 def _decoded(

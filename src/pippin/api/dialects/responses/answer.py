@@ -1,19 +1,51 @@
-"""The answers of the Responses API: the response object, and what surrounds stored items.
+"""The response object of the Responses API, and the encoder that builds it, whole or in the events of a stream.
 
-The encoders build these structs, and the OpenAPI document describes them. `UNSET` fields are omitted; `None` is written
-as null.
+The OpenAPI document describes these structs. `UNSET` fields are omitted; `None` is written as null.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from pippin.api.dialects.responses.output import Output
+from pippin.api.dialects.base import Encoder, RunInfo
+from pippin.api.dialects.responses.output import (
+    ActionCallBuilder,
+    CallBuilder,
+    CompactionBuilder,
+    CustomCallBuilder,
+    Events,
+    FunctionCallBuilder,
+    ItemBuilder,
+    ItemStatus,
+    ListedToolsBuilder,
+    McpCallBuilder,
+    MessageBuilder,
+    Output,
+    ReasoningBuilder,
+    SearchCallBuilder,
+    StreamEvent,
+)
+from pippin.api.dialects.responses.tools import Toolbox
 from pippin.api.dialects.shared.engine_fields import JsonObjectFormat, TextFormat, Verbosity
-from pippin.api.dialects.shared.frames import Closed
-from pippin.core.errors import ServerError
-from pippin.core.events import Usage
+from pippin.api.dialects.shared.frames import DONE, Closed, event_frame
+from pippin.api.dialects.shared.openai import warnings_of
+from pippin.core.completion import Completion
+from pippin.core.conversation import WEB_SEARCH, FoundPage
+from pippin.core.errors import ErrorKind, ErrorReport, ServerError
+from pippin.core.events import (
+    Accepted,
+    Event,
+    Finished,
+    PartDelta,
+    PartEnded,
+    PartStarted,
+    Progress,
+    ToolsListed,
+    Usage,
+)
 
 ListedItem = dict[str, Any]
 """A stored item as the API lists it: its id, type and status, and all that the client or the model put into it."""
@@ -169,23 +201,16 @@ def stored_items(
             except ServerError:
                 continue
         else:
-            prefix = _ID_PREFIXES.get(kind, "item")
-            item_id = item.get("id") or f"{prefix}_{run_id}_in{number}"
-            stored.append(_completed(kind, item_id, item))
+            item_id = item.get("id") or f"{_ID_PREFIXES.get(kind, 'item')}_{run_id}_in{number}"
+            added: ListedItem = {"id": item_id, "type": kind}
+            if kind == "reasoning":
+                added["summary"] = item.get("summary") or []
+            else:
+                added["status"] = item.get("status") or "completed"
+            if kind == "message":
+                added["content"] = _content(item)
+            stored.append(item | added)
     return stored
-
-
-def _completed(kind: str, id: str, item: ListedItem) -> ListedItem:
-    added: ListedItem = {"id": id, "type": kind}
-    match kind:
-        case "message":
-            added["status"] = item.get("status") or "completed"
-            added["content"] = _content(item)
-        case "reasoning":
-            added["summary"] = item.get("summary") or []
-        case _:
-            added["status"] = item.get("status") or "completed"
-    return item | added
 
 
 def _content(message: ListedItem) -> list[ListedItem]:
@@ -204,3 +229,260 @@ def _content(message: ListedItem) -> list[ListedItem]:
             case _:
                 parts.append(part)
     return parts
+
+
+ID_PREFIX: Final = "resp_"
+STEERED: Final = "steered"  # code of the report that ends a response because the client says more
+
+ReasoningShown = Literal["text", "summary", "hidden"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseShape:
+    """The parts of a request that decide how its answer is encoded and stored."""
+
+    draft: ResponseAnswer  # the response before its run, which sets its id, time and model
+    input: tuple[dict[str, Any], ...] = ()  # items of this turn, with ids
+    toolbox: Toolbox = field(default_factory=Toolbox)
+    reasoning: ReasoningShown = "text"
+    sealed: bool = False  # reasoning comes with `encrypted_content`
+    sourced: bool = False  # searches come with all that they found
+    compacts: bool = False  # the text is the summary of the conversation
+
+    @property
+    def conversation(self) -> str | None:
+        """The id of the conversation that the response joins."""
+        return self.draft.conversation.id if self.draft.conversation is not None else None
+
+
+_CODES: Final[dict[ErrorKind, str]] = {
+    "invalid_request": "invalid_prompt",
+    "unsupported": "invalid_prompt",
+    "context_length_exceeded": "context_length_exceeded",
+    "rate_limited": "rate_limit_exceeded",
+}
+
+
+class ResponsesEncoder(Encoder):
+    """See `Encoder`; `clock` returns seconds since the epoch."""
+
+    def __init__(self, shape: ResponseShape, run: RunInfo, clock: Callable[[], float]) -> None:
+        self._shape = shape
+        self._run = run
+        self._clock = clock
+        # `response` fills in the output.
+        self._answer = msgspec.structs.replace(
+            shape.draft, id=response_id(run), created_at=run.created, model=run.model
+        )
+        self._sequence = 0
+        self._items: list[ItemBuilder] = []
+        self._open: ItemBuilder | None = None
+        self._waiting: dict[str | None, McpCallBuilder] = {}  # calls of MCP tools without a result so far
+        self._answering: PartStarted | None = None  # the open result of such a call, and its pieces
+        self._result: list[str] = []
+        self._pages: list[FoundPage] = []  # that searches of the web have found
+        self._ended = False  # the open item's part ended; only `Finished` tells whether it was truncated
+        self._part: PartStarted | None = None  # begun by the model, but not yet sent as an item
+        self._thinks = False
+        self._created = False
+        # Tokens so far, for a response that ends before its last event.
+        self._prompt = self._cached = self._completed = self._reasoned = 0
+
+    @property
+    def background(self) -> bool:
+        """Whether the response is to run without its client."""
+        return bool(self._answer.background)
+
+    def queued(self) -> bytes:
+        """The first events of a background response, which exists before it runs; call before `start`."""
+        return self._create() + self._lifecycle("response.queued")
+
+    def start(self, accepted: Sequence[Accepted]) -> bytes:
+        frames = b"" if self._created else self._create()
+        self._answer.status = "in_progress"
+        self._prompt = accepted[0].prompt_tokens
+        return frames + self._lifecycle("response.in_progress")
+
+    def keep_alive(self) -> bytes:
+        # Codex gives up when no event comes for five minutes, and a comment is none. A long call is that silent.
+        running = self._created and self._answer.status == "in_progress"
+        return self._lifecycle("response.in_progress") if running else super().keep_alive()
+
+    def event(self, event: Event, request: int = 0) -> bytes:
+        match event:
+            case PartStarted() | PartDelta() | PartEnded() | Finished() if event.choice != 0:
+                return b""
+            case Progress(cached=cached):
+                self._cached = cached
+                return b""
+            case ToolsListed():
+                index = len(self._items)
+                listed = ListedToolsBuilder(f"mcpl_{self._run.id}_{index}", index, event)
+                self._items.append(listed)
+                return self._frames([*listed.start(), *listed.close("completed")])
+            case PartStarted():
+                return self._frames(self._part_started(event))
+            case PartDelta():
+                return self._frames(self._part_grew(event))
+            case PartEnded():
+                return self._frames(self._part_ended())
+            case Finished():
+                return self._finished(event)
+            case _:
+                return b""
+
+    def failed(self, report: ErrorReport) -> bytes:
+        code = _CODES.get(report.kind, "server_error")
+        frames = self._frames(self._close_all("completed" if self._ended else "incomplete"))
+        if report.kind == "cancelled":
+            # The API has no event for a cancelled response.
+            self._answer.status = "incomplete"
+            self._answer.usage = usage_of(
+                Usage(
+                    prompt_tokens=self._prompt,
+                    cached_tokens=self._cached,
+                    completion_tokens=self._completed,
+                    reasoning_tokens=self._reasoned,
+                )
+            )
+            if report.code == STEERED:
+                self._answer.incomplete_details = Incompleteness(reason="steered")
+        else:
+            self._answer.status = "failed"
+            self._answer.error = ResponseFailure(code=code, message=report.message)
+        if not self._created:
+            return self.told("error", code=code, message=report.message, param=report.param)
+        return frames + self._lifecycle(f"response.{self._answer.status}")
+
+    def end(self) -> bytes:
+        return DONE
+
+    def required_input(self) -> list[dict[str, Any]]:
+        """What the client is to send of each call that it runs: an output's type and call, without the output."""
+        return [
+            {"type": f"{call.item().__struct_config__.tag}_output", "call_id": call.call_id}
+            | ({"name": call.origin.name} if call.origin.kind == "function" else {})
+            for call in self._items
+            if isinstance(call, CallBuilder)
+        ]
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        """The same response as at the end of a stream of this completion."""
+        choice = completions[0].choices[0]
+        events: list[Event | None] = [*completions[0].listed, *choice.events(0), choice.finished]
+        for event in filter(None, events):
+            self.event(event)
+        return msgspec.json.encode(self.response())
+
+    def cancelled(self) -> None:
+        """Mark the stored response as cancelled; call after `end`."""
+        self._answer.status = "cancelled"
+
+    def response(self) -> ResponseAnswer:
+        """The response object in its current state."""
+        return msgspec.structs.replace(self._answer, output=[item.item() for item in self._items])
+
+    def _create(self) -> bytes:
+        self._created = True
+        return self._lifecycle("response.created")
+
+    def _part_started(self, event: PartStarted) -> Events:
+        yield from self._close("completed")
+        if event.kind == "server_result":
+            self._answering, self._result = event, []
+            return
+        self._part, self._thinks = event, event.kind == "reasoning"
+        # Templates often write empty reasoning, so a reasoning item only starts with its first text.
+        if event.kind != "reasoning":
+            yield from self._start_item(event)
+
+    def _start_item(self, event: PartStarted) -> Events:
+        self._part = None
+        self._open = self._new_item(event)
+        self._items.append(self._open)
+        yield from self._open.start()
+
+    def _part_grew(self, delta: PartDelta) -> Events:
+        self._completed = max(self._completed, delta.completed)
+        if self._thinks:
+            self._reasoned = self._completed
+        if self._answering is not None:
+            self._result.append(delta.text)
+            return
+        if self._part is not None and delta.text and self._shape.reasoning != "hidden":
+            yield from self._start_item(self._part)
+        if self._open is not None:
+            yield from self._open.grow(delta)
+
+    def _part_ended(self) -> Events:
+        result, self._answering = self._answering, None
+        if result is not None and (call := self._waiting.pop(result.id, None)) is not None:
+            yield from call.answered("".join(self._result), is_error=result.is_error)
+        if isinstance(self._open, McpCallBuilder):
+            item, self._open = self._open, None
+            self._waiting[item.call_id] = item
+            yield item.asked()
+        self._ended = True
+
+    def _new_item(self, event: PartStarted) -> ItemBuilder:
+        index = len(self._items)
+
+        def named(prefix: str) -> str:
+            return f"{prefix}_{self._run.id}_{index}"
+
+        if event.kind == "text" and self._shape.compacts:
+            return CompactionBuilder(named("cmp"), index)
+        if event.kind == "text":
+            return MessageBuilder(named("msg"), index, self._pages)
+        if event.kind == "reasoning":
+            summary = self._shape.reasoning == "summary"
+            return ReasoningBuilder(named("rs"), index, summary=summary, sealed=self._shape.sealed)
+        if event.kind == "server_call" and event.server == WEB_SEARCH:
+            return SearchCallBuilder(named("ws"), index, event, self._pages, sourced=self._shape.sourced)
+        if event.kind == "server_call":
+            return McpCallBuilder(named("mcp"), index, event)
+        origin = self._shape.toolbox.origin(event.name or "")
+        kinds: dict[str, tuple[type[CallBuilder], str]] = {
+            "function": (FunctionCallBuilder, "fc"),
+            "custom": (CustomCallBuilder, "ctc"),
+        }
+        make, prefix = kinds.get(origin.kind, (ActionCallBuilder, "sh"))
+        return make(named(prefix), index, event.id or named("call"), origin)
+
+    def _close(self, status: ItemStatus) -> Events:
+        item, self._open, self._part, self._ended = self._open, None, None, False
+        if item is not None:
+            yield from item.close(status)
+
+    def _close_all(self, status: ItemStatus) -> Events:
+        yield from self._close(status)
+        for call in self._waiting.values():
+            yield from call.close("incomplete")
+        self._waiting = {}
+
+    def _finished(self, event: Finished) -> bytes:
+        cut = event.reason == "length"
+        frames = self._frames(self._close_all("incomplete" if cut else "completed"))
+        self._answer.usage = usage_of(event.usage)
+        self._answer.warnings = warnings_of([event])
+        self._answer.status = "incomplete" if cut else "completed"
+        if cut:
+            self._answer.incomplete_details = Incompleteness(reason="max_output_tokens")
+        else:
+            self._answer.completed_at = int(self._clock())
+        return frames + self._lifecycle(f"response.{self._answer.status}")
+
+    def _lifecycle(self, type: str) -> bytes:
+        return self.told(type, response=self.response())
+
+    def _frames(self, events: Iterable[StreamEvent]) -> bytes:
+        return b"".join([self.told(name, **fields) for name, fields in events])
+
+    def told(self, type: str, **fields: Any) -> bytes:
+        """An event in its place in their order: of the output, or about the response beside it."""
+        number, self._sequence = self._sequence, self._sequence + 1
+        return event_frame(type, {"type": type, "sequence_number": number, **fields})
+
+
+def response_id(run: RunInfo) -> str:
+    return ID_PREFIX + run.id

@@ -1,30 +1,40 @@
-"""The dialect of OpenAI's Responses API: decodes a body into a request."""
+"""The dialects of OpenAI's Responses API: decode a body into a request, for an answer or for a summary."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
-from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, History, RunInfo
 from pippin.api.dialects.responses.answer import (
+    ID_PREFIX,
+    CompactedConversation,
+    ReasoningShown,
     ResponseAnswer,
     ResponseConversation,
     ResponseReasoning,
+    ResponsesEncoder,
+    ResponseShape,
     ResponseText,
     SchemaFormat,
+    response_id,
+    stored_items,
+    usage_of,
 )
-from pippin.api.dialects.responses.encode import ID_PREFIX, ReasoningShown, ResponsesEncoder, ResponseShape
 from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.responses.tools import GivenChoice, GivenTool, Toolbox, tool_choice_of, toolbox_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import called, convert, invalid
+from pippin.api.dialects.shared.fields import called, convert, decode_json, invalid, unsupported
 from pippin.api.dialects.shared.openai import OpenAIErrors
+from pippin.api.dialects.shared.sealed_text import seal
 from pippin.api.dialects.shared.tools import left_out
+from pippin.core.completion import Completion
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
+from pippin.core.events import Usage
 from pippin.core.requests import GenerationRequest, JsonObject
 from pippin.service.summaries import summary_request
 
@@ -137,13 +147,14 @@ class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
         if not messages:
             raise invalid("input", "is required: send text or items, or continue a stored response.")
         request = _request(fields, messages, toolbox)
+        shown: ReasoningShown = "text" if _reasoning_options(fields)[1] in (None, "none") else "summary"
         return Decoded(
             requests=(summary_request(request) if reader.compacts else request,),
             shape=ResponseShape(
                 draft=_draft(fields),
                 input=given,
                 toolbox=toolbox,
-                reasoning=_reasoning_shown(fields),
+                reasoning=shown if engine.shows_reasoning(fields) else "hidden",
                 sealed="reasoning.encrypted_content" in (fields.include or ()),
                 sourced="web_search_call.action.sources" in (fields.include or ()),
                 compacts=reader.compacts,
@@ -154,8 +165,8 @@ class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
             + engine.reasoning_warnings(fields),
         )
 
-    def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:
-        return ResponsesEncoder(decoded.shape, run, self._clock)
+    def encoder(self, shape: ResponseShape, run: RunInfo) -> ResponsesEncoder:
+        return ResponsesEncoder(shape, run, self._clock)
 
 
 def items_of(given: str | list[Item] | None) -> tuple[Item, ...]:
@@ -259,12 +270,6 @@ def _reasoning_options(fields: ResponsesBody) -> tuple[str | None, Any]:
             return fields.reasoning_effort or options.effort, options.summary or options.generate_summary
 
 
-def _reasoning_shown(fields: ResponsesBody) -> ReasoningShown:
-    if not engine.shows_reasoning(fields):
-        return "hidden"
-    return "text" if _reasoning_options(fields)[1] in (None, "none") else "summary"
-
-
 def _draft(fields: ResponsesBody) -> ResponseAnswer:
     """The response before its run: the repeated fields of the request, and no output."""
     effort, summary = _reasoning_options(fields)
@@ -307,6 +312,71 @@ def _draft(fields: ResponsesBody) -> ResponseAnswer:
         prompt_cache_key=fields.prompt_cache_key,
         user=fields.user,
     )
+
+
+class ModelName(Struct):
+    """Unlike a response, a compaction has no default model."""
+
+    model: str | None = None
+
+
+class CompactionEncoder(Encoder):
+    """Encodes whole answers only: `decode` refuses streams."""
+
+    def __init__(self, kept: tuple[Item, ...], run: RunInfo) -> None:
+        self._kept = kept
+        self._run = run
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        [choice] = completions[0].choices
+        summary = {
+            "id": f"cmp_{self._run.id}",
+            "type": "compaction",
+            "encrypted_content": seal(choice.text("text").strip()),
+        }
+        kept = stored_items(self._kept, self._run.id, History().item)
+        usage = choice.finished.usage if choice.finished is not None else Usage()
+        answer = CompactedConversation(
+            id=response_id(self._run),
+            created_at=self._run.created,
+            output=[*kept, summary],
+            usage=usage_of(usage),
+        )
+        return msgspec.json.encode(answer)
+
+
+class CompactionDialect(OpenAIErrors, Dialect[tuple[Item, ...]]):
+    """Reads the body like that of a response, and asks for a summary instead of an answer.
+
+    The instruction comes last, so that the conversation's prefix in the cache is reused.
+    """
+
+    name = "responses_compact"
+    path = "/responses/compact"
+    id_prefix = ID_PREFIX
+    contract = ResponsesDialect.contract
+    answer = CompactedConversation
+    encoder = CompactionEncoder
+
+    def __init__(self) -> None:
+        self._responses = ResponsesDialect()
+
+    def decode(self, body: bytes, context: DecodeContext) -> Decoded[tuple[Item, ...]]:
+        if decode_json(body, ModelName).model is None:
+            raise invalid("model", "is required: name the model that writes the summary.")
+        decoded = self._responses.decode(body, context)
+        if decoded.stream:
+            raise unsupported("stream", "a compaction is answered in one piece; leave it out.")
+        [asked] = decoded.requests
+        previous = decoded.shape.draft.previous_response_id
+        before = [] if previous is None else context.history.items(previous)
+        said = (item for item in (*before, *decoded.shape.input) if item.get("role") == "user")
+        return Decoded(
+            requests=(summary_request(asked),),
+            shape=tuple(said),
+            ignored=decoded.ignored,
+            warnings=decoded.warnings,
+        )
 
 
 dialect = ResponsesDialect()

@@ -63,7 +63,7 @@ Content = str | list[dict[str, Any]]
 class MessageItem(Struct, kw_only=True):
     role: Literal["user", "assistant", "system", "developer", "tool"]
     content: Content | None = None
-    tool_calls: list[dict[str, Any]] | None = None  # this and the fields below: as in Chat Completions
+    tool_calls: tuple[GivenCall, ...] | None = None  # this and the fields below: as in Chat Completions
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -177,7 +177,11 @@ class ItemsReader:
             case "item_reference":
                 self._reference(item, param)
             case "reasoning":
-                self._reasoning(convert(item, ReasoningItem, param))
+                thought = convert(item, ReasoningItem, param)
+                sealed = unseal(thought.encrypted_content) if thought.encrypted_content else None
+                said = [str(part.get("text", "")) for part in (thought.content or thought.summary)]
+                if text := "\n\n".join(said) if thought.content or sealed is None else sealed:
+                    self._turn.append(Reasoning(text))
             case "additional_tools" | "tool_search_output":
                 self.tools += convert(item, MoreTools, param).tools
             case "compaction" | "compaction_summary" | "context_compaction":
@@ -220,8 +224,7 @@ class ItemsReader:
         if item.content is not None:
             self._turn += parts_of(item.content, f"{param}.content")[0]
         for number, given in enumerate(item.tool_calls or ()):
-            at = f"{param}.tool_calls[{number}]"
-            call = call_of(convert(given, GivenCall, at), at)
+            call = call_of(given, f"{param}.tool_calls[{number}]")
             self._called(call.id, call.name, call.arguments)
 
     def _reference(self, item: Item, param: str) -> None:
@@ -230,13 +233,6 @@ class ItemsReader:
         if found.get("type") == "item_reference":
             raise invalid(f"{param}.id", "must not name another reference.")
         self._item(found, param)
-
-    def _reasoning(self, item: ReasoningItem) -> None:
-        sealed = unseal(item.encrypted_content) if item.encrypted_content else None
-        said = [str(part.get("text", "")) for part in (item.content or item.summary)]
-        text = "\n\n".join(said) if item.content or sealed is None else sealed
-        if text:
-            self._turn.append(Reasoning(text))
 
     def _compaction(self, item: SealedItem, kind: str) -> None:
         summary = unseal(item.encrypted_content)
@@ -266,23 +262,19 @@ class ItemsReader:
                 patch = convert(item, PatchCall, param)
                 self._called(patch.call_id, "apply_patch", _json(patch.operation))
             case "mcp_call":
-                self._mcp_call(convert(item, McpCall, param))
+                made = convert(item, McpCall, param)
+                if made.output is None and made.error is None:
+                    return  # it was never made
+                self._called(made.id, flat_name(made.name, made.server_label), made.arguments)
+                told = made.error or made.output or ""
+                said = told if isinstance(told, str) else _json(told)
+                self._answer(made.id, (Text(said),), is_error=made.error is not None)
             case _:
                 raise unsupported(f"{param}.type", UNKNOWN)
 
     def _called(self, call_id: str, name: str, arguments: str) -> None:
         self._names[call_id] = name
         self._turn.append(ToolCall(call_id, name, arguments))
-
-    def _mcp_call(self, call: McpCall) -> None:
-        if call.output is None and call.error is None:
-            return  # it was never made
-        self._called(call.id, flat_name(call.name, call.server_label), call.arguments)
-        failed = call.error is not None
-        output = (
-            _json(call.error) if failed and not isinstance(call.error, str) else call.error or call.output
-        )
-        self._answer(call.id, (Text(output or ""),), is_error=failed)
 
     def _output(self, kind: str, item: CallOutput, param: str) -> None:
         call_id = item.call_id or item.id

@@ -13,7 +13,7 @@ from pippin.api.dialects.responses.tools import ToolOrigin, custom_input
 from pippin.api.dialects.shared.frames import Closed
 from pippin.api.dialects.shared.openai import TokenLogprob, logprobs_of
 from pippin.api.dialects.shared.sealed_text import seal
-from pippin.api.dialects.shared.web_search import citations_of, pages_of
+from pippin.api.dialects.shared.tools import citations_of, pages_of
 from pippin.core.completion import object_of
 from pippin.core.conversation import FoundPage
 from pippin.core.events import PartDelta, PartStarted, ToolsListed
@@ -162,8 +162,11 @@ Call = TypeVar("Call", bound=CallItem)
 class ItemBuilder(ABC):
     """Builds one output item through `start`, any number of `grow`, and `close`; each returns the events to send.
 
-    Subclasses define the item in its current state, and the events between its first and last one.
+    Subclasses define the item in its current state, and the events between its first and last one: by their names
+    `opens`, `grows` and `closes`, where these say all.
     """
+
+    opens = grows = closes = ""
 
     def __init__(self, id: str, index: int) -> None:
         self.id = id
@@ -183,15 +186,15 @@ class ItemBuilder(ABC):
 
     def opened(self) -> Iterable[StreamEvent]:
         """The events between the one that adds the item and its first text."""
-        return ()
+        return (self._event(self.opens),) if self.opens else ()
 
     def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
         """The events for more text, which `text` already includes."""
-        return ()
+        return (self._event(self.grows, delta=delta.text),) if self.grows and delta.text else ()
 
     def closed(self) -> Iterable[StreamEvent]:
         """The events between the last text and the one that finishes the item."""
-        return ()
+        return (self._event(self.closes),) if self.closes else ()
 
     def start(self) -> Events:
         yield self._changed("response.output_item.added")
@@ -212,9 +215,6 @@ class ItemBuilder(ABC):
     def _event(self, type: str, **fields: Any) -> StreamEvent:
         """An event about the item, or about its part."""
         return f"response.{type}", self._place | fields
-
-    def _arguments_grew(self, type: str, text: str) -> Iterable[StreamEvent]:
-        return (self._event(type, delta=text),) if text else ()
 
 
 class PartBuilder(ItemBuilder):
@@ -276,12 +276,11 @@ class MessageBuilder(PartBuilder):
 class CompactionBuilder(ItemBuilder):
     """The summary of a conversation, which stands for it in later requests."""
 
+    opens = "compaction.compacting"
+
     def item(self) -> OutputCompaction:
         text = "" if self.status == "in_progress" else self.text.strip()
         return OutputCompaction(id=self.id, encrypted_content=seal(text) if text else "")
-
-    def opened(self) -> Events:
-        yield self._event("compaction.compacting")
 
 
 class ReasoningBuilder(PartBuilder):
@@ -329,11 +328,10 @@ class CallBuilder(ItemBuilder):
 
 
 class FunctionCallBuilder(CallBuilder):
+    grows = "function_call_arguments.delta"
+
     def item(self) -> OutputFunctionCall:
         return self._as(OutputFunctionCall, **self._named, arguments=self.text)
-
-    def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
-        return self._arguments_grew("function_call_arguments.delta", delta.text)
 
     def closed(self) -> Events:
         done = "function_call_arguments.done"
@@ -350,7 +348,8 @@ class CustomCallBuilder(CallBuilder):
 
     def closed(self) -> Events:
         text = custom_input(self.text)
-        yield from self._arguments_grew("custom_tool_call_input.delta", text)
+        if text:
+            yield self._event("custom_tool_call_input.delta", delta=text)
         yield self._event("custom_tool_call_input.done", input=text)
 
 
@@ -397,6 +396,8 @@ def _texts(given: Any) -> list[str]:
 class ListedToolsBuilder(ItemBuilder):
     """The tools that an MCP server offers, all known at once."""
 
+    opens, closes = "mcp_list_tools.in_progress", "mcp_list_tools.completed"
+
     def __init__(self, id: str, index: int, listed: ToolsListed) -> None:
         super().__init__(id, index)
         self._listed = listed
@@ -412,15 +413,11 @@ class ListedToolsBuilder(ItemBuilder):
         ]
         return OutputListedTools(id=self.id, server_label=self._listed.server, tools=tools)
 
-    def opened(self) -> Events:
-        yield self._event("mcp_list_tools.in_progress")
-
-    def closed(self) -> Events:
-        yield self._event("mcp_list_tools.completed")
-
 
 class McpCallBuilder(ItemBuilder):
     """A call of an MCP tool and, later, its result. Other items may start in between."""
+
+    opens, grows = "mcp_call.in_progress", "mcp_call_arguments.delta"
 
     def __init__(self, id: str, index: int, started: PartStarted) -> None:
         super().__init__(id, index)
@@ -441,12 +438,6 @@ class McpCallBuilder(ItemBuilder):
             error=McpFailure(content=[McpText(text=self._result or "")]) if self._failed else None,
         )
 
-    def opened(self) -> Events:
-        yield self._event("mcp_call.in_progress")
-
-    def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
-        return self._arguments_grew("mcp_call_arguments.delta", delta.text)
-
     def asked(self) -> StreamEvent:
         """The event for complete arguments, after which the call is made."""
         return self._event("mcp_call_arguments.done", arguments=self.text)
@@ -464,6 +455,8 @@ class McpCallBuilder(ItemBuilder):
 class SearchCallBuilder(McpCallBuilder):
     """A search of the web, which is told without its arguments' pieces."""
 
+    opens, grows = "web_search_call.in_progress", ""
+
     def __init__(
         self, id: str, index: int, started: PartStarted, pages: list[FoundPage], *, sourced: bool
     ) -> None:
@@ -478,12 +471,6 @@ class SearchCallBuilder(McpCallBuilder):
         status = "failed" if self._failed and self.status == "completed" else self.status
         action = SearchAction(query=query, queries=[query], sources=sources)
         return OutputSearchCall(id=self.id, status=status, action=action)
-
-    def opened(self) -> Events:
-        yield self._event("web_search_call.in_progress")
-
-    def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
-        return ()
 
     def asked(self) -> StreamEvent:
         return self._event("web_search_call.searching")

@@ -13,8 +13,7 @@ from msgspec import Meta, Struct
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.engine_fields import TextFormat
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.api.dialects.shared.tools import McpTool, toolset_of
-from pippin.api.dialects.shared.web_search import SearchTool, place_of_search
+from pippin.api.dialects.shared.tools import McpTool, SearchTool, place_of_search, toolset_of
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 from pippin.core.decoding import from_json
 
@@ -153,18 +152,18 @@ def toolbox_of(given: list[dict[str, Any]], param: str = "tools", *, searches: b
     tools: dict[str, Tool] = {}
     origins: dict[str, ToolOrigin] = {}
     left_out: list[str] = []
-    toolsets = [
-        toolset_of(convert(spec, McpTool, f"{param}[{number}]"), f"{param}[{number}]")
-        for number, spec in enumerate(given)
-        if spec.get("type") == "mcp"
-    ]
+    toolsets: list[Toolset] = []
     searching = place_of_search(given, param) if searches else None
     search = None
     for number, spec in enumerate(given):
+        at = f"{param}[{number}]"
         if number == searching:
-            search = convert(spec, SearchTool, f"{param}[{number}]").wanted
+            search = convert(spec, SearchTool, at).wanted
             continue
-        for tool, origin in _tools_of(spec, f"{param}[{number}]", left_out):
+        if spec.get("type") == "mcp":
+            toolsets.append(toolset_of(convert(spec, McpTool, at), at))
+            continue
+        for tool, origin in _tools_of(spec, at, left_out):
             tools[tool.name] = tool
             origins[tool.name] = origin
     return Toolbox(tuple(tools.values()), origins, tuple(toolsets), search, tuple(left_out))
@@ -194,8 +193,6 @@ def _tools_of(
             ]
         case "local_shell" | "shell" | "apply_patch" as kind if namespace is None:
             return [(BUILT_IN[kind], ToolOrigin(kind, kind))]
-        case "mcp" if namespace is None:
-            return []
         case str(kind):
             left_out.append(kind)
             return []

@@ -99,37 +99,37 @@ def settings_of(body: type[Struct]) -> Mapping[str, inspect.Type]:
     return {name: place for name, place in fields.items() if any(objects_of(place, name))}
 
 
-def unknown_keys(value: Any, place: inspect.Type, path: str) -> Iterator[str]:
+Change = Callable[[dict[str, Any], inspect.StructType, str], dict[str, Any]]
+
+
+def unknown_keys(value: Any, place: inspect.Type, path: str) -> list[str]:
     """The paths of keys in a decoded value that no struct at that place declares: `tools[].function.foo`."""
-    kinds = list(members([place]))
-    match value:
-        case dict():
-            if (struct := _struct_for(value, kinds)) is not None:
-                yield from _unknown_of(value, struct, path)
-                return
-            for kind in kinds:
-                if isinstance(kind, inspect.DictType):
-                    for inner in value.values():
-                        yield from unknown_keys(inner, kind.value_type, f"{path}.*")
-        case list():
-            for kind in kinds:
-                if isinstance(kind, inspect.ListType | inspect.VarTupleType):
-                    for inner in value:
-                        yield from unknown_keys(inner, kind.item_type, f"{path}[]")
+    found: list[str] = []
 
+    def note(given: dict[str, Any], struct: inspect.StructType, at: str) -> dict[str, Any]:
+        known = {struct.tag_field, *(field.encode_name for field in struct.fields)}
+        strange = (key for key in given if key not in known)
+        found.extend(f"{at}.{key[:MOST_LETTERS] if NAME.fullmatch(key) else '?'}" for key in strange)
+        return given
 
-Change = Callable[[dict[str, Any], inspect.StructType], dict[str, Any]]
+    _rewritten(value, place, note, path)
+    return found
 
 
 def without_nulls(value: Any, place: inspect.Type) -> Any:
     """A decoded value of that type without the fields that are null though their type has no null: many clients write
     what they leave out so."""
 
-    def change(given: dict[str, Any], struct: inspect.StructType) -> dict[str, Any]:
-        fields = {field.encode_name: field for field in struct.fields}
-        return {
-            name: inner for name, inner in given.items() if inner is not None or not _omits(fields.get(name))
+    def change(given: dict[str, Any], struct: inspect.StructType, _: str) -> dict[str, Any]:
+        omitted = {
+            field.encode_name
+            for field in struct.fields
+            if not field.required
+            and not any(
+                isinstance(kind, inspect.NoneType | inspect.AnyType) for kind in members([field.type])
+            )
         }
+        return {name: inner for name, inner in given.items() if inner is not None or name not in omitted}
 
     return _rewritten(value, place, change)
 
@@ -149,49 +149,35 @@ def with_whole_numbers(value: Any) -> Any:
 def in_camel_case(value: Any, place: inspect.Type) -> Any:
     """A decoded value of that type with the fields of its structs in camel case: clients of protocol buffers may write
     `max_tokens` for `maxTokens`. Keys of free-form values stay."""
-    return _rewritten(value, place, lambda given, _: {camel(name): inner for name, inner in given.items()})
+    return _rewritten(value, place, lambda given, *_: {camel(name): inner for name, inner in given.items()})
 
 
 def camel(name: str) -> str:
     return _AFTER_WORD.sub(lambda found: found[1].upper(), name)
 
 
-def _rewritten(value: Any, place: inspect.Type, change: Change) -> Any:
-    """A decoded value of that type in which each object that is read as a struct is changed."""
+def _rewritten(value: Any, place: inspect.Type, change: Change, path: str = "") -> Any:
+    """A decoded value of that type in which each object that is read as a struct is changed. `change` is also told its
+    path."""
     kinds = list(members([place]))
     if isinstance(value, list):
         items = [kind for kind in kinds if isinstance(kind, inspect.ListType | inspect.VarTupleType)]
-        return [_rewritten(each, items[0].item_type, change) for each in value] if items else value
+        inside = f"{path}[]"
+        return [_rewritten(each, items[0].item_type, change, inside) for each in value] if items else value
     if not isinstance(value, dict):
         return value
     if (struct := _struct_for(value, kinds)) is not None:
         types = {field.encode_name: field.type for field in struct.fields}
         return {
-            name: _rewritten(inner, types[name], change) if name in types else inner
-            for name, inner in change(value, struct).items()
+            name: _rewritten(inner, types[name], change, f"{path}.{name}") if name in types else inner
+            for name, inner in change(value, struct, path).items()
         }
     maps = [kind for kind in kinds if isinstance(kind, inspect.DictType)]
     return (
-        {name: _rewritten(inner, maps[0].value_type, change) for name, inner in value.items()}
+        {name: _rewritten(inner, maps[0].value_type, change, f"{path}.*") for name, inner in value.items()}
         if maps
         else value
     )
-
-
-def _omits(field: inspect.Field | None) -> bool:
-    """Whether a field may be left out and has no null of its own."""
-    if field is None or field.required:
-        return False
-    return not any(isinstance(kind, inspect.NoneType | inspect.AnyType) for kind in members([field.type]))
-
-
-def _unknown_of(value: dict[str, Any], struct: inspect.StructType, path: str) -> Iterator[str]:
-    known = {field.encode_name: field.type for field in struct.fields}
-    for key, inner in value.items():
-        if key in known:
-            yield from unknown_keys(inner, known[key], f"{path}.{key}")
-        elif key != struct.tag_field:
-            yield f"{path}.{key[:MOST_LETTERS] if NAME.fullmatch(key) else '?'}"
 
 
 def _struct_for(value: dict[str, Any], kinds: Sequence[inspect.Type]) -> inspect.StructType | None:

@@ -1,8 +1,8 @@
 """The fields with which clients control a generation, and their meaning to the engine.
 
-Three structs, each extending the one before: `SamplingFields`, whose ranges and descriptions are in
-`core/parameters.py`; `StructureFields` for structured output, under OpenAI's, vLLM's and llama.cpp's names; and
-`EngineFields`, the other fields of the replaced servers. Names and values of other servers are translated here.
+`SamplingFields` has those whose ranges and descriptions are in `core/parameters.py`. `EngineFields` adds those of
+structured output, under OpenAI's, vLLM's and llama.cpp's names, and the other fields of the replaced servers. Names and
+values of other servers are translated here.
 """
 
 from collections.abc import Sequence
@@ -99,8 +99,7 @@ def sampling_of(fields: SamplingFields) -> Sampling:
     return Sampling(**asked, logit_bias={int(key): bias for key, bias in biases.items()} or None)
 
 
-MAX_PATTERN = 65_536
-Pattern = Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN)]
+Pattern = Annotated[str, Meta(min_length=1, max_length=65_536)]
 GrammarText = Annotated[str, Meta(min_length=1, max_length=1_048_576)]
 Options = Annotated[tuple[str, ...], Meta(min_length=1, max_length=4096)]
 Schema = dict[str, Any] | bool | str
@@ -116,10 +115,7 @@ class JsonObjectFormat(Struct, tag_field="type", tag="json_object"):
 
 
 class NamedSchema(Struct, kw_only=True):
-    name: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=64)],
-        Meta(description="Accepted: no model is told of it."),
-    ]
+    name: Annotated[str, Meta(min_length=1, max_length=64, description="Accepted: no model is told of it.")]
     description: Annotated[str | None, Meta(description="Accepted: no model is told of it.")] = None
     schema: dict[str, Any] | bool | None = None
     strict: bool | None = None
@@ -161,23 +157,6 @@ class StructuredOutputs(Struct, kw_only=True):
     ] = None
 
 
-class StructureFields(SamplingFields, kw_only=True, omit_defaults=True):
-    """Sampling fields and fields of structured output; read with `wanted_format`."""
-
-    response_format: Annotated[ResponseFormat | None, Meta(description="Form of the answer.")] = None
-    structured_outputs: Annotated[
-        StructuredOutputs | None, Meta(description="A JSON schema, regex, choice or grammar to follow.")
-    ] = None
-    guided_json: Annotated[Schema | None, Meta(description="JSON schema to follow.")] = None
-    guided_regex: Annotated[Pattern | None, Meta(description="Regular expression to follow.")] = None
-    guided_choice: Annotated[Options | None, Meta(description="Texts of which one is answered.")] = None
-    guided_grammar: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
-    grammar: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
-    ebnf: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
-    regex: Annotated[Pattern | None, Meta(description="Regular expression to follow.")] = None
-    json_schema: Annotated[Schema | None, Meta(description="JSON schema to follow (llama.cpp).")] = None
-
-
 class Wanted(NamedTuple):
     """An output format, the field that asks for it, and the path of its schema if it has one inside."""
 
@@ -186,12 +165,23 @@ class Wanted(NamedTuple):
     schema_path: str | None = None
 
 
-def wanted_format(fields: StructureFields, own: Sequence[Wanted] = ()) -> Wanted | None:
+def wanted_format(fields: "EngineFields", own: Sequence[Wanted] = ()) -> Wanted | None:
     """The requested output format; `own` are those that fields of one dialect ask for. Raises `ServerError` if there
     are two."""
     asked = _of_response_format(fields.response_format)
-    if fields.structured_outputs is not None:
-        asked += _of_structured_outputs(fields.structured_outputs)
+    if (given := fields.structured_outputs) is not None:
+        name = "structured_outputs"
+        check_refused(given, name)
+        kinds = {
+            "json": None if given.json is None else schema_format(given.json, f"{name}.json"),
+            "regex": None if given.regex is None else Regex(given.regex),
+            "choice": None if given.choice is None else Choice(given.choice),
+            "grammar": None if given.grammar is None else grammar_of(given.grammar),
+            "json_object": JsonObject() if given.json_object else None,
+        }
+        if not any(kinds.values()):
+            raise invalid(name, "must set one of `json`, `regex`, `choice`, `grammar` and `json_object`.")
+        asked += [Wanted(f"{name}.{kind}", wanted) for kind, wanted in kinds.items() if wanted is not None]
     for name, schema in (("guided_json", fields.guided_json), ("json_schema", fields.json_schema)):
         if schema is not None:
             asked.append(Wanted(name, schema_format(schema, name)))
@@ -245,22 +235,6 @@ def grammar_of(source: str) -> Grammar:
     return Grammar("gbnf" if "::=" in source else "lark", source)
 
 
-def _of_structured_outputs(given: StructuredOutputs) -> list[Wanted]:
-    name = "structured_outputs"
-    check_refused(given, name)
-    kinds = {
-        "json": None if given.json is None else schema_format(given.json, f"{name}.json"),
-        "regex": None if given.regex is None else Regex(given.regex),
-        "choice": None if given.choice is None else Choice(given.choice),
-        "grammar": None if given.grammar is None else grammar_of(given.grammar),
-        "json_object": JsonObject() if given.json_object else None,
-    }
-    asked = [Wanted(f"{name}.{kind}", wanted) for kind, wanted in kinds.items() if wanted is not None]
-    if not asked:
-        raise invalid(name, "must set one of `json`, `regex`, `choice`, `grammar` and `json_object`.")
-    return asked
-
-
 Effort = Literal["none", "off", "disabled", "minimal", "low", "medium", "high", "xhigh", "max"]
 NO_EFFORT = ("none", "off", "disabled")
 Verbosity = Literal["low", "medium", "high"]
@@ -296,9 +270,21 @@ class Compaction(Struct, kw_only=True):
 LOOP_GUARD = Meta(description="What to do with an answer that repeats itself: `off`, `warn` or `stop`.")
 
 
-class EngineFields(StructureFields, kw_only=True, omit_defaults=True):
+class EngineFields(SamplingFields, kw_only=True, omit_defaults=True):
     """Base of the dialects' request structs."""
 
+    response_format: Annotated[ResponseFormat | None, Meta(description="Form of the answer.")] = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None, Meta(description="A JSON schema, regex, choice or grammar to follow.")
+    ] = None
+    guided_json: Annotated[Schema | None, Meta(description="JSON schema to follow.")] = None
+    guided_regex: Annotated[Pattern | None, Meta(description="Regular expression to follow.")] = None
+    guided_choice: Annotated[Options | None, Meta(description="Texts of which one is answered.")] = None
+    guided_grammar: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
+    grammar: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
+    ebnf: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
+    regex: Annotated[Pattern | None, Meta(description="Regular expression to follow.")] = None
+    json_schema: Annotated[Schema | None, Meta(description="JSON schema to follow (llama.cpp).")] = None
     enable_thinking: Annotated[bool | None, Meta(description="Think before answering.")] = None
     reasoning: Annotated[
         ReasoningOptions | bool | Effort | None, Meta(description="Effort and length of the reasoning.")

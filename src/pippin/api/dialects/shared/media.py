@@ -135,9 +135,7 @@ def sound_of(given: GivenAudio | str, param: str) -> Audio:
     head = text[:8].lower()
     is_address = head.startswith(("data:", "http:", "https:", "file:", "./", "../", "~/"))
     is_path = len(text) <= MAX_URL and (PATH.fullmatch(text) is not None)
-    if is_address or is_path:
-        return Audio(source_of_url(text, param), kind)
-    return Audio(source_of_base64(text, param), kind)
+    return Audio((source_of_url if is_address or is_path else source_of_base64)(text, param), kind)
 
 
 def source_of_base64(payload: str, param: str, mime: str | None = None) -> Inline:

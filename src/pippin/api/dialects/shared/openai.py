@@ -343,16 +343,12 @@ class PromptReports:
         told = []
         if self._cached is None:
             self._cached = self._processed = progress.cached
-            told.append(self._report(progress.total, 0.0))
+            told.append((progress.cached, 0))
         if progress.done > self._processed:
             self._processed = progress.done
-            told.append(self._report(progress.total, progress.seconds))
-        return told
-
-    def _report(self, total: int, seconds: float) -> PromptProgress:
-        return PromptProgress(
-            total=total, cache=self._cached or 0, processed=self._processed, time_ms=round(seconds * 1000)
-        )
+            told.append((progress.done, round(progress.seconds * 1000)))
+        total, cached = progress.total, self._cached
+        return [PromptProgress(total=total, cache=cached, processed=n, time_ms=time) for n, time in told]
 
 
 class ChunkEncoder:

@@ -17,13 +17,13 @@ import msgspec
 
 from pippin.config.options.model import ModelOptions
 from pippin.core import parameters
-from pippin.core.conversation import Tool, attachments
+from pippin.core.conversation import Tool
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Counted, Detokenized, Event, Rendered, Tokenized
 from pippin.core.models import Capabilities, ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
-from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
+from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize, attachments
 from pippin.engines.attachments.reading import AttachmentReader
 from pippin.engines.base import NeedsWeightsError
 from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler
