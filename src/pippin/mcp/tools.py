@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -124,17 +124,12 @@ class ToolServers:
         Raises `ServerError` for a server that the operator has not configured.
         """
         found: dict[str, OfferedTool] = {}
-        known = {connection.server.name: connection for connection in self.connections}
         for toolset in wanted:
-            if toolset.server == EVERY:
-                chosen: Iterable[Connection] = self.connections
-            elif toolset.server in known:
-                chosen = (known[toolset.server],)
-            else:
-                names = ", ".join(known) or "none"
+            chosen = [each for each in self.connections if toolset.server in (EVERY, each.server.name)]
+            if not chosen and toolset.server != EVERY:
+                names = ", ".join(each.server.name for each in self.connections) or "none"
                 message = f"There is no MCP server {toolset.server!r}; the operator has set up: {names}."
                 raise ServerError("invalid_request", message, "tools")
-            chosen = list(chosen)
             await asyncio.gather(*(connection.ready() for connection in chosen))
             for connection in chosen:
                 found |= {

@@ -125,11 +125,6 @@ def exchange_of(scope: Scope) -> Exchange:
     return exchange
 
 
-def caller_of(scope: Scope) -> str:
-    """The name of the key that was shown, or the address that the request came from."""
-    return exchange_of(scope).caller
-
-
 def routed(route: str, endpoint: Endpoint) -> Endpoint:
     """The endpoint of a route; it records the route in the exchange."""
 
@@ -198,15 +193,12 @@ class ExchangeFrame:
             self._finished(scope["method"], exchange.route, status, exchange.elapsed)
 
 
-def _is_answered_poll(exchange: Exchange, status: int) -> bool:
-    """Whether this was polled and answered; 503 from `/readyz`, for not ready yet, is an answer too."""
-    return exchange.polls and (status < 400 or (exchange.path, status) == ("/readyz", 503))
-
-
 def write_line(method: str, exchange: Exchange, status: int) -> None:
     """Log the line of an exchange that has ended."""
     slow = exchange.elapsed > SLOW_SECONDS
-    level = logging.DEBUG if _is_answered_poll(exchange, status) else logging.INFO
+    # 503 from `/readyz`, for not ready yet, is an answer too.
+    answered = status < 400 or (exchange.path, status) == ("/readyz", 503)
+    level = logging.DEBUG if exchange.polls and answered else logging.INFO
     if slow:
         level = logging.WARNING
     facts = {"client": exchange.caller, **exchange.facts} if exchange.caller else exchange.facts

@@ -76,7 +76,8 @@ CLOSED_V6: Final = (
 MAPPED: Final = ("::ffff:0:0/96", "64:ff9b::/96")
 """Ranges whose addresses embed an IPv4 address in their last four bytes: IPv4-mapped, and NAT64."""
 LAN: Final = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
-"""Ranges that a name listed by the operator may resolve to beside the open internet."""
+"""Ranges of private networks, without loopback and link-local addresses, that a name listed by the operator may resolve
+to beside the open internet."""
 
 
 def is_public(address: str) -> bool:
@@ -89,13 +90,8 @@ def is_public(address: str) -> bool:
 
 def is_own(address: str) -> bool:
     """Whether an address is this machine's own now: services that listen there may rely on the machine's firewall."""
-    ip = meant(address)
-    return any(ip == own for own in _own_addresses())
-
-
-def is_on_lan(address: str) -> bool:
-    """Whether an address is in a private network; loopback and link-local addresses are not."""
-    return _within(meant(address), LAN)
+    bound = (each.address for found in psutil.net_if_addrs().values() for each in found)
+    return meant(address) in {meant(each) for each in bound if _is_address(each.split("%", 1)[0])}
 
 
 def meant(address: str) -> IPAddress:
@@ -116,7 +112,7 @@ def may_connect_to(host: str, address: str, listed: Iterable[str]) -> bool:
         return True
     if is_own(address):
         return False
-    return is_public(address) or (host in listed and is_on_lan(address))
+    return is_public(address) or (host in listed and _within(meant(address), LAN))
 
 
 def _is_address(host: str) -> bool:
@@ -125,13 +121,6 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _own_addresses() -> Iterable[IPAddress]:
-    for bound in psutil.net_if_addrs().values():
-        for each in bound:
-            if _is_address(each.address.split("%", 1)[0]):
-                yield meant(each.address)
 
 
 def _within(ip: IPAddress, ranges: tuple[str, ...]) -> bool:

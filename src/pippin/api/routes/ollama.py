@@ -129,35 +129,6 @@ def refused(sentence: str) -> Endpoint:
     return refuse
 
 
-class Details(Struct, kw_only=True):
-    parent_model: str = ""
-    format: str = "safetensors"
-    family: str
-    families: list[str]
-    parameter_size: str = ""
-    quantization_level: str
-
-
-class NamedFacts(Struct, kw_only=True):
-    """What the list of models and that of running ones say of each."""
-
-    name: str
-    model: str
-    size: int
-    digest: str
-    details: Details
-
-
-class TaggedModel(NamedFacts, kw_only=True):
-    modified_at: str
-
-
-class RunningModel(NamedFacts, kw_only=True):
-    expires_at: str
-    size_vram: int
-    context_length: int
-
-
 def tagged(id: str) -> str:
     """A model's name as Ollama's clients expect it: with a tag."""
     return id if ":" in id.rpartition("/")[2] else id + LATEST
@@ -167,20 +138,23 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def digest_of(info: ModelInfo) -> str:
-    """A digest that identifies a model by its id, size and date, without reading its files."""
-    return hashlib.sha256(repr((info.id, info.size_bytes, info.created)).encode()).hexdigest()
-
-
-def details_of(info: ModelInfo) -> Details:
+def details_of(info: ModelInfo) -> dict[str, Any]:
     family = info.architecture or info.kind
-    level = info.quantization or info.dtype or "unknown"
-    return Details(family=family, families=[family], quantization_level=level)
+    return {
+        "parent_model": "",
+        "format": "safetensors",
+        "family": family,
+        "families": [family],
+        "parameter_size": "",
+        "quantization_level": info.quantization or info.dtype or "unknown",
+    }
 
 
 def named_facts(info: ModelInfo, size: int) -> dict[str, Any]:
-    name = tagged(info.id)
-    return {"name": name, "model": name, "size": size, "digest": digest_of(info), "details": details_of(info)}
+    """What the list of models and that of running ones say of each. The digest identifies a model by its id, size and
+    date, without reading its files."""
+    name, digest = tagged(info.id), _digest(repr((info.id, info.size_bytes, info.created)))
+    return {"name": name, "model": name, "size": size, "digest": digest, "details": details_of(info)}
 
 
 def capabilities_of(info: ModelInfo) -> list[str]:
@@ -203,7 +177,7 @@ class OllamaModels:
         found = await asyncio.to_thread(self.api.service.models)
         opens = exchange_of(request.scope).opens
         models = [
-            TaggedModel(**named_facts(info, info.size_bytes), modified_at=timestamp(info.created))
+            named_facts(info, info.size_bytes) | {"modified_at": timestamp(info.created)}
             for info in found
             if opens(info)
         ]
@@ -288,17 +262,16 @@ class OllamaModels:
     async def _body(self, request: Request) -> bytes:
         return await self.api.handler.body_of(request, counted=False)
 
-    def _running(self, state: ModelState, info: ModelInfo) -> RunningModel:
+    def _running(self, state: ModelState, info: ModelInfo) -> dict[str, Any]:
         idle = self.api.options.model_defaults.idle_timeout
         expires = FOR_EVER.isoformat()
         if idle and not state.pinned:
             expires = timestamp((state.last_used or time.time()) + idle)
-        return RunningModel(
-            **named_facts(info, state.footprint),
-            expires_at=expires,
-            size_vram=state.footprint,
-            context_length=info.context_window or 0,
-        )
+        return named_facts(info, state.footprint) | {
+            "expires_at": expires,
+            "size_vram": state.footprint,
+            "context_length": info.context_window or 0,
+        }
 
 
 async def pulled(ensure: Any, name: str) -> AsyncIterator[bytes]:

@@ -32,12 +32,6 @@ WHOLE: Final = ("background", "stream", "generate")
 """Fields of a `response.create` that control the transport of the answer; the dialect does not see them."""
 
 
-class ErrorEvent(msgspec.Struct, kw_only=True):
-    status: int
-    error: Any
-    type: str = "error"
-
-
 class ConnectionHistory(OwnedHistory):
     """The caller's history, plus the last response of the connection even if it is not stored."""
 
@@ -221,7 +215,7 @@ class ResponsesSocket:
     async def _refuse(self, request: Request, report: ErrorReport) -> None:
         exchange = exchange_of(request.scope)
         exchange.status, exchange.refusal = report.status, report.message
-        event = ErrorEvent(status=report.status, error=error_body(report).error)
+        event = {"status": report.status, "error": error_body(report).error, "type": "error"}
         await self._channel.send(msgspec.json.encode(event))
 
 
