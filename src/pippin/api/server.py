@@ -5,7 +5,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app, open_api
@@ -42,8 +42,15 @@ class Server:
         """Serve until a signal says stop."""
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # Pippin logs all errors itself
         settle_down()
-        with self._signals():
+        loop, reload = asyncio.get_running_loop(), self._api.settings.ask_for_reload
+        actions = {signal.SIGINT: self.stop, signal.SIGTERM: self.stop, signal.SIGHUP: reload}
+        for number, action in actions.items():
+            loop.add_signal_handler(number, action)
+        try:
             await self.serve(on_ready)
+        finally:
+            for number in actions:
+                loop.remove_signal_handler(number)
 
     async def serve(self, on_ready: Callable[[], None]) -> None:
         """Serve until `stop` is called."""
@@ -73,16 +80,3 @@ class Server:
                 log.info("Stopping: requests that run have %g seconds; once more stops now.", self._drain)
             else:
                 log.info("Stopping.")
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        reload = self._api.settings.ask_for_reload
-        actions = {signal.SIGINT: self.stop, signal.SIGTERM: self.stop, signal.SIGHUP: reload}
-        for number, action in actions.items():
-            loop.add_signal_handler(number, action)
-        try:
-            yield
-        finally:
-            for number in actions:
-                loop.remove_signal_handler(number)

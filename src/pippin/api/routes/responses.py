@@ -29,9 +29,8 @@ from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.body import Presence, hold
 from pippin.api.routing import VERSION, Api, Endpoint, both, json_reply, number_of
 from pippin.api.sockets.responses import ResponsesSocket
-from pippin.api.stored_responses.background import TERMINAL, BackgroundResponse
 from pippin.api.stored_responses.response_store import OwnedHistory, StoredConversation, page_of
-from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
+from pippin.api.stored_responses.saving import TERMINAL, BackgroundResponse, SavingDialect, SavingEncoder
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 
@@ -208,9 +207,7 @@ class Responses:
         own, store, owner = response_id(operation.run), self._api.store, exchange.owner
         answer = Answer(operation, exchange, Presence(), self._api.handler.answers)
         await asyncio.to_thread(store.begins, owner, operation.run.id, body)
-        running = BackgroundResponse(
-            answer, encoder, encoder.keep, partial(store.ends, owner, operation.run.id)
-        )
+        running = BackgroundResponse(answer, encoder, partial(store.ends, owner, operation.run.id))
         self._background.keep(owner, own, running)
         if operation.stream:
             return self._api.handler.follow(running, -1)
