@@ -18,6 +18,7 @@ import httpcore
 import msgspec
 import psutil
 
+from pippin.api.access.guards import address_of
 from pippin.api.dialects.shared.media import decoded_base64, document_of, placed
 from pippin.api.http.body import LARGE, joined
 from pippin.config.options.server import ServerOptions
@@ -91,7 +92,7 @@ def is_public(address: str) -> bool:
 def is_own(address: str) -> bool:
     """Whether an address is this machine's own now: services that listen there may rely on the machine's firewall."""
     bound = (each.address for found in psutil.net_if_addrs().values() for each in found)
-    return meant(address) in {meant(each) for each in bound if _is_address(each.split("%", 1)[0])}
+    return meant(address) in {meant(each) for each in bound if address_of(each.split("%", 1)[0])}
 
 
 def meant(address: str) -> IPAddress:
@@ -108,19 +109,11 @@ def may_connect_to(host: str, address: str, listed: Iterable[str]) -> bool:
     `listed`: the hosts that the operator named. A listed IP address (or `localhost`) is always allowed. A listed name
     may also resolve to a private network, such as to a camera, but never to this machine itself.
     """
-    if host in listed and (host == "localhost" or _is_address(host)):
+    if host in listed and (host == "localhost" or address_of(host) is not None):
         return True
     if is_own(address):
         return False
     return is_public(address) or (host in listed and _within(meant(address), LAN))
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _within(ip: IPAddress, ranges: tuple[str, ...]) -> bool:
