@@ -5,6 +5,7 @@ checked. Redirects are followed by hand, each with the same checks. Media are no
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 from collections.abc import Callable, Iterable
@@ -470,16 +471,9 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
                 "is on a host inside a private network or on this machine, which is never fetched from "
                 "unless the operator names it with --media-host.",
             )
-        return await self._connect_to_one(dict.fromkeys(found), port, timeout, local_address, socket_options)
-
-    async def _connect_to_one(self, addresses: Iterable[str], *arguments: Any) -> httpcore.AsyncNetworkStream:
-        """Connect to the first of these addresses that answers: a host may have one in a network that this machine
-        does not reach, such as IPv6. Raises what the last of them raised."""
-        failure: Exception | None = None
-        for address in addresses:
-            try:
-                return await self._inner.connect_tcp(address, *arguments)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failure = error
-        assert failure is not None  # there is an address at least
-        raise failure
+        # A host may have an address in a network that this machine does not reach, such as IPv6.
+        [*others, last] = dict.fromkeys(found)
+        for address in others:
+            with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
+        return await self._inner.connect_tcp(last, port, timeout, local_address, socket_options)

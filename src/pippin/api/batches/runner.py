@@ -141,7 +141,9 @@ class BatchRunner:
         while True:
             try:
                 await self._end_finished()
-                await self._sweep()
+                if time.monotonic() - self._swept > SWEEP_SECONDS:
+                    self._swept = time.monotonic()
+                    await asyncio.to_thread(self._store.sweep)
                 await self._fill()
             except Exception as error:  # otherwise all batches would stop without a word
                 log.error("Batches wait for %g seconds: %s", FAULT_SECONDS, _reason(error))
@@ -311,12 +313,6 @@ class BatchRunner:
     async def _enter(self, batch: Batch, status: Status) -> None:
         _begin(batch, status)
         await asyncio.to_thread(self._store.put, batch)
-
-    async def _sweep(self) -> None:
-        now = time.monotonic()
-        if now - self._swept > SWEEP_SECONDS:
-            self._swept = now
-            await asyncio.to_thread(self._store.sweep)
 
 
 def _reason(error: Exception) -> str:

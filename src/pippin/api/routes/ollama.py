@@ -242,7 +242,7 @@ class OllamaModels:
 
     async def copy(self, request: Request) -> Response:
         """Gives a model a second name, until the server ends."""
-        body = decode_json(await self._body(request), CopyBody)
+        body = decode_json(await self.api.handler.body_of(request, counted=False), CopyBody)
         info = await self.api.model(request, model_of(body.source))
         aliases = {**self.api.options.aliases, model_of(body.destination): info.id}
         try:
@@ -253,14 +253,11 @@ class OllamaModels:
 
     async def _named(self, request: Request) -> tuple[str, bool]:
         """The model that a body names, and whether the answer is streamed, which is the default."""
-        body = decode_json(await self._body(request), NamedModel)
+        body = decode_json(await self.api.handler.body_of(request, counted=False), NamedModel)
         name = body.model or body.name
         if not name:
             raise ServerError("invalid_request", "`model` is required: name the model.", "model")
         return model_of(name), body.stream is not False
-
-    async def _body(self, request: Request) -> bytes:
-        return await self.api.handler.body_of(request, counted=False)
 
     def _running(self, state: ModelState, info: ModelInfo) -> dict[str, Any]:
         idle = self.api.options.model_defaults.idle_timeout
@@ -332,7 +329,8 @@ class OllamaAnswers:
         async def generate(request: Request) -> Response:
             body = await handler.body_of(request)
             given = await handler.large.do(len(body), decode_json, body, dict[str, msgspec.Raw])
-            if not _says_nothing(given, said):
+            prompt = (bytes(given[name]) for name in (said, "images", "suffix") if name in given)
+            if any(value not in (b"null", b'""', b"[]") for value in prompt):
                 return await handler.generate(request, dialect, body=body)
             fields, ignored = await handler.large.do(len(body), dialect.contract.decode, body)
             handler.note_unknown(dialect.name, ignored)
@@ -399,11 +397,6 @@ class OllamaAnswers:
             msgspec.json.encode(line) + (b"\n" if streams else b""),
             media_type=LINES if streams else "application/json",
         )
-
-
-def _says_nothing(given: dict[str, msgspec.Raw], said: str) -> bool:
-    values = {name: bytes(value) for name, value in given.items() if name in (said, "images", "suffix")}
-    return all(value in (b"null", b'""', b"[]") for value in values.values())
 
 
 def vectors_of(found: Embedded) -> list[list[float]]:

@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Route
 from pippin import __version__
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.answers.answer import Row, Used
+from pippin.api.http.body import MIB
 from pippin.api.routing import VERSION, Api, both, json_reply
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.accelerator import memory_budget
@@ -27,7 +28,6 @@ from pippin.core.errors import ServerError
 from pippin.core.models import CacheStats, EngineStats, ModelInfo, ModelKind, ModelState, RequestStatus
 
 GIB: Final = 1 << 30
-MIB: Final = 1 << 20
 SAY_OK: Final = ("mlx-server", "mlx-openai-server")
 """The profiles whose servers report the status `ok`; the others report `healthy`."""
 MLX_VLM_KINDS: Final[dict[ModelKind, str]] = {
@@ -137,10 +137,9 @@ class Health:
         servers = self.api.handler.tools.servers
         if not servers:
             return None
-        connected = sum(connection.state == "connected" for connection in servers.connections)
         return {
             "enabled": True,
-            "servers_connected": connected,
+            "servers_connected": servers.connected,
             "servers_total": len(servers.connections),
             "tools_available": len(servers.tools()),
         }

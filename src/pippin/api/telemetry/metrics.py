@@ -289,9 +289,8 @@ def usage_counters(used: Mapping[Row, Used]) -> Iterator[Metric]:
 
 def mcp_gauges(servers: ToolServers) -> list[Metric]:
     """Gauges of MCP servers, under Pippin's names and those of vllm-mlx."""
-    connected = sum(connection.state == "connected" for connection in servers.connections)
     named = (
-        ("mcp_connected_servers", "MCP servers that are connected.", connected),
+        ("mcp_connected_servers", "MCP servers that are connected.", servers.connected),
         ("mcp_total_servers", "MCP servers that are set up.", len(servers.connections)),
         ("mcp_tools_available", "Their tools that may be used.", len(servers.tools())),
     )
