@@ -79,7 +79,7 @@ class Steered:
     def __init__(self, asked: dict[str, Any], encoder: SavingEncoder, answer: Answer) -> None:
         self.id = encoder.response().id
         self.steers: list[Steer] = []
-        self._asked = asked
+        self.asked = asked
         self._encoder = encoder
         self._answer = answer
         self._frames: list[bytes] = []
@@ -93,7 +93,7 @@ class Steered:
         except (msgspec.ValidationError, ServerError) as error:
             self._frames.append(refusal(event, "invalid_input", str(error), self._encoder))
             return
-        if self._asked.get("conversation") or self._asked.get("context_management"):
+        if self.asked.get("conversation") or self.asked.get("context_management"):
             why = "A response that joins a conversation or compacts it by itself can't be steered."
             self._frames.append(refusal(event, "steering_not_supported", why, self._encoder))
         elif len(self.steers) >= MOST_STEERS or not hold(size):
@@ -120,10 +120,6 @@ class Steered:
         return b"".join(
             self._encoder.told("response.steer.pending", steer=steer.named, **waits) for steer in self.steers
         )
-
-    def successor(self) -> dict[str, Any]:
-        """The request that goes on from the response; the accepted words are yet to be put in front of its input."""
-        return self._asked | {"input": [], "previous_response_id": self.id}
 
 
 def refusal(event: dict[str, Any], code: str, why: str, encoder: SavingEncoder | None = None) -> bytes:
@@ -193,15 +189,17 @@ class ResponsesSocket:
     async def _turn(self, message: str | bytes) -> str | bytes | None:
         """Answer one message; returns the message that goes on from the answer with what was said meanwhile."""
         request = asked_on(self._socket, PATH)
+        exchange = exchange_of(request.scope)
         try:
             await self._answer(request, message)
             return await self._after()
         except ServerError as error:
-            await self._refuse(request, error.report)
+            exchange.status, exchange.refusal = error.report.status, error.report.message
+            event = {"status": exchange.status, "error": error_body(error.report).error, "type": "error"}
+            await self._channel.send(msgspec.json.encode(event))
             return None
         finally:
             self._running = None
-            exchange = exchange_of(request.scope)
             write_line("SEND", exchange, exchange.status or 200)
             self._channel.held.free(self._held + self._kept)
             self._held, self._kept = 0, len(self._history.kept)
@@ -238,7 +236,9 @@ class ResponsesSocket:
         await self._send_frames(running.frames() + pending)
         if pending or not running.steers:
             return None
-        return msgspec.json.encode(running.successor()).decode()
+        # The next request goes on from the response; the accepted words are yet to be put in front of its input.
+        successor = running.asked | {"input": [], "previous_response_id": running.id}
+        return msgspec.json.encode(successor).decode()
 
     async def _answer(self, request: Request, message: str | bytes) -> None:
         event = self._event_of(message)
@@ -315,12 +315,6 @@ class ResponsesSocket:
     async def _send_frames(self, frames: bytes) -> None:
         for data in events_of(frames):
             await self._channel.send(data)
-
-    async def _refuse(self, request: Request, report: ErrorReport) -> None:
-        exchange = exchange_of(request.scope)
-        exchange.status, exchange.refusal = report.status, report.message
-        event = {"status": report.status, "error": error_body(report).error, "type": "error"}
-        await self._channel.send(msgspec.json.encode(event))
 
 
 def events_of(frames: bytes) -> list[bytes]:
