@@ -235,9 +235,11 @@ class Guard:
 
 def check_endpoint(key: Key, path: str) -> None:
     """Refuse an address that a key does not open. Raises `ServerError`."""
-    if not key.rights.allows_endpoint(bare(path)):
+    opened = key.rights.endpoints
+    if opened is not None and not any(is_within(path, each) for each in opened):
         raise ServerError(
-            "permission", f"This API key does not open {bare(path)!r}; its operator says what it opens."
+            "permission",
+            f"This API key does not open {bare(path)!r}; its operator says what it opens.",
         )
 
 

@@ -66,12 +66,6 @@ class Rights:
         named = self.models is None or not self.models.isdisjoint(names)
         return named and (self.kinds is None or kind in self.kinds)
 
-    def allows_endpoint(self, path: str) -> bool:
-        """Whether an address may be requested; `path` has no /v1."""
-        if self.endpoints is None:
-            return True
-        return any(path == each or path.startswith(each + "/") for each in self.endpoints)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:

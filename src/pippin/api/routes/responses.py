@@ -198,7 +198,11 @@ class Responses:
 
     async def _stored(self, request: Request, name: str) -> dict[str, Any]:
         """The stored response object, read in a thread: it may be large, and the disk slow."""
-        return settled(await asyncio.to_thread(history_of(self._api, request).response, name))
+        response = await asyncio.to_thread(history_of(self._api, request).response, name)
+        # One that is unfinished and no longer runs has failed.
+        return (
+            response if response["status"] in TERMINAL else response | {"status": "failed", "error": STOPPED}
+        )
 
     async def _run_in_background(
         self, exchange: Exchange, operation: Operation, encoder: SavingEncoder, body: bytes
@@ -222,13 +226,6 @@ def owner_of(request: Request) -> str:
 def history_of(api: Api, request: Request) -> OwnedHistory:
     """The caller's history; what is decoded of it counts as bytes of the request's body."""
     return api.store.for_owner(owner_of(request), partial(hold, request.scope))
-
-
-def settled(response: dict[str, Any]) -> dict[str, Any]:
-    """A stored response as shown to clients: if it is unfinished but no longer runs, it has failed."""
-    if response["status"] in TERMINAL:
-        return response
-    return response | {"status": "failed", "error": STOPPED}
 
 
 class Conversations:
