@@ -382,9 +382,8 @@ class Limits:
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed limits. What callers have already used still counts."""
-        self._default = Allowance(
-            options.rate_limit, options.token_rate_limit
-        )  # without one of the key's own
+        # Of every caller whose key has none of its own.
+        self._default = Allowance(options.rate_limit, options.token_rate_limit)
         self._max_concurrent = options.max_concurrent
 
     def admit(self, exchange: Exchange) -> None:
