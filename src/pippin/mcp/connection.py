@@ -5,7 +5,7 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -70,14 +70,11 @@ class Connection:
             self._task = None
         self.state = "stopped"
 
-    async def ready(self) -> bool:
-        """Whether the server can be called; waits briefly if it is still connecting."""
-        try:
+    async def settled(self) -> None:
+        """Wait briefly for a server that is still connecting."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await self._settled.wait()
-        except TimeoutError:
-            return False
-        return self.state == "connected"
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
         """Call a tool; returns its result as text, and whether it reports an error. Raises `CallFailed`."""

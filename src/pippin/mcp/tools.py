@@ -112,7 +112,7 @@ class ToolServers:
 
     async def settled(self) -> None:
         """Wait briefly for servers that are still connecting."""
-        await asyncio.gather(*(connection.ready() for connection in self.connections))
+        await asyncio.gather(*(connection.settled() for connection in self.connections))
 
     async def close(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self.connections))
@@ -138,7 +138,7 @@ class ToolServers:
                 names = ", ".join(each.server.name for each in self.connections) or "none"
                 message = f"There is no MCP server {toolset.server!r}; the operator has set up: {names}."
                 raise ServerError("invalid_request", message, "tools")
-            await asyncio.gather(*(connection.ready() for connection in chosen))
+            await asyncio.gather(*(connection.settled() for connection in chosen))
             for connection in chosen:
                 found |= {
                     tool.name: tool

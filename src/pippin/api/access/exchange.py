@@ -75,16 +75,16 @@ class Exchange:
 
     def opens(self, model: ModelInfo | ModelState) -> bool:
         """Whether the caller may use a model, and so learn of it."""
-        return self.key is None or self.key.rights.allows_model((model.id,), model.kind)
+        return self.key is None or self.key.allows_model((model.id,), model.kind)
 
     def opens_entry(self, entry: ModelEntry) -> bool:
         """The same of a model that the operator named."""
-        return self.key is None or self.key.rights.allows_model((entry.called,), entry.kind)
+        return self.key is None or self.key.allows_model((entry.called,), entry.kind)
 
     def check_opens(self, name: str, info: ModelInfo | None) -> None:
         """Raise `ServerError` if the caller's key does not open the model; `info` is None for one that is not here."""
         names, kind = ((name,), None) if info is None else ((name, info.id), info.kind)
-        if self.key is not None and not self.key.rights.allows_model(names, kind):
+        if self.key is not None and not self.key.allows_model(names, kind):
             raise ServerError("permission", f"This API key does not open the model {name!r}.", "model")
 
     @property

@@ -235,8 +235,7 @@ class Guard:
 
 def check_endpoint(key: Key, path: str) -> None:
     """Refuse an address that a key does not open. Raises `ServerError`."""
-    opened = key.rights.endpoints
-    if opened is not None and not any(is_within(path, each) for each in opened):
+    if key.endpoints is not None and not any(is_within(path, each) for each in key.endpoints):
         raise ServerError(
             "permission",
             f"This API key does not open {bare(path)!r}; its operator says what it opens.",
