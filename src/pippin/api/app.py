@@ -49,7 +49,11 @@ def open_api(service: Service, settings: Settings, mcp: McpSettings | None = Non
     """
     live, options = LiveSettings(settings, service), settings.server
     keys, limits = Keyring(options), Limits(options)
-    observer = observer_of(settings)
+    observer = RecentRequests() if settings.compat == "mlx-vlm" else Observer()
+    if options.enable_metrics:
+        from pippin.api.telemetry.metrics import Metrics  # a fifth of a second to import
+
+        observer = Metrics()
     dialects = find_dialects()
     media, servers = MediaResolver(options), ToolServers(mcp or McpSettings())
     tools = ToolOffers(servers, options.mcp_offer, WebSearcher(options.web_search, servers, media.fetch))
@@ -102,14 +106,6 @@ def create_app(api: Api) -> ASGIApp:
             allow_private_network=True,
         )
     return ExchangeFrame(LastCatcher(app, errors), api.observer.http)
-
-
-def observer_of(settings: Settings) -> Observer:
-    if not settings.server.enable_metrics:
-        return RecentRequests() if settings.compat == "mlx-vlm" else Observer()
-    from pippin.api.telemetry.metrics import Metrics  # a fifth of a second to import
-
-    return Metrics()
 
 
 def find_routes(api: Api) -> list[BaseRoute]:

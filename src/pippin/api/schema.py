@@ -80,7 +80,9 @@ def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> 
     structs += [dialect.contract.body for dialect in dialects.values()]
     structs = list(dict.fromkeys(structs))
     found = msgspec.json.encode(msgspec.json.schema_components(structs, ref_template=REFERENCE)).decode()
-    references, components = from_json(_QUALIFIED.sub(_own_name, found))
+    # Structs of one name in several rooms are called after these: generators of clients read no module names.
+    named = _QUALIFIED.sub(lambda match: match[1].title().replace("_", "") + match[2], found)
+    references, components = from_json(named)
     for name, component in components.items():
         component["title"] = name
     reference_of = dict(zip(structs, references, strict=True))
@@ -111,11 +113,6 @@ def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> 
     }
 
 
-def _own_name(qualified: re.Match[str]) -> str:
-    """Structs of one name in several rooms are called after these: generators of clients read no module names."""
-    return qualified[1].title().replace("_", "") + qualified[2]
-
-
 def _describe(components: dict[str, Any]) -> None:
     """Move the description of a type that may be null to its field, where readers look for it."""
     for component in components.values():
@@ -137,12 +134,15 @@ def _operation(
     body = dialect.contract.body if dialect is not None else contents.get("body")
     words = [word for word in re.split(r"[^A-Za-z0-9]+", unversioned(address)) if word]
     types = [media.partition(";")[0] for media in contents.get("media", ())]
-    replies: dict[str, Any] = {media: {"schema": _said_in(media)} for media in types}
+    text, binary = {"type": "string"}, {"type": "string", "format": "binary"}
+    replies: dict[str, Any] = {
+        media: {"schema": text if media.startswith("text/") else binary} for media in types
+    }
     if (answer := contents.get("answer")) is not None or not replies:
         replies[JSON] = {"schema": reference_of.get(answer, {"type": "object"})}
     if body is not None and "stream" in {field.encode_name for field in msgspec.structs.fields(body)}:
         streams = LINES if address.startswith("/api/") else EVENTS
-        replies[streams] = {"schema": {"type": "string"}}
+        replies[streams] = {"schema": text}
     operation: dict[str, Any] = {
         "operationId": "_".join([method.lower(), *words]),
         "summary": route.help.partition("\n")[0] or " ".join(words).capitalize(),
@@ -167,8 +167,3 @@ def _operation(
         content = {FORM: {"schema": schema}} if contents.get("form") else {JSON: {"schema": schema}}
         operation["requestBody"] = {"required": not contents.get("optional", False), "content": content}
     return operation
-
-
-def _said_in(media: str) -> dict[str, str]:
-    """The schema of an answer that is not JSON: text, or bytes."""
-    return {"type": "string"} if media.startswith("text/") else {"type": "string", "format": "binary"}

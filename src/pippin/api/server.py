@@ -2,15 +2,18 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app, open_api
 from pippin.api.http.protocol import InTurn, Turns, accept_queue
-from pippin.api.http.serving import Uvicorn, settle_down
+from pippin.api.http.serving import Uvicorn
 from pippin.api.telemetry.ledger import FILE
 from pippin.config import environment
 from pippin.config.mcp_file import load_mcp_file
@@ -18,6 +21,8 @@ from pippin.config.settings import Settings
 from pippin.service import Service
 
 log = logging.getLogger(__name__)
+
+SWITCH: Final = 0.001  # seconds that the event loop waits for the GIL while another thread computes
 
 
 class Server:
@@ -41,9 +46,18 @@ class Server:
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Serve until a signal says stop."""
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # Pippin logs all errors itself
-        settle_down()
-        with self._signals():
+        # Once everything is loaded.
+        gc.freeze()  # a full collection takes 40 ms less without the permanent objects
+        sys.setswitchinterval(SWITCH)
+        loop, reload = asyncio.get_running_loop(), self._api.settings.ask_for_reload
+        actions = {signal.SIGINT: self.stop, signal.SIGTERM: self.stop, signal.SIGHUP: reload}
+        for number, action in actions.items():
+            loop.add_signal_handler(number, action)
+        try:
             await self.serve(on_ready)
+        finally:
+            for number in actions:
+                loop.remove_signal_handler(number)
 
     async def serve(self, on_ready: Callable[[], None]) -> None:
         """Serve until `stop` is called."""
@@ -73,16 +87,3 @@ class Server:
                 log.info("Stopping: requests that run have %g seconds; once more stops now.", self._drain)
             else:
                 log.info("Stopping.")
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        reload = self._api.settings.ask_for_reload
-        actions = {signal.SIGINT: self.stop, signal.SIGTERM: self.stop, signal.SIGHUP: reload}
-        for number, action in actions.items():
-            loop.add_signal_handler(number, action)
-        try:
-            yield
-        finally:
-            for number in actions:
-                loop.remove_signal_handler(number)

@@ -1,10 +1,11 @@
 """The connection to one MCP server: kept in a task of its own, reopened when lost, with a time limit on calls."""
 
 import asyncio
+import json
 import logging
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -69,14 +70,11 @@ class Connection:
             self._task = None
         self.state = "stopped"
 
-    async def ready(self) -> bool:
-        """Whether the server can be called; waits briefly if it is still connecting."""
-        try:
+    async def settled(self) -> None:
+        """Wait briefly for a server that is still connecting."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await self._settled.wait()
-        except TimeoutError:
-            return False
-        return self.state == "connected"
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
         """Call a tool; returns its result as text, and whether it reports an error. Raises `CallFailed`."""
@@ -96,7 +94,11 @@ class Connection:
             log.warning(
                 "MCP server %s: calling %s failed (%s).", self.server.name, tool, type(error).__name__
             )
-            if not await self._answers(client):
+            # A server that refused a call is alive; one that can't list its tools either is gone.
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await client.session.list_tools()
+            except Exception:  # of as many kinds
                 self._lost.set()
             raise CallFailed(f"Calling the tool {tool!r} failed.") from error
         return text_of(result.content, result.structured_content), bool(result.is_error)
@@ -116,15 +118,6 @@ class Connection:
             ended.cancel()
             await asyncio.gather(calling, ended, return_exceptions=True)
 
-    async def _answers(self, client: Any) -> bool:
-        """Whether the server still answers: one that refused a call is alive, one that can't list its tools is gone."""
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await client.session.list_tools()
-        except Exception:  # of as many kinds as in `call`; each means no answer
-            return False
-        return True
-
     async def _keep(self) -> None:
         pause, longest = RETRY
         while True:
@@ -134,7 +127,11 @@ class Connection:
                     await self._lost.wait()
                 log.warning("The MCP server %s was lost; connecting again.", self.server.name)
             except Exception as error:  # of as many kinds; none may end the reconnecting task
-                self._fail(error)
+                reason = LOGIN if self._login_wanted else reason_of(error)
+                if reason != self.error:  # log it once, not at every attempt
+                    log.warning("The MCP server %s can't be used: %s", self.server.name, reason)
+                self.error = reason
+                self._settled.set()
             self.state = "failed"
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
@@ -211,13 +208,6 @@ class Connection:
         if answer.status_code == 401:
             self._login_wanted = True
 
-    def _fail(self, error: Exception) -> None:
-        reason = LOGIN if self._login_wanted else reason_of(error)
-        if reason != self.error:  # log it once, not at every attempt
-            log.warning("The MCP server %s can't be used: %s", self.server.name, reason)
-        self.state, self.error = "failed", reason
-        self._settled.set()
-
 
 async def list_tools(client: Any) -> tuple[RemoteTool, ...]:
     """The tools of all pages, up to `MOST_TOOLS`."""
@@ -245,8 +235,6 @@ async def list_tools(client: Any) -> tuple[RemoteTool, ...]:
 
 def text_of(content: list[Any], structured: Any) -> str:
     """The part of a result that a model can read."""
-    import json
-
     pieces = [block.text if block.type == "text" else f"[{block.type} left out]" for block in content]
     if not pieces and structured is not None:
         return json.dumps(structured, ensure_ascii=False)

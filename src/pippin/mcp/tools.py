@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -81,7 +81,10 @@ class OfferedTool:
 
     @property
     def tool(self) -> Tool:
-        return Tool(self.name, self.remote.description or None, schema_of(self.remote.parameters))
+        schema = dict(self.remote.parameters)
+        if schema.get("type") != "object":  # whatever the server sent
+            schema = {"type": "object", "properties": {}}
+        return Tool(self.name, self.remote.description or None, schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +112,15 @@ class ToolServers:
 
     async def settled(self) -> None:
         """Wait briefly for servers that are still connecting."""
-        await asyncio.gather(*(connection.ready() for connection in self.connections))
+        await asyncio.gather(*(connection.settled() for connection in self.connections))
 
     async def close(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self.connections))
+
+    @property
+    def connected(self) -> int:
+        """The number of servers that are connected."""
+        return sum(connection.state == "connected" for connection in self.connections)
 
     def tools(self) -> list[OfferedTool]:
         """The permitted tools of the connected servers."""
@@ -124,18 +132,13 @@ class ToolServers:
         Raises `ServerError` for a server that the operator has not configured.
         """
         found: dict[str, OfferedTool] = {}
-        known = {connection.server.name: connection for connection in self.connections}
         for toolset in wanted:
-            if toolset.server == EVERY:
-                chosen: Iterable[Connection] = self.connections
-            elif toolset.server in known:
-                chosen = (known[toolset.server],)
-            else:
-                names = ", ".join(known) or "none"
+            chosen = [each for each in self.connections if toolset.server in (EVERY, each.server.name)]
+            if not chosen and toolset.server != EVERY:
+                names = ", ".join(each.server.name for each in self.connections) or "none"
                 message = f"There is no MCP server {toolset.server!r}; the operator has set up: {names}."
                 raise ServerError("invalid_request", message, "tools")
-            chosen = list(chosen)
-            await asyncio.gather(*(connection.ready() for connection in chosen))
+            await asyncio.gather(*(connection.settled() for connection in chosen))
             for connection in chosen:
                 found |= {
                     tool.name: tool
@@ -206,10 +209,3 @@ class ToolServers:
 def offered_name(server: str, tool: str) -> str:
     """The name under which a tool is offered; valid as a function name in every dialect."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", f"{server}{SEPARATOR}{tool}")[:LONGEST_NAME]
-
-
-def schema_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON schema of an object, whatever the server sent."""
-    if parameters.get("type") == "object":
-        return dict(parameters)
-    return {"type": "object", "properties": {}}

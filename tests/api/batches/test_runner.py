@@ -47,9 +47,7 @@ def added(store: BatchStore, name: str, lines: int, *, expires_in: float = 60) -
 
 
 def replied(status: int, body: bytes = b"{}") -> Reply:
-    reply = Reply("request")
-    reply.status, reply.body = status, body
-    return reply
+    return Reply("request", status, body)
 
 
 def made(store: BatchStore, ask: Asked, concurrency: int = 2) -> BatchRunner:

@@ -46,12 +46,12 @@ def test_what_another_server_runs_is_left_to_it(tmp_path: Path) -> None:
     store.begins("me", "a", b"{}")
     store.begins("me", "b", b"{}")
     store.ends("me", "b")
-    with store._database.transaction() as transaction:
+    with store.database.transaction() as transaction:
         transaction.execute("UPDATE running SET process = 1")
     assert store.take_unfinished() == []
-    with store._database.transaction() as transaction:
+    with store.database.transaction() as transaction:
         transaction.execute("UPDATE running SET process = ?", (2**22 + 1,))
     assert store.take_unfinished() == [("me", "a", b"{}")]
     store.ends("me", "a")
     assert store.take_unfinished() == []
-    store.close()
+    store.database.close()

@@ -49,7 +49,7 @@ def figures(store: ResponseStore) -> tuple[int, int]:
 
 def stored(store: ResponseStore, question: str) -> tuple[Any, ...]:
     """The first row that the database answers with."""
-    with store._database.transaction() as transaction:
+    with store.database.transaction() as transaction:
         row: tuple[Any, ...] = transaction.execute(question).fetchone()
     return row
 
@@ -184,12 +184,12 @@ def test_a_file_survives(tmp_path: Path) -> None:
     first = ResponseStore(open_file(path, SCHEMA))
     save(first.for_owner("one"), "a")
     held = figures(first)
-    first.close()
+    first.database.close()
     second = ResponseStore(open_file(path, SCHEMA))
     assert figures(second) == held
     assert held[0] == 1
     assert knows(second.for_owner("one"), "a")
-    second.close()
+    second.database.close()
 
 
 def test_what_is_stored_is_read_on_a_full_disk_and_a_change_is_refused_with_when_to_try_again() -> None:
@@ -376,7 +376,7 @@ def test_every_store_holds_what_a_list_would(stores: Stores, kind: str, steps: l
     for owner, name, _ in held:
         assert store.for_owner(owner).item(f"msg_{name}_in")["content"] == name
     assert stored(store, "SELECT COUNT(*) FROM items WHERE entry NOT IN (SELECT key FROM entries)") == (0,)
-    store.close()
+    store.database.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -48,15 +48,6 @@ GONE: Final = {
 INTERNAL = ErrorReport(kind="internal", message="The server failed; its log has the reason.")
 
 
-def _answered(request: Request) -> str:
-    """All methods of the requested address, as the header `Allow` lists them."""
-    found: set[str] = set()
-    for route in request.app.routes:
-        if route.matches(request.scope)[0] is not Match.NONE:
-            found |= getattr(route, "methods", None) or set()
-    return ", ".join(sorted(found))
-
-
 class Errors:
     """Encodes errors as replies, each in the format of the dialect that owns the address."""
 
@@ -94,9 +85,14 @@ class Errors:
         headers = dict(error.headers or {})
         match error.status_code:
             case 404:
-                report = not_found(GONE.get(request.url.path))
+                way_out = GONE.get(request.url.path, "/docs lists what there is.")
+                report = ErrorReport(kind="not_found", message=f"There is nothing at this address; {way_out}")
             case 405:
-                headers["Allow"] = answered = _answered(request)
+                found: set[str] = set()
+                for route in request.app.routes:
+                    if route.matches(request.scope)[0] is not Match.NONE:
+                        found |= getattr(route, "methods", None) or set()
+                headers["Allow"] = answered = ", ".join(sorted(found))
                 wrong = f"does not answer {request.method}"
                 if request.headers.get("upgrade", "").lower() == "websocket":
                     wrong = "speaks no WebSocket"
@@ -111,8 +107,3 @@ class Errors:
 
     async def unexpected(self, request: Request, error: Exception) -> Response:
         return self.reply(INTERNAL, request.scope)
-
-
-def not_found(instead: str | None = None) -> ErrorReport:
-    way_out = instead or "/docs lists what there is."
-    return ErrorReport(kind="not_found", message=f"There is nothing at this address; {way_out}")

@@ -75,16 +75,16 @@ class Exchange:
 
     def opens(self, model: ModelInfo | ModelState) -> bool:
         """Whether the caller may use a model, and so learn of it."""
-        return self.key is None or self.key.rights.allows_model((model.id,), model.kind)
+        return self.key is None or self.key.allows_model((model.id,), model.kind)
 
     def opens_entry(self, entry: ModelEntry) -> bool:
         """The same of a model that the operator named."""
-        return self.key is None or self.key.rights.allows_model((entry.called,), entry.kind)
+        return self.key is None or self.key.allows_model((entry.called,), entry.kind)
 
     def check_opens(self, name: str, info: ModelInfo | None) -> None:
         """Raise `ServerError` if the caller's key does not open the model; `info` is None for one that is not here."""
         names, kind = ((name,), None) if info is None else ((name, info.id), info.kind)
-        if self.key is not None and not self.key.rights.allows_model(names, kind):
+        if self.key is not None and not self.key.allows_model(names, kind):
             raise ServerError("permission", f"This API key does not open the model {name!r}.", "model")
 
     @property
@@ -198,15 +198,12 @@ class ExchangeFrame:
             self._finished(scope["method"], exchange.route, status, exchange.elapsed)
 
 
-def _is_answered_poll(exchange: Exchange, status: int) -> bool:
-    """Whether this was polled and answered; 503 from `/readyz`, for not ready yet, is an answer too."""
-    return exchange.polls and (status < 400 or (exchange.path, status) == ("/readyz", 503))
-
-
 def write_line(method: str, exchange: Exchange, status: int) -> None:
     """Log the line of an exchange that has ended."""
     slow = exchange.elapsed > SLOW_SECONDS
-    level = logging.DEBUG if _is_answered_poll(exchange, status) else logging.INFO
+    # 503 from `/readyz`, for not ready yet, is an answer too.
+    answered = status < 400 or (exchange.path, status) == ("/readyz", 503)
+    level = logging.DEBUG if exchange.polls and answered else logging.INFO
     if slow:
         level = logging.WARNING
     facts = {"client": exchange.caller, **exchange.facts} if exchange.caller else exchange.facts

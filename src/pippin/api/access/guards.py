@@ -63,55 +63,21 @@ NO_ADMIN: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The operator's decisions about who may come in; read once from the options."""
-
-    hosts: frozenset[str] | None  # None: any
-    any_address: bool  # each address of the machine is a host of its own: those that are numbers, not names
-    origins: frozenset[str]
-    metrics_open: bool
-    management_open: bool  # to anyone, as there are no keys
-    open_management: frozenset[str]  # paths without /v1
-    page: bool  # whether the page is served, which manages the server from the server's own origin
-    salted: bool  # each owner has a prefix cache of its own
-    open_paths: tuple[str, ...]  # these need no key, nor does anything below them; without /v1
-
-
-def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
-    loopback = is_loopback(options.host)
+def warn_of(options: ServerOptions, keyring: Keyring) -> None:
+    """Tell the operator where nobody may manage the server, and where anyone may use it."""
     if keyring and not any(key.is_admin for key in keyring.keys):
         log.warning(
             "No API key may manage this server: give one of them `role: admin` in the file of --api-key-file, "
             "or set a single --api-key beside it."
         )
-    if not loopback and not keyring:
+    if not is_loopback(options.host) and not keyring:
         opened = ", ".join(options.open_management)
-        management = (
-            "open too"
-            if options.allow_unauthenticated
-            else f"closed but for {opened}"
-            if opened
-            else "closed"
-        )
+        closed = f"closed but for {opened}" if opened else "closed"
         log.warning(
             "ANYONE WHO CAN REACH %s CAN USE THIS SERVER: no API key is set. Set one with --api-key. Management is %s.",
             options.host,
-            management,
+            "open too" if options.allow_unauthenticated else closed,
         )
-    named = frozenset(host.lower() for host in options.allowed_hosts)
-    unnamed = not loopback and not named
-    return Policy(
-        hosts=named | {options.host.lower()} if loopback else named or (None if keyring else own_names()),
-        any_address=unnamed,
-        origins=frozenset(options.allowed_origins),
-        metrics_open=not options.metrics_auth,
-        management_open=not keyring and (loopback or options.allow_unauthenticated),
-        open_management=frozenset(options.open_management),
-        page=options.page,
-        salted=keyring.salts(options),
-        open_paths=tuple(bare(path).rstrip("/") for path in options.open_paths),
-    )
 
 
 def own_names() -> frozenset[str]:
@@ -143,12 +109,22 @@ class Guard:
         self._app = app
         self._keys = keys
         self._limits = limits
-        self._policy = policy_of(options, keys)
         self._errors = errors
+        self.adopt(options)
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed options and the current keys to new requests."""
-        self._policy = policy_of(options, self._keys)
+        warn_of(options, self._keys)
+        self._options = options
+        loopback, named = is_loopback(options.host), frozenset(host.lower() for host in options.allowed_hosts)
+        hosts = named or (None if self._keys else own_names())
+        self._hosts = named | {options.host.lower()} if loopback else hosts  # None: any
+        # Whether each address of the machine is a host of its own: those that are numbers, not names.
+        self._any_address = not loopback and not named
+        self._management_open = not self._keys and (loopback or options.allow_unauthenticated)
+        self._salted = self._keys.salts(options)  # each owner has a prefix cache of its own
+        # These need no key, nor does anything below them.
+        self._open_paths = tuple(bare(path).rstrip("/") for path in options.open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -165,36 +141,29 @@ class Guard:
         path, method = scope["path"], scope.get("method", "GET")
         if not self._is_harmless(path):
             self._check_origin(headers)
-        exchange.anonymous = bool(self._keys)
+        exchange.anonymous = bool(self._keys.keys)
         if exchange.anonymous:
             is_open = self._is_harmless(path)
-            if any(is_within(path, opened) for opened in self._policy.open_paths):
+            if any(is_within(path, each) for each in self._open_paths):
                 is_open = not is_management(path, method)
             is_socket = scope["type"] == "websocket"
             self._check_key(headers, exchange, is_open=is_open, is_socket=is_socket)
-        self._note_rights(exchange)
+        # What the caller may do beside using models is decided once, here, for every route.
+        key, opened = exchange.key, EXECUTE_TOOL in self._options.open_management
+        exchange.manages = self._management_open or (key is not None and key.is_admin)
+        exchange.may_use_tools = exchange.manages or (key is not None and key.mcp_tools) or opened
+        exchange.cache_salt = exchange.owner if self._salted else ""
         if is_management(path, method):
             self._check_management(headers, exchange, path)
         if scope["type"] == "http" and method in READS and not self._is_harmless(path):
             self._limits.count(exchange, 1 if any(is_within(path, each) for each in STORED) else READ)
-
-    def _note_rights(self, exchange: Exchange) -> None:
-        """Decide what the caller may do beside using models: once, here, for every route."""
-        key = exchange.key
-        exchange.manages = self._policy.management_open or (key is not None and key.is_admin)
-        exchange.may_use_tools = (
-            exchange.manages
-            or (key is not None and key.mcp_tools)
-            or EXECUTE_TOOL in self._policy.open_management
-        )
-        exchange.cache_salt = exchange.owner if self._policy.salted else ""
 
     def _is_harmless(self, path: str) -> bool:
         """Whether any web page may request an address. This excludes addresses that the operator opened to clients."""
         return (
             path in OPEN_PATHS
             or path.startswith(PAGE)
-            or (path in METRICS_PATHS and self._policy.metrics_open)
+            or (path in METRICS_PATHS and not self._options.metrics_auth)
         )
 
     def _check_host(self, headers: Headers) -> None:
@@ -203,11 +172,11 @@ class Guard:
         A page can make its own name resolve to 127.0.0.1 or to an address of the local network (DNS rebinding), but
         can't make the browser hide that name.
         """
-        if self._policy.hosts is None or "host" not in headers:  # HTTP/1.0, which no browser speaks
+        if self._hosts is None or "host" not in headers:  # HTTP/1.0, which no browser speaks
             return
         host = host_name(headers["host"])
-        is_own = is_loopback(host) or (self._policy.any_address and address_of(host) is not None)
-        if host not in self._policy.hosts and not is_own:
+        is_own = is_loopback(host) or (self._any_address and address_of(host) is not None)
+        if host not in self._hosts and not is_own:
             raise ServerError(
                 "permission", "This server does not answer to that Host; allow it with --allowed-host."
             )
@@ -221,8 +190,8 @@ class Guard:
         if origin is None:
             foreign = headers.get("sec-fetch-site") == "cross-site"
         else:
-            foreign = not self._is_own(origin, headers) and origin not in self._policy.origins
-        if foreign and "*" not in self._policy.origins:
+            foreign = not self._is_own(origin, headers) and origin not in self._options.allowed_origins
+        if foreign and "*" not in self._options.allowed_origins:
             raise ServerError(
                 "permission",
                 "Web pages of other origins may not use this server; the operator allows one with --allowed-origin.",
@@ -233,7 +202,7 @@ class Guard:
         does: browsers keep keys apart by origin, and send none by themselves."""
         if origin.partition("://")[2] != headers.get("host"):
             return False
-        if self._policy.hosts is not None:
+        if self._hosts is not None:
             return True
         return any(self._keys.find(shown) for shown in shown_keys(headers))
 
@@ -254,11 +223,11 @@ class Guard:
 
     def _check_management(self, headers: Headers, exchange: Exchange, path: str) -> None:
         may = exchange.may_use_tools if is_within(path, EXECUTE_TOOL) else exchange.manages
-        if not may and bare(path) not in self._policy.open_management:
+        if not may and bare(path) not in self._options.open_management:
             raise ServerError("permission", NO_ADMIN if exchange.key else NO_KEY)
         origin = headers.get("origin")
-        own = self._policy.page and origin is not None and self._is_own(origin, headers)
-        if origin is not None and not own and origin not in self._policy.origins:
+        own = self._options.page and origin is not None and self._is_own(origin, headers)
+        if origin is not None and not own and origin not in self._options.allowed_origins:
             raise ServerError("permission", "Web pages of this origin may not manage the server.")
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             check_json(headers, path)
@@ -266,9 +235,10 @@ class Guard:
 
 def check_endpoint(key: Key, path: str) -> None:
     """Refuse an address that a key does not open. Raises `ServerError`."""
-    if not key.rights.allows_endpoint(bare(path)):
+    if key.endpoints is not None and not any(is_within(path, each) for each in key.endpoints):
         raise ServerError(
-            "permission", f"This API key does not open {bare(path)!r}; its operator says what it opens."
+            "permission",
+            f"This API key does not open {bare(path)!r}; its operator says what it opens.",
         )
 
 
@@ -411,9 +381,8 @@ class Limits:
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed limits. What callers have already used still counts."""
-        self._default = Allowance(
-            options.rate_limit, options.token_rate_limit
-        )  # without one of the key's own
+        # Of every caller whose key has none of its own.
+        self._default = Allowance(options.rate_limit, options.token_rate_limit)
         self._max_concurrent = options.max_concurrent
 
     def admit(self, exchange: Exchange) -> None:

@@ -53,37 +53,25 @@ class Allowance:
     tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Rights:
-    """Which models, kinds of model and endpoints a key opens; None opens all."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """A key as it is held in memory: a digest, never its text. It opens these models, kinds of model and endpoints;
+    None opens all."""
 
-    models: frozenset[str] | None = None
-    kinds: frozenset[ModelKind] | None = None
-    endpoints: tuple[str, ...] | None = None  # without /v1; each includes everything below it
+    name: str
+    owner: str
+    digest: bytes = field(repr=False)
+    is_admin: bool
+    mcp_tools: bool
+    allowance: Allowance | None
+    models: frozenset[str] | None
+    kinds: frozenset[ModelKind] | None
+    endpoints: tuple[str, ...] | None  # without /v1; each includes everything below it
 
     def allows_model(self, names: Iterable[str], kind: str | None) -> bool:
         """Whether a model may be used. `names`: what the client calls it, and its id; `kind` is None if not known."""
         named = self.models is None or not self.models.isdisjoint(names)
         return named and (self.kinds is None or kind in self.kinds)
-
-    def allows_endpoint(self, path: str) -> bool:
-        """Whether an address may be requested; `path` has no /v1."""
-        if self.endpoints is None:
-            return True
-        return any(path == each or path.startswith(each + "/") for each in self.endpoints)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
-    """A key as it is held in memory: a digest, never its text."""
-
-    name: str
-    owner: str
-    digest: bytes = field(repr=False)
-    is_admin: bool = False
-    mcp_tools: bool = False
-    allowance: Allowance | None = None
-    rights: Rights = field(default_factory=Rights)
 
 
 class Keyring:
@@ -146,7 +134,10 @@ def keys_of(options: ServerOptions) -> list[Key]:
             is_admin=_is_admin(entry, alone=len(entries) == 1 or own == [entry]),
             mcp_tools=entry.mcp_tools,
             allowance=_allowance(entry, options),
-            rights=_rights(entry),
+            models=entry.models,
+            kinds=entry.kinds,
+            endpoints=entry.endpoints
+            and tuple(unversioned(path + "/").rstrip("/") for path in entry.endpoints),
         )
         for number, entry in enumerate(entries, 1)
     ]
@@ -218,13 +209,6 @@ def _owner(entry: KeyEntry) -> str:
     if entry.name is not None:
         return f"name:{entry.name}"
     return "key:" + hashlib.sha256(b"pippin owner\0" + entry.key.encode()).hexdigest()[:OWNER_DIGITS]
-
-
-def _rights(entry: KeyEntry) -> Rights:
-    endpoints = entry.endpoints
-    if endpoints is not None:
-        endpoints = tuple(unversioned(path + "/").rstrip("/") for path in endpoints)
-    return Rights(entry.models, entry.kinds, endpoints)
 
 
 def _allowance(entry: KeyEntry, options: ServerOptions) -> Allowance | None:

@@ -56,24 +56,6 @@ FIELD: Final = re.compile(r"[A-Za-z_]\w{0,63}(\[\d+\])?", re.ASCII)
 """What a misspelt field can look like. Other keys may be a client's content, which must not be logged."""
 
 
-class UnknownFields:
-    """Logs each field that no contract knows, once, so that misspelt fields can be found."""
-
-    def __init__(self) -> None:
-        self._named: set[tuple[str, str]] = set()
-
-    def note(self, operation: str, names: tuple[str, ...], known: Collection[str] = ()) -> None:
-        """Log each of `names` that was not logged before; `known` are the names that may have been meant."""
-        for given in names:
-            place, dot, last = given.rpartition(".")
-            name = place + dot + (last if FIELD.fullmatch(last) else "?")
-            if (operation, name) in self._named or len(self._named) >= REMEMBERED:
-                continue
-            self._named.add((operation, name))
-            hint = meant(name, known)
-            log.warning("Ignored the unknown field %r of %s; it is named here once.%s", name, operation, hint)
-
-
 def meant(path: str, known: Collection[str]) -> str:
     """` Did you mean ...?` with the field at the same place whose name is near; empty if there is none."""
     place, _, name = path.rpartition(".")
@@ -117,7 +99,7 @@ class Handler:
         self._limits = limits
         self.media = media
         self.tools = tools
-        self._unknown = UnknownFields()
+        self._unknown: set[tuple[str, str]] = set()  # operations and the names of their fields
         self.answers = RunningAnswers(service, options, observer, limits)
         self.large = self.answers.large
         self.kept = KeptAnswers[KeptAnswer]()
@@ -275,9 +257,17 @@ class Handler:
         self._limits.admit(exchange_of(request.scope))
         return await read_form(request, self._options.max_upload_mb, self._options.body_timeout)
 
-    def note_unknown(self, operation: str, names: tuple[str, ...]) -> None:
-        """Log fields that no contract knows."""
-        self._unknown.note(operation, names)
+    def note_unknown(self, operation: str, names: tuple[str, ...], known: Collection[str] = ()) -> None:
+        """Log each field that no contract knows, once, so that misspelt fields can be found; `known` are the names that
+        may have been meant."""
+        for given in names:
+            place, dot, last = given.rpartition(".")
+            name = place + dot + (last if FIELD.fullmatch(last) else "?")
+            if (operation, name) in self._unknown or len(self._unknown) >= REMEMBERED:
+                continue
+            self._unknown.add((operation, name))
+            hint = meant(name, known)
+            log.warning("Ignored the unknown field %r of %s; it is named here once.%s", name, operation, hint)
 
     async def _decode(
         self, request: Request, dialect: AnyDialect, body: bytes, history: History | None
@@ -297,7 +287,7 @@ class Handler:
             decoded = await asyncio.to_thread(dialect.decode, body, context)
         else:
             decoded = await self.large.do(len(body), dialect.decode, body, context)
-        self._unknown.note(dialect.name, decoded.ignored, dialect.contract.paths)
+        self.note_unknown(dialect.name, decoded.ignored, dialect.contract.paths)
         for warning in decoded.warnings:
             log.warning("%s id=%s", warning, exchange_of(request.scope).id)
         return decoded

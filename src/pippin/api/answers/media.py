@@ -5,6 +5,7 @@ checked. Redirects are followed by hand, each with the same checks. Media are no
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 from collections.abc import Callable, Iterable
@@ -18,6 +19,7 @@ import httpcore
 import msgspec
 import psutil
 
+from pippin.api.access.guards import address_of
 from pippin.api.dialects.shared.media import decoded_base64, document_of, placed
 from pippin.api.http.body import LARGE, joined
 from pippin.config.options.server import ServerOptions
@@ -74,7 +76,8 @@ CLOSED_V6: Final = (
 MAPPED: Final = ("::ffff:0:0/96", "64:ff9b::/96")
 """Ranges whose addresses embed an IPv4 address in their last four bytes: IPv4-mapped, and NAT64."""
 LAN: Final = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
-"""Ranges that a name listed by the operator may resolve to beside the open internet."""
+"""Ranges of private networks, without loopback and link-local addresses, that a name listed by the operator may resolve
+to beside the open internet."""
 
 
 def is_public(address: str) -> bool:
@@ -87,13 +90,8 @@ def is_public(address: str) -> bool:
 
 def is_own(address: str) -> bool:
     """Whether an address is this machine's own now: services that listen there may rely on the machine's firewall."""
-    ip = meant(address)
-    return any(ip == own for own in _own_addresses())
-
-
-def is_on_lan(address: str) -> bool:
-    """Whether an address is in a private network; loopback and link-local addresses are not."""
-    return _within(meant(address), LAN)
+    bound = (each.address for found in psutil.net_if_addrs().values() for each in found)
+    return meant(address) in {meant(each) for each in bound if address_of(each.split("%", 1)[0])}
 
 
 def meant(address: str) -> IPAddress:
@@ -110,26 +108,11 @@ def may_connect_to(host: str, address: str, listed: Iterable[str]) -> bool:
     `listed`: the hosts that the operator named. A listed IP address (or `localhost`) is always allowed. A listed name
     may also resolve to a private network, such as to a camera, but never to this machine itself.
     """
-    if host in listed and (host == "localhost" or _is_address(host)):
+    if host in listed and (host == "localhost" or address_of(host) is not None):
         return True
     if is_own(address):
         return False
-    return is_public(address) or (host in listed and is_on_lan(address))
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _own_addresses() -> Iterable[IPAddress]:
-    for bound in psutil.net_if_addrs().values():
-        for each in bound:
-            if _is_address(each.address.split("%", 1)[0]):
-                yield meant(each.address)
+    return is_public(address) or (host in listed and _within(meant(address), LAN))
 
 
 def _within(ip: IPAddress, ranges: tuple[str, ...]) -> bool:
@@ -486,16 +469,9 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
                 "is on a host inside a private network or on this machine, which is never fetched from "
                 "unless the operator names it with --media-host.",
             )
-        return await self._connect_to_one(dict.fromkeys(found), port, timeout, local_address, socket_options)
-
-    async def _connect_to_one(self, addresses: Iterable[str], *arguments: Any) -> httpcore.AsyncNetworkStream:
-        """Connect to the first of these addresses that answers: a host may have one in a network that this machine
-        does not reach, such as IPv6. Raises what the last of them raised."""
-        failure: Exception | None = None
-        for address in addresses:
-            try:
-                return await self._inner.connect_tcp(address, *arguments)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failure = error
-        assert failure is not None  # there is an address at least
-        raise failure
+        # A host may have an address in a network that this machine does not reach, such as IPv6.
+        [*others, last] = dict.fromkeys(found)
+        for address in others:
+            with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
+        return await self._inner.connect_tcp(last, port, timeout, local_address, socket_options)

@@ -109,12 +109,10 @@ class Batches:
         async def asked(scope: Scope, receive: Receive, send: Send) -> None:
             await self.app({**scope, SCOPE_KEY: exchange}, receive, send)
 
-        reply = Reply(exchange.id)
         transport = httpx.ASGITransport(asked)
         async with httpx.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as client:
             answer = await client.post(path, content=body, headers=HEADERS)
-        reply.status, reply.body = answer.status_code, answer.content
-        return reply
+        return Reply(id, answer.status_code, answer.content)
 
 
 def folder_of(options: ServerOptions) -> Path:

@@ -30,26 +30,6 @@ class RequestLine(Struct, kw_only=True):
     body: msgspec.Raw
 
 
-class ResultBody(Struct, kw_only=True):
-    status_code: int
-    request_id: str
-    body: msgspec.Raw
-
-
-class ResultError(Struct, kw_only=True):
-    code: str
-    message: str
-
-
-class ResultLine(Struct, kw_only=True):
-    """One line of a result file."""
-
-    id: str
-    custom_id: str
-    response: ResultBody | None
-    error: ResultError | None
-
-
 def read_lines(file: IO[bytes], endpoint: str) -> tuple[list[Line], list[Problem]]:
     """The requests of an input file, and its problems; if there are any problems, there are no requests."""
     lines: list[Line] = []
@@ -61,35 +41,35 @@ def read_lines(file: IO[bytes], endpoint: str) -> tuple[list[Line], list[Problem
                 Problem(code="too_many_tasks", message=f"The file has more than {MOST_LINES} requests.")
             )
             break
-        problem = next(_problems(text, endpoint, seen, number + 1), None)
-        if problem is None:
-            custom_id = from_json(text, RequestLine).custom_id
-            seen.add(custom_id)
-            lines.append(Line(number, custom_id, start, length))
+        found = _read(text, endpoint, seen, number + 1)
+        if isinstance(found, RequestLine):
+            seen.add(found.custom_id)
+            lines.append(Line(number, found.custom_id, start, length))
         elif len(problems) < MOST_PROBLEMS:
-            problems.append(problem)
+            problems.append(found)
     if not lines and not problems:
         problems.append(Problem(code="empty_file", message="The file has no request."))
     return ([] if problems else lines), problems
 
 
-def _problems(text: bytes, endpoint: str, seen: set[str], number: int) -> Iterator[Problem]:
+def _read(text: bytes, endpoint: str, seen: set[str], number: int) -> RequestLine | Problem:
+    """The request of a line, or why it is none."""
     try:
         line = from_json(text, RequestLine)
         body = from_json(line.body, dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        yield Problem(code="invalid_json_line", message=f"The line is no request: {error}.", line=number)
-        return
+        return Problem(code="invalid_json_line", message=f"The line is no request: {error}.", line=number)
     if line.url.rstrip("/") != endpoint:
         message = f"The URL is {line.url[:128]!r}, but the batch is for {endpoint}."
-        yield Problem(code="mismatched_url", message=message, line=number, param="url")
+        return Problem(code="mismatched_url", message=message, line=number, param="url")
     if line.custom_id in seen:
         message = f"The custom_id {line.custom_id!r} is that of an earlier line too; give each its own."
-        yield Problem(code="duplicate_custom_id", message=message, line=number, param="custom_id")
+        return Problem(code="duplicate_custom_id", message=message, line=number, param="custom_id")
     if bytes(body.get("stream", b"false")) not in (b"false", b"null"):
-        yield Problem(
+        return Problem(
             code="invalid_request", message="Batches give whole answers.", line=number, param="body.stream"
         )
+    return line
 
 
 def is_error(line: Line) -> bool:
@@ -99,18 +79,17 @@ def is_error(line: Line) -> bool:
 
 def result(line: Line) -> bytes:
     """A line of the result file; `line.status` is None if the line was not answered."""
-    response = error = None
+    response: dict[str, Any] | None = None
+    error: dict[str, str] | None = None
     if line.status is None:
-        error = ResultError(
-            code="batch_expired", message="This request could not be answered before the batch expired."
-        )
+        message = "This request could not be answered before the batch expired."
+        error = {"code": "batch_expired", "message": message}
     else:
-        response = ResultBody(
-            status_code=line.status, request_id=line.request or "", body=msgspec.Raw(_json(line.reply or b""))
-        )
+        body = msgspec.Raw(_json(line.reply or b""))
+        response = {"status_code": line.status, "request_id": line.request or "", "body": body}
     request = line.request or f"{line.number:032x}"
     return msgspec.json.encode(
-        ResultLine(id=f"batch_req_{request}", custom_id=line.custom_id, response=response, error=error)
+        {"id": f"batch_req_{request}", "custom_id": line.custom_id, "response": response, "error": error}
     )
 
 

@@ -4,15 +4,16 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Final
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Literal
 from uuid import uuid4
 
 from msgspec import Struct, field
 
 from pippin.api.access.errors import INTERNAL
 from pippin.api.batches.openai import is_error, result
-from pippin.api.batches.store import Batch, BatchStore, Line, Status, StoredFile
+from pippin.api.batches.store import Batch, BatchStore, Line, Status
 from pippin.api.dialects.shared.openai import encode_error
 from pippin.core.errors import ErrorReport, ServerError, trace_of
 
@@ -34,13 +35,13 @@ SERVERS_FAULT: Final = 500
 LOAD_FAILED: Final = 424
 
 
+@dataclass(frozen=True, slots=True)
 class Reply:
     """The reply to one request."""
 
-    def __init__(self, request: str) -> None:
-        self.request = request  # the request's id
-        self.status = 500
-        self.body = b""
+    request: str  # the request's id
+    status: int
+    body: bytes
 
 
 Ask = Callable[[Batch, bytes], Awaitable[Reply]]
@@ -62,14 +63,6 @@ class _Reading(Struct):
         self.ahead.appendleft(line)
         self.wait = min(2 * self.wait, LONGEST_WAIT) or FIRST_WAIT
         self.rests_until = time.monotonic() + self.wait
-
-    def went_well(self, line: Line) -> None:
-        self.faults.pop(line.number, None)
-        self.wait = self.rests_until = 0.0
-
-    @property
-    def rests(self) -> bool:
-        return time.monotonic() < self.rests_until
 
 
 class BatchRunner:
@@ -148,7 +141,9 @@ class BatchRunner:
         while True:
             try:
                 await self._end_finished()
-                await self._sweep()
+                if time.monotonic() - self._swept > SWEEP_SECONDS:
+                    self._swept = time.monotonic()
+                    await asyncio.to_thread(self._store.sweep)
                 await self._fill()
             except Exception as error:  # otherwise all batches would stop without a word
                 log.error("Batches wait for %g seconds: %s", FAULT_SECONDS, _reason(error))
@@ -164,7 +159,9 @@ class BatchRunner:
     async def _fill(self) -> None:
         """Start lines, in turn by batch, while there is room for them."""
         idle = 0
-        while len(self._active) < self._allowed() and idle < len(self._turns):
+        while not self._rests and idle < len(self._turns):
+            if len(self._active) >= (1 if self._others() else self._concurrency):
+                return
             batch = self._turns[0]
             self._turns.rotate(-1)
             line = await self._next(batch)
@@ -178,11 +175,6 @@ class BatchRunner:
             self._active[task] = batch.id
             task.add_done_callback(self._done)
 
-    def _allowed(self) -> int:
-        if self._rests:
-            return 0
-        return 1 if self._others() else self._concurrency
-
     async def _next(self, batch: Batch) -> Line | None:
         if batch.status == "validating":
             await self._enter(batch, "in_progress")
@@ -193,7 +185,7 @@ class BatchRunner:
             await self._enter(batch, "finalizing")
             return None
         reading = self._reading.setdefault(batch.id, _Reading(deque()))
-        if reading.rests:
+        if time.monotonic() < reading.rests_until:
             return None
         if not reading.ahead:
             reading.ahead.extend(
@@ -213,14 +205,21 @@ class BatchRunner:
         reading = self._reading[batch.id]
         try:
             text = await asyncio.to_thread(self._text, batch, line)
-        except (ServerError, OSError) as error:
-            if isinstance(error, ServerError) and error.report.kind == UNWRITABLE:
+        except ServerError as error:
+            if error.report.kind == UNWRITABLE:
                 reading.again(line)
-                return
-            # The file was deleted behind our back, or there is no room for the answer.
-            await self._answered(batch, line, _refused(batch, error))
+            else:  # there is no room for the answer
+                await self._answered(batch, line, refused(error.report))
             return
-        reply = await self._asked(batch, text)
+        except OSError as error:  # the file was deleted behind our back
+            message = f"The file {batch.input_file} of the batch cannot be read: {error.strerror}."
+            await self._answered(batch, line, refused(ErrorReport(kind="not_found", message=message)))
+            return
+        try:
+            reply = await self._ask(batch, text)
+        except Exception as error:  # of any kind: a line without an answer would be retried forever
+            log.error("A line of the batch %s could not be asked.\n%s", batch.id, trace_of(error))
+            reply = refused(INTERNAL)
         if reply.status in CAME_TO_NOTHING:
             reading.again(line)
             return
@@ -229,15 +228,9 @@ class BatchRunner:
             if tries < TRIES:
                 reading.again(line)
                 return
-        reading.went_well(line)
+        reading.faults.pop(line.number, None)
+        reading.wait = reading.rests_until = 0.0
         await self._answered(batch, line, reply)
-
-    async def _asked(self, batch: Batch, text: bytes) -> Reply:
-        try:
-            return await self._ask(batch, text)
-        except Exception as error:  # of any kind: a line without an answer would be retried forever
-            log.error("A line of the batch %s could not be asked.\n%s", batch.id, trace_of(error))
-            return refused(INTERNAL)
 
     async def _answered(self, batch: Batch, line: Line, reply: Reply) -> None:
         """Write the answer of a line, retrying while the database can't be written."""
@@ -297,35 +290,29 @@ class BatchRunner:
     def _write_results(self, batch: Batch) -> None:
         counts = self._store.counts(batch)
         if counts.completed and batch.output_file is None:  # it exists if only the other could not be written
-            batch.output_file = self._result_file(batch, "output", self._results(batch, errors=False)).id
+            batch.output_file = self._result_file(batch, "output")
         if counts.failed or (counts.open and "expired" in batch.times):
-            batch.error_file = self._result_file(batch, "error", self._results(batch, errors=True)).id
+            batch.error_file = self._result_file(batch, "error")
 
-    def _results(self, batch: Batch, *, errors: bool) -> Iterator[bytes]:
-        expired = "expired" in batch.times
-        for line in self._store.lines(batch.id):
-            if (line.status is not None or expired) and is_error(line) == errors:
-                yield result(line) + b"\n"
-
-    def _result_file(self, batch: Batch, what: str, pieces: Iterator[bytes]) -> StoredFile:
-        lasts = batch.output_expires_after
+    def _result_file(self, batch: Batch, what: Literal["output", "error"]) -> str:
+        """The id of the new file of a batch's answers, or of its errors."""
+        expired, lasts = "expired" in batch.times, batch.output_expires_after
+        pieces = (
+            result(line) + b"\n"
+            for line in self._store.lines(batch.id)
+            if (line.status is not None or expired) and is_error(line) == (what == "error")
+        )
         return self._store.add_file(
             batch.owner,
             f"{batch.id}_{what}.jsonl",
             "batch_output",
             pieces,
             expires_at=None if lasts is None else int(time.time()) + lasts,
-        )
+        ).id
 
     async def _enter(self, batch: Batch, status: Status) -> None:
         _begin(batch, status)
         await asyncio.to_thread(self._store.put, batch)
-
-    async def _sweep(self) -> None:
-        now = time.monotonic()
-        if now - self._swept > SWEEP_SECONDS:
-            self._swept = now
-            await asyncio.to_thread(self._store.sweep)
 
 
 def _reason(error: Exception) -> str:
@@ -341,14 +328,4 @@ def _begin(batch: Batch, status: Status) -> None:
 
 def refused(report: ErrorReport) -> Reply:
     """The reply to a line that is not run."""
-    reply = Reply(uuid4().hex)
-    reply.status, reply.body = report.status, encode_error(report)
-    return reply
-
-
-def _refused(batch: Batch, error: ServerError | OSError) -> Reply:
-    """The reply to a line that can't be read any more, or whose answer could not be stored."""
-    if isinstance(error, ServerError):
-        return refused(error.report)
-    message = f"The file {batch.input_file} of the batch cannot be read: {error.strerror}."
-    return refused(ErrorReport(kind="not_found", message=message))
+    return Reply(uuid4().hex, report.status, encode_error(report))

@@ -17,6 +17,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Struct, field
 
+from pippin.api.http.body import MIB
 from pippin.api.sqlite import Schema, SQLite, open_file
 from pippin.core.decoding import from_json
 from pippin.core.errors import SHUTTING_DOWN, ServerError
@@ -40,25 +41,10 @@ LEFT_OVER: Final = 86400.0
 SCHEMA: Final = Schema(version=1, tables=TABLES)
 
 
-def _locked(folder: Path) -> IO[bytes]:
-    """A lock on the folder, held until the file is closed. Raises `ServerError` if another server holds it."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = (folder / "lock").open("wb")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        message = f"Another server keeps its files in {folder}; name another folder with --files-dir."
-        raise ServerError("overloaded", message) from None
-    return lock
-
-
 Status = Literal[
     "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
 ]
 ENDED: Final = ("completed", "failed", "expired", "cancelled")
-MIB: Final = 1 << 20
-
 LEAST_FILE: Final = 4096
 """The fewest bytes that a file counts: even a small file takes a block on the disk and a row in the database."""
 _REPLIES: Final = """SELECT COALESCE(SUM(LENGTH(reply)), 0) FROM lines JOIN batches ON batches.id = lines.batch
@@ -172,9 +158,17 @@ class BatchStore:
             return self._database
 
     def _opened(self) -> tuple[IO[bytes], SQLite]:
-        """Raises `ServerError` and `OSError`."""
-        lock = _locked(self._folder)
+        """A lock on the folder, held until it is closed, and the database. Raises `ServerError` and `OSError`."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (self._folder / "lock").open("wb")
         try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                message = (
+                    f"Another server keeps its files in {self._folder}; name another folder with --files-dir."
+                )
+                raise ServerError("overloaded", message) from None
             self._folder.chmod(0o700)
             self._files.mkdir(exist_ok=True, mode=0o700)
             return lock, open_file(self._folder / "batches.sqlite", SCHEMA)
@@ -293,7 +287,12 @@ class BatchStore:
     def add_batch(self, batch: Batch, lines: Iterable[Line]) -> None:
         with self.database.transaction() as database:
             self._put(database, batch)
-            self._forget_oldest(database, batch.owner)
+            # Of those that have ended, only the newest are kept.
+            database.execute(
+                "DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE owner = ? AND ended = 1 "
+                "ORDER BY created DESC, id DESC LIMIT ? OFFSET ?)",
+                (batch.owner, MOST_ENDED, MOST_ENDED),
+            )
             database.executemany(
                 "INSERT INTO lines (batch, number, custom_id, start, length) VALUES (?, ?, ?, ?, ?)",
                 ((batch.id, line.number, line.custom_id, line.start, line.length) for line in lines),
@@ -379,13 +378,6 @@ class BatchStore:
             "INSERT INTO batches VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
             "SET ended = excluded.ended, body = excluded.body",
             (batch.id, batch.owner, batch.created_at, int(batch.ended), msgspec.json.encode(batch)),
-        )
-
-    def _forget_oldest(self, database: sqlite3.Connection, owner: str) -> None:
-        database.execute(
-            "DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE owner = ? AND ended = 1 "
-            "ORDER BY created DESC, id DESC LIMIT ? OFFSET ?)",
-            (owner, MOST_ENDED, MOST_ENDED),
         )
 
     def _used(self, database: sqlite3.Connection, owner: str) -> int:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar, TypeVarTuple
 
@@ -272,18 +273,26 @@ class HeldBytes:
 
     def take(self, size: int) -> bool:
         """Hold `size` more bytes; False if there is no room for them."""
-        with self._memory.lock:
-            if not self._memory.take(self._caller, size):
+        memory = self._memory
+        with memory.lock:
+            mine = memory.of_callers[self._caller] + size
+            if size and mine > memory.limit - memory.taken - size:
                 return False
+            memory.taken += size
+            memory.of_callers[self._caller] = mine
             self.size += size
             return True
 
     def free(self, size: int) -> None:
         """Release `size` bytes, or all if fewer are held."""
-        with self._memory.lock:
+        memory = self._memory
+        with memory.lock:
             size = min(size, self.size)
             self.size -= size
-            self._memory.free(self._caller, size)
+            memory.taken -= size
+            memory.of_callers[self._caller] -= size
+            if not memory.of_callers[self._caller]:
+                del memory.of_callers[self._caller]
 
 
 HELD: Final = "pippin.held"
@@ -305,27 +314,10 @@ class BodyMemory:
         """`largest`: bytes of the largest body or upload; `caller_of`: the caller whose share a request uses."""
         self._caller_of = caller_of
         self._app = app
-        self._limit = max(LEAST_MEMORY, LARGEST_BODIES * largest)
-        self.taken = 0
-        self._of_callers: dict[str, int] = {}
+        self.limit = max(LEAST_MEMORY, LARGEST_BODIES * largest)
+        self.taken = 0  # of all
+        self.of_callers: Counter[str] = Counter()
         self.lock = threading.Lock()  # stored items are counted on threads
-
-    def take(self, caller: str, size: int) -> bool:
-        """Count `size` more bytes for a caller; False if there is no room for them."""
-        mine = self._of_callers.get(caller, 0) + size
-        if size and mine > self._limit - self.taken - size:
-            return False
-        self.taken += size
-        self._of_callers[caller] = mine
-        return True
-
-    def free(self, caller: str, size: int) -> None:
-        """Release `size` bytes of a caller."""
-        self.taken -= size
-        if (left := self._of_callers.get(caller, 0) - size) > 0:
-            self._of_callers[caller] = left
-        else:
-            self._of_callers.pop(caller, None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):

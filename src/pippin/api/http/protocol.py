@@ -76,7 +76,8 @@ class UnreadAnswers:
         self._open: Counter[str] = Counter()  # connections of each address
         self._most = most
         self._still = still
-        self._readers: dict[LingeringTransport, _Reader] = {}
+        self.readers: dict[LingeringTransport, _Reader] = {}
+        """The connections whose answers wait to be read."""
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, address: str) -> bool:
@@ -90,27 +91,22 @@ class UnreadAnswers:
             del self._open[address]
 
     @property
-    def readers(self) -> int:
-        """Connections whose answers wait to be read."""
-        return len(self._readers)
-
-    @property
     def waiting(self) -> int:
         """Bytes of all answers that wait to be read, when they were last looked at."""
-        return sum(reader.waiting for reader in self._readers.values())
+        return sum(reader.waiting for reader in self.readers.values())
 
     def add(self, transport: "LingeringTransport") -> None:
         """Watch a connection whose answer waits to be read."""
         loop = asyncio.get_running_loop()
-        self._readers[transport] = _Reader(transport, loop.time())
+        self.readers[transport] = _Reader(transport, loop.time())
         if self._timer is None:
             self._timer = loop.call_later(LOOK_SECONDS, self._look)
         self._hold(loop.time())
 
     def remove(self, transport: "LingeringTransport") -> None:
         """Stop watching a connection whose answer was read, or which is closed."""
-        self._readers.pop(transport, None)
-        if not self._readers and self._timer is not None:
+        self.readers.pop(transport, None)
+        if not self.readers and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
@@ -118,24 +114,24 @@ class UnreadAnswers:
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._hold(now)
-        for reader in list(self._readers.values()):
+        for reader in list(self.readers.values()):
             if now - reader.moved > self._still:
                 self._cut(reader, "read nothing of its answer")
-        self._timer = loop.call_later(LOOK_SECONDS, self._look) if self._readers else None
+        self._timer = loop.call_later(LOOK_SECONDS, self._look) if self.readers else None
 
     def _hold(self, now: float) -> None:
         """Update all readers, and cut off the slowest, the longest stalled first, until the others have room."""
-        for reader in self._readers.values():
+        for reader in self.readers.values():
             reader.look(now)
         waiting = self.waiting
-        while waiting > self._most and len(self._readers) > 1:
-            slowest = min(self._readers.values(), key=lambda reader: (reader.rate(now), reader.moved))
+        while waiting > self._most and len(self.readers) > 1:
+            slowest = min(self.readers.values(), key=lambda reader: (reader.rate(now), reader.moved))
             waiting -= slowest.waiting
             self._cut(slowest, "read its answer most slowly while too many waited")
 
     def _cut(self, reader: _Reader, why: str) -> None:
         log.info("Cut off a client that %s: %d bytes of it were left.", why, reader.waiting)
-        del self._readers[reader.transport]
+        del self.readers[reader.transport]
         reader.transport.abort()
 
 
@@ -326,8 +322,12 @@ class BoundedConnection(asyncio.Protocol):
             self._refusal = TOO_LARGE
         if self._refusal is None:
             self._http.data_received(data)
-        else:
-            self._refuse(self._refusal)
+            return
+        self._expects_more = True
+        # While a request is being answered, the refusal would become part of that answer.
+        if not self._unanswered:
+            self._transport.write(self._refusal)
+        self._transport.close()
 
     def eof_received(self) -> None:
         self._http.eof_received()
@@ -384,13 +384,6 @@ class BoundedConnection(asyncio.Protocol):
         if self._header_bytes > HEADER_BYTES or self._headers > HEADERS:
             self._refusal = TOO_LARGE
             raise OutOfBoundsError
-
-    def _refuse(self, refusal: bytes) -> None:
-        self._expects_more = True
-        # While a request is being answered, the refusal would become part of that answer.
-        if not self._unanswered:
-            self._transport.write(refusal)
-        self._transport.close()
 
     def _start_timer(self) -> None:
         self._stop_timer()
@@ -462,13 +455,10 @@ class InTurn:
         connection: BoundedConnection = scope["state"].pop(CONNECTION)
         try:
             if scope["path"] not in self._prompt:
-                await self._turn()
+                turn = asyncio.Event()
+                self._turns.wait(turn.set)
+                await turn.wait()
             if not connection.lost:
                 await self._app(scope, receive, send)
         finally:
             connection.answered()
-
-    async def _turn(self) -> None:
-        turn = asyncio.Event()
-        self._turns.wait(turn.set)
-        await turn.wait()

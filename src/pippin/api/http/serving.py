@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import math
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, cast
@@ -113,7 +111,6 @@ KEEP_CONNECTION: Final = 75  # idle seconds
 LAST_WORDS: Final = 1.0
 """Seconds for readers to forward the error of a run that was ended, and for refusals to be sent."""
 LOOK: Final = 0.05  # seconds between checks for open connections; uvicorn has no event for it
-SWITCH: Final = 0.001  # seconds that the event loop waits for the GIL while another thread computes
 
 
 class Uvicorn(uvicorn.Server):
@@ -194,9 +191,3 @@ class Uvicorn(uvicorn.Server):
         ends = asyncio.get_running_loop().time() + within
         while self._occupied and asyncio.get_running_loop().time() < ends:  # noqa: ASYNC110
             await asyncio.sleep(LOOK)
-
-
-def settle_down() -> None:
-    """Tune garbage collection and thread switching, once everything is loaded."""
-    gc.freeze()  # a full collection takes 40 ms less without the permanent objects
-    sys.setswitchinterval(SWITCH)

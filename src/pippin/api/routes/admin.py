@@ -83,7 +83,10 @@ class Admin:
         is in that server's form: `unloaded` describes the language model; `models` lists all.
         """
         pool = self.api.service.pool
-        asked = await self._unload_asked(request)
+        body = b"" if "id" in request.path_params else await self.api.small_body(request)
+        asked = decode_json(body, Unload) if body.strip() else Unload(model=request.path_params.get("id"))
+        if asked.all and asked.model is not None:
+            raise invalid("all", "can't be combined with `model`.")
         resident = [state.id for state in pool.states() if state.state in ("loaded", "loading")]
         every = asked.all or self.api.settings.settings.compat == "mlx-vlm"
         if asked.model is None and not every and len(resident) > 1:
@@ -158,7 +161,12 @@ class Admin:
         With the op `replace`, earlier changes by requests are undone first. `notes` explains names of replaced servers:
         what each means here, or why it has no effect.
         """
-        op, values = self._values(await self.api.small_body(request))
+        values = decode_json(await self.api.small_body(request), dict[str, Any])
+        op: Literal["merge", "replace"] = values.pop("op", "merge")
+        if op not in ("merge", "replace"):
+            raise invalid("op", "must be `merge` or `replace`.")
+        if "values" in values:
+            values = convert(values["values"], dict[str, Any], "values")
         applied: list[str] = []
         rejected: dict[str, str] = {}
         waiting: list[str] = []
@@ -218,15 +226,6 @@ class Admin:
         if not exchange.manages:
             raise ServerError("permission", NO_ADMIN if exchange.key else NO_KEY)
 
-    def _values(self, body: bytes) -> tuple[Literal["merge", "replace"], dict[str, Any]]:
-        given = decode_json(body, dict[str, Any])
-        op: Literal["merge", "replace"] = given.pop("op", "merge")
-        if op not in ("merge", "replace"):
-            raise invalid("op", "must be `merge` or `replace`.")
-        if "values" not in given:
-            return op, given
-        return op, convert(given["values"], dict[str, Any], "values")
-
     def _current(self) -> dict[str, Any]:
         """All settings except secrets and the operator's paths."""
         hidden = SECRET | PATHS | {"models", "model_defaults"}
@@ -237,15 +236,6 @@ class Admin:
     async def _pinned(self, request: Request, pinned: bool) -> Response:
         state = await self.api.service.pool.pin(request.path_params["id"], pinned)
         return json_reply({"status": "success", "model": state.id, **worker_body(state)})
-
-    async def _unload_asked(self, request: Request) -> Unload:
-        if "id" in request.path_params:
-            return Unload(model=request.path_params["id"])
-        body = await self.api.small_body(request)
-        asked = decode_json(body, Unload) if body.strip() else Unload()
-        if asked.all and asked.model is not None:
-            raise invalid("all", "can't be combined with `model`.")
-        return asked
 
 
 def cancelled(name: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import drawn_bytes
-from pippin.api.http.forms import Form
 from pippin.api.kinds import speech, transcription
 from pippin.api.routing import Api, both, json_reply
 from pippin.core.errors import ServerError
@@ -56,9 +55,9 @@ class AudioRoutes:
     async def _transcribe(self, request: Request, *, translate: bool) -> Response:
         handler = self.api.handler
         form = await handler.form_of(request)
-        fields, unknown = transcription.CONTRACT.decode_form(
-            _with_query(form, request), lists=transcription.LISTS
-        )
+        # As in vllm-mlx, the query string has fields too; those of the form win.
+        given = {name: [text] for name, text in request.query_params.items()} | form.fields
+        fields, unknown = transcription.CONTRACT.decode_form(given, lists=transcription.LISTS)
         operation = "translations" if translate else "transcriptions"
         handler.note_unknown(operation, tuple(name for name in unknown if name != "file"))
         task = transcription.task_of(fields, form.only_file("file"), translate=translate)
@@ -86,7 +85,7 @@ class AudioRoutes:
         fields = await handler.fields_of(request, "speech", decode)
         reference = None
         if fields.ref_audio:
-            reference = (await self.api.handler.media.fetch(fields.ref_audio, "ref_audio")).data
+            reference = (await handler.media.fetch(fields.ref_audio, "ref_audio")).data
         options = self.api.options
         task = speech.task_of(
             fields, reference, longest=options.max_speech_chars, usual=options.speech_format
@@ -121,8 +120,3 @@ class AudioRoutes:
         found = await self.api.handler.result(request, ListVoices(), Voices, model=name, operation="voices")
         data = [{"id": voice, "name": voice, "object": "audio.voice"} for voice in found.names]
         return json_reply({"object": "list", "data": data, "voices": list(found.names)})
-
-
-def _with_query(form: Form, request: Request) -> dict[str, list[str]]:
-    """The fields of the form and, as in vllm-mlx, of the query string; fields of the form win."""
-    return {name: [text] for name, text in request.query_params.items()} | form.fields

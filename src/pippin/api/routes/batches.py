@@ -48,10 +48,6 @@ class FileUpload(Struct, kw_only=True):
     purpose: Literal["batch"]
 
 
-def file_answer(stored: StoredFile) -> FileAnswer:
-    return convert(stored, FileAnswer)
-
-
 @dataclass(frozen=True)
 class Files:
     api: Api
@@ -74,18 +70,18 @@ class Files:
             (upload.data,),
             expires_at=None if seconds is None else int(time.time()) + seconds,
         )
-        return json_reply(file_answer(stored))
+        return json_reply(convert(stored, FileAnswer))
 
     async def listed(self, request: Request) -> Response:
         """The caller's files"""
         found = await asyncio.to_thread(self.api.batches.store.files, exchange_of(request.scope).owner)
         purpose = request.query_params.get("purpose")
-        shown = [to_builtins(file_answer(each)) for each in found if purpose in (None, each.purpose)]
+        shown = [to_builtins(convert(each, FileAnswer)) for each in found if purpose in (None, each.purpose)]
         return json_reply(page_of(shown, request.query_params))
 
     async def read(self, request: Request) -> Response:
         """What is known of a file"""
-        return json_reply(file_answer(await self._file(request)))
+        return json_reply(convert(await self._file(request), FileAnswer))
 
     async def delete(self, request: Request) -> Response:
         """Deletes a file"""

@@ -172,17 +172,12 @@ def _as(api: Api, path: str) -> Sequence[BaseRoute]:
     return both(f"/api/v0{path}", generate, "POST", body=dialect.contract.body, answer=dialect.answer)
 
 
-def kind_of(info: ModelInfo) -> Kind:
-    if info.kind == "embeddings":
-        return "embeddings"
-    return "vlm" if info.capabilities.images else "llm"
-
-
 def listed(info: ModelInfo, state: ModelState | None) -> ListedModel:
     is_loaded = state is not None and state.state == "loaded"
+    writes: Kind = "vlm" if info.capabilities.images else "llm"
     return ListedModel(
         id=info.id,
-        type=kind_of(info),
+        type="embeddings" if info.kind == "embeddings" else writes,
         publisher=info.id.partition("/")[0] if "/" in info.id else "local",
         arch=info.architecture or info.kind,
         quantization=info.quantization or info.dtype or "unknown",

@@ -131,35 +131,6 @@ def refused(sentence: str) -> Endpoint:
     return refuse
 
 
-class Details(Struct, kw_only=True):
-    parent_model: str = ""
-    format: str = "safetensors"
-    family: str
-    families: list[str]
-    parameter_size: str = ""
-    quantization_level: str
-
-
-class NamedFacts(Struct, kw_only=True):
-    """What the list of models and that of running ones say of each."""
-
-    name: str
-    model: str
-    size: int
-    digest: str
-    details: Details
-
-
-class TaggedModel(NamedFacts, kw_only=True):
-    modified_at: str
-
-
-class RunningModel(NamedFacts, kw_only=True):
-    expires_at: str
-    size_vram: int
-    context_length: int
-
-
 def tagged(id: str) -> str:
     """A model's name as Ollama's clients expect it: with a tag."""
     return id if ":" in id.rpartition("/")[2] else id + LATEST
@@ -169,20 +140,23 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def digest_of(info: ModelInfo) -> str:
-    """A digest that identifies a model by its id, size and date, without reading its files."""
-    return hashlib.sha256(repr((info.id, info.size_bytes, info.created)).encode()).hexdigest()
-
-
-def details_of(info: ModelInfo) -> Details:
+def details_of(info: ModelInfo) -> dict[str, Any]:
     family = info.architecture or info.kind
-    level = info.quantization or info.dtype or "unknown"
-    return Details(family=family, families=[family], quantization_level=level)
+    return {
+        "parent_model": "",
+        "format": "safetensors",
+        "family": family,
+        "families": [family],
+        "parameter_size": "",
+        "quantization_level": info.quantization or info.dtype or "unknown",
+    }
 
 
 def named_facts(info: ModelInfo, size: int) -> dict[str, Any]:
-    name = tagged(info.id)
-    return {"name": name, "model": name, "size": size, "digest": digest_of(info), "details": details_of(info)}
+    """What the list of models and that of running ones say of each. The digest identifies a model by its id, size and
+    date, without reading its files."""
+    name, digest = tagged(info.id), _digest(repr((info.id, info.size_bytes, info.created)))
+    return {"name": name, "model": name, "size": size, "digest": digest, "details": details_of(info)}
 
 
 def capabilities_of(info: ModelInfo) -> list[str]:
@@ -205,7 +179,7 @@ class OllamaModels:
         found = await asyncio.to_thread(self.api.service.models)
         opens = exchange_of(request.scope).opens
         models = [
-            TaggedModel(**named_facts(info, info.size_bytes), modified_at=timestamp(info.created))
+            named_facts(info, info.size_bytes) | {"modified_at": timestamp(info.created)}
             for info in found
             if opens(info)
         ]
@@ -270,7 +244,7 @@ class OllamaModels:
 
     async def copy(self, request: Request) -> Response:
         """Gives a model a second name, until the server ends."""
-        body = decode_json(await self._body(request), CopyBody)
+        body = decode_json(await self.api.handler.body_of(request, counted=False), CopyBody)
         info = await self.api.model(request, model_of(body.source))
         aliases = {**self.api.options.aliases, model_of(body.destination): info.id}
         try:
@@ -281,26 +255,22 @@ class OllamaModels:
 
     async def _named(self, request: Request) -> tuple[str, bool]:
         """The model that a body names, and whether the answer is streamed, which is the default."""
-        body = decode_json(await self._body(request), NamedModel)
+        body = decode_json(await self.api.handler.body_of(request, counted=False), NamedModel)
         name = body.model or body.name
         if not name:
             raise ServerError("invalid_request", "`model` is required: name the model.", "model")
         return model_of(name), body.stream is not False
 
-    async def _body(self, request: Request) -> bytes:
-        return await self.api.handler.body_of(request, counted=False)
-
-    def _running(self, state: ModelState, info: ModelInfo) -> RunningModel:
+    def _running(self, state: ModelState, info: ModelInfo) -> dict[str, Any]:
         idle = self.api.options.model_defaults.idle_timeout
         expires = FOR_EVER.isoformat()
         if idle and not state.pinned:
             expires = timestamp((state.last_used or time.time()) + idle)
-        return RunningModel(
-            **named_facts(info, state.footprint),
-            expires_at=expires,
-            size_vram=state.footprint,
-            context_length=info.context_window or 0,
-        )
+        return named_facts(info, state.footprint) | {
+            "expires_at": expires,
+            "size_vram": state.footprint,
+            "context_length": info.context_window or 0,
+        }
 
 
 async def pulled(ensure: Any, name: str) -> AsyncIterator[bytes]:
@@ -361,7 +331,8 @@ class OllamaAnswers:
         async def generate(request: Request) -> Response:
             body = await handler.body_of(request)
             given = await handler.large.do(len(body), decode_json, body, dict[str, msgspec.Raw])
-            if not _says_nothing(given, said):
+            prompt = (bytes(given[name]) for name in (said, "images", "suffix") if name in given)
+            if any(value not in (b"null", b'""', b"[]") for value in prompt):
                 return await handler.generate(request, dialect, body=body)
             fields, ignored = await handler.large.do(len(body), dialect.contract.decode, body)
             handler.note_unknown(dialect.name, ignored)
@@ -428,11 +399,6 @@ class OllamaAnswers:
             msgspec.json.encode(line) + (b"\n" if streams else b""),
             media_type=LINES if streams else "application/json",
         )
-
-
-def _says_nothing(given: dict[str, msgspec.Raw], said: str) -> bool:
-    values = {name: bytes(value) for name, value in given.items() if name in (said, "images", "suffix")}
-    return all(value in (b"null", b'""', b"[]") for value in values.values())
 
 
 def vectors_of(found: Embedded) -> list[list[float]]:

@@ -27,9 +27,8 @@ from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.body import Presence, hold
 from pippin.api.routing import VERSION, Api, Endpoint, both, json_reply, number_of
 from pippin.api.sockets.responses import ResponsesSocket
-from pippin.api.stored_responses.background import TERMINAL, BackgroundResponse
 from pippin.api.stored_responses.response_store import OwnedHistory, StoredConversation, page_of
-from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
+from pippin.api.stored_responses.saving import TERMINAL, BackgroundResponse, SavingDialect, SavingEncoder
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 
@@ -44,8 +43,8 @@ STOPPED: Final = {"code": "server_error", "message": "The server stopped before 
 MOST_ITEMS: Final = 20
 """Items that one call may add; OpenAI's limit."""
 
-Work = Callable[[Request, bytes], Any]
-"""What an endpoint makes of a request and its body."""
+Work = Callable[[OwnedHistory, Request, bytes], Any]
+"""What an endpoint makes of the caller's history for a request and its body."""
 
 Items = Annotated[list[dict[str, Any]], Meta(max_length=MOST_ITEMS)]
 
@@ -197,7 +196,11 @@ class Responses:
 
     async def _stored(self, request: Request, name: str) -> dict[str, Any]:
         """The stored response object, read in a thread: it may be large, and the disk slow."""
-        return settled(await asyncio.to_thread(history_of(self._api, request).response, name))
+        response = await asyncio.to_thread(history_of(self._api, request).response, name)
+        # One that is unfinished and no longer runs has failed.
+        return (
+            response if response["status"] in TERMINAL else response | {"status": "failed", "error": STOPPED}
+        )
 
     async def _run_in_background(
         self, exchange: Exchange, operation: Operation, encoder: SavingEncoder, body: bytes
@@ -206,9 +209,7 @@ class Responses:
         own, store, owner = response_id(operation.run), self._api.store, exchange.owner
         answer = Answer(operation, exchange, Presence(), self._api.handler.answers)
         await asyncio.to_thread(store.begins, owner, operation.run.id, body)
-        running = BackgroundResponse(
-            answer, encoder, encoder.keep, partial(store.ends, owner, operation.run.id)
-        )
+        running = BackgroundResponse(answer, encoder, partial(store.ends, owner, operation.run.id))
         self._background.keep(owner, own, running)
         if operation.stream:
             return self._api.handler.follow(running, -1)
@@ -225,13 +226,6 @@ def history_of(api: Api, request: Request) -> OwnedHistory:
     return api.store.for_owner(owner_of(request), partial(hold, request.scope))
 
 
-def settled(response: dict[str, Any]) -> dict[str, Any]:
-    """A stored response as shown to clients: if it is unfinished but no longer runs, it has failed."""
-    if response["status"] in TERMINAL:
-        return response
-    return response | {"status": "failed", "error": STOPPED}
-
-
 class Conversations:
     """The endpoints of conversations."""
 
@@ -245,48 +239,46 @@ class Conversations:
             body = b""
             if request.method == "POST":
                 body = await self._api.handler.body_of(request)
-            return await asyncio.to_thread(lambda: json_reply(work(request, body)))
+            history = history_of(self._api, request)
+            return await asyncio.to_thread(lambda: json_reply(work(history, request, body)))
 
         return answer
 
-    def create(self, request: Request, data: bytes) -> ConversationAnswer:
+    def create(self, history: OwnedHistory, request: Request, data: bytes) -> ConversationAnswer:
         body = decode_json(data or b"{}", NewConversation)
-        history = history_of(self._api, request)
         conversation = StoredConversation(
             id=f"conv_{uuid4().hex}", created_at=int(time.time()), metadata=body.metadata or {}
         )
         history.save_conversation(conversation, checked(body.items or [], history))
         return drawn(conversation)
 
-    def read(self, request: Request, data: bytes) -> ConversationAnswer:
-        return drawn(history_of(self._api, request).head(request.path_params["id"]))
+    def read(self, history: OwnedHistory, request: Request, data: bytes) -> ConversationAnswer:
+        return drawn(history.head(request.path_params["id"]))
 
-    def change(self, request: Request, data: bytes) -> ConversationAnswer:
+    def change(self, history: OwnedHistory, request: Request, data: bytes) -> ConversationAnswer:
         metadata = decode_json(data, ChangedConversation).metadata or {}
-        history = history_of(self._api, request)
         return drawn(history.change_metadata(request.path_params["id"], metadata))
 
-    def delete(self, request: Request, data: bytes) -> DeletedConversation:
+    def delete(self, history: OwnedHistory, request: Request, data: bytes) -> DeletedConversation:
         name = request.path_params["id"]
-        history_of(self._api, request).delete("conversation", name)
+        history.delete("conversation", name)
         return DeletedConversation(id=name)
 
-    def items(self, request: Request, data: bytes) -> dict[str, Any]:
-        history = history_of(self._api, request)
+    def items(self, history: OwnedHistory, request: Request, data: bytes) -> dict[str, Any]:
         return history.conversation_page(request.path_params["id"], request.query_params)
 
-    def add_items(self, request: Request, data: bytes) -> dict[str, Any]:
-        history, name = history_of(self._api, request), request.path_params["id"]
+    def add_items(self, history: OwnedHistory, request: Request, data: bytes) -> dict[str, Any]:
+        name = request.path_params["id"]
         history.head(name)  # an unknown conversation is reported before bad items
         added = checked(decode_json(data, NewItems).items, history)
         history.add_items(name, added)
         return page_of(added, {"order": "asc", "limit": "100"})
 
-    def item(self, request: Request, data: bytes) -> Raw:
-        return history_of(self._api, request).item_of(**request.path_params)
+    def item(self, history: OwnedHistory, request: Request, data: bytes) -> Raw:
+        return history.item_of(**request.path_params)
 
-    def delete_item(self, request: Request, data: bytes) -> ConversationAnswer:
-        return drawn(history_of(self._api, request).delete_item(**request.path_params))
+    def delete_item(self, history: OwnedHistory, request: Request, data: bytes) -> ConversationAnswer:
+        return drawn(history.delete_item(**request.path_params))
 
 
 def checked(items: list[Item], history: OwnedHistory) -> list[Item]:

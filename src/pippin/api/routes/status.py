@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Route
 from pippin import __version__
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.answers.answer import Row, Used
+from pippin.api.http.body import MIB
 from pippin.api.routing import VERSION, Api, both, json_reply
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.accelerator import memory_budget
@@ -27,7 +28,6 @@ from pippin.core.errors import ServerError
 from pippin.core.models import CacheStats, EngineStats, ModelInfo, ModelKind, ModelState, RequestStatus
 
 GIB: Final = 1 << 30
-MIB: Final = 1 << 20
 SAY_OK: Final = ("mlx-server", "mlx-openai-server")
 """The profiles whose servers report the status `ok`; the others report `healthy`."""
 MLX_VLM_KINDS: Final[dict[ModelKind, str]] = {
@@ -44,11 +44,11 @@ MLX_VLM_KINDS: Final[dict[ModelKind, str]] = {
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    health, pages = Health(api), StatusPages(api)
+    pages = StatusPages(api)
     return [
-        *both("/health", health.show),
-        Route("/healthz", health.show, methods=["GET"]),
-        Route("/readyz", health.ready, methods=["GET"]),
+        *both("/health", pages.health),
+        Route("/healthz", pages.health, methods=["GET"]),
+        Route("/readyz", pages.ready, methods=["GET"]),
         Route(VERSION, welcome, methods=["GET"]),
         *both("/status", pages.status),
         *both("/usage", pages.usage, answer=UsageReply),
@@ -64,10 +64,10 @@ async def welcome(request: Request) -> Response:
 
 
 @dataclass(frozen=True)
-class Health:
+class StatusPages:
     api: Api
 
-    async def show(self, request: Request) -> Response:
+    async def health(self, request: Request) -> Response:
         """The fields of the replaced servers' health pages, and the state of each worker that the caller may use. Where
         keys are asked for and none is shown, models, errors and workers are left out."""
         exchange = exchange_of(request.scope)
@@ -137,135 +137,12 @@ class Health:
         servers = self.api.handler.tools.servers
         if not servers:
             return None
-        connected = sum(connection.state == "connected" for connection in servers.connections)
         return {
             "enabled": True,
-            "servers_connected": connected,
+            "servers_connected": servers.connected,
             "servers_total": len(servers.connections),
             "tools_available": len(servers.tools()),
         }
-
-
-def options_for(exchange: Exchange, options: ServerOptions) -> ServerOptions:
-    """The options with the models alone that the caller may know of."""
-    models = () if exchange.anonymous else tuple(filter(exchange.opens_entry, options.models))
-    return replace(options, models=models)
-
-
-def current_state(states: list[ModelState], models: Sequence[ModelEntry]) -> ModelState | None:
-    """The state of the loaded model that `default` means to a chat: language models first, then by the order of
-    `models`, the operator's entries, then the one loaded last."""
-    served = [entry for entry in models if entry.listed]
-
-    def rank(state: ModelState) -> tuple[bool, int, float]:
-        place = next((place for place, entry in enumerate(served) if entry.is_of(state.id)), len(served))
-        return state.kind in ("language", "scripted"), -place, state.loaded_at or 0.0
-
-    return max((state for state in states if state.state == "loaded"), key=rank, default=None)
-
-
-def options_of(options: ServerOptions, model: str) -> ModelOptions:
-    """The options of a model by its id: from the operator's entry for it, or else the defaults for all models."""
-    own = (entry.options for entry in options.models if entry.is_of(model))
-    return next(own, options.model_defaults)
-
-
-def name_of_default(current: ModelState | None, options: ServerOptions) -> str | None:
-    """The model that `default` means to a chat, in memory (`current`) or not, as vllm-mlx reports it; None if the
-    operator named no language model."""
-    if current is not None:
-        return current.id
-    writes = ("language", "scripted", None)
-    return next((entry.called for entry in options.models if entry.listed and entry.kind in writes), None)
-
-
-def available(states: list[ModelState], options: ServerOptions) -> list[str]:
-    """The names that the operator gave, as vllm-mlx reports them, and all other models in memory."""
-    named = [entry.called for entry in options.models if entry.listed]
-    return list(dict.fromkeys([*named, *(state.id for state in states)]))
-
-
-def adapters_of(states: list[ModelState], options: ServerOptions) -> dict[str, str]:
-    """The operator's own adapter of each model, by the model's id."""
-    found = {state.id: options_of(options, state.id).adapter_path for state in states}
-    return {model: adapter for model, adapter in found.items() if adapter is not None}
-
-
-def loaded_models(
-    states: list[ModelState], adapters: Mapping[str, str], *, by_kind: bool = False
-) -> dict[str, Any]:
-    """The models in memory by id. With `by_kind`, the last used model of each kind, by mlx_vlm.server's word for the
-    kind, as that server's pages list them."""
-    loaded = sorted(
-        (state for state in states if state.state == "loaded"), key=lambda state: state.last_used or 0
-    )
-    return {
-        MLX_VLM_KINDS[state.kind] if by_kind else state.id: {
-            "model": state.id,
-            "adapter": adapters.get(state.id),
-            "model_kind": MLX_VLM_KINDS[state.kind] if by_kind else state.kind,
-        }
-        for state in loaded
-    }
-
-
-def worker_body(state: ModelState) -> dict[str, Any]:
-    error = state.error
-    return {
-        "id": state.id,
-        "kind": state.kind,
-        "state": state.state,
-        "stage": state.stage,
-        "progress": state.progress,
-        "pinned": state.pinned,
-        "active": state.active,
-        "last_used_at": state.last_used,
-        "loaded_at": state.loaded_at,
-        "load_seconds": state.load_seconds,
-        "footprint_bytes": state.footprint,
-        "pid": state.pid,
-        "restarts": state.restarts,
-        "last_error": None if error is None else error.message,
-    }
-
-
-def model_type(info: ModelInfo | None) -> str | None:
-    if info is None:
-        return None
-    return "mllm" if info.capabilities.images else "llm"
-
-
-def residency(states: list[ModelState]) -> str:
-    for wanted in ("loaded", "loading", "unloading", "failed"):
-        if any(state.state == wanted for state in states):
-            return wanted
-    return "unloaded"
-
-
-async def stats_of_loaded(api: Api, exchange: Exchange) -> dict[str, EngineStats]:
-    """A snapshot of the statistics of each loaded model that the caller may use; the pool answers within a second at
-    worst. A user's key is not told how others' prompts met the cache."""
-    states = api.service.pool.states()
-    loaded = [state.id for state in states if state.state == "loaded" and exchange.opens(state)]
-    stats = await asyncio.gather(*(api.service.pool.stats(name) for name in loaded))
-    if exchange.key is not None and not exchange.manages:
-        stats = [replace(each, cache=CacheStats()) for each in stats]
-    return dict(zip(loaded, stats, strict=True))
-
-
-class UsageRow(Used, kw_only=True):
-    key: Annotated[str | None, Meta(description="The name of the key; null for callers without one.")]
-    model: str
-
-
-class UsageReply(Struct, kw_only=True):
-    object: Literal["list"] = "list"
-    data: list[UsageRow]
-
-
-@dataclass(frozen=True)
-class StatusPages:
-    api: Api
 
     async def status(self, request: Request) -> Response:
         """The fields that vllm-mlx documents; figures are sums over all loaded models, totals count from the start.
@@ -403,6 +280,123 @@ class StatusPages:
     async def experts(self, request: Request) -> Response:
         """Tell clients of mlx_vlm.server that all experts are in memory."""
         return json_reply({"enabled": False})
+
+
+def options_for(exchange: Exchange, options: ServerOptions) -> ServerOptions:
+    """The options with the models alone that the caller may know of."""
+    models = () if exchange.anonymous else tuple(filter(exchange.opens_entry, options.models))
+    return replace(options, models=models)
+
+
+def current_state(states: list[ModelState], models: Sequence[ModelEntry]) -> ModelState | None:
+    """The state of the loaded model that `default` means to a chat: language models first, then by the order of
+    `models`, the operator's entries, then the one loaded last."""
+    served = [entry for entry in models if entry.listed]
+
+    def rank(state: ModelState) -> tuple[bool, int, float]:
+        place = next((place for place, entry in enumerate(served) if entry.is_of(state.id)), len(served))
+        return state.kind in ("language", "scripted"), -place, state.loaded_at or 0.0
+
+    return max((state for state in states if state.state == "loaded"), key=rank, default=None)
+
+
+def options_of(options: ServerOptions, model: str) -> ModelOptions:
+    """The options of a model by its id: from the operator's entry for it, or else the defaults for all models."""
+    own = (entry.options for entry in options.models if entry.is_of(model))
+    return next(own, options.model_defaults)
+
+
+def name_of_default(current: ModelState | None, options: ServerOptions) -> str | None:
+    """The model that `default` means to a chat, in memory (`current`) or not, as vllm-mlx reports it; None if the
+    operator named no language model."""
+    if current is not None:
+        return current.id
+    writes = ("language", "scripted", None)
+    return next((entry.called for entry in options.models if entry.listed and entry.kind in writes), None)
+
+
+def available(states: list[ModelState], options: ServerOptions) -> list[str]:
+    """The names that the operator gave, as vllm-mlx reports them, and all other models in memory."""
+    named = [entry.called for entry in options.models if entry.listed]
+    return list(dict.fromkeys([*named, *(state.id for state in states)]))
+
+
+def adapters_of(states: list[ModelState], options: ServerOptions) -> dict[str, str]:
+    """The operator's own adapter of each model, by the model's id."""
+    found = {state.id: options_of(options, state.id).adapter_path for state in states}
+    return {model: adapter for model, adapter in found.items() if adapter is not None}
+
+
+def loaded_models(
+    states: list[ModelState], adapters: Mapping[str, str], *, by_kind: bool = False
+) -> dict[str, Any]:
+    """The models in memory by id. With `by_kind`, the last used model of each kind, by mlx_vlm.server's word for the
+    kind, as that server's pages list them."""
+    loaded = sorted(
+        (state for state in states if state.state == "loaded"), key=lambda state: state.last_used or 0
+    )
+    return {
+        MLX_VLM_KINDS[state.kind] if by_kind else state.id: {
+            "model": state.id,
+            "adapter": adapters.get(state.id),
+            "model_kind": MLX_VLM_KINDS[state.kind] if by_kind else state.kind,
+        }
+        for state in loaded
+    }
+
+
+def worker_body(state: ModelState) -> dict[str, Any]:
+    error = state.error
+    return {
+        "id": state.id,
+        "kind": state.kind,
+        "state": state.state,
+        "stage": state.stage,
+        "progress": state.progress,
+        "pinned": state.pinned,
+        "active": state.active,
+        "last_used_at": state.last_used,
+        "loaded_at": state.loaded_at,
+        "load_seconds": state.load_seconds,
+        "footprint_bytes": state.footprint,
+        "pid": state.pid,
+        "restarts": state.restarts,
+        "last_error": None if error is None else error.message,
+    }
+
+
+def model_type(info: ModelInfo | None) -> str | None:
+    if info is None:
+        return None
+    return "mllm" if info.capabilities.images else "llm"
+
+
+def residency(states: list[ModelState]) -> str:
+    for wanted in ("loaded", "loading", "unloading", "failed"):
+        if any(state.state == wanted for state in states):
+            return wanted
+    return "unloaded"
+
+
+async def stats_of_loaded(api: Api, exchange: Exchange) -> dict[str, EngineStats]:
+    """A snapshot of the statistics of each loaded model that the caller may use; the pool answers within a second at
+    worst. A user's key is not told how others' prompts met the cache."""
+    states = api.service.pool.states()
+    loaded = [state.id for state in states if state.state == "loaded" and exchange.opens(state)]
+    stats = await asyncio.gather(*(api.service.pool.stats(name) for name in loaded))
+    if exchange.key is not None and not exchange.manages:
+        stats = [replace(each, cache=CacheStats()) for each in stats]
+    return dict(zip(loaded, stats, strict=True))
+
+
+class UsageRow(Used, kw_only=True):
+    key: Annotated[str | None, Meta(description="The name of the key; null for callers without one.")]
+    model: str
+
+
+class UsageReply(Struct, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[UsageRow]
 
 
 def engine_status(states: list[ModelState]) -> str:

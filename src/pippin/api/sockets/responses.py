@@ -2,27 +2,35 @@
 
 The protocol is https://developers.openai.com/api/docs/guides/websocket-mode. A connection answers one request after
 the other, and remembers its last response even if the response is not stored.
+
+A response to which a client says something (`response.steer`) ends at once as `steered`, and another goes on from it
+with the client's words. If it has called tools of the client, the words wait until it is complete, and for the results
+of the calls.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+from uuid import uuid4
 
 import msgspec
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.websockets import WebSocket
 
 from pippin.api.access.exchange import exchange_of, write_line
 from pippin.api.answers.answer import Answer
+from pippin.api.dialects.responses.answer import STEERED
 from pippin.api.dialects.responses.dialect import items_of
+from pippin.api.dialects.responses.items import parts_of
 from pippin.api.dialects.shared.fields import unsupported
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.body import MIB, decoded_bytes, no_room
 from pippin.api.routing import VERSION, Api
 from pippin.api.sockets.channel import Channel, asked_on, event_of, size_of
-from pippin.api.sockets.steering import STEER, Steer, Steered, refusal
 from pippin.api.stored_responses.response_store import Item, OwnedHistory, ResponseStore, StoredResponse
 from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
-from pippin.core.decoding import from_json
+from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Finished
 
@@ -32,10 +40,96 @@ WHOLE: Final = ("background", "stream", "generate")
 """Fields of a `response.create` that control the transport of the answer; the dialect does not see them."""
 
 
-class ErrorEvent(msgspec.Struct, kw_only=True):
-    status: int
-    error: Any
-    type: str = "error"
+STEER: Final = "response.steer"
+MOST_STEERS: Final = 16  # that wait for one response
+ENDED: Final = ErrorReport(kind="cancelled", message="The client steered the response.", code=STEERED)
+
+
+class UserMessage(Struct, kw_only=True, forbid_unknown_fields=True):
+    role: Literal["user"]
+    content: str | list[dict[str, Any]]
+    type: Literal["message"] = "message"
+    id: str | None = None
+    status: str | None = None
+
+
+class SteerEvent(Struct, kw_only=True, forbid_unknown_fields=True):
+    type: Literal["response.steer"]
+    previous_response_id: str
+    input: str | Annotated[list[UserMessage], Meta(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Steer:
+    """Words for a response, accepted under an id."""
+
+    id: str
+    response: str
+    input: Any  # as the client gave it
+    size: int  # in bytes, of the event that brought it
+
+    @property
+    def named(self) -> dict[str, Any]:
+        return {"id": self.id, "previous_response_id": self.response}
+
+
+class Steered:
+    """A response that is being made, and what was said to it so far."""
+
+    def __init__(self, asked: dict[str, Any], encoder: SavingEncoder, answer: Answer) -> None:
+        self.id = encoder.response().id
+        self.steers: list[Steer] = []
+        self.asked = asked
+        self._encoder = encoder
+        self._answer = answer
+        self._frames: list[bytes] = []
+
+    def take(self, event: dict[str, Any], size: int, hold: Callable[[int], bool]) -> None:
+        """Accept or refuse a `response.steer` of `size` bytes for this response; `hold` finds room to keep them."""
+        try:
+            given = convert(event, SteerEvent).input
+            for number, message in enumerate(given if isinstance(given, list) else ()):
+                parts_of(message.content, f"input[{number}].content")
+        except (msgspec.ValidationError, ServerError) as error:
+            self._frames.append(refusal(event, "invalid_input", str(error), self._encoder))
+            return
+        if self.asked.get("conversation") or self.asked.get("context_management"):
+            why = "A response that joins a conversation or compacts it by itself can't be steered."
+            self._frames.append(refusal(event, "steering_not_supported", why, self._encoder))
+        elif len(self.steers) >= MOST_STEERS or not hold(size):
+            why = "Too much waits for this response already."
+            self._frames.append(refusal(event, "too_many_pending_steers", why, self._encoder))
+        else:
+            steer = Steer(f"steer_{uuid4().hex}", self.id, event["input"], size)
+            self.steers.append(steer)
+            self._frames.append(self._encoder.told("response.steer.accepted", steer=steer.named))
+            if not self._encoder.required_input():
+                self._answer.end(ENDED)
+
+    def frames(self) -> bytes:
+        """The events that were not sent yet."""
+        frames, self._frames = b"".join(self._frames), []
+        return frames
+
+    def pending(self) -> bytes:
+        """The events that tell which results the accepted words wait for; none if they wait for none."""
+        required = self._encoder.required_input()
+        if not required:
+            return b""
+        waits = {"reason": "waiting_for_required_input", "required_input": required}
+        return b"".join(
+            self._encoder.told("response.steer.pending", steer=steer.named, **waits) for steer in self.steers
+        )
+
+
+def refusal(event: dict[str, Any], code: str, why: str, encoder: SavingEncoder | None = None) -> bytes:
+    """The event that gives the words back; `encoder` is that of the response, if there is one."""
+    steer = {name: event[name] for name in ("id", "previous_response_id", "input") if name in event}
+    error = {"type": "invalid_request_error", "code": code, "message": why}
+    if encoder is not None:
+        return encoder.told("response.steer.failed", steer=steer, error=error)
+    fields = {"type": "response.steer.failed", "sequence_number": 0, "steer": steer, "error": error}
+    return b"data: " + msgspec.json.encode(fields) + b"\n\n"
 
 
 class ConnectionHistory(OwnedHistory):
@@ -95,15 +189,17 @@ class ResponsesSocket:
     async def _turn(self, message: str | bytes) -> str | bytes | None:
         """Answer one message; returns the message that goes on from the answer with what was said meanwhile."""
         request = asked_on(self._socket, PATH)
+        exchange = exchange_of(request.scope)
         try:
             await self._answer(request, message)
             return await self._after()
         except ServerError as error:
-            await self._refuse(request, error.report)
+            exchange.status, exchange.refusal = error.report.status, error.report.message
+            event = {"status": exchange.status, "error": error_body(error.report).error, "type": "error"}
+            await self._channel.send(msgspec.json.encode(event))
             return None
         finally:
             self._running = None
-            exchange = exchange_of(request.scope)
             write_line("SEND", exchange, exchange.status or 200)
             self._channel.held.free(self._held + self._kept)
             self._held, self._kept = 0, len(self._history.kept)
@@ -140,7 +236,9 @@ class ResponsesSocket:
         await self._send_frames(running.frames() + pending)
         if pending or not running.steers:
             return None
-        return msgspec.json.encode(running.successor()).decode()
+        # The next request goes on from the response; the accepted words are yet to be put in front of its input.
+        successor = running.asked | {"input": [], "previous_response_id": running.id}
+        return msgspec.json.encode(successor).decode()
 
     async def _answer(self, request: Request, message: str | bytes) -> None:
         event = self._event_of(message)
@@ -217,12 +315,6 @@ class ResponsesSocket:
     async def _send_frames(self, frames: bytes) -> None:
         for data in events_of(frames):
             await self._channel.send(data)
-
-    async def _refuse(self, request: Request, report: ErrorReport) -> None:
-        exchange = exchange_of(request.scope)
-        exchange.status, exchange.refusal = report.status, report.message
-        event = ErrorEvent(status=report.status, error=error_body(report).error)
-        await self._channel.send(msgspec.json.encode(event))
 
 
 def events_of(frames: bytes) -> list[bytes]:

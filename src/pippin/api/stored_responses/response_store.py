@@ -123,18 +123,11 @@ class ResponseStore:
         self._bytes = int(megabytes * 2**20)
         self._seconds = hours * 3600
         self._clock = clock
-        self._database = open_memory(SCHEMA) if database is None else database
+        self.database = open_memory(SCHEMA) if database is None else database
 
     def for_owner(self, owner: str, hold: Callable[[int], None] = lambda size: None) -> "OwnedHistory":
         """`hold` is told how many bytes items take before they are decoded, and may raise."""
         return OwnedHistory(self, owner, hold)
-
-    def close(self) -> None:
-        self._database.close()
-
-    def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        """See `SQLite.transaction`."""
-        return self._database.transaction()
 
     def put(
         self, owner: str, id: str, kind: Kind, body: bytes, rows: Iterable[Row], previous: str | None = None
@@ -143,7 +136,7 @@ class ResponseStore:
         can be written."""
         now = self._clock()
         size = bytes_of(owner, id, len(body))
-        with self.transaction() as transaction:
+        with self.database.transaction() as transaction:
             values = (owner, id, kind, now, now, size, previous, body)
             [key] = transaction.execute(_PUT, values).fetchone()
             transaction.execute("DELETE FROM items WHERE entry = ?", (key,))
@@ -176,11 +169,11 @@ class ResponseStore:
         now = self._clock()
         query = """SELECT key, previous, body FROM entries
             WHERE owner = ? AND id = ? AND kind = ? AND created >= ?"""
-        with self.transaction() as transaction:
+        with self.database.transaction() as transaction:
             row = transaction.execute(query, (owner, id, kind, now - self._seconds)).fetchone()
         if row is None:
             raise not_found(kind, id)
-        with contextlib.suppress(ServerError), self.transaction() as transaction:
+        with contextlib.suppress(ServerError), self.database.transaction() as transaction:
             transaction.execute("UPDATE entries SET used = ? WHERE key = ?", (now, row[0]))
         return Entry(row[0], row[1], bytes(row[2]))
 
@@ -188,18 +181,18 @@ class ResponseStore:
         """Note that a response in the background begins, which this body asks for: a server that follows begins it
         again, unless it `ends`. A failure is only logged."""
         values = (owner, id, body, os.getpid())
-        with contextlib.suppress(ServerError), self.transaction() as transaction:
+        with contextlib.suppress(ServerError), self.database.transaction() as transaction:
             transaction.execute("INSERT OR REPLACE INTO running VALUES (?, ?, ?, ?)", values)
 
     def ends(self, owner: str, id: str) -> None:
         """A response has ended. A failure is only logged."""
-        with contextlib.suppress(ServerError), self.transaction() as transaction:
+        with contextlib.suppress(ServerError), self.database.transaction() as transaction:
             transaction.execute("DELETE FROM running WHERE owner = ? AND id = ?", (owner, id))
 
     def take_unfinished(self) -> list[tuple[str, str, bytes]]:
         """Owner, id and body of each response that a server which is gone has begun and not ended. They are this
         server's from now on. Raises `ServerError`."""
-        with self.transaction() as transaction:
+        with self.database.transaction() as transaction:
             found = transaction.execute("SELECT DISTINCT process FROM running").fetchall()
             gone = [each for each in found if each[0] == os.getpid() or not psutil.pid_exists(each[0])]
             query = "UPDATE running SET process = ? WHERE process = ? RETURNING owner, id, body"
@@ -272,7 +265,7 @@ class OwnedHistory(History):
         entry = self._entry(id, "conversation")
         changed = msgspec.structs.replace(from_json(entry.body, StoredConversation), metadata=metadata)
         body = msgspec.json.encode(changed)
-        with self._store.transaction() as transaction:
+        with self._store.database.transaction() as transaction:
             values = (body, len(body) - len(entry.body), entry.key)
             transaction.execute("UPDATE entries SET body = ?, bytes = bytes + ? WHERE key = ?", values)
         return changed
@@ -280,7 +273,7 @@ class OwnedHistory(History):
     def add_items(self, id: str, items: Iterable[Item], *, new: bool = False) -> None:
         """Add items to a conversation; if `new`, only those whose ids it does not have."""
         entry = self._entry(id, "conversation")
-        with self._store.transaction() as transaction:
+        with self._store.database.transaction() as transaction:
             query = "SELECT COALESCE(MAX(place), -1) FROM items WHERE entry = ?"
             [last] = transaction.execute(query, (entry.key,)).fetchone()
             known = "SELECT 1 FROM items WHERE owner = ? AND id = ? AND entry = ?"
@@ -308,7 +301,7 @@ class OwnedHistory(History):
         """An item of a conversation, encoded."""
         entry = self._entry(id, "conversation")
         query = "SELECT body FROM items WHERE owner = ? AND id = ? AND entry = ? ORDER BY place LIMIT 1"
-        with self._store.transaction() as transaction:
+        with self._store.database.transaction() as transaction:
             row = transaction.execute(query, (self._owner, item, entry.key)).fetchone()
         if row is None:
             raise not_found("item", item)
@@ -318,7 +311,7 @@ class OwnedHistory(History):
         """Delete an item of a conversation, which is returned."""
         entry = self._entry(id, "conversation")
         query = "DELETE FROM items WHERE owner = ? AND id = ? AND entry = ? RETURNING LENGTH(body)"
-        with self._store.transaction() as transaction:
+        with self._store.database.transaction() as transaction:
             gone = transaction.execute(query, (self._owner, item, entry.key)).fetchall()
             size = sum(bytes_of(self._owner, item, length) for (length,) in gone)
             transaction.execute("UPDATE entries SET bytes = bytes - ? WHERE key = ?", (size, entry.key))
@@ -330,7 +323,7 @@ class OwnedHistory(History):
 
     def delete(self, kind: Kind, id: str) -> None:
         query = "SELECT key FROM entries WHERE owner = ? AND id = ? AND kind = ?"
-        with self._store.transaction() as transaction:
+        with self._store.database.transaction() as transaction:
             row = transaction.execute(query, (self._owner, id, kind)).fetchone()
             if row is None:
                 raise not_found(kind, id)
@@ -340,7 +333,7 @@ class OwnedHistory(History):
         """The item of the entry that was used last among those that have an item of this id."""
         query = """SELECT items.body FROM items JOIN entries ON entries.key = items.entry
             WHERE items.owner = ? AND items.id = ? ORDER BY entries.used DESC, items.place LIMIT 1"""
-        with self._store.transaction() as transaction:
+        with self._store.database.transaction() as transaction:
             row = transaction.execute(query, (self._owner, item_id)).fetchone()
         if row is None:
             raise not_found("item", item_id)
@@ -361,7 +354,7 @@ class OwnedHistory(History):
 
     def _bodies(self, key: int, first: int, end: int) -> list[bytes]:
         query = "SELECT body FROM items WHERE entry = ? AND place >= ? AND place < ? ORDER BY place"
-        with self._store.transaction() as transaction:
+        with self._store.database.transaction() as transaction:
             return [bytes(body) for (body,) in transaction.execute(query, (key, first, end)).fetchall()]
 
     def _decoded(self, bodies: Sequence[bytes]) -> list[Item]:
@@ -372,7 +365,7 @@ class OwnedHistory(History):
         """A page of the items of these entries, without the output of the last one."""
         paging = paging_of(query)
         found: list[tuple[str, msgspec.Raw]] = []
-        with self._store.transaction() as transaction:
+        with self._store.database.transaction() as transaction:
             start, place = 0, -1 if paging.forwards else END
             ordered = keys if paging.forwards else keys[::-1]
             if paging.after is not None:

@@ -1,20 +1,25 @@
-"""Saves each response that is to be stored, before the client is told that it is complete."""
+"""Saves each response that is to be stored, before the client is told that it is complete.
+
+One in the background runs on without its client: it is polled, followed and cancelled by id.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from pippin.api.answers.answer import Answer
+from pippin.api.answers.kept import KeptAnswer
 from pippin.api.dialects.base import RunInfo
 from pippin.api.dialects.responses.answer import ResponseAnswer, ResponsesEncoder, ResponseShape, stored_items
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.stored_responses.response_store import OwnedHistory, StoredResponse
 from pippin.core.completion import Completion
-from pippin.core.errors import ErrorReport
+from pippin.core.errors import SHUTTING_DOWN, ErrorReport
 from pippin.core.events import Event, Finished
 
-Save = Callable[[ResponseAnswer], None]
+TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
 
 class SavingDialect(ResponsesDialect):
@@ -29,17 +34,26 @@ class SavingDialect(ResponsesDialect):
     def encoder(self, shape: ResponseShape, run: RunInfo) -> ResponsesEncoder:
         if not (self._keep_all or shape.draft.store or shape.conversation is not None):
             return super().encoder(shape, run)
-        return SavingEncoder(
-            shape, run, self._clock, saver(self._history, shape, run, keep_all=self._keep_all)
-        )
+        return SavingEncoder(shape, run, self._clock, self._history, keep_all=self._keep_all)
 
 
 class SavingEncoder(ResponsesEncoder):
     """Encodes a response, and tracks whether it has ended without being stored yet."""
 
-    def __init__(self, shape: ResponseShape, run: RunInfo, clock: Callable[[], float], save: Save) -> None:
+    def __init__(
+        self,
+        shape: ResponseShape,
+        run: RunInfo,
+        clock: Callable[[], float],
+        history: OwnedHistory,
+        *,
+        keep_all: bool,
+    ) -> None:
         super().__init__(shape, run, clock)
-        self.keep = save
+        self._history = history
+        self._keep_all = keep_all
+        self._given = stored_items(shape.input, run.id, history.item)
+        self._before = None if shape.conversation is None else history.conversation(shape.conversation)
         self._unsaved = False
 
     def event(self, event: Event, request: int = 0) -> bytes:
@@ -63,21 +77,49 @@ class SavingEncoder(ResponsesEncoder):
         """
         if self._unsaved:
             self._unsaved = False
-            await asyncio.to_thread(lambda: self.keep(self.response()))
+            await asyncio.to_thread(self.keep)
 
-
-def saver(history: OwnedHistory, shape: ResponseShape, run: RunInfo, *, keep_all: bool = False) -> Save:
-    """A function that stores the response of a run, and adds its turn to the conversation that it joined."""
-    given = stored_items(shape.input, run.id, history.item)
-    before = None if shape.conversation is None else history.conversation(shape.conversation)
-
-    def save(answer: ResponseAnswer) -> None:
+    def keep(self) -> None:
+        """Store the response as it is now, and add its turn to the conversation that it joined."""
+        answer, given, conversation = self.response(), self._given, self._shape.conversation
         response: dict[str, Any] = msgspec.to_builtins(answer)
-        if answer.store or keep_all:
+        if answer.store or self._keep_all:
             previous = answer.previous_response_id
-            turn = StoredResponse(response=response, input=given, previous=previous, before=before)
-            history.keep(response["id"], turn)
-        if shape.conversation is not None and response["status"] in ("completed", "incomplete"):
-            history.add_to_conversation(shape.conversation, [*given, *response["output"]])
+            turn = StoredResponse(response=response, input=given, previous=previous, before=self._before)
+            self._history.keep(response["id"], turn)
+        if conversation is not None and response["status"] in ("completed", "incomplete"):
+            self._history.add_to_conversation(conversation, [*given, *response["output"]])
 
-    return save
+
+class BackgroundResponse(KeptAnswer):
+    """A response that runs without its client."""
+
+    def __init__(self, answer: Answer, encoder: SavingEncoder, ended: Callable[[], None]) -> None:
+        """`encoder`: that of the answer. The response is stored before the run begins and when it has ended; `ended` is
+        called then on a thread, unless the server stops and the next one is to begin it again."""
+        super().__init__(answer)
+        self._encoder = encoder
+        self._ended = ended
+        self._cancelled = False
+        self.add(encoder.queued())
+
+    @property
+    def response(self) -> ResponseAnswer:
+        return self._encoder.response()
+
+    async def cancel(self) -> None:
+        """Cancel the response; returns when it has stopped. A response that has ended stays as it is."""
+        self._cancelled = not self.finished
+        await super().cancel()
+
+    async def run(self) -> None:
+        try:
+            await asyncio.to_thread(self._encoder.keep)
+            await super().run()
+            if self._cancelled:
+                self._encoder.cancelled()
+        finally:
+            await asyncio.to_thread(self._encoder.keep)
+            if self._answer.failure != SHUTTING_DOWN:
+                await asyncio.to_thread(self._ended)
+            self.wake()

@@ -190,25 +190,23 @@ def _only(name: str, text: str, value: str) -> Metric:
 
 
 def _of_models(states: Sequence[ModelState]) -> Iterable[Metric]:
-    loaded = GaugeMetricFamily("pippin_model_loaded", "1 for a model in memory.", labels=["model"])
-    active = GaugeMetricFamily("pippin_model_active_requests", "Requests that hold it.", labels=["model"])
-    memory = GaugeMetricFamily("pippin_model_footprint_bytes", "Memory it takes.", labels=["model"])
-    load = GaugeMetricFamily("pippin_model_load_seconds", "Seconds its last load took.", labels=["model"])
-    restarts = CounterMetricFamily("pippin_worker_restarts", "Starts after a death.", labels=["model"])
-    loads = CounterMetricFamily("pippin_model_loads", "Loads that succeeded.", labels=["model"])
-    evictions = CounterMetricFamily("pippin_model_evictions", "Unloads to make room.", labels=["model"])
+    figures: Figures[ModelState] = (
+        ("model_loaded", "1 for a model in memory.", lambda each: float(each.state == "loaded")),
+        ("model_active_requests", "Requests that hold it.", lambda each: each.active),
+        ("model_footprint_bytes", "Memory it takes.", lambda each: each.footprint),
+        ("model_load_seconds", "Seconds its last load took.", lambda each: each.load_seconds or 0.0),
+    )
+    counts: Figures[ModelState] = (
+        ("worker_restarts", "Starts after a death.", lambda each: each.restarts),
+        ("model_loads", "Loads that succeeded.", lambda each: each.loads),
+        ("model_evictions", "Unloads to make room.", lambda each: each.evictions),
+    )
     where = GaugeMetricFamily("pippin_model_state", "1 for the state it is in.", labels=["model", "state"])
     for state in states:
-        loaded.add_metric([state.id], float(state.state == "loaded"))
-        active.add_metric([state.id], state.active)
-        memory.add_metric([state.id], state.footprint)
-        load.add_metric([state.id], state.load_seconds or 0.0)
-        restarts.add_metric([state.id], state.restarts)
-        loads.add_metric([state.id], state.loads)
-        evictions.add_metric([state.id], state.evictions)
         for name in STATES:
             where.add_metric([state.id, name], float(state.state == name))
-    return loaded, active, memory, load, restarts, loads, evictions, where
+    by_id = {state.id: state for state in states}
+    return [*_for_each_model(figures, by_id), *_for_each_model(counts, by_id, CounterMetricFamily), where]
 
 
 def _of_engines(stats: Mapping[str, EngineStats]) -> Iterable[Metric]:
@@ -264,10 +262,14 @@ def _of_caches(caches: Mapping[str, CacheStats]) -> Iterable[Metric]:
     return [*_for_each_model(named, caches), tiers]
 
 
-def _for_each_model(figures: Figures[Stats], stats: Mapping[str, Stats]) -> list[Metric]:
+def _for_each_model(
+    figures: Figures[Stats],
+    stats: Mapping[str, Stats],
+    kind: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily,
+) -> list[Metric]:
     families: list[Metric] = []
     for name, text, read in figures:
-        family = GaugeMetricFamily(f"pippin_{name}", text, labels=["model"])
+        family = kind(f"pippin_{name}", text, labels=["model"])
         for model, each in stats.items():
             family.add_metric([model], read(each))
         families.append(family)
@@ -287,9 +289,8 @@ def usage_counters(used: Mapping[Row, Used]) -> Iterator[Metric]:
 
 def mcp_gauges(servers: ToolServers) -> list[Metric]:
     """Gauges of MCP servers, under Pippin's names and those of vllm-mlx."""
-    connected = sum(connection.state == "connected" for connection in servers.connections)
     named = (
-        ("mcp_connected_servers", "MCP servers that are connected.", connected),
+        ("mcp_connected_servers", "MCP servers that are connected.", servers.connected),
         ("mcp_total_servers", "MCP servers that are set up.", len(servers.connections)),
         ("mcp_tools_available", "Their tools that may be used.", len(servers.tools())),
     )
