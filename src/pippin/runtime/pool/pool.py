@@ -20,11 +20,12 @@ from pippin.config.options.server import ServerOptions
 from pippin.config.worker_environment import blas_threads
 from pippin.core.errors import SHUTTING_DOWN, ErrorKind, ErrorReport, ServerError, without_folders
 from pippin.core.models import EngineStats, LoadState, ModelInfo, ModelKind, ModelState, WorkerSpec
+from pippin.runtime.cluster.asking import Clusters
 from pippin.runtime.pool.eviction import Shortage, shortage, victims
 from pippin.runtime.pool.slot import Slot
 from pippin.runtime.pool.source import Estimate, ModelSource
-from pippin.runtime.ranks.group import RankLauncher
-from pippin.runtime.replicas.processes import ReplicaLauncher
+from pippin.runtime.ranks.group import launch_ranks
+from pippin.runtime.replicas.processes import launch_replicas
 from pippin.runtime.workers.link import LOST
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Launcher, Worker
@@ -468,7 +469,7 @@ class Pool:
         """`memory`: bytes that all models together may take."""
         self._catalog = catalog
         self._clock = clock or Clock()
-        launch = launcher or ReplicaLauncher(RankLauncher(WorkerProcess.launch))
+        launch = launcher or partial(launch_replicas, partial(launch_ranks, WorkerProcess.launch), Clusters())
         self._residency = Residency(options, memory, self._clock, estimate, launch)
         self._slots, self._changes = self._residency.slots, self._residency.changes
         self._closed = False

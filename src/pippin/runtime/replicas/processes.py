@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -36,18 +36,12 @@ FIRST_PAUSE: Final = 1.0  # seconds before a replica that failed to start is ret
 LONGEST_PAUSE: Final = 120.0
 
 
-@dataclass(frozen=True)
-class ReplicaLauncher:
-    """Starts one worker, or several if the model's options ask for replicas."""
-
-    launch: Launcher
-    clusters: Clusters = field(default_factory=Clusters)
-
-    async def __call__(self, spec: WorkerSpec) -> Worker:
-        if (address := spec.options.get("cluster")) is not None:
-            return await Replicas.start(spec, self.launch, await self.clusters.find(spec.info, address))
-        alone = spec.options.get("replicas", 1) == 1
-        return await self.launch(spec) if alone else await Replicas.start(spec, self.launch)
+async def launch_replicas(launch: Launcher, clusters: Clusters, spec: WorkerSpec) -> Worker:
+    """Start one worker, or several if the model's options ask for replicas."""
+    if (address := spec.options.get("cluster")) is not None:
+        return await Replicas.start(spec, launch, await clusters.find(spec.info, address))
+    alone = spec.options.get("replicas", 1) == 1
+    return await launch(spec) if alone else await Replicas.start(spec, launch)
 
 
 class Replicas(Stages):
