@@ -559,7 +559,7 @@ class Service:
                     on_fault=partial(self._quarantine.add, model, task),
                 )
                 try:
-                    await self._begin(run, lease, completed(task, lease.options, lease.worker.info))
+                    await self._begin(run, lease, completed(task, lease.slot.options, lease.worker.info))
                 except BaseException:
                     lease.release()
                     raise
@@ -704,7 +704,7 @@ class Service:
     async def _ask(self, lease: Lease, request: GenerationRequest, id: str) -> str:
         """Run a request of Pippin's own on a held lease, and return the answer's text."""
         run = Run(id, lease, request, on_close=lambda run: None)
-        await run.begin(Generate(with_defaults(request, lease.options, lease.worker.info)))
+        await run.begin(Generate(with_defaults(request, lease.slot.options, lease.worker.info)))
         try:
             return (await run.collect()).choices[0].text("text")
         finally:
