@@ -42,15 +42,7 @@ from pippin.core.link import (
 from pippin.core.logs import LEVELS, lines
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
 from pippin.core.tasks import Task
-from pippin.runtime.workers.death import (
-    Death,
-    Excess,
-    MemoryAtStart,
-    causes_in,
-    death_report,
-    starved,
-    until_stopped,
-)
+from pippin.runtime.workers.death import Death, Excess, MemoryAtStart, causes_in, death_report, until_stopped
 from pippin.runtime.workers.link import Link, LinkFull, Mailbox, Mailboxes
 from pippin.runtime.workers.worker import Stages
 
@@ -382,7 +374,7 @@ class WorkerProcess(Stages):
             status=status,
             fault=self._fault,
             doing=self._doing(),
-            starved=starved() > self._memory_at_start.starved,
+            starved=self._memory_at_start.more_starved(),
             excess=self._excess,
             stopped=self._stopped,
             far=self._far,
