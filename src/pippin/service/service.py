@@ -537,7 +537,11 @@ class Service:
                 on_fault=partial(self._quarantine.add, model, task),
             )
             try:
-                await self._begin(run, lease, completed(task, lease.slot.options, lease.worker.info))
+                task = completed(task, lease.slot.options, lease.worker.info)
+                if isinstance(task, Generate) and task.request.overflow == "summarize":
+                    await self._begin_summarized(run, lease, task.request)
+                else:
+                    await run.begin(task)
             except BaseException:
                 lease.release()
                 raise
@@ -655,12 +659,10 @@ class Service:
         """Download the files that the model's options name, if requests may trigger that. Raises `ServerError`."""
         await self.catalog.complete(info, partial(_log_download, info.id))
 
-    async def _begin(self, run: Run, lease: Lease, task: Task) -> None:
-        """Begin a task. A conversation that is too long is continued from a summary of its older messages, where the
-        overflow policy says so."""
-        asked = task.request if isinstance(task, Generate) else None
-        if asked is None or asked.messages is None or asked.overflow != "summarize":
-            await run.begin(task)
+    async def _begin_summarized(self, run: Run, lease: Lease, asked: GenerationRequest) -> None:
+        """Begin a generation; if its conversation is too long, with a summary of the older messages."""
+        if asked.messages is None:
+            await run.begin(Generate(asked))
             return
         request = msgspec.structs.replace(asked, overflow="error")
         try:
