@@ -5,9 +5,9 @@ language model that was trained to answer yes or no.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -58,9 +58,9 @@ SEEN_INSTRUCTION = "Given a search query, retrieve relevant candidates that answ
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
-class Build(Protocol):
-    def __call__(self, query: str, document: str, *, truncating: bool) -> tuple[EncoderInput, int]:
-        """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
+Build = Callable[[str, str, bool], tuple[EncoderInput, int]]
+"""Makes the sequence of query and document, cut to the limit, and tells how many tokens it had; the flag says whether
+text far beyond the limit may be left out. Raises `TooLong`."""
 
 
 class RerankingPreparer(EncodingPreparer):
@@ -143,22 +143,21 @@ class RerankingPreparer(EncodingPreparer):
             raise ServerError("unsupported", f"{param} is not text; this reranker reads text only.", param)
         text = "".join(part.text for part in document.parts if isinstance(part, Text))
         try:
-            sequence, length = build(task.query, text, truncating=truncating)
+            sequence, length = build(task.query, text, truncating)
         except TooLong as error:
             raise self.too_long(f"{param} and the query have {error.least} tokens or more", param) from None
         if length > self.tokenizer.limit and not truncating:
             raise self.too_long(f"{param} and the query have {length} tokens", param)
         return sequence
 
-    def _pair(self, query: str, document: str, *, truncating: bool) -> tuple[EncoderInput, int]:
+    def _pair(self, query: str, document: str, truncating: bool) -> tuple[EncoderInput, int]:
         """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
         sequence = self.tokenizer.encode(self._prompt + query, document, truncating=truncating)
         return sequence, len(sequence.tokens)
 
     def _question(
-        self, start: tuple[int, ...], query: str, document: str, *, truncating: bool
+        self, start: tuple[int, ...], query: str, document: str, truncating: bool
     ) -> tuple[EncoderInput, int]:
-        """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
         middle = self.tokenizer.plain(f"{query}\n<Document>: {document}", truncating=truncating)
         available = self.tokenizer.limit - len(start) - len(self._end)
         length = len(start) + len(middle) + len(self._end)

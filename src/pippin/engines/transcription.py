@@ -134,19 +134,16 @@ def read_model(folder: Path, name: str) -> nn.Module:
 
 def _require_hearing(model: nn.Module, name: str) -> None:
     """Raises `ServerError("load_failed")` for a model that does not turn sound alone into text."""
-    problem = None
-    if not callable(getattr(model, "generate", None)):
-        problem = "has no `generate` in mlx-audio"
-    else:
+    problem = "has no `generate` in mlx-audio"
+    if callable(getattr(model, "generate", None)):
         _, *others = inspect.signature(model.generate).parameters.values()
         named = (each for each in others if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL))
         needed = [each.name for each in named if each.default is each.empty]
-        if needed:
-            problem = f"needs {' and '.join(needed)} beside the sound"
-    if problem is not None:
-        raise ServerError(
-            "load_failed", f"{name} can't transcribe: it {problem}. Take a model that turns speech into text."
-        )
+        if not needed:
+            return
+        problem = f"needs {' and '.join(needed)} beside the sound"
+    message = f"{name} can't transcribe: it {problem}. Take a model that turns speech into text."
+    raise ServerError("load_failed", message)
 
 
 UNREAD: dict[str, Any] = {

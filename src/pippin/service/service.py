@@ -9,8 +9,8 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol
@@ -494,28 +494,7 @@ def _digest(model: str, task: Task) -> bytes:
 NAMED: Final = 5  # models listed in the refusal of a task for another kind
 LAST_WORDS: Final = 1.0  # seconds for readers to report that their run was ended
 WORKERS_LEAVE: Final = 5.0  # seconds for idle workers' background writes
-
-
-class Start:
-    """A request that is not accepted yet. It can be ended from outside of the asyncio task that waits for it."""
-
-    def __init__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._cancelling = task.cancelling()
-        self._report: ErrorReport | None = None
-
-    def end(self, report: ErrorReport) -> None:
-        """Make `start` fail with this report."""
-        if self._report is None:
-            self._report = report
-            self._task.cancel()
-
-    def check(self) -> None:
-        """Raise the reason as a `ServerError` if `end` alone has cancelled the task."""
-        if self._report is not None and self._task.uncancel() <= self._cancelling:
-            raise ServerError.of(self._report)
+NOW: Final = 0.0  # a time on the loop's clock that has passed: requests that wait to start end at once
 
 
 class Service:
@@ -528,7 +507,7 @@ class Service:
         self._names = Names(options, catalog, pool)
         self.image_defaults = ImageDefaultsReader()
         self._runs: dict[str, Run] = {}
-        self._starting: dict[str, Start] = {}
+        self._starting: dict[str, asyncio.Timeout] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
         self._quarantine = Quarantine()
         self._ended = asyncio.Event()  # set and replaced whenever a run or a start ends
@@ -546,23 +525,26 @@ class Service:
         own = task.request.timeout if isinstance(task, Generate) else None
         seconds = min((each for each in (own, self._options.timeout) if each is not None), default=None)
         begun = asyncio.get_running_loop().time()
-        with self._starts(task, id, seconds):
+        async with self._starts(task, id, seconds):
             log.debug("Request %s of %s for model %r.", id, account or "a client", model)
-            async with asyncio.timeout(seconds):
-                lease = await self._leased(task, model, account)
-                run = Run(
-                    id,
-                    lease,
-                    task.request if isinstance(task, Generate) else None,
-                    self._forget,
-                    resumes=self._options.resume_streams,
-                    on_fault=partial(self._quarantine.add, model, task),
-                )
-                try:
-                    await self._begin(run, lease, completed(task, lease.options, lease.worker.info))
-                except BaseException:
-                    lease.release()
-                    raise
+            lease = await self._leased(task, model, account)
+            run = Run(
+                id,
+                lease,
+                task.request if isinstance(task, Generate) else None,
+                self._forget,
+                resumes=self._options.resume_streams,
+                on_fault=partial(self._quarantine.add, model, task),
+            )
+            try:
+                task = completed(task, lease.slot.options, lease.worker.info)
+                if isinstance(task, Generate) and task.request.overflow == "summarize":
+                    await self._begin_summarized(run, lease, task.request)
+                else:
+                    await run.begin(task)
+            except BaseException:
+                lease.release()
+                raise
             self._runs[id] = run
         if seconds is not None:
             run.limit(max(0.0, begun + seconds - asyncio.get_running_loop().time()))
@@ -598,8 +580,9 @@ class Service:
     def end_all(self) -> None:
         """Take no more requests, and fail those that run or wait; their readers get the error."""
         self._closing = True
-        for start in self._starting.values():
-            start.end(SHUTTING_DOWN)
+        for limit in self._starting.values():
+            if not limit.expired():
+                limit.reschedule(NOW)
         for run in list(self._runs.values()):
             run.fail(SHUTTING_DOWN)
 
@@ -614,8 +597,8 @@ class Service:
             await self._until_idle(LAST_WORDS)
         await self.pool.close(min(deadline, WORKERS_LEAVE))
 
-    @contextmanager
-    def _starts(self, task: Task, id: str, seconds: float | None) -> Iterator[None]:
+    @asynccontextmanager
+    async def _starts(self, task: Task, id: str, seconds: float | None) -> AsyncIterator[None]:
         """Count a request as one that waits to start. `end_all` makes it fail, and so do `seconds`. Raises
         `ServerError`."""
         if self._closing:
@@ -628,18 +611,16 @@ class Service:
                 f"`n` is {task.request.n}; it must be from 1 to {most}, the most that this server gives."
             )
             raise ServerError("invalid_request", message, "n", code="invalid_value")
-        start = self._starting[id] = Start()
         try:
-            yield
-        except asyncio.CancelledError:
-            start.check()
-            raise
+            async with asyncio.timeout(seconds) as self._starting[id]:
+                yield
         except TimeoutError:
+            if self._starting[id].when() == NOW:
+                raise ServerError.of(SHUTTING_DOWN) from None
             message = f"The request was not accepted within its time limit of {seconds} seconds."
             raise ServerError("timeout", message) from None
         finally:
-            # The frame of this function may be kept by the exception of the task that `start` refers to.
-            del self._starting[id], start
+            del self._starting[id]
             self._tell()
 
     async def _leased(self, task: Task, model: str, account: str) -> Lease:
@@ -678,12 +659,10 @@ class Service:
         """Download the files that the model's options name, if requests may trigger that. Raises `ServerError`."""
         await self.catalog.complete(info, partial(_log_download, info.id))
 
-    async def _begin(self, run: Run, lease: Lease, task: Task) -> None:
-        """Begin a task. A conversation that is too long is continued from a summary of its older messages, where the
-        overflow policy says so."""
-        asked = task.request if isinstance(task, Generate) else None
-        if asked is None or asked.messages is None or asked.overflow != "summarize":
-            await run.begin(task)
+    async def _begin_summarized(self, run: Run, lease: Lease, asked: GenerationRequest) -> None:
+        """Begin a generation; if its conversation is too long, with a summary of the older messages."""
+        if asked.messages is None:
+            await run.begin(Generate(asked))
             return
         request = msgspec.structs.replace(asked, overflow="error")
         try:
@@ -704,7 +683,7 @@ class Service:
     async def _ask(self, lease: Lease, request: GenerationRequest, id: str) -> str:
         """Run a request of Pippin's own on a held lease, and return the answer's text."""
         run = Run(id, lease, request, on_close=lambda run: None)
-        await run.begin(Generate(with_defaults(request, lease.options, lease.worker.info)))
+        await run.begin(Generate(with_defaults(request, lease.slot.options, lease.worker.info)))
         try:
             return (await run.collect()).choices[0].text("text")
         finally:

@@ -77,8 +77,6 @@ async def summarized(request: GenerationRequest, ask: Ask, tokens: int) -> tuple
     empty.
     """
     instructions, older, recent = parted(request.messages or ())
-    if not older:
-        raise _too_long()
     text = await _summary(request, older, ask, tokens)
     if not text.strip():
         raise _too_long()
@@ -99,7 +97,7 @@ def parted(
 
 
 async def _summary(request: GenerationRequest, older: tuple[Message, ...], ask: Ask, tokens: int) -> str:
-    """Summarise in one piece if that fits the window, else in twice as many, and so on."""
+    """Summarise in one piece if that fits the window, else in twice as many, and so on; empty if no piece fits."""
     pieces = 1
     while pieces <= min(MOST_PIECES, len(older)):
         size = -(-len(older) // pieces)
@@ -114,7 +112,7 @@ async def _summary(request: GenerationRequest, older: tuple[Message, ...], ask: 
             pieces *= 2
         else:
             return "\n".join(summaries)
-    raise _too_long()
+    return ""
 
 
 def _transcript_request(

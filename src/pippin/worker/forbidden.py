@@ -61,18 +61,16 @@ def forbid_network(spec: WorkerSpec) -> None:
         return
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in CONNECTING and not _is_here(_host_of(event, arguments)):
+        if event not in CONNECTING:
+            return
+        if event == "socket.getaddrinfo":
+            host = arguments[0]
+        else:  # the addresses of local sockets are paths
+            host = arguments[1][0] if isinstance(arguments[1], tuple) else None
+        if not _is_here(host):
             raise OSError("--offline forbids to use the network.")
 
     sys.addaudithook(hook)
-
-
-def _host_of(event: str, arguments: tuple[Any, ...]) -> object:
-    """The destination host; None for local sockets, whose addresses are paths."""
-    if event == "socket.getaddrinfo":
-        return arguments[0]
-    address = arguments[1]
-    return address[0] if isinstance(address, tuple) else None
 
 
 def _is_here(host: object) -> bool:

@@ -171,6 +171,8 @@ def _greet(
 
 
 def _connect(address: tuple[str, int], spec: RankSpec, deadline: float) -> socket.socket:
+    """Connect to rank 0: prove to it that this rank knows the secret, and check its proof. Raises `NotMet` or
+    `OSError`."""
     connection = None
     while connection is None:
         try:
@@ -179,21 +181,16 @@ def _connect(address: tuple[str, int], spec: RankSpec, deadline: float) -> socke
             if time.monotonic() > deadline:
                 raise NotMet(f"Rank 0 cannot be reached at {spec.control}: {error.strerror}.") from error
             time.sleep(0.05)
+    rank, ours = bytes([spec.rank]), secrets.token_bytes(NONCE)
     try:
-        _prove(connection, spec)
+        theirs = _receive(connection, NONCE)
+        connection.sendall(rank + ours + _proof(spec, b"joins", rank, theirs, ours))
+        if not hmac.compare_digest(_receive(connection, DIGEST), _proof(spec, b"leads", rank, ours, theirs)):
+            raise NotMet(f"Whoever listens at {spec.control} does not know the secret of this group.")
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _prove(connection: socket.socket, spec: RankSpec) -> None:
-    """Prove to rank 0 that this rank knows the secret, and check rank 0's proof. Raises `NotMet` or `OSError`."""
-    rank, ours = bytes([spec.rank]), secrets.token_bytes(NONCE)
-    theirs = _receive(connection, NONCE)
-    connection.sendall(rank + ours + _proof(spec, b"joins", rank, theirs, ours))
-    if not hmac.compare_digest(_receive(connection, DIGEST), _proof(spec, b"leads", rank, ours, theirs)):
-        raise NotMet(f"Whoever listens at {spec.control} does not know the secret of this group.")
 
 
 def _proof(spec: RankSpec, *parts: bytes) -> bytes:

@@ -81,9 +81,9 @@ def test_places_are_held_until_they_are_given_back(tmp_path: Path, monkeypatch: 
     async def play() -> None:
         held = await Held.open(spec(tmp_path, ranks=2))
         assert held.places == Places("pippin-1", ("10.0.0.1", "10.0.0.2"))
-        assert held._process.returncode is None
+        assert held.process.returncode is None
         await held.give_back()
-        assert held._process.returncode is not None
+        assert held.process.returncode is not None
 
     asyncio.run(play())
 

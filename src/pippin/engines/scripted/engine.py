@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NoReturn
 
 from pippin.core.errors import ServerError
 from pippin.core.events import (
@@ -277,12 +277,8 @@ class ScriptedEngine:
         if fault is None or row.steps != fault.after:
             return
         match fault.kind:
-            case "exit":
-                os._exit(3)
-            case "abort":
-                os.abort()
-            case "error":
-                raise RuntimeError("the script asked for an error in this step")
+            case "exit" | "abort" | "error":
+                _fail(fault.kind, 3, "in this step")
             case "stall":
                 time.sleep(3600.0)
             case "memory":
@@ -299,21 +295,19 @@ def open_engine(spec: WorkerSpec, preparer: ScriptedPreparer, progress: LoadProg
         time.sleep(script.load_seconds / 10)
     if script.load_error is not None:
         raise ServerError("load_failed", script.load_error)
-    match script.load_fault:
-        case "exit":
-            os._exit(4)
-        case "abort":
-            os.abort()
-        case "error":
-            raise RuntimeError("the script asked for an error while loading")
-        case None:
-            pass
-    return ScriptedEngine(preparer, _ballast(script.ballast_mb))
+    if script.load_fault is not None:
+        _fail(script.load_fault, 4, "while loading")
+    # Memory that is really taken, and no more than that on the way.
+    ballast, piece = bytearray(script.ballast_mb << 20), os.urandom(1 << 20)
+    for start in range(0, len(ballast), len(piece)):
+        ballast[start : start + len(piece)] = piece
+    return ScriptedEngine(preparer, ballast)
 
 
-def _ballast(size: int) -> bytearray:
-    """So many MiB of memory that is really taken, and no more than that on the way."""
-    ballast, piece = bytearray(size << 20), os.urandom(1 << 20)
-    for place in range(size):
-        ballast[place << 20 : (place + 1) << 20] = piece
-    return ballast
+def _fail(kind: Literal["exit", "abort", "error"], status: int, moment: str) -> NoReturn:
+    """End the process with a status or a crash, or raise an error."""
+    if kind == "exit":
+        os._exit(status)
+    if kind == "abort":
+        os.abort()
+    raise RuntimeError(f"the script asked for an error {moment}")

@@ -21,7 +21,7 @@ from pippin.engines.encoding import cast_weights
 from pippin.engines.refusals import library_refusals
 from pippin.engines.speech.keywords import Keywords, arguments_of, keywords_of
 from pippin.engines.speech.repositories import load_speaker
-from pippin.engines.speech.voices import FolderVoices, voices_of
+from pippin.engines.speech.voices import RECORDING, TAKES_FILES, FolderVoices, voices_of
 
 RATE = 24000
 """Samples a second of a recording to imitate, for most models."""
@@ -92,9 +92,11 @@ class Asked:
 
     def __init__(self, task: Speak, voices: FolderVoices) -> None:
         self.task = task
-        name = None if task.voice is None else voices.checked(task.voice)
-        self._recording = None if name is None else voices.recording_of(name)
-        self.voice = None if name is None or self._recording is not None else voices.word_for(name)
+        name = "" if task.voice is None else voices.checked(task.voice)
+        path = voices.files.get(name)
+        self._recording = path if path is not None and path.suffix == RECORDING else None
+        takes_file = path is not None and voices.family in TAKES_FILES
+        self.voice = None if self._recording else str(path) if takes_file else name or None
 
     def reference(self, rate: int) -> sound.Samples | None:
         """The recording of a voice to imitate: the client's, or that of a voice in the model's folder. Raises

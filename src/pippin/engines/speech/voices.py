@@ -59,15 +59,6 @@ class FolderVoices:
             )
         return voice
 
-    def recording_of(self, voice: str) -> Path | None:
-        """The recording of a voice, if the folder has the voice as one."""
-        path = self.files.get(voice)
-        return path if path is not None and path.suffix == RECORDING else None
-
-    def word_for(self, voice: str) -> str:
-        """What the model is given for a voice that was checked."""
-        return str(self.files[voice]) if self.family in TAKES_FILES and voice in self.files else voice
-
 
 def voices_of(folder: Path, model: str) -> FolderVoices:
     """The voices of a model: a file each in one of `FOLDERS`, arrays of an archive, or names in its configuration."""

@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -149,43 +150,36 @@ def silence(descriptor: int) -> None:
     os.close(nowhere)
 
 
+@dataclass
 class Bridge:
     """One worker, from its placement to its end."""
 
-    def __init__(
-        self,
-        link: socket.socket,
-        address: str,
-        need: Need,
-        within: float,
-        seat: tuple[str, int] | None = None,
-    ) -> None:
-        """`within`: seconds to wait for room. `seat`: for a rank, the name of its group's places and its number among
-        them."""
-        self._link = link
-        self._address = address
-        self._need = need
-        self._within = within
-        self._seat = seat
-        self._identity = Identity.new()
-        self._connections: dict[bytes, asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = {}
+    link: socket.socket
+    address: str
+    need: Need
+    within: float  # seconds to wait for room
+    seat: tuple[str, int] | None  # for a rank, the name of its group's places and its number among them
+    identity: Identity = field(default_factory=Identity.new)
+    connections: "dict[bytes, asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]" = field(
+        default_factory=dict
+    )
 
     async def run(self, model: str, path: str) -> int:
         """Place and run the worker; returns its exit status. Raises `NotPlaced`."""
-        ray = joined(self._address)
+        ray = joined(self.address)
         loop = asyncio.get_running_loop()
-        self._connections = {word: loop.create_future() for word in (LINK, LOG)}
+        self.connections = {word: loop.create_future() for word in (LINK, LOG)}
         no_room = (
-            f"No machine of the cluster has {self._need}. `ray status` shows what is taken; `pippin join` on another "
+            f"No machine of the cluster has {self.need}. `ray status` shows what is taken; `pippin join` on another "
             "machine adds it, and --ranks splits a language model over several."
         )
-        host, (certificate, machine) = await living(ray, lambda: self._actor(ray), no_room, self._within)
-        say(f"{'A replica' if self._seat is None else f'Rank {self._seat[1]}'} is placed on {machine}.")
+        host, (certificate, machine) = await living(ray, lambda: self._actor(ray), no_room, self.within)
+        say(f"{'A replica' if self.seat is None else f'Rank {self.seat[1]}'} is placed on {machine}.")
         here = ray.util.get_node_ip_address()
         server = await asyncio.start_server(
-            self._greet, here, 0, ssl=self._identity.listens_to(certificate), backlog=2
+            self._greet, here, 0, ssl=self.identity.listens_to(certificate), backlog=2
         )
-        ticket = Ticket(here, server.sockets[0].getsockname()[1], self._identity.certificate, model, path)
+        ticket = Ticket(here, server.sockets[0].getsockname()[1], self.identity.certificate, model, path)
         status: asyncio.Future[int] = asyncio.wrap_future(host.run.remote(ticket).future())
         passing = asyncio.create_task(self._pass(server))
         watching = asyncio.create_task(self._until_silent(host))
@@ -217,14 +211,14 @@ class Bridge:
 
     def _actor(self, ray: Any) -> Any:
         """The worker's other end, on any machine that has what it needs, or at its group's place."""
-        wanted = self._need.resources(ray.cluster_resources())
+        wanted = self.need.resources(ray.cluster_resources())
         needs = {
             "num_cpus": wanted.pop("CPU"),
             "num_gpus": wanted.pop("GPU", 0),
             "memory": wanted.pop("memory"),
             "resources": wanted,
             "max_restarts": 0,
-            "scheduling_strategy": "SPREAD" if self._seat is None else placed_at(ray, *self._seat),
+            "scheduling_strategy": "SPREAD" if self.seat is None else placed_at(ray, *self.seat),
         }
         return ray.remote(Host).options(**needs).remote()
 
@@ -232,7 +226,7 @@ class Bridge:
         """Accept a connection of the actor; TLS admits nobody else."""
         watch(writer)
         word = await reader.readline()
-        found = self._connections.get(word)
+        found = self.connections.get(word)
         if found is None or found.done():
             writer.close()
         else:
@@ -240,9 +234,9 @@ class Bridge:
 
     async def _pass(self, server: asyncio.Server) -> None:
         """Forward the worker's link and log until both end."""
-        link, log = [await self._connections[word] for word in (LINK, LOG)]
+        link, log = [await self.connections[word] for word in (LINK, LOG)]
         server.close()
-        own = await asyncio.open_connection(sock=self._link)
+        own = await asyncio.open_connection(sock=self.link)
         await asyncio.gather(pump(own[0], link[1]), pump(link[0], own[1]), _printed(log[0]))
 
     async def _told(self, seconds: float, asked: Awaitable[T], otherwise: str) -> T:

@@ -15,16 +15,17 @@ from typing import Final
 import msgspec
 
 from pippin.config.accelerator import memory_budget
-from pippin.config.options.model import ModelOptions, machines_of, ranks_here, replicas_here
+from pippin.config.options.model import machines_of, ranks_here, replicas_here
 from pippin.config.options.server import ServerOptions
 from pippin.config.worker_environment import blas_threads
 from pippin.core.errors import SHUTTING_DOWN, ErrorKind, ErrorReport, ServerError, without_folders
 from pippin.core.models import EngineStats, LoadState, ModelInfo, ModelKind, ModelState, WorkerSpec
+from pippin.runtime.cluster.asking import Clusters
 from pippin.runtime.pool.eviction import Shortage, shortage, victims
 from pippin.runtime.pool.slot import Slot
 from pippin.runtime.pool.source import Estimate, ModelSource
-from pippin.runtime.ranks.group import RankLauncher
-from pippin.runtime.replicas.processes import ReplicaLauncher
+from pippin.runtime.ranks.group import launch_ranks
+from pippin.runtime.replicas.processes import launch_replicas
 from pippin.runtime.workers.link import LOST
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Launcher, Worker
@@ -430,10 +431,6 @@ class Lease:
     account: str
     released: bool = False
 
-    @property
-    def options(self) -> ModelOptions:
-        return self.slot.options
-
     async def renew(self) -> None:
         """Take the model's next worker instead of one that is lost, and keep the place meanwhile. Raises `ServerError`,
         and the lease is released then."""
@@ -468,7 +465,7 @@ class Pool:
         """`memory`: bytes that all models together may take."""
         self._catalog = catalog
         self._clock = clock or Clock()
-        launch = launcher or ReplicaLauncher(RankLauncher(WorkerProcess.launch))
+        launch = launcher or partial(launch_replicas, partial(launch_ranks, WorkerProcess.launch), Clusters())
         self._residency = Residency(options, memory, self._clock, estimate, launch)
         self._slots, self._changes = self._residency.slots, self._residency.changes
         self._closed = False
@@ -561,9 +558,9 @@ class Pool:
         ]
         return max(reversed(loaded), key=lambda slot: slot.loaded_at or 0.0).info.id if loaded else None
 
-    async def stats(self, name: str) -> EngineStats:
-        """A snapshot of a model's engine; zeros if the model is not loaded."""
-        slot = self._slots.get(name) or self._slots.get(self._catalog.resolve(name).id)
+    async def stats(self, model: str) -> EngineStats:
+        """A snapshot of the engine of the model with this id; zeros if it is not loaded."""
+        slot = self._slots.get(model)
         return EngineStats() if slot is None or slot.worker is None else await slot.worker.stats()
 
     async def clear_cache(self, *, prefixes_only: bool = False, disk: bool = False) -> list[str]:

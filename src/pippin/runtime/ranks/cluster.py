@@ -1,6 +1,7 @@
 """Ranks on the machines of a Ray cluster: the places that Ray holds for a group, and what each rank needs."""
 
 from asyncio.subprocess import Process
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -16,13 +17,13 @@ from pippin.runtime.ranks.places import far, group_of, refuse_public
 EACH: Final = 200 << 20  # bytes of Python, libraries and tokenizer, which each rank needs for itself
 
 
+@dataclass(frozen=True)
 class Held:
     """The places of a group, and the process that holds them. When that process ends, Ray ends whatever runs there."""
 
-    def __init__(self, places: Places, need: Need, process: Process) -> None:
-        self.places = places
-        self.need = need
-        self._process = process
+    places: Places
+    need: Need
+    process: Process
 
     @classmethod
     async def open(cls, spec: WorkerSpec) -> "Held":
@@ -39,7 +40,7 @@ class Held:
         return cls(places, need, process)
 
     async def give_back(self) -> None:
-        await ended(self._process)
+        await ended(self.process)
 
 
 def members_in_cluster(spec: WorkerSpec, held: Held) -> list[WorkerSpec]:

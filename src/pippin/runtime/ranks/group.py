@@ -5,7 +5,7 @@ the group with the next request, as it does with a worker that died.
 """
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
@@ -25,19 +25,13 @@ class Rank(Worker, Protocol):
     def kill(self) -> None: ...
 
 
-class LaunchRank(Protocol):
-    async def __call__(self, spec: WorkerSpec) -> Rank: ...
+LaunchRank = Callable[[WorkerSpec], Awaitable[Rank]]
 
 
-@dataclass(frozen=True)
-class RankLauncher:
-    """Starts one worker, or a group of ranks if the model's options ask for one."""
-
-    launch: LaunchRank
-
-    async def __call__(self, spec: WorkerSpec) -> Worker:
-        alone = spec.options.get("ranks", 1) == 1 and len(spec.options.get("machines") or ()) < 2
-        return await self.launch(spec) if alone else await RankGroup.start(spec, self.launch)
+async def launch_ranks(launch: LaunchRank, spec: WorkerSpec) -> Worker:
+    """Start one worker, or a group of ranks if the model's options ask for one."""
+    alone = spec.options.get("ranks", 1) == 1 and len(spec.options.get("machines") or ()) < 2
+    return await launch(spec) if alone else await RankGroup.start(spec, launch)
 
 
 class RankGroup(Stages):

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -36,18 +35,12 @@ FIRST_PAUSE: Final = 1.0  # seconds before a replica that failed to start is ret
 LONGEST_PAUSE: Final = 120.0
 
 
-@dataclass(frozen=True)
-class ReplicaLauncher:
-    """Starts one worker, or several if the model's options ask for replicas."""
-
-    launch: Launcher
-    clusters: Clusters = field(default_factory=Clusters)
-
-    async def __call__(self, spec: WorkerSpec) -> Worker:
-        if (address := spec.options.get("cluster")) is not None:
-            return await Replicas.start(spec, self.launch, await self.clusters.find(spec.info, address))
-        alone = spec.options.get("replicas", 1) == 1
-        return await self.launch(spec) if alone else await Replicas.start(spec, self.launch)
+async def launch_replicas(launch: Launcher, clusters: Clusters, spec: WorkerSpec) -> Worker:
+    """Start one worker, or several if the model's options ask for replicas."""
+    if (address := spec.options.get("cluster")) is not None:
+        return await Replicas.start(spec, launch, await clusters.find(spec.info, address))
+    alone = spec.options.get("replicas", 1) == 1
+    return await launch(spec) if alone else await Replicas.start(spec, launch)
 
 
 class Replicas(Stages):
@@ -77,9 +70,8 @@ class Replicas(Stages):
         if cluster is None:
             first = again = shared_out(spec, replicas_here(options))
             bound = None
-        else:
-            found = await asyncio.to_thread(_in_the_cluster, spec, options, cluster)  # reads files
-            first, again, bound = found.first, found.again, found.bound
+        else:  # reads files
+            first, again, bound = await asyncio.to_thread(_in_the_cluster, spec, options, cluster)
         workers: list[Worker] = []
         try:
             for _ in range(options.replicas):
@@ -254,30 +246,24 @@ class Replicas(Stages):
         self.died.set_result(report)
 
 
-@dataclass(frozen=True)
-class Placed:
-    """How replicas are started in a cluster. `first` is refused where there is no room, `again` waits for it."""
-
-    first: WorkerSpec
-    again: WorkerSpec
-    bound: int | None  # the most memory of each, in bytes
-
-
-def _in_the_cluster(spec: WorkerSpec, options: ModelOptions, cluster: Cluster) -> Placed:
-    """Raises `ServerError("load_failed")`."""
+def _in_the_cluster(
+    spec: WorkerSpec, options: ModelOptions, cluster: Cluster
+) -> tuple[WorkerSpec, WorkerSpec, int | None]:
+    """The specs that start a replica in a cluster: one is refused where there is no room, the other waits for it; and
+    the most memory of each, in bytes. Raises `ServerError("load_failed")`."""
     if options.machines:
         message = "cluster and machines cannot be used together: leave one of them out."
         raise ServerError("load_failed", message, "machines")
     spec = msgspec.structs.replace(spec, options={**spec.options, "cluster": cluster.address})
     if options.ranks > 1:  # the group finds its own places
         group = msgspec.structs.replace(spec, machine=CLUSTER)
-        return Placed(group, group, options.memory_bytes)
+        return group, group, options.memory_bytes
     need = need_of_each(spec, options, 1)
     first, again = (
         in_the_cluster(spec, cluster.address, need, within=within) for within in (PLACE_WITHIN, math.inf)
     )
     bound = options.memory_bytes or share_of([node.memory for node in cluster.nodes], need, options.replicas)
-    return Placed(first, again, bound)
+    return first, again, bound
 
 
 def share_of(memories: Sequence[int], need: Need, replicas: int) -> int | None:

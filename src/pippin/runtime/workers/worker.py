@@ -1,6 +1,7 @@
 """The interface of a worker: a process, a group of them, or a stand-in in tests."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from pippin.core.errors import ErrorReport, ServerError
@@ -57,7 +58,5 @@ class Stages:
                 stage.exception()  # mark it retrieved: nobody may be waiting
 
 
-class Launcher(Protocol):
-    """Starts a worker; returns once it runs."""
-
-    async def __call__(self, spec: WorkerSpec) -> Worker: ...
+Launcher = Callable[[WorkerSpec], Awaitable[Worker]]
+"""Starts a worker; returns once it runs."""

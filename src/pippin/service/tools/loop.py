@@ -7,6 +7,7 @@ parts of separate kinds, which dialects that cannot express them leave out.
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -48,47 +49,44 @@ Figures = TypeVar("Figures", Usage, Timings)
 LONGEST_ARGUMENTS: Final = 1 << 20  # characters of one call
 
 
+@dataclass
 class ToolRound:
     """The output of one run of a loop, as the model rereads it and as the client sees it.
 
     Part numbers continue from the previous round. Calls of MCP tools become parts of their own kind.
     """
 
-    def __init__(
-        self, offered: Mapping[str, OfferedTool], index: int, *, first: bool, results: Sequence[Event] = ()
-    ) -> None:
-        """`results`: the tools' answers before this round, as events for the client."""
-        self.results = list(results)
-        self.finished: Finished | None = None
-        self.client_calls = 0
-        self.next_index = index
-        self._offered = offered
-        self._first = first
-        self._indexes: dict[int, int] = {}
-        self._parts: dict[int, tuple[PartStarted, list[str]]] = {}
+    offered: Mapping[str, OfferedTool]
+    next_index: int
+    first: bool = False
+    results: list[Event] = field(default_factory=list)  # the tools' answers before this round, for the client
+    finished: Finished | None = None
+    client_calls: int = 0
+    indexes: dict[int, int] = field(default_factory=dict)
+    said: dict[int, tuple[PartStarted, list[str]]] = field(default_factory=dict)
 
     def seen(self, event: Event) -> Event | None:
         """The event as the client sees it; None if it is hidden."""
         match event:
             case PartStarted(index=index, kind=kind, name=name):
-                self._parts[index] = (event, [])
-                self._indexes[index] = self.next_index
+                self.said[index] = (event, [])
+                self.indexes[index] = self.next_index
                 self.next_index += 1
-                shown = msgspec.structs.replace(event, index=self._indexes[index])
+                shown = msgspec.structs.replace(event, index=self.indexes[index])
                 if kind != "tool_call":
                     return shown
-                if (tool := self._offered.get(name or "")) is None:
+                if (tool := self.offered.get(name or "")) is None:
                     self.client_calls += 1
                     return shown
                 return msgspec.structs.replace(
                     shown, kind="server_call", name=tool.remote.name, server=tool.server
                 )
             case PartDelta(index=index, text=text):
-                self._parts[index][1].append(text)
+                self.said[index][1].append(text)
                 return self._renumbered(event)
             case PartEnded():
                 return self._renumbered(event)
-            case Progress() if not self._first:
+            case Progress() if not self.first:
                 return None  # the client is not told of later rounds' prompts
             case _:
                 return event
@@ -98,8 +96,8 @@ class ToolRound:
         """The calls of MCP tools in this round."""
         return [
             ToolCall(started.id or f"call_{index}", started.name or "", "".join(texts)[:LONGEST_ARGUMENTS])
-            for index, (started, texts) in self._parts.items()
-            if started.kind == "tool_call" and started.name in self._offered
+            for index, (started, texts) in self.said.items()
+            if started.kind == "tool_call" and started.name in self.offered
         ]
 
     def shown(self, results: Sequence[ToolResult]) -> list[Event]:
@@ -109,7 +107,7 @@ class ToolRound:
             index = self.next_index
             self.next_index += 1
             text = "".join(part.text for part in result.parts if isinstance(part, Text))
-            server = self._offered[result.name or ""].server
+            server = self.offered[result.name or ""].server
             started = PartStarted(
                 0, index, "server_result", result.call_id, server=server, is_error=result.is_error
             )
@@ -121,13 +119,13 @@ class ToolRound:
         kinds: dict[str, type[Text | Reasoning]] = {"text": Text, "reasoning": Reasoning}
         said = [
             kinds[started.kind]("".join(texts))
-            for started, texts in self._parts.values()
+            for started, texts in self.said.values()
             if started.kind in kinds and any(texts)
         ]
         return [*said, *self.calls]
 
     def _renumbered(self, event: PartDelta | PartEnded) -> Event:
-        return msgspec.structs.replace(event, index=self._indexes[event.index])
+        return msgspec.structs.replace(event, index=self.indexes[event.index])
 
 
 class ToolLoop:
@@ -267,7 +265,7 @@ class ToolLoop:
         run = await self._start(f"{self._id}.{self._rounds}")
         before, self._run = self._run, run  # no await between the start and this line
         results = self._round.shown(answers)
-        self._round = ToolRound(self._offered, self._round.next_index, first=False, results=results)
+        self._round = ToolRound(self._offered, self._round.next_index, results=results)
         if before is not None:
             await before.aclose()
 
