@@ -5,7 +5,6 @@ after the last norm are pooled. How states are pooled is read from the folder's 
 (`modules.json`, `1_Pooling/config.json`).
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,25 +15,20 @@ import mlx.nn as nn
 import msgspec
 import numpy as np
 
-from pippin.config.errors import install_command
-from pippin.config.options.model import ModelOptions
-from pippin.core.decoding import convert, from_json
+from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Embedded, Event, Failed
-from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.models import WorkerSpec
 from pippin.core.published import find_json
 from pippin.core.tasks import Conversation, Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
-from pippin.engines.conversations import ConversationPreparer, ConversationStates
-from pippin.engines.device import configure, decide, find_facts
+from pippin.engines.encoders import EncodingPreparer
 from pippin.engines.encoding import (
     EncoderInput,
     EncodingEngine,
     EncodingJob,
-    EncodingTokenizer,
     Floats,
     Forward,
-    cast_weights,
     floats,
     gathered,
     padded,
@@ -43,14 +37,11 @@ from pippin.engines.language.model.encoders import (
     arrays_aside,
     attends_both_ways,
     body_of,
-    encoder_of,
     hidden_states,
     is_encoder,
 )
-from pippin.engines.language.model.weights import load_weights, refuse_unreadable
+from pippin.engines.language.model.weights import refuse_unreadable
 from pippin.engines.language.text.tokenizer import TooLong
-from pippin.engines.language.vision.checkpoint import takes_media
-from pippin.engines.language.vision.model import VisionModel
 
 NOT_COMPUTED: dict[str, str] = {
     "colqwen2_5": "it gives a vector for each token, and an answer here has one for each input",
@@ -250,20 +241,13 @@ def _not_computed(name: str, reason: str) -> ServerError:
     )
 
 
-class EmbeddingPreparer:
+class EmbeddingPreparer(EncodingPreparer):
     """Tokenizes the inputs of a request and checks their lengths against the model's limit."""
 
     def __init__(self, spec: WorkerSpec) -> None:
-        folder = Path(spec.info.path or "")
-        options = convert(spec.options, ModelOptions)
-        self.folder = folder
-        self.info: ModelInfo = spec.info
-        self.tokenizer = EncodingTokenizer(folder, options.embedding_max_length)
-        self.options = options
-        refuse_unknown(spec.info.id, str(self.tokenizer.config.get("model_type")))
-        self.threads = spec.threads or os.cpu_count() or 1
-        self._overflow = options.embedding_overflow
-        settings = find_json(folder / "config_sentence_transformers.json") or {}
+        super().__init__(spec)
+        refuse_unknown(spec.info.id, str(self.config.get("model_type")))
+        settings = self.sentences
         kind = settings.get("model_type") or "SentenceTransformer"
         if kind != "SentenceTransformer":
             raise _not_computed(
@@ -276,10 +260,8 @@ class EmbeddingPreparer:
         if named is not None and named not in self._prompts:
             raise _not_computed(spec.info.id, f"its default_prompt_name {named!r} is none of its prompts")
         self._default_prompt = self._prompts.get(str(named), "")
-        self.conversations: ConversationPreparer | None = None
-        if not is_encoder(self.tokenizer.config) and takes_media(self.tokenizer.config):
-            self.conversations = ConversationPreparer(spec, self.tokenizer.limit)
-            self.info = self.conversations.described(self.info)
+        if not is_encoder(self.config):
+            self.see(spec)
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         if not isinstance(task, Embed):
@@ -289,7 +271,7 @@ class EmbeddingPreparer:
         if not task.inputs:
             raise ServerError("invalid_request", "input is empty; send at least one text.", "input")
         prefix = self._prefix(task)
-        overflow = task.overflow or self._overflow
+        overflow = task.overflow or self.options.embedding_overflow
         sequences = gathered(
             (self._sequence(item, f"input[{i}]", prefix, overflow) for i, item in enumerate(task.inputs)),
             "input",
@@ -316,17 +298,17 @@ class EmbeddingPreparer:
             try:
                 sequence = self.tokenizer.encode(prefix + item, truncating=overflow == "truncate")
             except TooLong as error:
-                raise self._too_long(f"{error.least} tokens or more", param) from None
+                raise self.too_long(f"{param} has {error.least} tokens or more", param) from None
         else:
             if not item:
                 raise ServerError("invalid_request", f"{param} has no token ids.", param)
             if overflow == "error" and len(item) > self.tokenizer.limit:
-                raise self._too_long(f"{len(item)} tokens", param)
+                raise self.too_long(f"{param} has {len(item)} tokens", param)
             sequence = self.tokenizer.checked(item, param)
         if len(sequence.tokens) <= self.tokenizer.limit:
             return sequence
         if overflow == "error":
-            raise self._too_long(f"{len(sequence.tokens)} tokens", param)
+            raise self.too_long(f"{param} has {len(sequence.tokens)} tokens", param)
         # The last token (end of sequence or separator) stays, because `lasttoken` pooling reads its state.
         return EncoderInput((*sequence.tokens[: self.tokenizer.limit - 1], sequence.tokens[-1]))
 
@@ -339,14 +321,6 @@ class EmbeddingPreparer:
                 item.field or "messages",
             )
         return self.conversations.sequence(item.messages, item.field, continues=item.continues)
-
-    def _too_long(self, length: str, param: str) -> ServerError:
-        return ServerError(
-            "context_length_exceeded",
-            f"{param} has {length}; {self.info.id} takes {self.tokenizer.limit}. "
-            "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
-            param,
-        )
 
     def _answer(self, dimensions: int | None, tokens: int) -> Callable[[Floats], Event]:
         def answer(vectors: Floats) -> Event:
@@ -384,8 +358,8 @@ def open_preparer(spec: WorkerSpec) -> EmbeddingPreparer:
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
     assert isinstance(preparer, EmbeddingPreparer)
     progress(0, spec.info.size_bytes, "weights")
-    refuse_unreadable(spec.info, preparer.folder)
-    encodes = is_encoder(preparer.tokenizer.config)
+    refuse_unreadable(preparer.info, preparer.folder)
+    encodes = is_encoder(preparer.config)
     forward = _encoder(preparer) if encodes else _language_model(preparer, progress)
     vector = forward([EncoderInput((preparer.tokenizer.pad,))])
     if vector.ndim != 2:
@@ -399,16 +373,7 @@ def _encoder(preparer: EmbeddingPreparer) -> Forward:
     """The forward pass of an encoder of mlx-vlm."""
     usual = "cls" if preparer.tokenizer.config["model_type"] == "lfm2" else "mean"
     pooling = read_pooling(preparer.folder, {}, usual)
-    try:
-        model = encoder_of(preparer.folder, preparer.tokenizer.config)
-        cast_weights(model, preparer.options)
-    except ImportError as error:
-        raise ServerError(
-            "load_failed",
-            f"Models that embed text need mlx-vlm, which reads them: {install_command('embeddings')}",
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ServerError("load_failed", f"{preparer.info.id} can't be loaded: {error}") from error
+    model = preparer.load_encoder()
     pad = preparer.tokenizer.pad
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
@@ -421,22 +386,12 @@ def _encoder(preparer: EmbeddingPreparer) -> Forward:
 
 def _language_model(preparer: EmbeddingPreparer, progress: LoadProgress) -> Forward:
     """The forward pass of a language model whose hidden states are pooled."""
-    info, options, pad = preparer.info, preparer.options, preparer.tokenizer.pad
-    config = preparer.tokenizer.config
-    both = attends_both_ways(config)
-    pooling = _pooling(preparer, both)
+    config, options, pad = preparer.config, preparer.options, preparer.tokenizer.pad
+    pooling = _pooling(preparer, attends_both_ways(config))
     modes = pooling.modes
-    plan = decide(find_facts(), options)
-    configure(plan)
-    model, _ = load_weights(
-        info,
-        plan,
-        progress,
-        body_of(preparer.folder, config, trust_remote_code=options.trust_remote_code),
-        kernel_threads=None if both else preparer.threads,
-    )
-    seen = _conversation_states(preparer, model)  # before the head is removed
-    states_of = hidden_states(info.id, model, config)
+    reading = body_of(preparer.folder, config, trust_remote_code=options.trust_remote_code)
+    model, seen = preparer.load_language_model(progress, reading)
+    states_of = hidden_states(preparer.info.id, model, config)
 
     def pool_texts(batch: Sequence[EncoderInput]) -> mx.array:
         tokens, mask, _ = padded(batch, pad)
@@ -459,17 +414,6 @@ def _language_model(preparer: EmbeddingPreparer, progress: LoadProgress) -> Forw
         return floats(pooling.finished(pooled))
 
     return forward
-
-
-def _conversation_states(preparer: EmbeddingPreparer, model: nn.Module) -> ConversationStates | None:
-    """The forward pass for conversations with media, or None if the model takes none; tests which media it takes."""
-    conversations = preparer.conversations
-    if conversations is None:
-        return None
-    states = ConversationStates(model, preparer.options) if isinstance(model, VisionModel) else None
-    conversations.loaded(model)
-    preparer.info = conversations.described(preparer.info)
-    return states
 
 
 def _pooling(preparer: EmbeddingPreparer, both: bool) -> Pooling:

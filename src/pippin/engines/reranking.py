@@ -5,51 +5,40 @@ language model that was trained to answer yes or no.
 """
 
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
 
-from pippin.config.errors import install_command
-from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Image, Message, Part, Text, Video
-from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Ranked
-from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.models import WorkerSpec
 from pippin.core.published import find_json, table
 from pippin.core.tasks import Rerank, RerankDocument, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.conversations import ConversationPreparer, ConversationStates
-from pippin.engines.device import configure, decide, find_facts
+from pippin.engines.encoders import EncodingPreparer
 from pippin.engines.encoding import (
     EncoderInput,
     EncodingEngine,
     EncodingJob,
-    EncodingTokenizer,
     Floats,
     Forward,
-    cast_weights,
     floats,
     gathered,
     padded,
 )
 from pippin.engines.language.model.encoders import (
     arrays_aside,
-    attends_both_ways,
     body_of,
-    encoder_of,
     hidden_states,
     is_encoder,
 )
-from pippin.engines.language.model.weights import Reading, load_weights, refuse_unreadable
+from pippin.engines.language.model.weights import Reading, refuse_unreadable
 from pippin.engines.language.text.tokenizer import TooLong
-from pippin.engines.language.vision.checkpoint import takes_media
-from pippin.engines.language.vision.model import VisionModel
 
 # The prompt that Qwen3-Reranker was trained with (its model card).
 SYSTEM = (
@@ -68,33 +57,25 @@ class Build(Protocol):
         """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
 
 
-class RerankingPreparer:
+class RerankingPreparer(EncodingPreparer):
     """Tokenizes pairs of query and document and checks their lengths against the model's limit."""
 
     def __init__(self, spec: WorkerSpec) -> None:
-        self.folder = Path(spec.info.path or "")
-        options = convert(spec.options, ModelOptions)
-        self.info: ModelInfo = spec.info
-        self.tokenizer = EncodingTokenizer(self.folder, options.embedding_max_length)
-        self.options = options
-        self.threads = spec.threads or os.cpu_count() or 1
-        self.is_classifier = compares(spec.info.id, self.tokenizer.config)
-        sentences = find_json(self.folder / "config_sentence_transformers.json") or {}
-        self._prompt = str(table(sentences.get("prompts")).get(sentences.get("default_prompt_name"), ""))
+        super().__init__(spec)
+        self.is_classifier = compares(spec.info.id, self.config)
+        prompts, named = table(self.sentences.get("prompts")), self.sentences.get("default_prompt_name")
+        self._prompt = str(prompts.get(named, ""))
         if not is_classifier(self.tokenizer.config):
             refuse_other_prompts(spec.info.id, self.tokenizer.config)
-        self.conversations: ConversationPreparer | None = None
-        if not self.is_classifier and takes_media(self.tokenizer.config):
-            self.conversations = ConversationPreparer(spec, self.tokenizer.limit)
-            self.info = self.conversations.described(self.info)
-        elif not self.is_classifier:
+        if not self.is_classifier:
+            self.see(spec)
             self._check_room()
 
     def _check_room(self) -> None:
         """Raises `ServerError("load_failed")` if the prompt that the model was trained with leaves no room for a
         query."""
         frame = len(self._usual_start) + len(self._end)
-        if frame >= self.tokenizer.limit:
+        if self.conversations is None and frame >= self.tokenizer.limit:
             raise ServerError(
                 "load_failed",
                 f"{self.info.id} writes {frame} tokens around each query, and takes {self.tokenizer.limit} in all; "
@@ -158,9 +139,11 @@ class RerankingPreparer:
         try:
             sequence, length = build(task.query, text, truncating=truncating)
         except TooLong as error:
-            raise self._too_long(f"{param} and the query have {error.least} tokens or more", param) from None
+            raise self.too_long(
+                f"{param} and the query have {error.least} tokens or more", param, " in all"
+            ) from None
         if length > self.tokenizer.limit and not truncating:
-            raise self._too_long(f"{param} and the query have {length} tokens", param)
+            raise self.too_long(f"{param} and the query have {length} tokens", param, " in all")
         return sequence
 
     def _pair(self, query: str, document: str, *, truncating: bool) -> tuple[EncoderInput, int]:
@@ -184,10 +167,12 @@ class RerankingPreparer:
         try:
             written = self.tokenizer.plain(f"<Instruct>: {instruction}\n<Query>: ")
         except TooLong as error:
-            raise self._too_long(f"instruction has {error.least} tokens or more", "instruction") from None
+            raise self.too_long(
+                f"instruction has {error.least} tokens or more", "instruction", " in all"
+            ) from None
         start = (*self.tokenizer.template(PREFIX), *written)
         if len(start) + len(self._end) >= self.tokenizer.limit:
-            raise self._too_long(f"instruction has {len(written)} tokens", "instruction")
+            raise self.too_long(f"instruction has {len(written)} tokens", "instruction", " in all")
         return start
 
     @cached_property
@@ -197,14 +182,6 @@ class RerankingPreparer:
     @cached_property
     def _end(self) -> tuple[int, ...]:
         return self.tokenizer.template(SUFFIX)
-
-    def _too_long(self, found: str, param: str) -> ServerError:
-        return ServerError(
-            "context_length_exceeded",
-            f"{found}; {self.info.id} takes {self.tokenizer.limit} in all. "
-            "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
-            param,
-        )
 
 
 def is_classifier(config: dict[str, Any]) -> bool:
@@ -260,8 +237,8 @@ def open_preparer(spec: WorkerSpec) -> RerankingPreparer:
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
     assert isinstance(preparer, RerankingPreparer)
     progress(0, spec.info.size_bytes, "weights")
-    config = preparer.tokenizer.config
-    encodes = is_classifier(config) and is_encoder(config)
+    refuse_unreadable(preparer.info, preparer.folder)
+    encodes = is_classifier(preparer.config) and is_encoder(preparer.config)
     forward = _classifier(preparer) if encodes else _language_model(preparer, progress)
     forward([EncoderInput((preparer.tokenizer.pad,))])
     progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
@@ -269,18 +246,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
 
 def _classifier(preparer: RerankingPreparer) -> Forward:
-    refuse_unreadable(preparer.info, preparer.folder)
-    try:
-        model = encoder_of(preparer.folder, preparer.tokenizer.config, classifies=True)
-        cast_weights(model, preparer.options)
-    except ImportError as error:
-        raise ServerError(
-            "load_failed", f"Rerankers need mlx-vlm: {install_command('embeddings')}"
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ServerError(
-            "load_failed", f"{preparer.info.id} can't be loaded as a reranker: {error}"
-        ) from error
+    model = preparer.load_encoder(classifies=True)
     pad, segmented = preparer.tokenizer.pad, preparer.tokenizer.config.get("type_vocab_size", 2) > 1
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
@@ -294,21 +260,14 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
 def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forward:
     """The score of a classifier's head, or of Qwen3-Reranker and its like: the logit of `yes` as the next token less
     that of `no`; both for the last token."""
-    config, name = preparer.tokenizer.config, preparer.info.id
-    refuse_unreadable(preparer.info, preparer.folder)
+    config, name = preparer.config, preparer.info.id
     aside = arrays_aside(preparer.folder, config) if is_classifier(config) else None
     reading = Reading() if aside is None else body_of(preparer.folder, config)
     tokens: mx.array | tuple[int, int] = _yes_and_no(preparer) if aside is None else _head_of(name, aside)
-    plan = decide(find_facts(), preparer.options)
-    configure(plan)
-    threads = None if attends_both_ways(config) else preparer.threads
-    model, _ = load_weights(preparer.info, plan, progress, reading, kernel_threads=threads)
-    if preparer.conversations is not None:
-        preparer.conversations.loaded(model)
-        preparer.info = preparer.conversations.described(preparer.info)
-    if isinstance(model, VisionModel):
+    model, seen = preparer.load_language_model(progress, reading)
+    if seen is not None:
         assert isinstance(tokens, tuple)
-        return _sees(preparer, model, *tokens)
+        return _sees(seen, *tokens)
     pad, states_of = preparer.tokenizer.pad, hidden_states(name, model, config)
 
     def score(last: mx.array) -> mx.array:
@@ -355,9 +314,8 @@ def _yes_and_no(preparer: RerankingPreparer) -> tuple[int, int]:
     return yes, no
 
 
-def _sees(preparer: RerankingPreparer, model: VisionModel, yes: int, no: int) -> Forward:
+def _sees(passes: ConversationStates, yes: int, no: int) -> Forward:
     """The same score from a vision-language model, one pair at a time."""
-    passes = ConversationStates(model, preparer.options)
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         scores = []
