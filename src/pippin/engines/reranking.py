@@ -63,8 +63,8 @@ class RerankingPreparer(EncodingPreparer):
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
         self.is_classifier = compares(spec.info.id, self.config)
-        prompts, named = table(self.sentences.get("prompts")), self.sentences.get("default_prompt_name")
-        self._prompt = str(prompts.get(named, ""))
+        named = str(self.sentences.get("default_prompt_name"))
+        self._prompt = str(table(self.sentences.get("prompts")).get(named, ""))
         if not is_classifier(self.tokenizer.config):
             refuse_other_prompts(spec.info.id, self.tokenizer.config)
         if not self.is_classifier:
