@@ -20,7 +20,7 @@ from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Rerank, RerankDocument
 from pippin.engines.encoding import EncodingJob
 from pippin.engines.language.model.encoders import encoder_of
-from pippin.engines.reranking import RerankingPreparer, _yes_and_no, compares, refuse_other_prompts
+from pippin.engines.reranking import RerankingPreparer, compares, refuse_other_prompts, yes_and_no
 from tests.engines.test_embeddings import embed, load
 from tests.engines.tiny_models import tiny_model
 
@@ -270,8 +270,8 @@ def test_a_query_begins_with_the_prompt_that_the_folder_names_for_all(
 def test_the_tokens_of_the_answers_are_those_that_the_folder_names(tmp_path: Path) -> None:
     words = {"yes": 5, "no": 6}
     preparer: Any = SimpleNamespace(folder=tmp_path, tokenizer=SimpleNamespace(id=words.get), info=None)
-    assert _yes_and_no(preparer) == (5, 6)
+    assert yes_and_no(preparer) == (5, 6)
     (tmp_path / "1_LogitScore").mkdir()
     named = {"true_token_id": 16, "false_token_id": 15}
     (tmp_path / "1_LogitScore" / "config.json").write_text(json.dumps(named))
-    assert _yes_and_no(preparer) == (16, 15)
+    assert yes_and_no(preparer) == (16, 15)

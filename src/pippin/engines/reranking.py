@@ -263,7 +263,7 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
     config, name = preparer.config, preparer.info.id
     aside = arrays_aside(preparer.folder, config) if is_classifier(config) else None
     reading = Reading() if aside is None else body_of(preparer.folder, config)
-    tokens: mx.array | tuple[int, int] = _yes_and_no(preparer) if aside is None else _head_of(name, aside)
+    tokens: mx.array | tuple[int, int] = yes_and_no(preparer) if aside is None else _head_of(name, aside)
     model, seen = preparer.load_language_model(progress, reading)
     if seen is not None:
         assert isinstance(tokens, tuple)
@@ -299,7 +299,7 @@ def _head_of(name: str, aside: dict[str, mx.array]) -> mx.array:
     return head
 
 
-def _yes_and_no(preparer: RerankingPreparer) -> tuple[int, int]:
+def yes_and_no(preparer: RerankingPreparer) -> tuple[int, int]:
     """The ids of the two answers, which sentence-transformers' files may name. Raises `ServerError("load_failed")`."""
     scored = find_json(preparer.folder / "1_LogitScore" / "config.json") or {}
     yes, no = (
