@@ -31,9 +31,9 @@ def _table() -> str:
             f"refused where mlx-lm's class lacks them and they differ from the usual value: {_listed(COMPUTING)}",
         ),
         (
-            "its `quantization_config`",
-            f"as numbers: {_listed((*METHODS, 'auto-round'))}; packed as they are: "
-            f"{_listed((*LEFT_TO_LIBRARIES, *LEFT_FORMATS))}",
+            "its `quantization` or `quantization_config`",
+            f"the bits of a module are those of its arrays; as numbers: {_listed((*METHODS, 'auto-round'))}; packed as "
+            f"they are: {_listed((*LEFT_TO_LIBRARIES, *LEFT_FORMATS))}",
             "other methods are refused by name",
         ),
         (
@@ -44,7 +44,7 @@ def _table() -> str:
         (
             "`tokenizer_config.json`",
             "as transformers reads it, cut as `tokenizer.json` says; `chat_template`; `model_max_length` where nothing "
-            "else tells a window",
+            "else tells a window; of embedding models `add_bos_token`, `add_eos_token`",
             "sides of padding and truncation: none happens; `clean_up_tokenization_spaces`: answers keep "
             "the spaces that the model writes",
         ),
@@ -55,14 +55,15 @@ def _table() -> str:
         ),
         (
             "`modules.json` and the folders that it names",
-            f"pooling by {_listed(MODES)}, or several of them; `Dense` with {_listed(ACTIVATIONS)}; `LayerNorm`, "
-            "`Normalize`, `Dropout`",
-            "other modules and poolings, and `include_prompt` false, are refused by name",
+            f"pooling by {_listed(MODES)}, or several of them; `Dense` with {_listed(ACTIVATIONS)} and `use_residual`; "
+            "`LayerNorm`, `Normalize`, `Dropout`; `LogitScore`",
+            "refused by name: other modules, poolings and names of inputs, `include_prompt` false",
         ),
         (
             "`config_sentence_transformers.json`, `sentence_bert_config.json`",
-            "`prompts`, `default_prompt_name`; `max_seq_length`, `do_lower_case`",
-            "`similarity_fn_name`: the client compares",
+            "`prompts`, `default_prompt_name`, `truncate_dim`; `max_seq_length`, `do_lower_case`",
+            "`similarity_fn_name`: the client compares; `activation_fn`: a score is the sigmoid; refused: other "
+            "`processing_kwargs` and states",
         ),
         (
             "`adapter_config.json`",

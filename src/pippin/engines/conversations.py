@@ -4,10 +4,8 @@ Media are supported for mlx-vlm's models that run in the language engine's batch
 computed alone, in one pass; encoded media are cached for later requests.
 """
 
-import os
 import re
 from functools import partial
-from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -15,12 +13,11 @@ import msgspec
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Message
-from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
-from pippin.engines.encoding import EncoderInput, EncodingTokenizer
+from pippin.engines.encoding import EncoderInput
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.prompt.preparer import open_preparer
@@ -78,38 +75,6 @@ class ConversationPreparer:
             info.capabilities or Capabilities(), images=taken.images, video=taken.video, audio=taken.audio
         )
         return msgspec.structs.replace(info, capabilities=capabilities)
-
-
-class EncodingPreparer:
-    """What the preparers of embedding models and rerankers have in common."""
-
-    def __init__(self, spec: WorkerSpec) -> None:
-        self.folder = Path(spec.info.path or "")
-        self.options = convert(spec.options, ModelOptions)
-        self.info: ModelInfo = spec.info
-        self.tokenizer = EncodingTokenizer(self.folder, self.options.embedding_max_length)
-        self.threads = spec.threads or os.cpu_count() or 1
-        self.conversations: ConversationPreparer | None = None
-
-    def take_conversations(self, spec: WorkerSpec) -> None:
-        """Take conversations too. Raises `ServerError("load_failed")`."""
-        self.conversations = ConversationPreparer(spec, self.tokenizer.limit)
-        self.info = self.conversations.described(self.info)
-
-    def loaded(self, model: nn.Module) -> None:
-        """Take the media that the loaded model computes correctly."""
-        if self.conversations is not None:
-            self.conversations.loaded(model)
-            self.info = self.conversations.described(self.info)
-
-    def too_long(self, found: str, param: str) -> ServerError:
-        """The refusal of an input; `found` says how long what is."""
-        return ServerError(
-            "context_length_exceeded",
-            f"{found}; {self.info.id} takes {self.tokenizer.limit} in all. "
-            "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
-            param,
-        )
 
 
 class ConversationStates:

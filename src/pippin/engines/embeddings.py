@@ -15,7 +15,6 @@ import mlx.nn as nn
 import msgspec
 import numpy as np
 
-from pippin.config.errors import install_command
 from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Embedded, Event, Failed
@@ -23,15 +22,13 @@ from pippin.core.models import WorkerSpec
 from pippin.core.published import find_json
 from pippin.core.tasks import Conversation, Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
-from pippin.engines.conversations import ConversationStates, EncodingPreparer
-from pippin.engines.device import configure, decide, find_facts
+from pippin.engines.encoders import EncodingPreparer
 from pippin.engines.encoding import (
     EncoderInput,
     EncodingEngine,
     EncodingJob,
     Floats,
     Forward,
-    cast_weights,
     floats,
     gathered,
     padded,
@@ -40,14 +37,11 @@ from pippin.engines.language.model.encoders import (
     arrays_aside,
     attends_both_ways,
     body_of,
-    encoder_of,
     hidden_states,
     is_encoder,
 )
-from pippin.engines.language.model.weights import load_weights, refuse_unreadable
+from pippin.engines.language.model.weights import refuse_unreadable
 from pippin.engines.language.text.tokenizer import TooLong
-from pippin.engines.language.vision.checkpoint import takes_media
-from pippin.engines.language.vision.model import VisionModel
 
 NOT_COMPUTED: dict[str, str] = {
     "colqwen2_5": "it gives a vector for each token, and an answer here has one for each input",
@@ -252,8 +246,8 @@ class EmbeddingPreparer(EncodingPreparer):
 
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
-        refuse_unknown(spec.info.id, str(self.tokenizer.config.get("model_type")))
-        settings = find_json(self.folder / "config_sentence_transformers.json") or {}
+        refuse_unknown(spec.info.id, str(self.config.get("model_type")))
+        settings = self.sentences
         kind = settings.get("model_type") or "SentenceTransformer"
         if kind != "SentenceTransformer":
             raise _not_computed(
@@ -266,8 +260,8 @@ class EmbeddingPreparer(EncodingPreparer):
         if named is not None and named not in self._prompts:
             raise _not_computed(spec.info.id, f"its default_prompt_name {named!r} is none of its prompts")
         self._default_prompt = self._prompts.get(str(named), "")
-        if not is_encoder(self.tokenizer.config) and takes_media(self.tokenizer.config):
-            self.take_conversations(spec)
+        if not is_encoder(self.config):
+            self.see(spec)
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         if not isinstance(task, Embed):
@@ -296,11 +290,8 @@ class EmbeddingPreparer(EncodingPreparer):
         self, item: str | tuple[int, ...] | Conversation, param: str, prefix: str, overflow: str
     ) -> EncoderInput:
         """The tokens of one input, cut to the model's limit or refused if it is longer, as `overflow` says."""
-        if isinstance(item, Conversation):  # which is never cut
-            if self.conversations is None:
-                message = f"{self.info.id} embeds text only; send strings as input."
-                raise ServerError("unsupported", message, item.field or "messages")
-            return self.conversations.sequence(item.messages, item.field, continues=item.continues)
+        if isinstance(item, Conversation):
+            return self._conversation(item)
         if isinstance(item, str):
             if not item:
                 raise ServerError("invalid_request", f"{param} is empty; leave it out or send text.", param)
@@ -320,6 +311,16 @@ class EmbeddingPreparer(EncodingPreparer):
             raise self.too_long(f"{param} has {len(sequence.tokens)} tokens", param)
         # The last token (end of sequence or separator) stays, because `lasttoken` pooling reads its state.
         return EncoderInput((*sequence.tokens[: self.tokenizer.limit - 1], sequence.tokens[-1]))
+
+    def _conversation(self, item: Conversation) -> EncoderInput:
+        """The tokens and media of a conversation, which is never cut."""
+        if self.conversations is None:
+            raise ServerError(
+                "unsupported",
+                f"{self.info.id} embeds text only; send strings as input.",
+                item.field or "messages",
+            )
+        return self.conversations.sequence(item.messages, item.field, continues=item.continues)
 
     def _answer(self, dimensions: int | None, tokens: int) -> Callable[[Floats], Event]:
         def answer(vectors: Floats) -> Event:
@@ -350,19 +351,21 @@ def refuse_unknown(name: str, architecture: str) -> None:
         )
 
 
-open_preparer = EmbeddingPreparer
+def open_preparer(spec: WorkerSpec) -> EmbeddingPreparer:
+    return EmbeddingPreparer(spec)
 
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
     assert isinstance(preparer, EmbeddingPreparer)
     progress(0, spec.info.size_bytes, "weights")
-    refuse_unreadable(spec.info, preparer.folder)
-    encodes = is_encoder(preparer.tokenizer.config)
+    refuse_unreadable(preparer.info, preparer.folder)
+    encodes = is_encoder(preparer.config)
     forward = _encoder(preparer) if encodes else _language_model(preparer, progress)
     vector = forward([EncoderInput((preparer.tokenizer.pad,))])
     if vector.ndim != 2:
         refuse_unknown(spec.info.id, "late interaction")
     preparer.info = msgspec.structs.replace(preparer.info, dimensions=int(vector.shape[1]))
+    progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
     return EncodingEngine(forward)
 
 
@@ -370,16 +373,7 @@ def _encoder(preparer: EmbeddingPreparer) -> Forward:
     """The forward pass of an encoder of mlx-vlm."""
     usual = "cls" if preparer.tokenizer.config["model_type"] == "lfm2" else "mean"
     pooling = read_pooling(preparer.folder, {}, usual)
-    try:
-        model = encoder_of(preparer.folder, preparer.tokenizer.config)
-        cast_weights(model, preparer.options)
-    except ImportError as error:
-        raise ServerError(
-            "load_failed",
-            f"Models that embed text need mlx-vlm, which reads them: {install_command('embeddings')}",
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ServerError("load_failed", f"{preparer.info.id} can't be loaded: {error}") from error
+    model = preparer.load_encoder()
     pad = preparer.tokenizer.pad
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
@@ -392,24 +386,12 @@ def _encoder(preparer: EmbeddingPreparer) -> Forward:
 
 def _language_model(preparer: EmbeddingPreparer, progress: LoadProgress) -> Forward:
     """The forward pass of a language model whose hidden states are pooled."""
-    info, options, pad = preparer.info, preparer.options, preparer.tokenizer.pad
-    config = preparer.tokenizer.config
-    both = attends_both_ways(config)
-    pooling = _pooling(preparer, both)
+    config, options, pad = preparer.config, preparer.options, preparer.tokenizer.pad
+    pooling = _pooling(preparer, attends_both_ways(config))
     modes = pooling.modes
-    plan = decide(find_facts(), options)
-    configure(plan)
-    model, _ = load_weights(
-        info,
-        plan,
-        progress,
-        body_of(preparer.folder, config, trust_remote_code=options.trust_remote_code),
-        kernel_threads=None if both else preparer.threads,
-    )
-    sees = preparer.conversations is not None and isinstance(model, VisionModel)
-    seen = ConversationStates(model, options) if sees else None  # before the head is removed
-    preparer.loaded(model)
-    states_of = hidden_states(info.id, model, config)
+    reading = body_of(preparer.folder, config, trust_remote_code=options.trust_remote_code)
+    model, seen = preparer.load_language_model(progress, reading)
+    states_of = hidden_states(preparer.info.id, model, config)
 
     def pool_texts(batch: Sequence[EncoderInput]) -> mx.array:
         tokens, mask, _ = padded(batch, pad)

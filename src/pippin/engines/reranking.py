@@ -5,46 +5,40 @@ language model that was trained to answer yes or no.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
 
-from pippin.config.errors import install_command
 from pippin.core.conversation import Image, Message, Part, Text, Video
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Ranked
 from pippin.core.models import WorkerSpec
 from pippin.core.published import find_json, table
-from pippin.core.tasks import Rerank, Task
+from pippin.core.tasks import Rerank, RerankDocument, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
-from pippin.engines.conversations import ConversationPreparer, ConversationStates, EncodingPreparer
-from pippin.engines.device import configure, decide, find_facts
+from pippin.engines.conversations import ConversationPreparer, ConversationStates
+from pippin.engines.encoders import EncodingPreparer
 from pippin.engines.encoding import (
     EncoderInput,
     EncodingEngine,
     EncodingJob,
     Floats,
     Forward,
-    cast_weights,
     floats,
     gathered,
     padded,
 )
 from pippin.engines.language.model.encoders import (
     arrays_aside,
-    attends_both_ways,
     body_of,
-    encoder_of,
     hidden_states,
     is_encoder,
 )
-from pippin.engines.language.model.weights import Reading, load_weights, refuse_unreadable
+from pippin.engines.language.model.weights import Reading, refuse_unreadable
 from pippin.engines.language.text.tokenizer import TooLong
-from pippin.engines.language.vision.checkpoint import takes_media
-from pippin.engines.language.vision.model import VisionModel
 
 # The prompt that Qwen3-Reranker was trained with (its model card).
 SYSTEM = (
@@ -58,9 +52,9 @@ SEEN_INSTRUCTION = "Given a search query, retrieve relevant candidates that answ
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
-Build = Callable[[str, str, bool], tuple[EncoderInput, int]]
-"""Makes the sequence of query and document, cut to the limit, and tells how many tokens it had; the flag says whether
-text far beyond the limit may be left out. Raises `TooLong`."""
+class Build(Protocol):
+    def __call__(self, query: str, document: str, *, truncating: bool) -> tuple[EncoderInput, int]:
+        """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
 
 
 class RerankingPreparer(EncodingPreparer):
@@ -68,18 +62,20 @@ class RerankingPreparer(EncodingPreparer):
 
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
-        self.is_classifier = compares(spec.info.id, self.tokenizer.config)
-        sentences = find_json(self.folder / "config_sentence_transformers.json") or {}
-        self._prompt = str(table(sentences.get("prompts")).get(sentences.get("default_prompt_name"), ""))
+        self.is_classifier = compares(spec.info.id, self.config)
+        named = str(self.sentences.get("default_prompt_name"))
+        self._prompt = str(table(self.sentences.get("prompts")).get(named, ""))
         if not is_classifier(self.tokenizer.config):
             refuse_other_prompts(spec.info.id, self.tokenizer.config)
-        if self.is_classifier:
-            return
-        if takes_media(self.tokenizer.config):
-            self.take_conversations(spec)
-            return
+        if not self.is_classifier:
+            self.see(spec)
+            self._check_room()
+
+    def _check_room(self) -> None:
+        """Raises `ServerError("load_failed")` if the prompt that the model was trained with leaves no room for a
+        query."""
         frame = len(self._usual_start) + len(self._end)
-        if frame >= self.tokenizer.limit:
+        if self.conversations is None and frame >= self.tokenizer.limit:
             raise ServerError(
                 "load_failed",
                 f"{self.info.id} writes {frame} tokens around each query, and takes {self.tokenizer.limit} in all; "
@@ -139,25 +135,26 @@ class RerankingPreparer(EncodingPreparer):
     def _sequence(self, build: Build, task: Rerank, index: int) -> EncoderInput:
         document, param = task.documents[index], f"documents[{index}]"
         truncating = (task.overflow or self.options.embedding_overflow) == "truncate"
-        if not all(isinstance(part, Text) for part in document.parts):
-            raise ServerError("unsupported", f"{param} is not text; this reranker reads text only.", param)
-        text = "".join(part.text for part in document.parts if isinstance(part, Text))
+        text = plain_text(document, param)
         try:
-            sequence, length = build(task.query, text, truncating)
+            sequence, length = build(task.query, text, truncating=truncating)
         except TooLong as error:
-            raise self.too_long(f"{param} and the query have {error.least} tokens or more", param) from None
+            raise self.too_long(
+                f"{param} and the query have {error.least} tokens or more", param, " in all"
+            ) from None
         if length > self.tokenizer.limit and not truncating:
-            raise self.too_long(f"{param} and the query have {length} tokens", param)
+            raise self.too_long(f"{param} and the query have {length} tokens", param, " in all")
         return sequence
 
-    def _pair(self, query: str, document: str, truncating: bool) -> tuple[EncoderInput, int]:
+    def _pair(self, query: str, document: str, *, truncating: bool) -> tuple[EncoderInput, int]:
         """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
         sequence = self.tokenizer.encode(self._prompt + query, document, truncating=truncating)
         return sequence, len(sequence.tokens)
 
     def _question(
-        self, start: tuple[int, ...], query: str, document: str, truncating: bool
+        self, start: tuple[int, ...], query: str, document: str, *, truncating: bool
     ) -> tuple[EncoderInput, int]:
+        """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
         middle = self.tokenizer.plain(f"{query}\n<Document>: {document}", truncating=truncating)
         available = self.tokenizer.limit - len(start) - len(self._end)
         length = len(start) + len(middle) + len(self._end)
@@ -170,10 +167,12 @@ class RerankingPreparer(EncodingPreparer):
         try:
             written = self.tokenizer.plain(f"<Instruct>: {instruction}\n<Query>: ")
         except TooLong as error:
-            raise self.too_long(f"instruction has {error.least} tokens or more", "instruction") from None
+            raise self.too_long(
+                f"instruction has {error.least} tokens or more", "instruction", " in all"
+            ) from None
         start = (*self.tokenizer.template(PREFIX), *written)
         if len(start) + len(self._end) >= self.tokenizer.limit:
-            raise self.too_long(f"instruction has {len(written)} tokens", "instruction")
+            raise self.too_long(f"instruction has {len(written)} tokens", "instruction", " in all")
         return start
 
     @cached_property
@@ -224,32 +223,30 @@ def _media_first(parts: Sequence[Text | Image | Video]) -> tuple[Text | Image | 
     return tuple(sorted(parts, key=lambda part: order.index(type(part))))
 
 
-open_preparer = RerankingPreparer
+def plain_text(document: RerankDocument, param: str) -> str:
+    """The text of a document. Raises `ServerError` naming `param` for parts that are not text."""
+    if not all(isinstance(part, Text) for part in document.parts):
+        raise ServerError("unsupported", f"{param} is not text; this reranker reads text only.", param)
+    return "".join(part.text for part in document.parts if isinstance(part, Text))
+
+
+def open_preparer(spec: WorkerSpec) -> RerankingPreparer:
+    return RerankingPreparer(spec)
 
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
     assert isinstance(preparer, RerankingPreparer)
     progress(0, spec.info.size_bytes, "weights")
     refuse_unreadable(preparer.info, preparer.folder)
-    config = preparer.tokenizer.config
-    encodes = is_classifier(config) and is_encoder(config)
+    encodes = is_classifier(preparer.config) and is_encoder(preparer.config)
     forward = _classifier(preparer) if encodes else _language_model(preparer, progress)
     forward([EncoderInput((preparer.tokenizer.pad,))])
+    progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
     return EncodingEngine(forward)
 
 
 def _classifier(preparer: RerankingPreparer) -> Forward:
-    try:
-        model = encoder_of(preparer.folder, preparer.tokenizer.config, classifies=True)
-        cast_weights(model, preparer.options)
-    except ImportError as error:
-        raise ServerError(
-            "load_failed", f"Rerankers need mlx-vlm: {install_command('embeddings')}"
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ServerError(
-            "load_failed", f"{preparer.info.id} can't be loaded as a reranker: {error}"
-        ) from error
+    model = preparer.load_encoder(classifies=True)
     pad, segmented = preparer.tokenizer.pad, preparer.tokenizer.config.get("type_vocab_size", 2) > 1
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
@@ -263,18 +260,14 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
 def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forward:
     """The score of a classifier's head, or of Qwen3-Reranker and its like: the logit of `yes` as the next token less
     that of `no`; both for the last token."""
-    config, name = preparer.tokenizer.config, preparer.info.id
+    config, name = preparer.config, preparer.info.id
     aside = arrays_aside(preparer.folder, config) if is_classifier(config) else None
     reading = Reading() if aside is None else body_of(preparer.folder, config)
-    tokens: mx.array | tuple[int, int] = _yes_and_no(preparer) if aside is None else _head_of(name, aside)
-    plan = decide(find_facts(), preparer.options)
-    configure(plan)
-    threads = None if attends_both_ways(config) else preparer.threads
-    model, _ = load_weights(preparer.info, plan, progress, reading, kernel_threads=threads)
-    preparer.loaded(model)
-    if isinstance(model, VisionModel):
+    tokens: mx.array | tuple[int, int] = yes_and_no(preparer) if aside is None else _head_of(name, aside)
+    model, seen = preparer.load_language_model(progress, reading)
+    if seen is not None:
         assert isinstance(tokens, tuple)
-        return _sees(preparer, model, *tokens)
+        return _sees(seen, *tokens)
     pad, states_of = preparer.tokenizer.pad, hidden_states(name, model, config)
 
     def score(last: mx.array) -> mx.array:
@@ -306,7 +299,7 @@ def _head_of(name: str, aside: dict[str, mx.array]) -> mx.array:
     return head
 
 
-def _yes_and_no(preparer: RerankingPreparer) -> tuple[int, int]:
+def yes_and_no(preparer: RerankingPreparer) -> tuple[int, int]:
     """The ids of the two answers, which sentence-transformers' files may name. Raises `ServerError("load_failed")`."""
     scored = find_json(preparer.folder / "1_LogitScore" / "config.json") or {}
     yes, no = (
@@ -321,12 +314,14 @@ def _yes_and_no(preparer: RerankingPreparer) -> tuple[int, int]:
     return yes, no
 
 
-def _sees(preparer: RerankingPreparer, model: VisionModel, yes: int, no: int) -> Forward:
+def _sees(passes: ConversationStates, yes: int, no: int) -> Forward:
     """The same score from a vision-language model, one pair at a time."""
-    passes = ConversationStates(model, preparer.options)
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
-        found = map(passes.last_logits, batch)
-        return floats(mx.stack([logits[yes] - logits[no] for logits in found])[:, None])
+        scores = []
+        for sequence in batch:
+            logits = passes.last_logits(sequence)
+            scores.append(logits[yes] - logits[no])
+        return floats(mx.stack(scores)[:, None])
 
     return forward

@@ -435,7 +435,7 @@ class DiskRead:
     key: bytes
     tokens: tuple[int, ...]
     known: int  # blocks that the tree had when the read began
-    reply: "Future[list[Stored | None]]"
+    reply: "Future[list[Entry | None]]"
 
 
 def _named(snapshot: Snapshots) -> dict[str, mx.array]:

@@ -221,7 +221,7 @@ class DiskCache:
     def _needed_by(self, name: str) -> str:
         try:
             with safe_open(self._folder / (name + SUFFIX), framework="numpy") as file:
-                return (file.metadata() or {}).get("after", "")
+                return str((file.metadata() or {}).get("after", ""))
         except (SafetensorError, OSError):
             return ""
 

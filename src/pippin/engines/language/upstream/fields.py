@@ -169,6 +169,12 @@ NO_LIMITS = [0.0, float("inf")]
 
 SPECIAL: dict[str, Callable[[Config], str]] = {
     "dbrx": _other_experts,
+    # Where no layer has a window and one is named, none turns; the class turns all.
+    "exaone_moe": lambda config: (
+        "layer_types"
+        if config.get("sliding_window") and {*(config.get("layer_types") or ())} == {"full_attention"}
+        else ""
+    ),
     "falcon_h1": lambda config: (
         "" if list(config.get("time_step_limit") or NO_LIMITS) == NO_LIMITS else "time_step_limit"
     ),

@@ -74,7 +74,9 @@ def settle_bits(model: nn.Module, arrays: Arrays, config: Config) -> None:
     Raises `ValueError` for numbers that MLX does not pack so.
     """
     settings = config.get("quantization")
-    for path, module in model.named_modules() if isinstance(settings, dict) else ():
+    if not isinstance(settings, dict):
+        return
+    for path, module in model.named_modules():
         if hasattr(module, "to_quantized") and isinstance(module.get("weight"), mx.array):
             packed = f"{path}.scales" in arrays
             settings[path] = infer_quant_config(path, module, arrays) if packed else False

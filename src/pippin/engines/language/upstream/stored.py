@@ -19,7 +19,7 @@ from pippin.engines.language.upstream.quantised import Arrays, left_to_libraries
 FP8 = "F8_E4M3"
 OTHER_SETTINGS = "hf_quant_config.json"  # ModelOpt's
 HEAD = re.compile(r"(?:^|\.)lm_head\.weight$")
-OF_HEAD = re.compile(r"(?:^|\.)lm_head\.(\w+)$")
+OF_HEAD = re.compile(r"(?:^|\.)lm_head\.\w+$")
 EMBEDDING = re.compile(
     r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|embeddings?)\.weight$"
 )
@@ -70,13 +70,13 @@ def _settle_ties(arrays: Arrays, config: Config) -> None:
 
 def with_head(arrays: Arrays, stored: Arrays) -> Arrays:
     """The arrays with those of the head as they are stored: some classes put the embedding in its place."""
-    heads = {found[1]: array for name, array in stored.items() if (found := OF_HEAD.search(name))}
-    kept = {}
-    for name, array in arrays.items():
-        own = heads.get(found[1]) if (found := OF_HEAD.search(name)) else None
-        same = own is not None and (own.shape, own.dtype) == (array.shape, array.dtype)
-        kept[name] = own if same else array
-    return kept
+    heads = {name.rpartition(".")[2]: array for name, array in stored.items() if OF_HEAD.search(name)}
+
+    def own(name: str, array: mx.array) -> mx.array:
+        head = heads.get(name.rpartition(".")[2], array) if OF_HEAD.search(name) else array
+        return head if (head.shape, head.dtype) == (array.shape, array.dtype) else array
+
+    return {name: own(name, array) for name, array in arrays.items()}
 
 
 def refuse_lost_head(model: nn.Module, arrays: Arrays, config: Config) -> None:
