@@ -355,7 +355,7 @@ class Run:
 
     async def collect(self) -> Completion:
         """The whole answer of a generation. Raises `ServerError` if it fails."""
-        completion = Completion(accepted=self.accepted)
+        completion = Completion()
         for event in await self._take_all():
             completion.add(event)
         return completion
