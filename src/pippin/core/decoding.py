@@ -42,13 +42,15 @@ def from_json(data: bytes | str | msgspec.Raw, type: Any = Any) -> Any:
 
 def from_message(data: bytes, type: type[Value]) -> Value:
     """A value from MessagePack. Raises as `from_json` does."""
-    return cast(Value, msgspec.msgpack.decode(data, type=known(type)))
+    return cast(Value, msgspec.msgpack.decode(data, type=known(cast(Any, type))))
 
 
 def convert(value: Any, type: type[Value], *, strict: bool = True) -> Value:
     """Converts a decoded value, or a struct with these fields, to another type. `strict=False` also reads numbers and
     booleans from strings. Raises `msgspec.ValidationError`."""
-    return cast(Value, msgspec.convert(value, type=known(type), strict=strict, from_attributes=True))
+    return cast(
+        Value, msgspec.convert(value, type=known(cast(Any, type)), strict=strict, from_attributes=True)
+    )
 
 
 @cache

@@ -90,7 +90,9 @@ class Parameter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _bounds(self, low: float, high: float, *, above: bool, told: str | None = None) -> Meta:
         if self.type == "int":  # msgspec wants integer bounds for integers
             low, high = int(low), int(high)
-        return Meta(gt=low if above else None, ge=None if above else low, le=high, description=told)
+        if above:
+            return Meta(gt=low, le=high, description=told)
+        return Meta(ge=low, le=high, description=told)
 
 
 def _shown(value: float) -> str:

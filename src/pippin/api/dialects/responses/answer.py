@@ -370,8 +370,9 @@ class ResponsesEncoder(Encoder):
         """The same response as at the end of a stream of this completion."""
         choice = completions[0].choices[0]
         events: list[Event | None] = [*completions[0].listed, *choice.events(0), choice.finished]
-        for event in filter(None, events):
-            self.event(event)
+        for event in events:
+            if event is not None:
+                self.event(event)
         return msgspec.json.encode(self.response())
 
     def cancelled(self) -> None:

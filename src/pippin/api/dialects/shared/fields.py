@@ -198,7 +198,7 @@ def _decode(data: bytes | msgspec.Raw, type: type[Decodable], path: str = "") ->
     """Decode a body, or the field of a body at that path. Raises `ServerError` if it is invalid, too deep or out of
     range."""
     try:
-        return cast(Decodable, decoding.json_decoder(type).decode(data))
+        return cast(Decodable, decoding.json_decoder(cast(Any, type)).decode(data))
     except msgspec.ValidationError as error:
         if _REWRITABLE.search(str(error)):
             return convert(from_json(data), type, path)
