@@ -55,8 +55,10 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A key as it is held in memory: a digest, never its text. It opens these models, kinds of model and endpoints;
-    None opens all."""
+    """A key as it is held in memory: a digest, never its text.
+
+    It opens these models, kinds of model and endpoints; None opens all.
+    """
 
     name: str
     owner: str
