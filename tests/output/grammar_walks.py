@@ -8,13 +8,10 @@ from collections.abc import Callable, Sequence
 import llguidance
 import numpy as np
 
-ENDS = tuple(
-    end.encode()
-    for end in (
-        *('"', '"}', "}", "]", ")", "\n]", "\n", ",", "<escape>", '<|"|>', "<|end|>", "]<]minimax[>["),
-        *("</parameter>", "\n</parameter>", "</param>", "</atem:parameter>", "</arg_value>"),
-        *("</longcat_arg_value>", "</｜DSML｜parameter>", "<|close|>"),
-    )
+ENDS = (
+    *('"', '"}', "}", "]", ")", "\n]", "\n", ",", "<escape>", '<|"|>', "<|end|>", "]<]minimax[>["),
+    *("</parameter>", "\n</parameter>", "</param>", "</atem:parameter>", "</arg_value>"),
+    *("</longcat_arg_value>", "</｜DSML｜parameter>", "<|close|>"),
 )
 """What ends values: a walk that never took one would go on for ever."""
 AFTER = (
@@ -127,8 +124,8 @@ class Walks:
     ) -> list[int] | None:
         if chance.random() < 0.5:
             return None
-        text = chance.choice([*liked, *(end.decode() for end in ENDS)])
-        closes = text.startswith("</") and text.encode() in ENDS
+        text = chance.choice([*liked, *ENDS])
+        closes = text.startswith("</") and text in ENDS
         phrases = [self.tokens(f"{text}\n{after}") for after in self._after] if closes else []
         phrases += [self.tokens(text + after) for after in ("\n", "<", "")]
         return next((each for each in phrases if matcher.validate_tokens(each) == len(each)), None)

@@ -49,6 +49,7 @@ if MAC is not None:
 TIE = 1e-3  # logits closer than this may come in either order, in float32
 
 
+FIND_BATCHES = probe._find_batches
 Tried = dict[object, Batching]
 """What the trials of one loaded model have found, by what they depend on."""
 
@@ -56,7 +57,8 @@ Tried = dict[object, Batching]
 @contextmanager
 def tried_once(found: Tried) -> Iterator[None]:
     """The model of engines that are built meanwhile is tried for the first of them alone: the trials take longer than
-    most answers of a tiny model, and find the same."""
+    most answers of a tiny model, and find the same. What they find of a folder is kept as between two starts, in the
+    home of this run, unless a test has changed what they find."""
 
     def choose(model: nn.Module, options: ModelOptions, keep: probe.Keep) -> Batching:
         asked = (asked_type(options), cache_bits(options), options.kv_group_size)
@@ -64,7 +66,8 @@ def tried_once(found: Tried) -> Iterator[None]:
         tested = id(model), vars(model).get("make_cache"), probe._find_batches
         key = (*asked, options.cache_block_tokens, options.num_draft_tokens, *tested)
         if key not in found:
-            found[key] = probe.choose_batching(model, options)
+            as_it_is = tested[1:] == (None, FIND_BATCHES)
+            found[key] = probe.choose_batching(model, options, keep if as_it_is else probe.try_at_once)
         return found[key]
 
     with patch.object(caching, "choose_batching", choose):
