@@ -66,6 +66,8 @@ class Walks:
             eos_token=[EOS],
         )
         self.special: Callable[[str], int | None] = self._vocabulary.id
+        numbers = np.arange(len(self._vocabulary.tokens))
+        self._plain = ((numbers >= 32) & (numbers < 127)) | (numbers == 10) | (numbers > EOS)
         self._known: dict[str, list[int]] = {}
         self._after: list[str] = []  # of the last grammar
 
@@ -136,8 +138,7 @@ class Walks:
         """A token that may come next. Numbers get no exponents: few random ones are within the range of numbers."""
         matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         bits = np.unpackbits(row.view(np.uint8), bitorder="little")[: len(self._vocabulary.tokens)]
-        allowed = np.flatnonzero(bits).tolist()
-        plain = [token for token in allowed if 32 <= token < 127 or token == 10 or token > EOS]
+        plain = np.flatnonzero(bits & self._plain).tolist()
         if tokens and 48 <= tokens[-1] < 58:
             plain = [token for token in plain if token not in (*b"eE",)] or plain
-        return chance.choice(plain or [token for token in allowed if token < 256] or [EOS])
+        return chance.choice(plain or np.flatnonzero(bits[:256]).tolist() or [EOS])
