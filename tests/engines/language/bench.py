@@ -49,7 +49,6 @@ if MAC is not None:
 TIE = 1e-3  # logits closer than this may come in either order, in float32
 
 
-FIND_BATCHES = probe._find_batches
 Tried = dict[object, Batching]
 """What the trials of one loaded model have found, by what they depend on."""
 
@@ -63,10 +62,10 @@ def tried_once(found: Tried) -> Iterator[None]:
     def choose(model: nn.Module, options: ModelOptions, keep: probe.Keep) -> Batching:
         asked = (asked_type(options), cache_bits(options), options.kv_group_size)
         # Tests give a model other caches, or have it found that nothing runs together.
-        tested = id(model), vars(model).get("make_cache"), probe._find_batches
+        tested = id(model), vars(model).get("make_cache"), probe._find_batches is none_together
         key = (*asked, options.cache_block_tokens, options.num_draft_tokens, *tested)
         if key not in found:
-            as_it_is = tested[1:] == (None, FIND_BATCHES)
+            as_it_is = tested[1:] == (None, False)
             found[key] = probe.choose_batching(model, options, keep if as_it_is else probe.try_at_once)
         return found[key]
 
@@ -214,4 +213,8 @@ def judge_others_of_one_that_leaves(
 
 def run_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the sequences of models run one at a time."""
-    monkeypatch.setattr(probe, "_find_batches", lambda *_, **__: None)
+    monkeypatch.setattr(probe, "_find_batches", none_together)
+
+
+def none_together(*_: object, **__: object) -> None:
+    """What trials find of a model whose sequences cannot run together."""
