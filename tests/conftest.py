@@ -1,5 +1,6 @@
 """Fixtures that several rooms share: the weights of small models, and the real clients."""
 
+import contextlib
 import faulthandler
 import gc
 import hashlib
@@ -8,18 +9,16 @@ import os
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
-from pippin.catalog.gguf import import_gguf
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.cpu.blas import accelerate_blas
 from tests import fast
-from tests.oracles.whisper_from_ctranslate2 import convert
 
 if TYPE_CHECKING:  # most tests have no use for them, and they take a second to import
     from anthropic import Anthropic
@@ -28,6 +27,13 @@ if TYPE_CHECKING:  # most tests have no use for them, and they take a second to 
 accelerate_blas(
     ModelOptions(), threads=1
 )  # before any test imports mlx; two threads on a shared machine are slower
+
+# MLX hands its operations one by one to a thread. Where the thread that is woken takes the processor at once, two
+# threads take turns half a million times in ten seconds, and a fifth of the time goes into that. A batch process's
+# threads wait for their turn. What tests start inherits it.
+if hasattr(os, "SCHED_BATCH"):  # Linux has it
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 # What Pippin keeps between two starts is this run's alone, not the user's.
 KEPT = tempfile.TemporaryDirectory(prefix="pippin-home-", ignore_cleanup_errors=True)
@@ -42,6 +48,8 @@ settings.load_profile("quick")
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 DEMO_NAME = "smollm2-135m-instruct"
+SHARING = ("tests/page",)
+FIRST = ("tests/page/", "tests/engines/language/step/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,6 +79,27 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     is_module = config.getoption("--fast") and collection_path.suffix == ".py"
     return True if is_module and fast.left_out(collection_path) else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """With `--dist loadfile` the files of a folder that shares a browser and servers go to one process."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((folder for folder in SHARING if nodeid.startswith(f"{folder}/")), None) or str(
+                super()._split_scope(nodeid)
+            )
+
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest goes first, so that no process ends long after the others."""
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -120,6 +149,8 @@ def demo_gguf() -> Path:
 @pytest.fixture(scope="session")
 def demo_model(demo_gguf: Path) -> Path:
     """The demo model as an MLX folder, imported once for each state of the importer's code."""
+    from pippin.catalog.gguf import import_gguf
+
     folder = CACHE / "models" / _importer_version() / DEMO_NAME
     if not folder.exists():
         try:
@@ -149,6 +180,8 @@ def minilm() -> Path:
 @pytest.fixture(scope="session")
 def whisper_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Whisper base in the form that mlx-audio reads."""
+    from tests.oracles.whisper_from_ctranslate2 import convert
+
     folder = tmp_path_factory.mktemp("models") / "whisper-base"
     convert(fetched("faster-whisper-base"), folder)
     return folder

@@ -8,13 +8,10 @@ from collections.abc import Callable, Sequence
 import llguidance
 import numpy as np
 
-ENDS = tuple(
-    end.encode()
-    for end in (
-        *('"', '"}', "}", "]", ")", "\n]", "\n", ",", "<escape>", '<|"|>', "<|end|>", "]<]minimax[>["),
-        *("</parameter>", "\n</parameter>", "</param>", "</atem:parameter>", "</arg_value>"),
-        *("</longcat_arg_value>", "</｜DSML｜parameter>", "<|close|>"),
-    )
+ENDS = (
+    *('"', '"}', "}", "]", ")", "\n]", "\n", ",", "<escape>", '<|"|>', "<|end|>", "]<]minimax[>["),
+    *("</parameter>", "\n</parameter>", "</param>", "</atem:parameter>", "</arg_value>"),
+    *("</longcat_arg_value>", "</｜DSML｜parameter>", "<|close|>"),
 )
 """What ends values: a walk that never took one would go on for ever."""
 AFTER = (
@@ -69,6 +66,8 @@ class Walks:
             eos_token=[EOS],
         )
         self.special: Callable[[str], int | None] = self._vocabulary.id
+        numbers = np.arange(len(self._vocabulary.tokens))
+        self._plain = ((numbers >= 32) & (numbers < 127)) | (numbers == 10) | (numbers > EOS)
         self._known: dict[str, list[int]] = {}
         self._after: list[str] = []  # of the last grammar
 
@@ -127,8 +126,8 @@ class Walks:
     ) -> list[int] | None:
         if chance.random() < 0.5:
             return None
-        text = chance.choice([*liked, *(end.decode() for end in ENDS)])
-        closes = text.startswith("</") and text.encode() in ENDS
+        text = chance.choice([*liked, *ENDS])
+        closes = text.startswith("</") and text in ENDS
         phrases = [self.tokens(f"{text}\n{after}") for after in self._after] if closes else []
         phrases += [self.tokens(text + after) for after in ("\n", "<", "")]
         return next((each for each in phrases if matcher.validate_tokens(each) == len(each)), None)
@@ -139,8 +138,7 @@ class Walks:
         """A token that may come next. Numbers get no exponents: few random ones are within the range of numbers."""
         matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         bits = np.unpackbits(row.view(np.uint8), bitorder="little")[: len(self._vocabulary.tokens)]
-        allowed = np.flatnonzero(bits).tolist()
-        plain = [token for token in allowed if 32 <= token < 127 or token == 10 or token > EOS]
+        plain = np.flatnonzero(bits & self._plain).tolist()
         if tokens and 48 <= tokens[-1] < 58:
             plain = [token for token in plain if token not in (*b"eE",)] or plain
-        return chance.choice(plain or [token for token in allowed if token < 256] or [EOS])
+        return chance.choice(plain or np.flatnonzero(bits[:256]).tolist() or [EOS])

@@ -57,7 +57,9 @@ NOTHING = Tool(name="nothing")
 TOOLS = (ORDER, LOOK, NOTHING)
 FORMATS = sorted({tool_format(name).name for name in tool_format_names()})
 KINDS = ("text", "special")
-SCHEMAS = {tool.name: tool.parameters or {"type": "object"} for tool in TOOLS}
+VALIDATORS = {
+    tool.name: jsonschema.Draft202012Validator(tool.parameters or {"type": "object"}) for tool in TOOLS
+}
 
 
 SEEDS = pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def calls_in(name: str, text: str, *, alone: bool = True) -> list[tuple[str, Any
 
 def assert_valid(calls: list[tuple[str, Any]]) -> None:
     for name, arguments in calls:
-        jsonschema.validate(arguments, SCHEMAS[name])
+        VALIDATORS[name].validate(arguments)
 
 
 @SEEDS

@@ -24,6 +24,7 @@ ELSEWHERE = "home.test"
 ARGUMENTS = [
     f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
     "--no-sandbox",
+    "--disable-gpu",
     "--use-fake-device-for-media-stream",
     "--autoplay-policy=no-user-gesture-required",
 ]

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from functools import cache
 from typing import Any
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.types import ASGIApp
 
 from tests.api.fakes import MODEL, FakeService, application, client_of
 
@@ -81,9 +83,15 @@ def changed(body: Any, path: tuple[Any, ...], value: Any) -> Any:
     return copy
 
 
+@cache
+def app() -> ASGIApp:
+    """One for all requests, as a server is; none of them changes what the next one gets."""
+    return application(FakeService())
+
+
 def send(path: str, content: bytes) -> httpx.Response:
     async def main() -> httpx.Response:
-        async with client_of(application(FakeService())) as client:
+        async with client_of(app()) as client:
             return await client.post(path, content=content, headers={"content-type": "application/json"})
 
     return asyncio.run(main())

@@ -56,15 +56,17 @@ Tried = dict[object, Batching]
 @contextmanager
 def tried_once(found: Tried) -> Iterator[None]:
     """The model of engines that are built meanwhile is tried for the first of them alone: the trials take longer than
-    most answers of a tiny model, and find the same."""
+    most answers of a tiny model, and find the same. What they find of a folder is kept as between two starts, in the
+    home of this run, unless a test has changed what they find."""
 
     def choose(model: nn.Module, options: ModelOptions, named: str | None) -> Batching:
         asked = (asked_type(options), cache_bits(options), options.kv_group_size)
         # Tests give a model other caches, or have it found that nothing runs together.
-        tested = id(model), vars(model).get("make_cache"), probe._find_batches
+        tested = id(model), vars(model).get("make_cache"), probe._find_batches is none_together
         key = (*asked, options.cache_block_tokens, options.num_draft_tokens, *tested)
         if key not in found:
-            found[key] = probe.choose_batching(model, options)
+            as_it_is = tested[1:] == (None, False)
+            found[key] = probe.choose_batching(model, options, keep if as_it_is else probe.try_at_once)
         return found[key]
 
     with patch.object(caching, "choose_batching", choose):
@@ -211,4 +213,8 @@ def judge_others_of_one_that_leaves(
 
 def run_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the sequences of models run one at a time."""
-    monkeypatch.setattr(probe, "_find_batches", lambda *_, **__: None)
+    monkeypatch.setattr(probe, "_find_batches", none_together)
+
+
+def none_together(*_: object, **__: object) -> None:
+    """What trials find of a model whose sequences cannot run together."""

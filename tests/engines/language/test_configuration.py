@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import cache
 from typing import Any
 
 import pytest
@@ -99,6 +100,11 @@ def turns(config: Json) -> Any:
         return f"{type(error).__name__}: {error}"
 
 
+@cache
+def unscaled_turns(architecture: str) -> Any:
+    return turns(older(architecture, {"rope_type": "default"}))
+
+
 def bases(found: Any) -> set[float]:
     return {float(own["base"]) for _, own in found if own.get("base") is not None}
 
@@ -108,7 +114,7 @@ def bases(found: Any) -> set[float]:
 def test_both_spellings_turn_alike_or_are_refused(architecture: str, kind: str) -> None:
     scaling = {"rope_type": kind, **SCALINGS[kind]}
     found, expected = turns(newer(architecture, scaling)), turns(older(architecture, scaling))
-    unscaled = turns(older(architecture, {"rope_type": "default"}))
+    unscaled = unscaled_turns(architecture)
     if isinstance(unscaled, list) and bases(unscaled) and THETA not in bases(unscaled):
         assert "rope_theta 123456.0 of full_attention is not read" in found
         return

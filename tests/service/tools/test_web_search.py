@@ -26,8 +26,8 @@ from pippin.mcp.tools import ToolServers
 from pippin.service.tools.web_search import WebSearcher, pages_in
 from tests.api.live_server import MODEL, live_server
 from tests.clients import anthropic_of, openai_of
-from tests.mcp import search_server
 
+SEARCH_SERVER = Path(__file__).parents[2] / "mcp" / "search_server.py"
 FOUND = [
     {"url": "https://docs.example.org/pippin", "title": "Pippin", "content": "A server."},
     {"url": "https://bad.example.net/x", "title": "Bad", "content": "x" * 5000},
@@ -221,7 +221,7 @@ def test_without_the_option_nothing_searches(tmp_path: Path) -> None:
 
 def test_a_tool_of_an_mcp_server_searches(tmp_path: Path) -> None:
     config = tmp_path / "mcp.json"
-    server = {"command": sys.executable, "args": [search_server.__file__], "allowed_tools": ["find"]}
+    server = {"command": sys.executable, "args": [str(SEARCH_SERVER)], "allowed_tools": ["find"]}
     config.write_text(json.dumps({"mcpServers": {"demo": server}}))
     with (
         live_server(tmp_path, SCRIPT, mcp_config=str(config), web_search="mcp:demo/find") as address,
