@@ -344,8 +344,8 @@ class Run(AbstractAsyncContextManager["Run"]):
 
     async def collect(self) -> Completion:
         """The whole answer of a generation. Raises `ServerError` if it fails."""
-        completion = Completion()
-        for event in await self._take_all():
+        completion, events = Completion(), await self._mailbox.take_all()
+        for event in events[-1:] if events and isinstance(events[-1], Failed) else merged(events):
             completion.add(event)
         return completion
 
