@@ -66,7 +66,7 @@ def tried_once(found: Tried) -> Iterator[None]:
         key = (*asked, options.cache_block_tokens, options.num_draft_tokens, *tested)
         if key not in found:
             as_it_is = tested[1:] == (None, False)
-            found[key] = probe.choose_batching(model, options, keep if as_it_is else probe.try_at_once)
+            found[key] = probe.choose_batching(model, options, named if as_it_is else None)
         return found[key]
 
     with patch.object(caching, "choose_batching", choose):
