@@ -31,8 +31,8 @@ def _table() -> str:
             f"refused where mlx-lm's class lacks them and they differ from the usual value: {_listed(COMPUTING)}",
         ),
         (
-            "its `quantization` or `quantization_config`",
-            f"the bits of a module are those of its arrays; as numbers: {_listed((*METHODS, 'auto-round'))}; packed as "
+            "its `quantization_config`",
+            f"bits as the arrays have them; as numbers: {_listed((*METHODS, 'auto-round'))}; packed as "
             f"they are: {_listed((*LEFT_TO_LIBRARIES, *LEFT_FORMATS))}",
             "other methods are refused by name",
         ),
@@ -44,7 +44,7 @@ def _table() -> str:
         (
             "`tokenizer_config.json`",
             "as transformers reads it, cut as `tokenizer.json` says; `chat_template`; `model_max_length` where nothing "
-            "else tells a window; of embedding models `add_bos_token`, `add_eos_token`",
+            "else tells a window; `add_bos_token`, `add_eos_token` (embeddings)",
             "sides of padding and truncation: none happens; `clean_up_tokenization_spaces`: answers keep "
             "the spaces that the model writes",
         ),
@@ -62,8 +62,7 @@ def _table() -> str:
         (
             "`config_sentence_transformers.json`, `sentence_bert_config.json`",
             "`prompts`, `default_prompt_name`, `truncate_dim`; `max_seq_length`, `do_lower_case`",
-            "`similarity_fn_name`: the client compares; `activation_fn`: a score is the sigmoid; refused: other "
-            "`processing_kwargs` and states",
+            "`similarity_fn_name`: the client compares; `activation_fn`: scores are sigmoids",
         ),
         (
             "`adapter_config.json`",
