@@ -38,7 +38,7 @@ from pippin.engines.language.template import template as template_sandbox
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.output.formats import reasoning_format, reasoning_format_names, tool_format, tool_format_names
 from pippin.output.reader import Formats, OutputReader, ToolUse
-from pippin.runtime.workers.supervisor import WorkerLine, log_line
+from pippin.runtime.workers.supervisor import log_line
 from tests.api.http.test_fuzz import BODIES
 
 TOOLS = (
@@ -222,7 +222,7 @@ def sounds_of_clients(data: bytes) -> None:
 
 
 def worker_lines(data: bytes) -> None:
-    log_line(data, "m", msgspec.json.Decoder(WorkerLine))
+    log_line(data, "m")
 
 
 def files_of_operators(data: bytes) -> None:

@@ -61,23 +61,25 @@ class WorkerLine(msgspec.Struct, frozen=True):
 
 async def forward_log(output: asyncio.StreamReader, model: str, causes: list[str]) -> None:
     """Log each line until the worker closes its output, and note in `causes` what may have ended it."""
-    decoder = json_decoder(WorkerLine)
     async for data in lines(output):
-        try:
-            line = decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            words = data.decode(errors="replace")
-            if data.strip():
-                log.info("%s: %s", model, words, extra={"model": model})
-            causes += causes_in(words)
-            continue
-        text = line.message if line.trace is None else f"{line.message}\n{line.trace}"
-        request = None if line.request is None else request_id(line.request)
-        prefix = model if request is None else f"{model} [{request}]"
-        extra = {"model": model, "request_id": request}
-        log.log(LEVELS[line.level], "%s: %s", prefix, text, extra=extra)
-        if LEVELS[line.level] >= logging.ERROR:
-            causes += causes_in(text)
+        causes += causes_in(log_line(data, model))
+
+
+def log_line(data: bytes, model: str) -> str:
+    """Log a line; returns its text if it may be among a worker's last words, else an empty one."""
+    try:
+        line: WorkerLine = json_decoder(WorkerLine).decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        words = data.decode(errors="replace")
+        if data.strip():
+            log.info("%s: %s", model, words, extra={"model": model})
+        return words
+    text = line.message if line.trace is None else f"{line.message}\n{line.trace}"
+    request = None if line.request is None else request_id(line.request)
+    prefix = model if request is None else f"{model} [{request}]"
+    extra = {"model": model, "request_id": request}
+    log.log(LEVELS[line.level], "%s: %s", prefix, text, extra=extra)
+    return text if LEVELS[line.level] >= logging.ERROR else ""
 
 
 LOOK_AT_MEMORY_EVERY: Final = 0.25  # seconds
