@@ -59,16 +59,16 @@ class ToolOffers:
     def __init__(self, servers: ToolServers, offer: McpOffer, searcher: WebSearcher) -> None:
         self.servers = servers
         self._searcher = searcher
-        self._offer = offer
+        self._offered(offer)
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed options to new requests."""
-        self._offer = options.mcp_offer
+        self._offered(options.mcp_offer)
 
-    @property
-    def unasked(self) -> bool:
+    def _offered(self, offer: McpOffer) -> None:
+        self._offer = offer
+        self.unasked = offer != "asked" and bool(self.servers)
         """Whether requests that ask for no tools get some."""
-        return self._offer != "asked" and bool(self.servers)
 
     async def equip(
         self, request: GenerationRequest, named: Sequence[str] = (), *, allowed: bool

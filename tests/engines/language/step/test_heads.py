@@ -175,6 +175,17 @@ def drafted_block(head: BlockHead, hidden: mx.array, last: int) -> list[int]:
 
 
 @pytest.mark.even
+def test_a_second_start_takes_tokens_back_as_the_first_did(pairs: dict[str, Pair]) -> None:
+    """It leaves out the trials that have passed, and not what they had set up: recurrent layers tell their calls."""
+    pair = pairs["mtp"]
+    for _ in range(2):
+        bench = Bench(pair.model, options(**pair.options))
+        answers = run_all(bench, PROMPTS)[0]
+        for name, (prompt, _) in PROMPTS.items():
+            bench.judge(prompt, answers[name, 0])
+
+
+@pytest.mark.even
 @pytest.mark.parametrize("kind", QUICK_OR_LONG)
 def test_seeded_sampling_is_the_same_with_and_without(pairs: dict[str, Pair], kind: str) -> None:
     sampling = Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.1, seed=5)

@@ -205,6 +205,8 @@ class Trials:
 
     def rewinds(self, shape: BatchShape) -> bool:
         """Whether two sequences of a batch, of which each has forgotten some tokens of a step, go on as alone."""
+        # Not within the trial, which a start leaves out once it has passed: what serves takes tokens back so as well.
+        shape.layout.tell_calls()
         return self.passes("taking tokens back", partial(_off_after_rewinding, self.model, shape))
 
 
@@ -331,7 +333,6 @@ def _tried(model: nn.Module, shape: BatchShape) -> Iterator[tuple[BatchedGroup, 
 def _off_after_rewinding(model: nn.Module, shape: BatchShape, reference: Reference) -> float:
     shape = replace(shape, layout=reference.layout)
     with _tried(model, shape) as (group, reserve):
-        shape.layout.tell_calls()
         # Each keeps so many of the step's tokens that it stands where its prompt ends.
         kept = (1, 2)
         step = []
