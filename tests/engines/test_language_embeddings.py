@@ -1,6 +1,7 @@
 """Language models and vision-language models that embed: through the engine, and through `pippin serve`."""
 
 import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,9 @@ def test_a_pictures_state_is_what_the_head_reads_in_mlx_vlm(family: Path) -> Non
 
 def test_poolings_that_mean_nothing_here_are_refused(tmp_path: Path) -> None:
     folder = tiny_vision_model("llava", tmp_path / "llava")
-    modules = b'[{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1_Pooling"}]'
-    (folder / "modules.json").write_bytes(modules)
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    listed = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in modules]
+    (folder / "modules.json").write_text(json.dumps(listed))
     (folder / "1_Pooling").mkdir()
     config = folder / "1_Pooling" / "config.json"
     config.write_text('{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}')

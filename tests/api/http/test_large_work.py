@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from pippin.api.dialects.chat import dialect as chat_encoder
 from pippin.api.dialects.completions import dialect as completions_encoder
-from pippin.api.dialects.shared import fields
 from pippin.api.dialects.shared import media as media_source
 from pippin.api.dialects.shared.fields import names_of
 from pippin.api.dialects.shared.media import decoded_base64
@@ -25,6 +24,7 @@ from pippin.api.http.body import LARGE, LargeWork
 from pippin.api.kinds.embeddings import EmbeddingReply, EmbeddingRequest, draw
 from pippin.api.sqlite import SQLite
 from pippin.api.stored_responses.response_store import ResponseStore
+from pippin.core import decoding
 from pippin.core.decoding import known
 from pippin.core.events import (
     Accepted,
@@ -77,7 +77,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Watch:
     monkeypatch.setattr(msgspec.json, "decode", watch)
     # Bodies are read by decoders that are kept: here each reads by the function that is watched.
     monkeypatch.setattr(
-        fields, "_decoder", lambda body: SimpleNamespace(decode=partial(watch, type=known(body)))
+        decoding, "json_decoder", lambda body: SimpleNamespace(decode=partial(watch, type=known(body)))
     )
     return watch
 

@@ -25,8 +25,8 @@ REMEMBERED = 24  # steps of each kind
 SEQUENCES, TOKENS, PAIRS, COPIES = 64, 256, 1 << 20, 1 << 12
 OUTLIER = 2.0  # times the expected time: a longer step counts as this long, because something else delayed it
 PARTS = 6
-# How many steps a fit may lag where it only caps outliers: it takes 0.5 ms, for which a fast device would wait.
-STALE = REMEMBERED
+# How many steps a fit may lag where it only caps outliers: a fit for each step would cost as much as a token's work.
+STALE = 4
 ENOUGH = 8  # steps before there is an expectation
 
 

@@ -105,7 +105,7 @@ def takes_media(config: dict[str, Any]) -> bool:
 def is_vision(folder: Path) -> bool:
     """Whether mlx-vlm runs this model: it takes media, or mlx-lm does not know its architecture."""
     config = read_config(folder)
-    return takes_media(config) or (family_of(config) is not None and not mlx_lm_knows(config))
+    return takes_media(config) or (not mlx_lm_knows(config) and family_of(config) is not None)
 
 
 def load_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]]:
