@@ -380,9 +380,13 @@ def test_what_is_no_ordinary_file_is_a_miss_and_goes(kind: str, tmp_path: Path) 
             path.symlink_to(path)
         case _:
             path.symlink_to(other)
+    disk.newest(1 << 20).result(timeout=20)
+    os.utime(other, (7, 7))
+    disk.use([name(1)])
     assert disk.read([name(1)]).result(timeout=20) == [None]
     disk.close()
     assert not os.path.lexists(path)
+    assert other.stat().st_mtime == 7
     assert other.read_bytes() == b"of somebody else"
 
 

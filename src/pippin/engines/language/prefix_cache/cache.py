@@ -379,8 +379,8 @@ class DiskTier:
                 break
             digests.append(digest)
         depth, known = len(digests), len(path)
-        if digests and self._layout.has_blocks:
-            self.disk.use([each.hex() for each in digests])
+        if path and self._layout.has_blocks:  # what is read counts as used then
+            self.disk.use([node.digest.hex() for node in path])
         if self._layout.has_snapshots:
             known = max(
                 (place + 1 for place, node in enumerate(path) if node.snapshot is not None), default=0

@@ -219,23 +219,28 @@ class DiskCache:
         return list(found)
 
     def _needed_by(self, name: str) -> str:
-        try:
-            with safe_open(self._folder / (name + SUFFIX), framework="numpy") as file:
-                return str((file.metadata() or {}).get("after", ""))
-        except (SafetensorError, OSError):
-            return ""
+        with contextlib.suppress(SafetensorError, ValueError, OSError), self._opened(name) as file:
+            return str((file.metadata() or {}).get("after", ""))
+        return ""
 
     def _use(self, names: Sequence[str]) -> None:
         for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                os.utime(self._folder / (name + SUFFIX))
+            # Where nothing can be written, what is there is read all the same.
+            with contextlib.suppress(OSError):
+                os.utime(self._folder / (name + SUFFIX), follow_symlinks=False)
+
+    def _opened(self, name: str) -> Any:
+        """The file, open for reading. Raises `ValueError` for anything else of this name, `SafetensorError` and
+        `OSError`."""
+        path = self._folder / (name + SUFFIX)
+        if not stat.S_ISREG(path.lstat().st_mode):  # reading a pipe would block
+            raise ValueError("it is no ordinary file")
+        return safe_open(path, framework="numpy")
 
     def _load(self, name: str) -> Entry | None:
         path = self._folder / (name + SUFFIX)
         try:
-            if not stat.S_ISREG(path.lstat().st_mode):  # reading a pipe would block
-                raise ValueError("it is no ordinary file")
-            with safe_open(path, framework="numpy") as file:
+            with self._opened(name) as file:
                 metadata = file.metadata() or {}
                 arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             if metadata.get("version") != VERSION or metadata.get("name") != name:
