@@ -371,7 +371,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
 def _encoder(preparer: EmbeddingPreparer) -> Forward:
     """The forward pass of an encoder of mlx-vlm."""
-    usual = "cls" if preparer.tokenizer.config["model_type"] == "lfm2" else "mean"
+    usual = "cls" if preparer.config["model_type"] == "lfm2" else "mean"
     pooling = read_pooling(preparer.folder, {}, usual)
     model = preparer.load_encoder()
     pad = preparer.tokenizer.pad
@@ -419,7 +419,7 @@ def _language_model(preparer: EmbeddingPreparer, progress: LoadProgress) -> Forw
 def _pooling(preparer: EmbeddingPreparer, both: bool) -> Pooling:
     """The pooling named by the folder, else the last token, or the mean where `both` says that a token attends to all
     others."""
-    folder, config = preparer.folder, preparer.tokenizer.config
+    folder, config = preparer.folder, preparer.config
     found = read_pooling(folder, arrays_aside(folder, config), "mean" if both else "lasttoken")
     if "cls" in found.modes and not both:
         raise ServerError(

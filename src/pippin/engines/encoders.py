@@ -72,6 +72,7 @@ class EncodingPreparer:
         return model, seen
 
     def too_long(self, found: str, param: str, whole: str = "") -> ServerError:
+        """The refusal of an input; `found` says how long what is, `whole` what the limit counts."""
         return ServerError(
             "context_length_exceeded",
             f"{found}; {self.info.id} takes {self.tokenizer.limit}{whole}. "

@@ -65,8 +65,8 @@ class RerankingPreparer(EncodingPreparer):
         self.is_classifier = compares(spec.info.id, self.config)
         named = str(self.sentences.get("default_prompt_name"))
         self._prompt = str(table(self.sentences.get("prompts")).get(named, ""))
-        if not is_classifier(self.tokenizer.config):
-            refuse_other_prompts(spec.info.id, self.tokenizer.config)
+        if not is_classifier(self.config):
+            refuse_other_prompts(spec.info.id, self.config)
         if not self.is_classifier:
             self.see(spec)
             self._check_room()
@@ -247,7 +247,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
 def _classifier(preparer: RerankingPreparer) -> Forward:
     model = preparer.load_encoder(classifies=True)
-    pad, segmented = preparer.tokenizer.pad, preparer.tokenizer.config.get("type_vocab_size", 2) > 1
+    pad, segmented = preparer.tokenizer.pad, preparer.config.get("type_vocab_size", 2) > 1
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, segments = padded(batch, pad)

@@ -128,15 +128,6 @@ def _set_activations(model: nn.Module, config: Config) -> None:
             module.act = ACTIVATIONS[name if "Wi" in module else "gelu"]
 
 
-def _set_types(model: nn.Module, config: Config) -> None:
-    """Give the layers of ModernBERT the types that the configuration lists: mlx-vlm has each third see everything."""
-    types = config.get("layer_types")
-    for layer, kind in zip(model.layers, types or (), strict=bool(types)):
-        layer.attn.local = kind == "sliding_attention"
-        own = model.config.local_rope_theta if layer.attn.local else None
-        layer.attn.rotary_emb.base = own or model.config.global_rope_theta
-
-
 def body_of(folder: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> Reading:
     """How a language model is read of which the states count: without a head, where the folder has none."""
     changed: dict[str, Any] = {}
