@@ -188,8 +188,8 @@ def answering(address: str) -> str:
 
     # `auto` also finds a cluster that has ended, and Ray would wait for it for more than a minute.
     found: str = get_ray_address_from_environment(address, None)
-    host, _, port = found.rpartition(":")
-    socket.create_connection((host, int(port)), SILENT).close()
+    host, _, port = found.rpartition("/")[2].rpartition(":")  # of `ray://HOST:PORT`, too
+    socket.create_connection((host.strip("[]"), int(port)), SILENT).close()
     return found
 
 
