@@ -65,6 +65,8 @@ ONE_WAY = (
     "pippin.output",
 )
 
+MOST_ARROWS = {"pippin.api": 80}  # between the rooms of a house and the files beside them
+
 MOST_MODULES = 15  # in one folder, beside its `__init__`
 SHELVES = {
     "engines/language/upstream/mlx_lm",
@@ -73,9 +75,9 @@ SHELVES = {
 }
 """Folders of like things, which may hold more."""
 
-LONGEST_FUNCTION = 60
+LONGEST_FUNCTION = 55
 
-MOST_FILES_OF_A_REQUEST = 50
+MOST_FILES_OF_A_REQUEST = 47
 
 
 def room(path: Path) -> str:
@@ -227,7 +229,7 @@ def test_imports_between_the_rooms_of_a_house_run_one_way(house: str, trees: dic
             other = inside(imported, house)
             if other not in (None, own):
                 graph.setdefault(own, set()).add(other)
-    assert graph
+    assert 0 < sum(map(len, graph.values())) <= MOST_ARROWS.get(house, 100)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

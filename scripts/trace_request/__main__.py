@@ -3,7 +3,8 @@
 `make demo`, then `python -m scripts.trace_request [--files]`. Server and worker are those of `pippin serve`; the
 module `sitecustomize` beside this one records the lines that they execute from the moment in which the request is sent
 until its last byte has come. The first request warms both up and is not counted. Neither are lines that both execute
-while nobody asks: they belong to watchers, which look at memory and processes from time to time.
+while nobody asks, or for one of two requests alone: they belong to watchers, which look at memory and processes from
+time to time, or write down what was used.
 """
 
 import argparse
@@ -31,7 +32,7 @@ BODY = {
     "max_tokens": 16,
 }
 SECONDS = 300.0  # for the server to become ready: it runs many times slower than untraced
-SETTLE = 0.2  # seconds in which each process sees that recording begins or ends
+SETTLE = 0.5  # seconds in which each process sees that recording begins or ends
 IDLE = 3.0  # seconds without a request, in which each watcher looks at least once
 
 Lines = dict[str, set[int]]
@@ -60,8 +61,11 @@ def trace(model: Path, home: Path) -> Lines:
         ask(address)
         time.sleep(IDLE)  # until nothing of that request is left to do
         idle = recorded(home, lambda: time.sleep(IDLE))
-        asked = recorded(home, lambda: ask(address))
-        lines = {name: numbers - idle.get(name, set()) for name, numbers in asked.items()}
+        first, second = (recorded(home, lambda: ask(address)) for _ in range(2))
+        lines = {
+            name: (numbers & second.get(name, set())) - idle.get(name, set())
+            for name, numbers in first.items()
+        }
         return {name: numbers for name, numbers in lines.items() if numbers}
 
 
@@ -71,6 +75,7 @@ def recorded(home: Path, act: Callable[[], None]) -> Lines:
     recording.touch()
     time.sleep(SETTLE)
     act()
+    time.sleep(SETTLE)  # what follows the last byte belongs to the request, such as its line in the log
     recording.unlink()
     time.sleep(SETTLE)
     lines: Lines = {}

@@ -90,6 +90,10 @@ class FakeWorker:
         self.cleared = 0
         self.stop_deadline: float | None = None
 
+    @property
+    def requests(self) -> "FakeWorker":
+        return self
+
     def load_weights(self, memory_bytes: int | None) -> None:
         assert not self.may_load
         self.may_load, self.memory_bytes = True, memory_bytes
@@ -120,10 +124,9 @@ class FakeWorker:
         self.fail_all(report)
         self.died.set_result(report)
 
-    def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
-        mailbox = self.mailboxes[id] = mailbox or Mailbox(choices, lambda: self.cancel(id))
+    def submit(self, id: str, task: Task, mailbox: Mailbox) -> None:
+        self.mailboxes[id] = mailbox
         mailbox.put(Accepted(7))
-        return mailbox
 
     def cancel(self, id: str) -> None:
         if self.mailboxes.pop(id, None) is not None:

@@ -63,27 +63,8 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
     Raises `ServerError("load_failed")` if a file is damaged or missing, or the download is incomplete.
     """
     name = id or folder.name
-    read = {path for pattern in JSON_FILES for path in folder.glob(pattern)}
-    if marked := next(filter(begins_with_mark, sorted(read)), None):
-        what = "begins with a byte order mark, which the model's libraries do not read: save it as UTF-8 without one"
-        raise broken(marked, what)
-    config = find_json(folder / "config.json")
-    if config is None and _under_way(folder):
-        raise _incomplete(name, "its config.json is missing")
-    found = kind or kind_of(folder, name, config or {})
-    if kind is None and found in (None, "language") and (does := other_sound(config or {})) is not None:
-        message = f"The model {name} {does}, which Pippin does not serve. docs/audio.md lists the models that it does."
-        raise ServerError("load_failed", message)
-    if config is None and (folder / "modules.json").is_file():
-        raise ServerError(
-            "load_failed",
-            f"The model {name} has modules.json and no config.json: a Router or a StaticEmbedding is not served, and "
-            "any other model is not whole. Choose another, or fetch it again.",
-        )
-    if found is None or (config is None and found != "images"):
-        message = f"The folder of the model {name} has no usable config.json, so it is not an MLX model."
-        raise ServerError("load_failed", message)
-    config, pipeline = config or {}, find_json(folder / "model_index.json") or {}
+    found, config = _kind_and_config(folder, name, kind)
+    pipeline = find_json(folder / "model_index.json") or {}
     weights = _weights(folder) or (_weights(folder, WHISPER_WEIGHTS) if found == "transcription" else [])
     check_complete(folder, name, weights)
     if found in WITH_TOKENIZER and not any(
@@ -110,6 +91,32 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
         dimensions=whole(config.get("hidden_size")) if found == "embeddings" else None,
         companions=companions_of(folder, name, config) if found == "speech" else (),
     )
+
+
+def _kind_and_config(folder: Path, name: str, kind: ModelKind | None) -> tuple[ModelKind, dict[str, Any]]:
+    """The kind of the model, unless it is given as `kind`, and its config.json. Raises as `read_info` does, and for a
+    model that is not served."""
+    read = {path for pattern in JSON_FILES for path in folder.glob(pattern)}
+    if marked := next(filter(begins_with_mark, sorted(read)), None):
+        what = "begins with a byte order mark, which the model's libraries do not read: save it as UTF-8 without one"
+        raise broken(marked, what)
+    config = find_json(folder / "config.json")
+    if config is None and _under_way(folder):
+        raise _incomplete(name, "its config.json is missing")
+    found = kind or kind_of(folder, name, config or {})
+    if kind is None and found in (None, "language") and (does := other_sound(config or {})) is not None:
+        message = f"The model {name} {does}, which Pippin does not serve. docs/audio.md lists the models that it does."
+        raise ServerError("load_failed", message)
+    if config is None and (folder / "modules.json").is_file():
+        raise ServerError(
+            "load_failed",
+            f"The model {name} has modules.json and no config.json: a Router or a StaticEmbedding is not served, and "
+            "any other model is not whole. Choose another, or fetch it again.",
+        )
+    if found is None or (config is None and found != "images"):
+        message = f"The folder of the model {name} has no usable config.json, so it is not an MLX model."
+        raise ServerError("load_failed", message)
+    return found, config or {}
 
 
 def check_complete(folder: Path, name: str, weights: Sequence[tuple[Path, int]]) -> None:

@@ -72,7 +72,8 @@ class Document(Struct, frozen=True, tag=True, omit_defaults=True):
     field: str = ""
 
 
-Attachment = Image | Audio | Video | Document
+MediaPart = Image | Audio | Video
+Attachment = MediaPart | Document
 
 
 class Reasoning(Struct, frozen=True, tag=True, omit_defaults=True):

@@ -10,6 +10,7 @@ from pippin.core.conversation import (
     Attachment,
     Document,
     Image,
+    MediaPart,
     Message,
     Part,
     Reasoning,
@@ -35,16 +36,24 @@ def media_of(parts: Iterable[Part]) -> Iterator[Attachment]:
 
 
 def attachments(messages: Iterable[Message]) -> Iterator[tuple[str, Attachment, int]]:
-    """Each attachment, those of tool results too, with its field and the index of its message."""
+    """Each attachment with its field and the index of its message, in the order in which prompts name them: of a
+    message, those of its tool results first."""
     for index, message in enumerate(messages):
-        for number, part in enumerate(message.parts):
-            inner = f"messages[{index}].content[{number}]"
-            if isinstance(part, ToolResult):
-                for place, shown in enumerate(part.parts):
-                    if isinstance(shown, Attachment):
-                        yield shown.field or f"{inner}.content[{place}]", shown, index
-            elif isinstance(part, Attachment):
-                yield part.field or inner, part, index
+        at = f"messages[{index}]"
+        results = (
+            (f"{at}.content[{number}]", part.parts)
+            for number, part in enumerate(message.parts)
+            if isinstance(part, ToolResult)
+        )
+        for where, parts in (*results, (at, message.parts)):
+            for number, part in enumerate(parts):
+                if isinstance(part, Attachment):
+                    yield part.field or f"{where}.content[{number}]", part, index
+
+
+def media_parts(messages: Iterable[Message]) -> list[tuple[str, MediaPart]]:
+    """The pictures, recordings and videos of a conversation, each with its field, in the order of `attachments`."""
+    return [(where, part) for where, part, _ in attachments(messages) if not isinstance(part, Document)]
 
 
 def newest_question(messages: Sequence[Message], *, continued: bool) -> int | None:

@@ -375,7 +375,7 @@ class Run(AbstractAsyncContextManager["Run"]):
         )
         try:
             try:
-                self._lease.worker.submit(self.id, self._task, choices_of(task), self._mailbox)
+                self._lease.worker.requests.submit(self.id, self._task, self._mailbox)
             except ServerError as refusal:
                 if refusal.report.kind != LOST:
                     raise
@@ -404,7 +404,7 @@ class Run(AbstractAsyncContextManager["Run"]):
         """Let no worker go on with the task."""
         if self._again is not None:
             self._again.cancel()
-        self._lease.worker.cancel(self.id)
+        self._lease.worker.requests.cancel(self.id)
 
     def _lost(self, error: ErrorReport) -> bool:
         """The worker is lost: send the task to the next one. False if the task itself is what ends workers."""
@@ -433,7 +433,7 @@ class Run(AbstractAsyncContextManager["Run"]):
 
     async def _begin_again(self) -> None:
         suspect = self._losses == MOST_LOSSES
-        self._lease.worker.cancel(self.id)
+        self._lease.worker.requests.cancel(self.id)
         try:
             async with self._lease.slot.suspects if suspect else nullcontext():
                 await self._send_to_next()
@@ -448,7 +448,7 @@ class Run(AbstractAsyncContextManager["Run"]):
         while True:
             await self._lease.renew()
             try:
-                self._lease.worker.submit(self.id, self._task, choices_of(self._task), self._mailbox)
+                self._lease.worker.requests.submit(self.id, self._task, self._mailbox)
                 return
             except ServerError as error:
                 if error.report.kind != LOST:
@@ -687,7 +687,7 @@ class Service:
         try:
             return (await run.collect()).choices[0].text("text")
         finally:
-            lease.worker.cancel(id)
+            lease.worker.requests.cancel(id)
 
     def _forget(self, run: Run) -> None:
         del self._runs[run.id]

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pippin.config.cluster import MACHINE
 from pippin.runtime.cluster import bridge
 from pippin.runtime.cluster.needs import PART, Need
 from tests.running_server import ROOT
+from tests.runtime.cluster.nodes import free_port
 
 
 @pytest.mark.parametrize("status", [0, 71, -signal.SIGKILL, -signal.SIGABRT, -signal.SIGTERM])
@@ -30,6 +32,20 @@ def test_ranks_have_a_machine_for_themselves_unless_they_are_bound() -> None:
     assert Need(5, "whole").resources(joined) == {"CPU": 1, "memory": 5, MACHINE: 1.0}
     assert Need(5, "shared").resources(joined) == {"CPU": PART, "memory": 5, MACHINE: PART}
     assert Need(5, "whole").resources({"CPU": 8.0, "GPU": 2.0}) == {"CPU": 1, "memory": 5, "GPU": 1}
+
+
+def test_a_program_defines_nothing_that_ray_sends() -> None:
+    """It would be sent as a copy, which a struct does not survive; each request got 424 so."""
+    program = runpy.run_path(bridge.__file__, run_name="program")
+    assert {program[name].__module__ for name in ("Host", "Ticket")} == {"pippin.runtime.cluster.host"}
+
+
+def test_a_cluster_that_has_ended_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray remembers its address; the server would wait for it in place of beginning one."""
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
+    with pytest.raises(bridge.NoCluster, match="No Ray cluster is reached at 'auto'"):
+        bridge.joined("auto")
 
 
 class ActorError(Exception):

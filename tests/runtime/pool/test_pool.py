@@ -9,8 +9,17 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed
 from pippin.core.tasks import Tokenize
+from pippin.runtime.pool.pool import Lease
+from pippin.runtime.workers.link import Mailbox
 from tests.runtime.doubles import MIB, Stage, settle
 from tests.service.doubles import StaticCatalog, scripted
+
+
+def asked(lease: Lease) -> Mailbox:
+    """The mailbox of a request to the leased model."""
+    mailbox = Mailbox(0, on_overflow=lambda: None)
+    lease.worker.requests.submit("r", Tokenize("x"), mailbox)
+    return mailbox
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:
@@ -94,7 +103,7 @@ def test_a_busy_model_is_drained_and_not_cut() -> None:
     async def scene() -> None:
         stage = Stage(max_models=1)
         busy = await stage.lease("a")
-        mailbox = busy.worker.submit("r", Tokenize("x"), 0)
+        mailbox = asked(busy)
         wanted = stage.lease("b")
         await stage.clock.advance(5)
         assert not wanted.done()
@@ -177,7 +186,7 @@ def test_preempt_ends_the_busy_models_requests_with_a_clear_error(policy: str, w
     async def scene() -> None:
         stage = Stage(max_models=1, contention_policy=policy, contention_wait=30.0)
         busy = await stage.lease("a")
-        mailbox = busy.worker.submit("r", Tokenize("x"), 0)
+        mailbox = asked(busy)
         wanted = stage.lease("b")
         await settle()
         if wait:
@@ -295,7 +304,7 @@ def test_a_dead_worker_is_started_again_by_the_next_request() -> None:
     async def scene() -> None:
         stage = Stage()
         lease = await stage.lease("a")
-        mailbox = lease.worker.submit("r", Tokenize("x"), 0)
+        mailbox = asked(lease)
         lease.worker.die()
         await settle()
         assert isinstance((await mailbox.take())[-1], Failed)
@@ -393,7 +402,7 @@ def test_unloading_by_hand_waits_for_requests_and_then_cuts_them() -> None:
         stage = Stage(drain_timeout=10.0)
         assert not await stage.pool.unload("a")
         lease = await stage.lease("a")
-        mailbox = lease.worker.submit("r", Tokenize("x"), 0)
+        mailbox = asked(lease)
         unloading = asyncio.create_task(stage.pool.unload("a"))
         await stage.clock.advance(9)
         assert not unloading.done()

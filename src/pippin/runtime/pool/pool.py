@@ -220,7 +220,7 @@ class Residency:
             ready.set_exception(ServerError.of(error))
             ready.exception()  # mark it retrieved: all waiters may have left
         if slot.worker is not None:
-            slot.worker.fail_all(error)
+            slot.worker.requests.fail_all(error)
             self._begin_to_stop(slot, slot.worker, "failed" if failed else "unloaded", 0.0)
         else:
             self._vacate(slot, "failed" if failed else "unloaded")

@@ -78,7 +78,7 @@ class Slot:
     def cut(self, message: str) -> None:
         """Fail all requests, which may be sent again."""
         if self.worker is not None:
-            self.worker.fail_all(ErrorReport(kind="overloaded", message=message, retry_after=5.0))
+            self.worker.requests.fail_all(ErrorReport(kind="overloaded", message=message, retry_after=5.0))
 
     def as_state(self) -> ModelState:
         return ModelState(

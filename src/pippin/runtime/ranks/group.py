@@ -12,11 +12,9 @@ import msgspec
 
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
-from pippin.core.tasks import Task
 from pippin.runtime.ranks.cluster import Held, members_in_cluster
 from pippin.runtime.ranks.places import members
-from pippin.runtime.workers.link import Mailbox
-from pippin.runtime.workers.worker import Stages, Worker
+from pippin.runtime.workers.worker import Requests, Stages, Worker
 
 
 class Rank(Worker, Protocol):
@@ -88,21 +86,14 @@ class RankGroup(Stages):
         known = [each.progress for each in self._ranks if each.progress]
         return min(known, key=lambda progress: progress[0], default=None)
 
+    @property
+    def requests(self) -> Requests:
+        return self._leader.requests
+
     def load_weights(self, memory_bytes: int | None) -> None:
         """`memory_bytes` is this machine's; ranks elsewhere take what is free there."""
         for each, far in zip(self._ranks, self._far, strict=True):
             each.load_weights(None if far else self._share(memory_bytes))
-
-    def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
-        if self.died.done():
-            raise ServerError.of(self.died.result())
-        return self._leader.submit(id, task, choices, mailbox)
-
-    def cancel(self, id: str) -> None:
-        self._leader.cancel(id)
-
-    def fail_all(self, error: ErrorReport) -> None:
-        self._leader.fail_all(error)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         self._leader.clear_cache(prefixes_only=prefixes_only, disk=disk)
@@ -177,5 +168,5 @@ class RankGroup(Stages):
         """Report the end to everyone, once."""
         if not self.died.done():
             self.fail_load(ServerError.of(report))
-            self.fail_all(report)
+            self.requests.fail_all(report)
             self.died.set_result(report)

@@ -55,7 +55,7 @@ class Replicas(Stages):
         self._launch = launch
         self.seats = [Seat(spec, worker) for worker in workers]
         self._bound = bound
-        self._requests: dict[str, tuple[Seat, Mailbox]] = {}  # that were not cancelled
+        self._sent: dict[str, tuple[Seat, Mailbox]] = {}  # that were not cancelled
         self._memory: int | None = None  # for each replica
         self._ending: asyncio.Task[None] | None = None
         self._tasks = [asyncio.create_task(self._begin())]
@@ -97,6 +97,11 @@ class Replicas(Stages):
         return max(sizes, default=0) * self._here
 
     @property
+    def requests(self) -> "Replicas":
+        """Itself: it places each request."""
+        return self
+
+    @property
     def progress(self) -> tuple[int, int, str] | None:
         known = [seat.worker.progress for seat in self.seats if seat.worker.progress]
         return min(known, key=lambda progress: progress[0], default=None)
@@ -107,33 +112,32 @@ class Replicas(Stages):
         for seat in self.seats:
             seat.worker.load_weights(self._memory_of(seat))
 
-    def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
+    def submit(self, id: str, task: Task, mailbox: Mailbox) -> None:
         """Place a request on the best seat. Raises `ServerError`, of kind `LOST` if there is none."""
-        mailbox = mailbox or Mailbox(choices, on_overflow=lambda: self.cancel(id))
         prefix = prefix_of(task)
         # Those with loaded weights; if there are none, those that can at least prepare a request.
         loaded = [seat for seat in self.seats if seat.loaded]
         seat = choose(prefix, loaded or [seat for seat in self.seats if seat.prepared])
         if seat is None:
             raise ServerError(LOST, f"All servers of the model {self._info.id!r} are lost; try again later.")
-        self._requests[id] = seat, mailbox
+        self._sent[id] = seat, mailbox
         seat.running += 1
         seat.seen.add(prefix)
         try:
-            return seat.worker.submit(id, task, choices, mailbox)
+            seat.worker.requests.submit(id, task, mailbox)
         except BaseException:
             self.cancel(id)
             raise
 
     def cancel(self, id: str) -> None:
         """Drop a request, which may have ended; its mailbox gets nothing more."""
-        if (found := self._requests.pop(id, None)) is not None:
+        if (found := self._sent.pop(id, None)) is not None:
             seat, _ = found
             seat.running -= 1
-            seat.worker.cancel(id)
+            seat.worker.requests.cancel(id)
 
     def fail_all(self, error: ErrorReport) -> None:
-        for own, (_, mailbox) in list(self._requests.items()):
+        for own, (_, mailbox) in list(self._sent.items()):
             self.cancel(own)
             mailbox.fail(error)
 

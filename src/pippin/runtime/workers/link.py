@@ -7,6 +7,7 @@ once per engine step, not once per event.
 import asyncio
 import socket
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -14,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pippin.core.decoding import message_decoder
-from pippin.core.errors import ErrorKind, ErrorReport
+from pippin.core.errors import ErrorKind, ErrorReport, ServerError
 from pippin.core.events import (
     Accepted,
     Ending,
@@ -28,8 +29,21 @@ from pippin.core.events import (
     PromptEcho,
     Restarted,
 )
-from pippin.core.link import SERIAL_MARK, FrameBuffer, FrameError, Order, Report, header, merged, request_id
+from pippin.core.link import (
+    SERIAL_MARK,
+    Cancel,
+    FrameBuffer,
+    FrameError,
+    Order,
+    Output,
+    Report,
+    Submit,
+    header,
+    merged,
+    request_id,
+)
 from pippin.core.models import WorkerSpec
+from pippin.core.tasks import Task
 
 LARGEST: Final = 64 << 20  # bytes that may queue for a reader that streams
 EVENT_BYTES: Final = 200  # approximate size of a delta without its text
@@ -293,6 +307,7 @@ class Mailbox:
             self._on_overflow()
 
 
+ENDED_IN_A_TURN: Final = 16  # requests of a dead worker that fail in one turn of the event loop
 UNSENT_BYTES: Final = 512 << 20  # orders queued for a worker that does not read
 
 
@@ -301,16 +316,22 @@ class LinkFull(Exception):
 
 
 class Link(asyncio.Protocol):
-    """The socket to one worker, as an asyncio protocol.
+    """The socket to one worker, as an asyncio protocol, and the `Requests` sent over it.
 
-    `on_report` receives each report; `on_closed` is called once, with the error if the frames were malformed.
+    `on_report` receives each report but the events of requests; `on_closed` is called once, with the error if the
+    frames were malformed.
     """
 
     def __init__(
-        self, on_report: Callable[[Report], None], on_closed: Callable[[Exception | None], None]
+        self, model: str, on_report: Callable[[Report], None], on_closed: Callable[[Exception | None], None]
     ) -> None:
+        self._model = model
         self._on_report = on_report
         self._on_closed = on_closed
+        self._mailboxes: dict[str, Mailbox] = {}  # by wire id
+        self._wire_ids: dict[str, str] = {}
+        self._serial = 0
+        self._ended: ErrorReport | None = None
         self._buffer = FrameBuffer()
         self._decode = message_decoder(Report).decode
         self._encode = msgspec.msgpack.Encoder().encode
@@ -331,6 +352,47 @@ class Link(asyncio.Protocol):
         payload = self._encode(message)
         transport.writelines((header(payload), payload))  # not concatenated: the payload may be large
 
+    def try_to_send(self, order: Order) -> None:
+        """Send an order unless the link is full: one more order does not help a worker that reads none."""
+        with suppress(LinkFull):
+            self.send(order)
+
+    @property
+    def ids(self) -> Collection[str]:
+        """Ids of the requests that have not ended."""
+        return self._wire_ids.keys()
+
+    def submit(self, id: str, task: Task, mailbox: Mailbox) -> None:
+        if self._ended is not None:
+            raise ServerError.of(self._ended)
+        self._serial += 1
+        # The serial number keeps late events of an earlier request with this id apart.
+        wire_id = f"{id}{SERIAL_MARK}{self._serial}"
+        try:
+            self.send(Submit(wire_id, task))
+        except LinkFull as error:
+            message = f"The model {self._model!r} has too many unread requests; try again later."
+            raise ServerError("overloaded", message, retry_after=10.0) from error
+        self._mailboxes[wire_id] = mailbox
+        self._wire_ids[id] = wire_id
+
+    def cancel(self, id: str) -> None:
+        if (wire_id := self._wire_ids.get(id)) is not None:
+            self._forget(wire_id)
+            self.try_to_send(Cancel(wire_id))
+
+    def fail_all(self, error: ErrorReport) -> None:
+        waiting, self._mailboxes, self._wire_ids = self._mailboxes, {}, {}
+        _fail_some(list(waiting.values()), error)
+        for wire_id in waiting:
+            self.try_to_send(Cancel(wire_id))
+
+    def end(self, error: ErrorReport) -> None:
+        """Close the link to a worker that is gone: all its requests fail, and those that follow are refused."""
+        self.close()
+        self._ended = error
+        self.fail_all(error)
+
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
@@ -341,7 +403,11 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for payload in self._buffer.feed(data):
-                self._on_report(self._decode(payload))
+                report = self._decode(payload)
+                if isinstance(report, Output):
+                    self._deliver(report.events)
+                else:
+                    self._on_report(report)
         except (FrameError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._fault = error
             self.close()
@@ -350,47 +416,7 @@ class Link(asyncio.Protocol):
         self._transport = None
         self._on_closed(self._fault)
 
-
-ENDED_IN_A_TURN: Final = 16  # requests of a dead worker that fail in one turn of the event loop
-
-
-class Mailboxes:
-    """The requests sent over one link, each with its mailbox."""
-
-    def __init__(self) -> None:
-        self._mailboxes: dict[str, Mailbox] = {}  # by wire id
-        self._wire_ids: dict[str, str] = {}
-        self._serial = 0
-
-    @property
-    def ids(self) -> Collection[str]:
-        """Ids of the requests that have not ended."""
-        return self._wire_ids.keys()
-
-    def add(self, id: str, mailbox: Mailbox) -> str:
-        """Deliver the events of a request to `mailbox` from now on; returns the id that the request has on the wire."""
-        self._serial += 1
-        # The serial number keeps late events of an earlier request with this id apart.
-        wire_id = f"{id}{SERIAL_MARK}{self._serial}"
-        self._mailboxes[wire_id] = mailbox
-        self._wire_ids[id] = wire_id
-        return wire_id
-
-    def remove(self, id: str) -> str | None:
-        """Drop a request, whose mailbox gets nothing more; returns its id on the wire, or None if it has ended."""
-        wire_id = self._wire_ids.get(id)
-        if wire_id is not None:
-            self._forget(wire_id)
-        return wire_id
-
-    def fail_all(self, error: ErrorReport) -> list[str]:
-        """End every request with this error; returns their ids on the wire."""
-        waiting = self._mailboxes
-        self._mailboxes, self._wire_ids = {}, {}
-        _fail_some(list(waiting.values()), error)
-        return list(waiting)
-
-    def deliver(self, events: list[tuple[str, Event]]) -> None:
+    def _deliver(self, events: list[tuple[str, Event]]) -> None:
         mailboxes = self._mailboxes
         for wire_id, event in events:
             mailbox = mailboxes.get(wire_id)

@@ -21,29 +21,24 @@ import psutil
 from pippin.config.accelerator import accelerator
 from pippin.config.worker_environment import worker_environment
 from pippin.core.decoding import json_decoder
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import ServerError
 from pippin.core.link import (
     AskStats,
-    Cancel,
     ClearCache,
     LoadFailed,
     Loading,
     LoadWeights,
-    Order,
-    Output,
     Reconfigure,
     Report,
     Shutdown,
     Stage,
     Stats,
-    Submit,
     request_id,
 )
 from pippin.core.logs import LEVELS, lines
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
-from pippin.core.tasks import Task
 from pippin.runtime.workers.death import Death, Excess, MemoryAtStart, causes_in, death_report, until_stopped
-from pippin.runtime.workers.link import Link, LinkFull, Mailbox, Mailboxes
+from pippin.runtime.workers.link import Link
 from pippin.runtime.workers.worker import Stages
 
 log = logging.getLogger("pippin.worker")
@@ -152,7 +147,7 @@ T = TypeVar("T")
 
 
 class WorkerProcess(Stages):
-    """One worker: its process, its socket, and the mailboxes of its requests.
+    """One worker: its process, and its socket, over which its requests go.
 
     `prompt_ready` resolves first, and `weights_ready` some time after `load_weights`; either may raise a `ServerError`.
     `died` always resolves in the end, with the error to report to clients.
@@ -169,8 +164,7 @@ class WorkerProcess(Stages):
         self._need = spec.expected_bytes
         self._memory = MemoryWatch(process.pid, spec.expected_bytes)
         self._excess: Excess | None = None
-        self._link = Link(self._report, self._link_closed)
-        self._mailboxes = Mailboxes()
+        self.requests = self._link = Link(spec.info.id, self._report, self._link_closed)
         self._last_stats = EngineStats()
         self._stats_asked: asyncio.Future[None] | None = None  # one question shared by all who ask
         self._link_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -213,41 +207,15 @@ class WorkerProcess(Stages):
         self._may_load = True
         self._memory_at_start = MemoryAtStart.now()
         self._memory.plan(max(self._need, memory_bytes or 0))
-        self._try_to_send(LoadWeights(memory_bytes))
-
-    def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
-        """Send a request; its events go to `mailbox`, or to a new one.
-
-        Raises `ServerError` if the worker is gone or takes no more.
-        """
-        if self.died.done():
-            raise ServerError.of(self.died.result())
-        mailbox = mailbox or Mailbox(choices, on_overflow=lambda: self.cancel(id))
-        try:
-            self._link.send(Submit(self._mailboxes.add(id, mailbox), task))
-        except LinkFull as error:
-            self._mailboxes.remove(id)
-            message = f"The model {self.info.id!r} has too many unread requests; try again later."
-            raise ServerError("overloaded", message, retry_after=10.0) from error
-        return mailbox
-
-    def cancel(self, id: str) -> None:
-        """Drop a request; its mailbox gets nothing more."""
-        if (wire_id := self._mailboxes.remove(id)) is not None:
-            self._try_to_send(Cancel(wire_id))
-
-    def fail_all(self, error: ErrorReport) -> None:
-        """Fail every request."""
-        for wire_id in self._mailboxes.fail_all(error):
-            self._try_to_send(Cancel(wire_id))
+        self._link.try_to_send(LoadWeights(memory_bytes))
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
-        self._try_to_send(ClearCache(prefixes_only, disk))
+        self._link.try_to_send(ClearCache(prefixes_only, disk))
 
     def reconfigure(self, options: dict[str, object]) -> None:
         if isinstance(share := options.get("memory_bytes"), int) and self._keeps_caches:
             self._memory.plan(max(self.footprint, self._need, share))
-        self._try_to_send(Reconfigure(options))
+        self._link.try_to_send(Reconfigure(options))
 
     async def stats(self) -> EngineStats:
         """A fresh snapshot of the engine, or the last one brought up to date if the worker is inside a long step."""
@@ -255,16 +223,16 @@ class WorkerProcess(Stages):
             return self._last_stats
         if self._stats_asked is None:
             self._stats_asked = asyncio.get_running_loop().create_future()
-            self._try_to_send(AskStats())
+            self._link.try_to_send(AskStats())
         await asyncio.wait({asked := self._stats_asked}, timeout=STATS_WAIT)
         if asked.done():
             return self._last_stats
-        return brought_up_to_date(self._last_stats, self._mailboxes.ids)
+        return brought_up_to_date(self._last_stats, self._link.ids)
 
     async def stop(self, deadline: float) -> None:
         """Let the worker finish within `deadline` seconds, then end it; returns once the process is gone."""
         self._stopping = True
-        self._try_to_send(Shutdown(deadline))
+        self._link.try_to_send(Shutdown(deadline))
         for patience, number in ((deadline + 1.0, signal.SIGTERM), (TERMINATE_AFTER, signal.SIGKILL)):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.died), patience)
@@ -277,15 +245,8 @@ class WorkerProcess(Stages):
         self._stopping = True
         self._signal(signal.SIGKILL)
 
-    def _try_to_send(self, order: Order) -> None:
-        """Send an order unless the link is full: one more order does not help a worker that reads none."""
-        with contextlib.suppress(LinkFull):
-            self._link.send(order)
-
     def _report(self, report: Report) -> None:
         match report:
-            case Output(events):
-                self._mailboxes.deliver(events)
             case Stage(stage, info, footprint):
                 self.info = info
                 self.footprint = footprint
@@ -298,16 +259,12 @@ class WorkerProcess(Stages):
             case Loading(done, total, message):
                 self.progress = (done, total, message)
             case LoadFailed(error):
-                self._fail(error)
+                self.fail_load(ServerError.of(error))
+                self.requests.fail_all(error)
             case Stats(stats):
                 requests = [msgspec.structs.replace(each, id=request_id(each.id)) for each in stats.requests]
                 self._last_stats = msgspec.structs.replace(stats, requests=tuple(requests))
                 self._answer_stats()
-
-    def _fail(self, error: ErrorReport) -> None:
-        """Fail the load, if it is not done, and every request."""
-        self.fail_load(ServerError.of(error))
-        self.fail_all(error)
 
     def _answer_stats(self) -> None:
         asked, self._stats_asked = self._stats_asked, None
@@ -385,8 +342,8 @@ class WorkerProcess(Stages):
         report = death_report(self._title, death, self._memory_at_start, self._need)
         if not self._stopping and self._doing() is None:  # a failed load is reported by whoever waits for it
             log.error("%s", report.message)
-        self._link.close()
-        self._fail(report)
+        self.fail_load(ServerError.of(report))
+        self._link.end(report)
         self._answer_stats()
         self.died.set_result(report)
 

@@ -28,7 +28,7 @@ def test_every_file_is_named_as_the_module_that_it_mends_and_says_what() -> None
 @pytest.mark.parametrize(
     "mend", MENDS, ids=lambda mend: f"{mend.original.__module__}.{mend.original.__name__}"
 )
-def test_a_mend_goes_when_the_library_has_it(mend: Mend) -> None:
+def test_a_record_names_a_class_of_the_library_and_its_issue(mend: Mend) -> None:
     assert inspect.getmodule(mend.original).__name__.startswith(f"{mend.library}.models.")  # type: ignore[union-attr]
     assert not mend.issue or mend.issue.startswith("https://github.com/")
 

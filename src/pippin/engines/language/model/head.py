@@ -7,7 +7,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from pippin.engines.language.classes import Method, become, replace_method, unmarked
+from pippin.engines.language.classes import Method, replace_method, unmarked
 from pippin.engines.language.kv_cache.agreement import (
     EMBEDDINGS,
     TRIES,
@@ -40,8 +40,8 @@ class Head:
         self._positions: mx.array | None = None
         self._farthest = 0  # of these positions
         self.watched = False  # all that is projected is noted in `seen`
-        # A module, its own class, and the one that narrows.
-        self._classes: list[tuple[nn.Module, type, type]] = []
+        # The class of one module, the name of its method, the method of its own, and the one that narrows.
+        self._methods: list[tuple[type, str, Method, Method]] = []
         self.seen: list[mx.array] = []  # [batch, tokens, hidden] each, that were projected, where `watched`
         for path, module in model.named_modules():
             if path.rsplit(".", 1)[-1] == HEAD:
@@ -59,12 +59,13 @@ class Head:
             return lambda self_, x: project(self_, self._picked(x))
 
         replace_method(module, method, narrowed, mark="whole")
-        self._classes.append((module, unmarked(type(module), "whole"), type(module)))
+        kind = type(module)
+        self._methods.append((kind, method, getattr(unmarked(kind, "whole"), method), getattr(kind, method)))
         self._narrows(self.watched)
 
     def _narrows(self, narrows: bool) -> None:
-        for module, own, narrowed in self._classes:
-            become(module, narrowed if narrows else own)
+        for kind, name, own, narrowed in self._methods:
+            setattr(kind, name, narrowed if narrows else own)
 
     def watch(self, watched: bool) -> None:
         """Note all that is projected in `seen` from now on, or no more."""

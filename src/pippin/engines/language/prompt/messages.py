@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal
 
-from pippin.core.conversation import Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
+from pippin.core.conversation import MediaPart, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ServerError
 from pippin.engines.language.template.traits import Messages, Traits, thinking_parts
 from pippin.engines.language.text.tokenizer import Literals, broken
-from pippin.engines.language.vision.media import MediaStyle, holds_media
+from pippin.engines.language.vision.media import MediaStyle
 from pippin.output.tool_format import History, Write, write_json_tags
 
 Style = Literal["any", "nine", "function"]
@@ -132,7 +132,7 @@ class Converter:
                 return self._kept_whole(shielded)
             return self._unmarked(shielded, marks=False, switches=False)
 
-        if self.media is not None and holds_media(message.parts):
+        if self.media is not None and any(isinstance(part, MediaPart) for part in message.parts):
             return self.media.content(message.parts, shield)
         return shield(_joined_texts(message.parts))
 

@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +26,7 @@ from pippin.core.conversation import (
 from pippin.core.errors import ServerError
 from pippin.core.models import Rewritten
 from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest
+from pippin.core.tasks import media_parts
 from pippin.engines.base import check_wanted
 from pippin.engines.language.job import Branch
 from pippin.engines.language.prefix_cache.cache import shared_length
@@ -45,11 +46,13 @@ from pippin.engines.language.text.tokenizer import (
 )
 from pippin.engines.language.vision.media import (
     TEXT_ONLY,
+    Medium,
     Modality,
+    Parts,
+    PlacedPrompt,
     PromptMedia,
     TextOnly,
     WholePrompt,
-    media_parts,
 )
 from pippin.output.tool_format import History
 
@@ -192,18 +195,14 @@ class PromptRenderer:
         asked = Message("user", (*begun, Text(QUESTION)))
         messages = (*given[: len(given) - bool(begun)], asked, Message("assistant", (Text(CONTINUED),)))
         render = partial(self._render, request, messages, (), generation=False)
-        text, media = self.media.expanded(render, list(media_parts(messages)), most)
+        parts = media_parts(messages)
+        text, media = self._expanded(render, parts, most)
         converter = self._template_for(())[0].converter
         warnings = _check_whole(text, messages, converter.traits.switches)
         opening, _, rest = text.rpartition(QUESTION)
         brancher = Brancher(self._tokenizer.literals, opening, rest.rpartition(CONTINUED)[0])
         questions = [converter.said(each.question) for each in request.decisions]
-        tokens, placed = self.media.placed(
-            brancher.whole(questions[0]),
-            media,
-            list(media_parts(messages)),
-            partial(self._tokenizer.literals.encode, most=most),
-        )
+        tokens, placed = self._placed(brancher.whole(questions[0]), media, parts, most)
         before = brancher.before(list(tokens), questions[0])
         ending = self._tokenizer.single(self.turn_end)
         ending = min(self._tokenizer.eos, default=None) if ending is None else ending
@@ -259,17 +258,26 @@ class PromptRenderer:
         continued = _continued(request, messages)
         if continued is not None:
             messages = (*messages[:-1], _marked(messages[-1]))
-        parts = list(media_parts(messages))
+        parts = media_parts(messages)
         render = partial(self._render, request, messages, tools, generation=continued is None)
-        text, media = self.media.expanded(render, parts, most)
+        text, media = self._expanded(render, parts, most)
         warnings = _check_whole(text, messages, self._template_for(tools)[0].converter.traits.switches)
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
-        encode = partial(self._tokenizer.literals.encode, most=most)
-        tokens, placed = self.media.placed(text, media, parts, encode)
+        tokens, placed = self._placed(text, media, parts, most)
         return RenderedPrompt(
             tuple(tokens), plain(text), continued=continued or "", media=placed, warnings=warnings
         )
+
+    def _expanded(
+        self, render: Callable[[], str], parts: Parts, most: int | None
+    ) -> tuple[str, list[Medium]]:
+        """The rendered text and the media in it. A prompt without media is nothing to their processor."""
+        return self.media.expanded(render, parts, most) if parts else (render(), [])
+
+    def _placed(self, text: str, media: list[Medium], parts: Parts, most: int | None) -> PlacedPrompt:
+        encode = partial(self._tokenizer.literals.encode, most=most)
+        return self.media.placed(text, media, parts, encode) if parts else (encode(text), None)
 
     def _render(
         self,

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from PIL import Image as PillowImage
 
 from pippin.core.conversation import Image, Inline, Message, Part, ToolResult, Video
-from pippin.engines.language.vision.media import inline_bytes, media_parts
+from pippin.core.tasks import media_parts
+from pippin.engines.language.vision.media import inline_bytes
 from pippin.engines.language.vision.video import FrameRate, read_frames, sample
 
 MOST_FRAMES = 16

@@ -2,14 +2,14 @@
 it writes, and which tokens of the prompt their features replace."""
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from pippin.core.conversation import Audio, Image, Inline, Message, Part, Text, ToolResult, Video
+from pippin.core.conversation import Audio, Image, Inline, MediaPart, Part, Text, Video
 from pippin.core.errors import ServerError
 from pippin.engines.language.template.template import ChatTemplate
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pippin.engines.language.vision.video import FrameRate
 
 Modality = Literal["image", "video", "audio"]
-MediaPart = Image | Audio | Video
 
 Span = tuple[int, int]
 """A run of tokens of a prompt: the position of the first, and the one after the last."""
@@ -155,8 +154,8 @@ class TextOnly:
         return None
 
     def expanded(self, render: Callable[[], str], parts: Parts, most: int | None) -> tuple[str, list[Medium]]:
-        """The rendered text with the text of media in it, and the media that were processed for that. Raises
-        `ServerError`, and `TooLong` once the media have more than `most` tokens."""
+        """The rendered text of a prompt with media: with their text in it, and the media that were processed for that.
+        Raises `ServerError`, and `TooLong` once the media have more than `most` tokens."""
         return render(), []
 
     def placed(
@@ -228,7 +227,7 @@ def listed(parts: tuple[Part, ...], shield: Callable[[str], str]) -> list[dict[s
     for part in parts:
         if isinstance(part, Text):
             found.append({"type": "text", "text": shield(part.text)})
-        elif isinstance(part, (Image, Audio, Video)):
+        elif isinstance(part, MediaPart):
             found.append({"type": modality_of(part)})
     return found
 
@@ -249,26 +248,6 @@ class MediaStyle:
             for each in listed(parts, shield)
         ]
         return shown if self.known else "".join(each["text"] for each in shown)
-
-
-def holds_media(parts: tuple[Part, ...]) -> bool:
-    return any(isinstance(part, (Image, Audio, Video)) for part in parts)
-
-
-def media_parts(messages: tuple[Message, ...]) -> Iterator[tuple[str, MediaPart]]:
-    """Yield the field path and part of each medium, in the order in which the converted messages name them."""
-    for index, message in enumerate(messages):
-        where = f"messages[{index}]"
-        for number, part in enumerate(message.parts):
-            if isinstance(part, ToolResult):
-                yield from _of(part.parts, f"{where}.content[{number}]")
-        yield from _of(message.parts, where)
-
-
-def _of(parts: tuple[Part, ...], where: str) -> Iterator[tuple[str, MediaPart]]:
-    for number, part in enumerate(parts):
-        if isinstance(part, (Image, Audio, Video)):
-            yield part.field or f"{where}.content[{number}]", part
 
 
 def require_text_after(media: PromptMedia | None, length: int) -> PromptMedia:

@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image as PillowImage
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.conversation import Audio, Image, Video
+from pippin.core.conversation import Audio, Image, MediaPart, Video
 from pippin.core.errors import ServerError
 from pippin.engines import pictures, sound
 from pippin.engines.language.kv_cache.agreement import FAILURES
@@ -30,7 +30,6 @@ from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config
 from pippin.engines.language.vision.frames import frame_rate
 from pippin.engines.language.vision.media import (
-    MediaPart,
     MediaStyle,
     Medium,
     Modality,
@@ -267,15 +266,12 @@ class MediaProcessor(LibraryProcessor):
                     f"The media up to '{where}' are too large together; send fewer, or smaller ones ('max_pixels').",
                     where,
                 )
-        text = render()
-        return expand_placeholders(text, media, self.placeholders) if media else text, media
+        return expand_placeholders(render(), media, self.placeholders), media
 
     def placed(
         self, text: str, media: list[Medium], parts: Parts, encode: Callable[[str], list[int]]
     ) -> PlacedPrompt:
         tokens = encode(text)
-        if not media:
-            return tokens, None
         known = (self._placeholder_tokens[modality] for modality in self.placeholders)
         found = place(media, tokens, frozenset().union(*known))
         return tokens, require_text_after(found, len(tokens))

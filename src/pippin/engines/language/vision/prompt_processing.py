@@ -16,7 +16,7 @@ from jinja2 import TemplateError
 from PIL import ImageOps
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.conversation import Audio, Image, Part, Video
+from pippin.core.conversation import Audio, Image, MediaPart, Part, Video
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
 from pippin.engines.language.kv_cache.agreement import FAILURES
@@ -26,7 +26,6 @@ from pippin.engines.language.vision.checkpoint import read_config
 from pippin.engines.language.vision.joint import Evaluate, JointTokens
 from pippin.engines.language.vision.media import (
     TEXT_ONLY,
-    MediaPart,
     Medium,
     Modality,
     Parts,
@@ -218,8 +217,6 @@ class PromptProcessor(LibraryProcessor):
     def placed(
         self, text: str, media: list[Medium], parts: Parts, encode: Callable[[str], list[int]]
     ) -> PlacedPrompt:
-        if not parts:
-            return encode(text), None
         made = self.prompt(text, parts)
         if self.joint is None:
             # Some processors number media with ids below 0, which are no tokens.

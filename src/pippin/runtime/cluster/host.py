@@ -1,0 +1,101 @@
+"""A bridge's end on the machine that Ray chose: an actor that runs one worker and connects its link to the bridge.
+
+It is no part of `bridge.py`, which is run as a program: Ray sends what a program defines as a copy, which a struct does
+not survive, and what a module defines by its name.
+"""
+
+import asyncio
+import socket
+import sys
+from contextlib import suppress
+from typing import Final
+
+from msgspec import Struct
+
+from pippin.runtime.cluster.pairing import Identity
+from pippin.runtime.workers.death import until_stopped
+
+READ_SIZE: Final = 1 << 16
+SILENT: Final = 12
+"""Seconds after which a machine that acknowledges nothing counts as lost; the kernel probes every two."""
+LINK: Final = b"link\n"  # the first line of a connection names its content
+LOG: Final = b"log\n"
+
+
+async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    """Forward bytes until the source ends or the target is gone, then close the target."""
+    with suppress(OSError):  # either side may close
+        while data := await source.read(READ_SIZE):
+            target.write(data)
+            await target.drain()
+    with suppress(OSError):
+        target.close()
+        await target.wait_closed()
+
+
+def watch(stream: asyncio.StreamWriter) -> None:
+    """Make the kernel close the connection if the other machine disappears without a word (tcp(7))."""
+    connection: socket.socket = stream.get_extra_info("socket")
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", 2),
+        ("TCP_KEEPINTVL", 2),
+        ("TCP_KEEPCNT", SILENT // 2 - 1),
+        ("TCP_USER_TIMEOUT", SILENT * 1000),
+    ):
+        if (option := getattr(socket, name, None)) is not None:  # macOS lacks some of them
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class Ticket(Struct, frozen=True):
+    """What the actor needs to run a worker for a server elsewhere."""
+
+    address: str  # where the bridge listens
+    port: int
+    certificate: str  # of the bridge, PEM
+    model: str
+    path: str  # of the model's folder on the server
+
+
+class Host:
+    """The actor. It runs one worker, then ends."""
+
+    def __init__(self) -> None:
+        self._identity = Identity.new()
+
+    async def introduce(self) -> tuple[str, str]:
+        """This side's certificate (PEM) and the machine's name."""
+        return self._identity.certificate, socket.gethostname()
+
+    async def run(self, ticket: Ticket) -> int:
+        """Run the worker to its end and return its exit status. The worker exits when the bridge does."""
+        context = self._identity.speaks_to(ticket.certificate)
+        link = await asyncio.open_connection(ticket.address, ticket.port, ssl=context)
+        log = await asyncio.open_connection(ticket.address, ticket.port, ssl=context)
+        for (_, writer), word in ((link, LINK), (log, LOG)):
+            watch(writer)
+            writer.write(word)
+            await writer.drain()
+        ours, theirs = socket.socketpair()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pippin", "worker", ticket.model, ticket.path),
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        theirs.close()
+        assert process.stderr is not None
+        own = await asyncio.open_connection(sock=ours)
+
+        async def end_if_stopped() -> None:  # as the server does on its own machine
+            if await until_stopped(process.pid):
+                process.kill()
+
+        watching = asyncio.create_task(end_if_stopped())
+        try:
+            await asyncio.gather(pump(link[0], own[1]), pump(own[0], link[1]), pump(process.stderr, log[1]))
+            return await process.wait()
+        finally:
+            watching.cancel()
