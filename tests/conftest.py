@@ -81,6 +81,27 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_module and fast.left_out(collection_path) else None
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput") and not (config.getoption("xmlpath") or config.getoption("durations")):
+        say_less(config)
+
+
+def say_less(config: pytest.Config) -> None:
+    """Of a test that passes, a process of `-n` sends the call's report alone. That it begins, is set up and torn down
+    takes as long to send and to read as many a test takes."""
+    # Its class is not xdist's own: the source was sent to this process.
+    [found] = (each for each in config.pluginmanager.get_plugins() if type(each).__name__ == "WorkerInteractor")
+    send = found.sendevent
+
+    def sending(name: str, **what: Any) -> None:
+        report = what.get("data", {})
+        around = name == "testreport" and report["when"] != "call" and report["outcome"] == "passed"
+        if not around and name != "logstart":
+            send(name, **what)
+
+    found.sendevent = sending
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
     """With `--dist loadfile` the files of a folder that shares a browser and servers go to one process."""

@@ -517,8 +517,8 @@ HOSTILE = [
 def test_hostile_repetition_takes_linear_time(name: str) -> None:
     start = time.process_time()
     for unit in HOSTILE:
-        text = unit * (8_000 // len(unit))
+        text = unit * (4_000 // len(unit))
         for size in (len(text), 7):
             reader = reader_of(name, "qwen3", tools=TOOLS)
             read(reader, [text[at : at + size] for at in range(0, len(text), size)])
-    assert time.process_time() - start < 2.0
+    assert time.process_time() - start < 0.5
