@@ -90,7 +90,9 @@ def say_less(config: pytest.Config) -> None:
     """Of a test that passes, a process of `-n` sends the call's report alone. That it begins, is set up and torn down
     takes as long to send and to read as many a test takes."""
     # Its class is not xdist's own: the source was sent to this process.
-    [found] = (each for each in config.pluginmanager.get_plugins() if type(each).__name__ == "WorkerInteractor")
+    [found] = (
+        each for each in config.pluginmanager.get_plugins() if type(each).__name__ == "WorkerInteractor"
+    )
     send = found.sendevent
 
     def sending(name: str, **what: Any) -> None:

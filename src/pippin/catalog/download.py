@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from pippin.core.decoding import JsonDecoder, json_decoder
 from pippin.core.errors import ErrorKind, ServerError
+from pippin.core.processes import started
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ async def download(wanted: Download, on_progress: Progress) -> str:
 
 async def _attempt(wanted: Download, on_progress: Progress) -> Fetched | Refused:
     # Its input closes when this process ends, which ends the child.
-    child = await asyncio.create_subprocess_exec(
+    child = await started(
         sys.executable,
         "-m",
         "pippin.catalog.hub_child",

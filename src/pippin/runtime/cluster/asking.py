@@ -10,6 +10,7 @@ import msgspec
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
+from pippin.core.processes import started
 from pippin.runtime.cluster.needs import Cluster, Refused, placement
 
 ANSWER_WITHIN: Final = 90.0  # seconds: Ray looks for room for 60 of them
@@ -40,9 +41,7 @@ class Clusters:
 
 async def asked(info: ModelInfo, kind: type[T], *words: str) -> tuple[T, Process]:
     """The cluster's answer, and the process that asked for it. Raises `ServerError("load_failed")`."""
-    process = await asyncio.create_subprocess_exec(
-        *placement(*words), stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
-    )
+    process = await started(*placement(*words), stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
     assert process.stdout is not None
     assert process.stderr is not None
     try:

@@ -28,7 +28,7 @@ from pippin.engines.language.prefix_cache.disk import (
 )
 from pippin.engines.language.step.engine import LanguageEngine
 from tests.engines.language.bench import PLAN, Bench, run_all
-from tests.engines.tiny_models import ARCHITECTURES, TinyModels, tiny_model
+from tests.engines.tiny_models import BY_CACHE, TinyModels, tiny_model
 
 MODEL = "0" * 24  # its fingerprint
 PROMPT = tuple(place * 11 % 250 for place in range(100))
@@ -49,7 +49,7 @@ def bench_of(folder: Path, cache: Path, **options: object) -> Bench:
     return Bench(folder, ModelOptions(**values), PLAN)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", BY_CACHE)
 def test_a_restarted_server_remembers(folders: dict[str, Path], tmp_path: Path, architecture: str) -> None:
     first = bench_of(folders[architecture], tmp_path)
     run_all(first, {"a": (PROMPT, 20)})
@@ -73,7 +73,7 @@ def recalled(folder: Path, cache: Path, **options: object) -> Bench:
     return bench
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", BY_CACHE)
 def test_the_last_conversation_is_in_memory_before_the_first_request(
     folders: dict[str, Path], tmp_path: Path, architecture: str
 ) -> None:
@@ -162,7 +162,7 @@ def test_a_newer_version_does_not_believe_an_older_one(
     second.engine.close()
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", BY_CACHE)
 def test_a_prompt_of_whole_blocks_is_known_after_a_restart(
     folders: dict[str, Path], tmp_path: Path, architecture: str
 ) -> None:
