@@ -19,7 +19,7 @@ from pippin.output.formats import (
     tool_format_names,
 )
 from pippin.output.reader import Formats, Markup, OutputReader, ToolUse
-from tests.output.reading import fold, read, reader_of
+from tests.output.reading import OF_EACH_FORMAT, fold, read, reader_of
 from tests.output.wire import SAMPLES, TOOLS, Sample
 
 CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
@@ -145,6 +145,7 @@ def test_a_call_that_breaks_off_is_text() -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.format)
+@OF_EACH_FORMAT
 @given(data=st.data())
 def test_no_word_around_calls_is_lost(sample: Sample, data: st.DataObject) -> None:
     channels = tool_format(sample.format).channels
