@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # most tests have no use for them, and they take a second to 
     from anthropic import Anthropic
     from openai import OpenAI
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for what tests start, too
 accelerate_blas(
     ModelOptions(), threads=1
 )  # before any test imports mlx; two threads on a shared machine are slower

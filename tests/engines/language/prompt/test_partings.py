@@ -74,7 +74,7 @@ def job_of(preparer: LanguagePreparer, messages: tuple[Message, ...], tools: tup
     return job
 
 
-@pytest.mark.parametrize("architecture", ["qwen3_5", "gemma3_text", "llama"])
+@pytest.mark.parametrize("architecture", ["qwen3_5", "gemma3_text"])
 @pytest.mark.parametrize("session", SESSIONS)
 def test_what_prompts_share_is_computed_once(
     tiny_models: TinyModels, session: str, architecture: str

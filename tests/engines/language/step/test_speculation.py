@@ -78,7 +78,7 @@ def test_prompt_lookup_gives_the_models_own_answer(folders: dict[str, Path], arc
     bench = Bench(folders[architecture], options(prompt_lookup=True))
 
     @settings(
-        max_examples=4,
+        max_examples=3,
         deadline=None,
         derandomize=True,
         phases=[Phase.generate],
