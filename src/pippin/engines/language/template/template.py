@@ -279,7 +279,7 @@ def _items_in(value: Any, known: dict[int, int]) -> int:
 class ChatTemplate:
     """A compiled template. Several threads may render it at once.
 
-    `searched_marks` are those, such as `</think>` and `/no_think`, at which it cuts texts, or which it takes out of them.
+    `searched_marks` are those, such as `</think>` and `/no_think`, at which it cuts texts or which it takes out.
     """
 
     def __init__(self, source: str, special_names: dict[str, str]) -> None:
