@@ -54,7 +54,7 @@ async def until_text(run: Run) -> list[Event]:
 
 
 async def failure(run: Run) -> Failed:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):  # a worker beside many others is slow to take memory
         last = [event async for event in run.events()][-1]
     assert isinstance(last, Failed)
     return last
