@@ -49,7 +49,8 @@ settings.load_profile("quick")
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 DEMO_NAME = "smollm2-135m-instruct"
-SHARING = ("tests/page",)
+TOGETHER = {"tests/page/": "pages", "tests/test_architecture": "source", "tests/test_words": "source"}
+"""Files that share a browser and servers, or the parsed source, by how their names begin."""
 FIRST = ("tests/page/", "tests/engines/language/step/")
 
 
@@ -107,16 +108,15 @@ def say_less(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """With `--dist loadfile` the files of a folder that shares a browser and servers go to one process."""
+    """With `--dist loadfile` the files that share something dear go to one process, too."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((folder for folder in SHARING if nodeid.startswith(f"{folder}/")), None) or str(
-                super()._split_scope(nodeid)
-            )
+            shared = (name for begin, name in TOGETHER.items() if nodeid.startswith(begin))
+            return next(shared, None) or str(super()._split_scope(nodeid))
 
     return Scheduling(config, log)
 
