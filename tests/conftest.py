@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # most tests have no use for them, and they take a second to 
     from anthropic import Anthropic
     from openai import OpenAI
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for what tests start, too
 accelerate_blas(
     ModelOptions(), threads=1
 )  # before any test imports mlx; two threads on a shared machine are slower
@@ -48,7 +49,8 @@ settings.load_profile("quick")
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 DEMO_NAME = "smollm2-135m-instruct"
-SHARING = ("tests/page",)
+TOGETHER = {"tests/page/": "pages", "tests/test_architecture": "source", "tests/test_words": "source"}
+"""Files that share a browser and servers, or the parsed source, by how their names begin."""
 FIRST = ("tests/page/", "tests/engines/language/step/")
 
 
@@ -81,18 +83,40 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_module and fast.left_out(collection_path) else None
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput") and not (config.getoption("xmlpath") or config.getoption("durations")):
+        say_less(config)
+
+
+def say_less(config: pytest.Config) -> None:
+    """Of a test that passes, a process of `-n` sends the call's report alone. That it begins, is set up and torn down
+    takes as long to send and to read as many a test takes."""
+    # Its class is not xdist's own: the source was sent to this process.
+    [found] = (
+        each for each in config.pluginmanager.get_plugins() if type(each).__name__ == "WorkerInteractor"
+    )
+    send = found.sendevent
+
+    def sending(name: str, **what: Any) -> None:
+        report = what.get("data", {})
+        around = name == "testreport" and report["when"] != "call" and report["outcome"] == "passed"
+        if not around and name != "logstart":
+            send(name, **what)
+
+    found.sendevent = sending
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """With `--dist loadfile` the files of a folder that shares a browser and servers go to one process."""
+    """With `--dist loadfile` the files that share something dear go to one process, too."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((folder for folder in SHARING if nodeid.startswith(f"{folder}/")), None) or str(
-                super()._split_scope(nodeid)
-            )
+            shared = (name for begin, name in TOGETHER.items() if nodeid.startswith(begin))
+            return next(shared, None) or str(super()._split_scope(nodeid))
 
     return Scheduling(config, log)
 

@@ -137,7 +137,7 @@ class FakeCatalog:
 
 
 class FakeService:
-    """Plays `events` to each request; `held` ones wait for `go` after them, `slow` starts take that long."""
+    """Plays `events` to each request; `held` ones wait for `go` after them, and a start for `may_start`."""
 
     def __init__(self, events: Sequence[Event] = SEQUENCES["text"]) -> None:
         self.events = list(events)
@@ -146,13 +146,15 @@ class FakeService:
         self.pool = FakePool()
         self.catalog = FakeCatalog()
         self.hold = False
-        self.slow = 0.0
+        self.may_start = asyncio.Event()
+        self.may_start.set()
         self.refusal: ErrorReport | None = None
         self.failure: Exception | None = None
 
     async def start(self, task: Task, *, model: str, id: str, account: str = "") -> FakeRun:
         self.model(model)
-        await asyncio.sleep(self.slow)
+        await asyncio.sleep(0)
+        await self.may_start.wait()
         if self.failure is not None:
             raise self.failure
         if self.refusal is not None:

@@ -12,7 +12,7 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.phases import phase
 from tests.chaos.storm import Report, judge_health, storm
 
-SECONDS = 6  # every fault happens once at least, however long that takes
+SECONDS = 4  # every fault happens once at least, however long that takes
 
 
 @pytest.mark.timeout(180)

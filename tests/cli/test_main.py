@@ -77,9 +77,11 @@ def test_the_version_is_said(home: Path) -> None:
         (["show"], "pippin: The following arguments are required: model. See `pippin show --help`."),
     ],
 )
-def test_what_is_not_understood_is_one_line_and_status_2(home: Path, words: list[str], line: str) -> None:
-    done = pippin(home, *words)
-    assert (done.returncode, done.stderr) == (2, line + "\n")
+def test_what_is_not_understood_is_one_line_and_status_2(
+    words: list[str], line: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert capfd.readouterr().err == line + "\n"
 
 
 def test_help_comes_at_once(home: Path) -> None:
@@ -96,21 +98,22 @@ def _processor_seconds(home: Path, *words: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-@pytest.mark.parametrize("verb", ["serve", "list", "show", "pull", "rm", "import", "ps", "load", "unload"])
-def test_every_verb_has_help_and_imports_no_model_library(home: Path, verb: str) -> None:
+def test_every_verb_has_help_and_imports_no_model_library(home: Path) -> None:
+    verbs = ("serve", "list", "show", "pull", "rm", "import", "ps", "load", "unload")
     program = (
         "import sys; from pippin.cli.main import main\n"
-        f"try: main(['{verb}', '--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'mlx', 'mlx_lm', 'transformers', 'torch'} & set(sys.modules)\n"
-        "sys.exit(f'imported {heavy}' if heavy else 0)"
+        f"for verb in {verbs}:\n"
+        "    try: main([verb, '--help'])\n"
+        "    except SystemExit: pass\n"
+        "    heavy = {'mlx', 'mlx_lm', 'transformers', 'torch'} & set(sys.modules)\n"
+        "    if heavy: sys.exit(f'{verb} imported {heavy}')"
     )
     environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"usage: pippin {verb}" in done.stdout
+    assert [verb for verb in verbs if f"usage: pippin {verb}" not in done.stdout] == []
 
 
 @pytest.mark.parametrize("words", [("serve",), ("config", "show"), ("service", "install")])

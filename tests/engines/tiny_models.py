@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import pytest
 from mlx.utils import tree_flatten, tree_unflatten
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -142,6 +143,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
 }
 
+CACHED_AS_ANOTHER = {"qwen3", "qwen3_moe", "gpt_oss", "qwen3_5"}
+"""Whose caches are those of Llama, Gemma 3 and Qwen3-Next."""
+BY_CACHE = [
+    pytest.param(name, marks=pytest.mark.long if name in CACHED_AS_ANOTHER else ()) for name in ARCHITECTURES
+]
+"""For what the layers' caches decide: one of each kind by day."""
 
 OF_ANOTHERS_CLASS: dict[str, dict[str, Any]] = {
     "glm_moe_dsa": {

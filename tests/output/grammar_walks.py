@@ -70,12 +70,15 @@ class Walks:
         self._plain = ((numbers >= 32) & (numbers < 127)) | (numbers == 10) | (numbers > EOS)
         self._known: dict[str, list[int]] = {}
         self._after: list[str] = []  # of the last grammar
+        self._compiled: tuple[str, llguidance.LLMatcher] | None = None  # the last one, before its first token
 
     def matcher(self, source: str) -> llguidance.LLMatcher:
-        whole = json.dumps({"grammars": [{"lark_grammar": source}]})
-        matcher = llguidance.LLMatcher(self._tokenizer, whole)
-        assert not matcher.is_error(), matcher.get_error() + source
-        return matcher
+        if self._compiled is None or self._compiled[0] != source:
+            whole = json.dumps({"grammars": [{"lark_grammar": source}]})
+            matcher = llguidance.LLMatcher(self._tokenizer, whole)
+            assert not matcher.is_error(), matcher.get_error() + source
+            self._compiled = source, matcher
+        return self._compiled[1].deep_copy()
 
     def admits(self, source: str, text: str) -> bool:
         """Whether the whole text is one of the grammar's."""

@@ -2,12 +2,18 @@
 
 import itertools
 from collections.abc import Iterable
+from typing import Final
+
+from hypothesis import settings
 
 from pippin.core.completion import collect
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.events import Event, PartDelta, PartEnded, PartStarted
 from pippin.output.formats import reasoning_format, tool_format
 from pippin.output.reader import Formats, Markup, OutputReader, ToolUse
+
+OF_EACH_FORMAT: Final = settings(max_examples=max(settings.default.max_examples // 3, 2))
+"""For what is tried with each of dozens of formats: fewer examples of each than of what is tried once."""
 
 
 def reader_of(

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pippin.output.formats import tool_format, tool_format_names
-from tests.output.reading import assert_grammar, fold, read, reader_of
+from tests.output.reading import OF_EACH_FORMAT, assert_grammar, fold, read, reader_of
 from tests.output.wire import SAMPLES, TOOLS, Sample
 
 
@@ -83,7 +83,7 @@ PIECES = [
 
 
 @pytest.mark.parametrize("name", sorted({tool_format(name).name for name in tool_format_names()}))
-@settings(deadline=None)
+@OF_EACH_FORMAT
 @given(data=st.data())
 def test_any_text_is_read_alike_in_any_pieces_and_nothing_raises(name: str, data: st.DataObject) -> None:
     local = [*tool_format(name).markers] * 3 + PIECES
@@ -98,7 +98,7 @@ def test_any_text_is_read_alike_in_any_pieces_and_nothing_raises(name: str, data
 
 
 @pytest.mark.parametrize("name", sorted({tool_format(name).name for name in tool_format_names()}))
-@settings(deadline=None)
+@OF_EACH_FORMAT
 @given(st.text(alphabet="ab \n.,:;!?-_*#()'\"{}[]", max_size=80))
 def test_text_without_markers_is_kept_to_the_letter(name: str, text: str) -> None:
     parts = fold(read(reader_of(name, "qwen3", tools=TOOLS), list(text)))

@@ -42,6 +42,7 @@ def asked(page: Any) -> list[str]:
 def parameters(page: Any, *, more: bool = False) -> None:
     """Open the parameters, and what lies below `More`."""
     page.wait_for_selector("#chat-options summary", state="attached")
+    page.wait_for_selector("#chat-input:focus")  # the chat's last act as it starts
     page.click("[data-opens=chat-side]")
     if more:
         page.click("#chat-options summary")

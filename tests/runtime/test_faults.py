@@ -54,7 +54,7 @@ async def until_text(run: Run) -> list[Event]:
 
 
 async def failure(run: Run) -> Failed:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):  # a worker beside many others is slow to take memory
         last = [event async for event in run.events()][-1]
     assert isinstance(last, Failed)
     return last
@@ -209,7 +209,7 @@ def test_a_stopped_worker_holds_up_nobody_else(tmp_path: Path, monkeypatch: pyte
             processes.signal(pid, signal.SIGSTOP)
 
             async def others() -> None:
-                big = "word " * 200_000  # far more than the socket's buffers hold
+                big = "word " * 60_000  # far more than the socket's buffers hold
                 for number in range(20):
                     task = CountTokens(request(big))
                     stalled.append(asyncio.create_task(service.start(task, model="stuck", id=f"s{number}")))

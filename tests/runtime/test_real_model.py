@@ -56,7 +56,7 @@ def test_an_answer_whose_worker_is_killed_goes_on_and_the_next_is_the_same(demo_
             before = await answer(service, "demo", PROMPTS[0], "r1")
             assert before
             async with await service.start(
-                Generate(greedy("Tell a story.", 80)), model="demo", id="k"
+                Generate(greedy("Tell a story.", 48)), model="demo", id="k"
             ) as run:
                 assert run.accepted is not None
                 assert run.accepted.prompt_tokens > counted.tokens
@@ -65,7 +65,7 @@ def test_an_answer_whose_worker_is_killed_goes_on_and_the_next_is_the_same(demo_
                 events += [event async for event in run.events()]
             assert isinstance(events[-1], Finished)
             story = "".join(event.text for event in events if isinstance(event, PartDelta))
-            assert story == await answer(service, "demo", "Tell a story.", "k2", tokens=80)
+            assert story == await answer(service, "demo", "Tell a story.", "k2", tokens=48)
             assert await answer(service, "demo", PROMPTS[0], "r2") == before
             assert service.pool.states()[0].restarts == 1
 
@@ -86,7 +86,7 @@ SCHEMA: dict[str, Any] = {
 
 def asked(**fields: Any) -> GenerationRequest:
     message = Message("user", (Text("Describe a sailor of the North Sea."),))
-    return GenerationRequest(model="default", messages=(message,), max_tokens=32, **fields)
+    return GenerationRequest(model="default", messages=(message,), max_tokens=24, **fields)
 
 
 SEEDED = Sampling(temperature=1.0, seed=7)

@@ -5,7 +5,6 @@ longer to import than the whole server.
 """
 
 import asyncio
-import contextlib
 import logging
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from msgspec import Struct
 
 from pippin.core.decoding import JsonDecoder, json_decoder
 from pippin.core.errors import ErrorKind, ServerError
+from pippin.core.processes import ended, started
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ async def download(wanted: Download, on_progress: Progress) -> str:
 
 async def _attempt(wanted: Download, on_progress: Progress) -> Fetched | Refused:
     # Its input closes when this process ends, which ends the child.
-    child = await asyncio.create_subprocess_exec(
+    child = await started(
         sys.executable,
         "-m",
         "pippin.catalog.hub_child",
@@ -114,6 +114,4 @@ async def _attempt(wanted: Download, on_progress: Progress) -> Fetched | Refused
                 case Fetched() | Refused():
                     return line
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            child.kill()
-        await child.wait()
+        await ended(child)

@@ -154,7 +154,7 @@ def test_who_hangs_up_before_the_end_has_used_the_tokens_too(caplog: pytest.LogC
 def test_a_hang_up_while_the_model_loads_gives_up_the_wait(body: bytes) -> None:
     async def main() -> FakeService:
         service = FakeService()
-        service.slow = 60
+        service.may_start.clear()
         wire = Wire(application(service), body)
         running = asyncio.create_task(wire.run())
         await asyncio.sleep(0.02)
@@ -165,15 +165,22 @@ def test_a_hang_up_while_the_model_loads_gives_up_the_wait(body: bytes) -> None:
     assert asyncio.run(main()).runs == []
 
 
+async def start_after(text: str, service: FakeService, wire: Wire) -> None:
+    """Ask; the service starts once so much of its answer has come."""
+    service.may_start.clear()
+    asking = asyncio.create_task(wire.run())
+    await wire.until(text)
+    service.may_start.set()
+    await asking
+
+
 def test_a_slow_start_sends_headers_and_comments() -> None:
     async def main() -> None:
         service = FakeService()
-        service.slow = 0.12
         wire = Wire(application(service, keepalive_interval=0.02), STREAMED)
-        await wire.run()
+        await start_after(": keep-alive\n\n" * 3, service, wire)
         assert wire.sent[0]["status"] == 200
         assert wire.text.startswith(": ")
-        assert wire.text.count(": keep-alive\n\n") >= 3
         assert wire.text.endswith("data: [DONE]\n\n")
 
     asyncio.run(main())
@@ -194,14 +201,12 @@ def test_a_stream_that_waits_for_a_load_tells_how_far_it_is(
 ) -> None:
     async def main() -> None:
         service = FakeService()
-        service.slow = 0.1
         service.pool.loading = ModelState(
             id=MODEL.id, kind="language", state="loading", stage=stage, progress=progress
         )
         body = json.dumps(BODIES[path] | {"stream": True}).encode()
         wire = Wire(application(service, keepalive_interval=0.02), body, path)
-        await wire.run()
-        assert f": the model {words}\n\n" in wire.text
+        await start_after(f": the model {words}\n\n", service, wire)
 
     asyncio.run(main())
 
@@ -209,9 +214,9 @@ def test_a_stream_that_waits_for_a_load_tells_how_far_it_is(
 def test_a_refusal_after_the_headers_is_an_error_event() -> None:
     async def main() -> None:
         service = FakeService()
-        service.slow, service.refusal = 0.05, ErrorReport(kind="load_failed", message="No such weights.")
+        service.refusal = ErrorReport(kind="load_failed", message="No such weights.")
         wire = Wire(application(service, keepalive_interval=0.01), STREAMED)
-        await wire.run()
+        await start_after(": keep-alive", service, wire)
         assert '"code":"model_load_failed"' in wire.text
         assert wire.text.endswith("data: [DONE]\n\n")
 
@@ -224,9 +229,11 @@ def test_silence_is_filled_even_while_progress_is_told() -> None:
         wire = Wire(application(service, keepalive_interval=0.03), STREAMED)
         running = asyncio.create_task(wire.run())
         await service.began.wait()
-        for done in range(20):
-            service.runs[0].mailbox.put(Progress(done=done, total=20))
+        for done in range(1000):
+            service.runs[0].mailbox.put(Progress(done=done, total=1000))
             await asyncio.sleep(0.005)
+            if ": keep-alive" in wire.text:
+                break
         assert ": keep-alive" in wire.text
         service.runs[0].fail(ErrorReport(kind="internal", message="Enough."))
         await running

@@ -2,7 +2,6 @@
 
 import asyncio
 from asyncio.subprocess import PIPE, Process
-from contextlib import suppress
 from typing import Final, TypeVar
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
+from pippin.core.processes import ended, started
 from pippin.runtime.cluster.needs import Cluster, Refused, placement
 
 ANSWER_WITHIN: Final = 90.0  # seconds: Ray looks for room for 60 of them
@@ -40,9 +40,7 @@ class Clusters:
 
 async def asked(info: ModelInfo, kind: type[T], *words: str) -> tuple[T, Process]:
     """The cluster's answer, and the process that asked for it. Raises `ServerError("load_failed")`."""
-    process = await asyncio.create_subprocess_exec(
-        *placement(*words), stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
-    )
+    process = await started(*placement(*words), stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
     assert process.stdout is not None
     assert process.stderr is not None
     try:
@@ -59,13 +57,6 @@ async def asked(info: ModelInfo, kind: type[T], *words: str) -> tuple[T, Process
         await ended(process)
         raise
     return answer, process
-
-
-async def ended(process: Process) -> None:
-    """End a process that asked the cluster; Ray frees whatever it holds."""
-    with suppress(ProcessLookupError):
-        process.kill()
-    await asyncio.shield(process.communicate())  # drain its pipes, which asyncio waits for
 
 
 def answer_of(line: bytes, kind: type[T]) -> T | None:

@@ -10,7 +10,8 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
-from pippin.runtime.cluster.asking import asked, ended
+from pippin.core.processes import ended
+from pippin.runtime.cluster.asking import asked
 from pippin.runtime.cluster.needs import Need, Places, in_the_cluster
 from pippin.runtime.ranks.places import far, group_of, refuse_public
 

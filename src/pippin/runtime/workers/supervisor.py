@@ -37,6 +37,7 @@ from pippin.core.link import (
 )
 from pippin.core.logs import LEVELS, lines
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
+from pippin.core.processes import started
 from pippin.runtime.workers.death import Death, Excess, MemoryAtStart, causes_in, death_report, until_stopped
 from pippin.runtime.workers.link import Link
 from pippin.runtime.workers.worker import Stages
@@ -351,7 +352,7 @@ class WorkerProcess(Stages):
 async def _spawned(spec: WorkerSpec, link: socket.socket) -> Process:
     """The worker's process, or the program that reaches it on another machine; it receives `link`."""
     if spec.command is not None:
-        return await asyncio.create_subprocess_exec(
+        return await started(
             *shlex.split(spec.command),
             stdin=link.fileno(),
             stdout=link.fileno(),
@@ -359,7 +360,7 @@ async def _spawned(spec: WorkerSpec, link: socket.socket) -> Process:
             start_new_session=True,
         )
     # In a session of its own: Ctrl-C in the terminal is meant for the server alone.
-    return await asyncio.create_subprocess_exec(
+    return await started(
         *(sys.executable, "-m", "pippin.worker", str(link.fileno()), str(os.getpid())),
         stdin=DEVNULL,
         stdout=PIPE,

@@ -115,8 +115,9 @@ def test_the_logits_of_a_batch_are_those_of_mlx_lm_with_its_cache_quantised_afte
 ) -> None:
     bench = Bench(folders[architecture], options(bits[0], kv_value_bits=bits[1], prefix_cache=False))
     noted = logprobs_noted(bench)
-    run_all(bench, PROMPTS, logprobs=20)
-    for name, (prompt, tokens) in PROMPTS.items():
+    prompts = {name: (prompt, 10) for name, (prompt, _) in list(PROMPTS.items())[:3]}
+    run_all(bench, prompts, logprobs=20)
+    for name, (prompt, tokens) in prompts.items():
         assert len(noted[name]) == tokens
         hold_against_mlx_lm(bench.model, prompt, noted[name], bits, 32)
 

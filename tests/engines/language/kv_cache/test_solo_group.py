@@ -17,7 +17,7 @@ from tests.engines.language.bench import Bench, judge_others_of_one_that_leaves,
 from tests.engines.language.drafting import prompts_of
 from tests.engines.tiny_models import TinyModels
 
-PROMPTS = prompts_of(40)
+PROMPTS = prompts_of(24)
 SOLO = (
     "llama",
     "gemma3_text",

@@ -8,7 +8,7 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
 from tests.engines.language.bench import MAC, PLAN, Bench, run_all
-from tests.engines.tiny_models import ARCHITECTURES, TinyModels
+from tests.engines.tiny_models import BY_CACHE, TinyModels
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def bench_of(folders: dict[str, Path], name: str, **options: object) -> Bench:
 PROMPT = tuple(place * 11 % 250 for place in range(100))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", BY_CACHE)
 def test_a_growing_conversation_starts_from_where_it_ended(
     folders: dict[str, Path], architecture: str
 ) -> None:
@@ -38,7 +38,7 @@ def test_a_growing_conversation_starts_from_where_it_ended(
         prompt = prompt + tuple(answers["a", 0]) + tuple(range(turn, turn + 30))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", BY_CACHE)
 def test_requests_that_arrive_together_compute_their_prefix_once(
     folders: dict[str, Path], architecture: str
 ) -> None:
@@ -95,7 +95,7 @@ def test_the_tree_holds_a_shared_prefix_once_and_its_limit_to_the_byte(folders: 
     assert tree.evictions == 0 or tree.bytes > tree.limit - 8 * per_token
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", BY_CACHE)
 def test_a_retry_goes_on_from_what_was_computed_of_a_cancelled_prompt(
     folders: dict[str, Path], architecture: str
 ) -> None:

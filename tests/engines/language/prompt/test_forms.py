@@ -12,7 +12,6 @@ from pippin.core.conversation import Message, Part, Text, Tool, ToolCall, ToolRe
 from pippin.core.errors import ServerError
 from pippin.engines.language.prompt.forms import Forms
 from pippin.engines.language.prompt.rendering import TemplateWriter
-from pippin.engines.language.template.template import searched_marks
 from pippin.engines.language.text.tokenizer import plain
 from tests.engines.language.prompt.histories import (
     AGENT,
@@ -182,7 +181,7 @@ def held(mark: str) -> dict[str, Conversation]:
 
 def marks_lost(family: Family) -> dict[str, list[str]]:
     template, found = Template(family), {}
-    for mark in ("</think>", *searched_marks(family.source)):
+    for mark in ("</think>", *template.renderer.template.searched_marks):
         for where, messages in held(mark).items():
             tools = TOOLS if len(messages[1].parts) > 1 or where in ("argument", "result") else ()
             kept = template.forms.of(messages, tools=bool(tools))

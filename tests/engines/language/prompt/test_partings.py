@@ -20,7 +20,7 @@ from tests.engines.tiny_models import TinyModels
 from tests.output.families import Family
 
 BLOCK = 8
-SYSTEM = Message("system", (Text("You help with files. " * 30),))
+SYSTEM = Message("system", (Text("You help with files. " * 6),))
 READ = Tool("read", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
 
 
@@ -32,7 +32,7 @@ def step(number: int) -> tuple[Message, ...]:
     """A thought with a call of a tool, and its result."""
     call = ToolCall(f"call_{number}", "read", f'{{"path": "{number}.py"}}')
     said = Message("assistant", (Reasoning(f"Thought {number}."), call))
-    return said, Message("tool", (ToolResult(f"call_{number}", (Text(f"Text {number}. " * 9),)),))
+    return said, Message("tool", (ToolResult(f"call_{number}", (Text(f"Text {number}. " * 3),)),))
 
 
 FIRST = (SYSTEM, user("Mend the tests."))
@@ -56,13 +56,13 @@ SESSIONS: dict[str, tuple[tuple[Message, ...], ...]] = {
     ),
     "the same conversation with a tool more": (FIRST, (*FIRST, *step(1))),
     "another question after the same words": (
-        (SYSTEM, Message("user", (Text("The folder is /tmp. " * 9), Text("Mend the tests.")))),
-        (SYSTEM, Message("user", (Text("The folder is /tmp. " * 9), Text("What is here?")))),
+        (SYSTEM, Message("user", (Text("The folder is /tmp. " * 3), Text("Mend the tests.")))),
+        (SYSTEM, Message("user", (Text("The folder is /tmp. " * 3), Text("What is here?")))),
     ),
 }
 
 
-LOOK = Tool("look", "Looks at a page. " * 20, READ.parameters)
+LOOK = Tool("look", "Looks at a page. " * 4, READ.parameters)
 
 
 def job_of(preparer: LanguagePreparer, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> LanguageJob:
@@ -74,7 +74,7 @@ def job_of(preparer: LanguagePreparer, messages: tuple[Message, ...], tools: tup
     return job
 
 
-@pytest.mark.parametrize("architecture", ["qwen3_5", "gemma3_text", "llama"])
+@pytest.mark.parametrize("architecture", ["qwen3_5", "gemma3_text"])
 @pytest.mark.parametrize("session", SESSIONS)
 def test_what_prompts_share_is_computed_once(
     tiny_models: TinyModels, session: str, architecture: str

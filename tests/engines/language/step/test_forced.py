@@ -75,9 +75,14 @@ def answers(
 
 
 @pytest.mark.even
-@pytest.mark.parametrize("manners", [MANNERS, SCORED], ids=["without logprobs", "with logprobs"])
 @pytest.mark.parametrize(
-    ("architecture", "overlaps"), [("llama", True), ("llama", False), ("gemma3_text", False), (HYBRID, True)]
+    ("architecture", "overlaps", "manners"),
+    [
+        *(("llama", True, manners) for manners in (MANNERS, SCORED)),
+        *(("llama", False, manners) for manners in (MANNERS, SCORED)),
+        ("gemma3_text", False, MANNERS),
+        (HYBRID, True, MANNERS),
+    ],
 )
 def test_answers_are_those_of_plain_steps(
     folders: dict[str, Path],

@@ -46,7 +46,7 @@ from tests.engines.language.tiny_heads import (
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 from tests.engines.tiny_models import tiny_model
 
-PROMPTS = prompts_of(24, 3)
+PROMPTS = prompts_of(16, 2)
 pytestmark = pytest.mark.usefixtures("always")
 
 

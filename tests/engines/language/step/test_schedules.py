@@ -72,6 +72,8 @@ DRAFTS = {"gpt_oss": "gemma3_text"} | {
     name: name for name in ("gemma3_text", "qwen3_next", "qwen3_5", "mamba2", "lfm2", "deepseek_v32")
 }
 """The draft models that are not of full attention."""
+WINDOWED = ("gemma3_text", "gpt_oss")
+"""Of which the prefix cache drops windows."""
 ADAPTABLE = ("llama", "qwen3", "gemma3_text", "qwen3_moe")
 AT_NIGHT = ("llama", "qwen3_moe", "qwen3_next", "gpt_oss", "lfm2", *ODD_ONES)
 """Whose caches are those of another: all of it is played in the long tests alone. Gemma 3 has the windows of gpt-oss,
@@ -238,7 +240,11 @@ def certain_of(architecture: str) -> list[Schedule]:
     """Schedules in which everything happens that can happen to this architecture."""
     found = [COMES_BACK, CROWDED, GREW]
     if architecture in REWINDABLE:
-        found += [KNOWN, LOOKED_BACK, BY_A_MODEL]
+        found.append(KNOWN)
+    if architecture in WINDOWED:
+        found.append(LOOKED_BACK)
+    if architecture not in DRAFTS.values():  # for those a draft model works in `FORETOLD`
+        found.append(BY_A_MODEL)
     return [*found, DRAFTED] if architecture in HEADED else found
 
 

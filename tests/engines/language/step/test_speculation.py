@@ -78,7 +78,7 @@ def test_prompt_lookup_gives_the_models_own_answer(folders: dict[str, Path], arc
     bench = Bench(folders[architecture], options(prompt_lookup=True))
 
     @settings(
-        max_examples=4,
+        max_examples=3,
         deadline=None,
         derandomize=True,
         phases=[Phase.generate],
@@ -222,7 +222,7 @@ def test_what_is_drawn_with_proposals_has_the_models_distribution(
     assert distance < 2.5 * len(expected) + 10, "far beyond chance"
 
 
-@pytest.mark.parametrize("step", range(1, 7))
+@pytest.mark.parametrize("step", [1, 2, 3, 6])
 def test_a_sequence_that_leaves_amid_proposals_changes_nothing_for_the_others(
     folders: dict[str, Path], step: int
 ) -> None:

@@ -277,14 +277,20 @@ def _items_in(value: Any, known: dict[int, int]) -> int:
 
 
 class ChatTemplate:
-    """A compiled template. Several threads may render it at once."""
+    """A compiled template. Several threads may render it at once.
+
+    `searched_marks` are those, such as `</think>` and `/no_think`, at which it cuts texts or which it takes out.
+    """
 
     def __init__(self, source: str, special_names: dict[str, str]) -> None:
         """`special_names` are the template's variables for special tokens. Raises `jinja2.TemplateSyntaxError`."""
         self.source = source
         self._special_names = special_names
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            tree = environment.parse(source)  # once: it takes as long as all that is made of it
+            self.searched_marks = _searched_marks(tree)
+            self._template = environment.from_string(tree)
         except (RecursionError, MemoryError):
             raise jinja2.TemplateSyntaxError("it nests too deep", 1) from None
         except (SyntaxError, ValueError, OverflowError) as error:
@@ -330,21 +336,19 @@ _SEARCHES: Final = frozenset(
 )
 
 
-def searched_marks(source: str) -> tuple[str, ...]:
-    """The marks, such as `</think>` and `/no_think`, that a template looks for in texts, to cut them there or to take
-    something out."""
-    tree = _environment().parse(source)
-    names = {
-        node.target.name: node.node.value
-        for node in tree.find_all(jinja2.nodes.Assign)
-        if isinstance(node.target, jinja2.nodes.Name) and isinstance(node.node, jinja2.nodes.Const)
-    }
+def _searched_marks(tree: jinja2.nodes.Template) -> tuple[str, ...]:
+    names: dict[str, Any] = {}
     places: list[jinja2.nodes.Expr] = []
-    for call in tree.find_all(jinja2.nodes.Call):
-        if isinstance(call.node, jinja2.nodes.Getattr) and call.node.attr in _SEARCHES:
-            places += call.args
-    for compared in tree.find_all(jinja2.nodes.Compare):
-        places += [compared.expr] if compared.ops[0].op in ("in", "notin") else []
+    for node in tree.find_all((jinja2.nodes.Assign, jinja2.nodes.Call, jinja2.nodes.Compare)):
+        match node:
+            case jinja2.nodes.Assign(
+                target=jinja2.nodes.Name(name=name), node=jinja2.nodes.Const(value=value)
+            ):
+                names[name] = value
+            case jinja2.nodes.Call(node=jinja2.nodes.Getattr(attr=called)) if called in _SEARCHES:
+                places += node.args
+            case jinja2.nodes.Compare() if node.ops[0].op in ("in", "notin"):
+                places.append(node.expr)
     found = [place.value for place in places if isinstance(place, jinja2.nodes.Const)]
     found += [names.get(place.name) for place in places if isinstance(place, jinja2.nodes.Name)]
     return tuple(sorted({each for each in found if isinstance(each, str) and _MARK.search(each)}))

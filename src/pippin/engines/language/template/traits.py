@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any, Literal
 
 from pippin.core.models import Rewritten
-from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, searched_marks
+from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.engines.language.text.tokenizer import pattern_of
 from pippin.output.tool_format import History
 
@@ -112,7 +112,7 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         reasoning_fields=fields,
         thinking_parts="'thinking'" in template.source
         and says([user, _assistant(thinking_parts("QXH", "QXC"))], "QXH"),
-        **_marks(template.source),
+        **_marks(template.searched_marks),
         turn_end=spoken.rpartition("QXC")[2].strip() if "QXC" in spoken else "",
         rewrites=tuple(_rewritten(trial, [user, assistant, other], fields, offer)),
     )
@@ -143,9 +143,8 @@ def _rewritten(
             yield name
 
 
-def _marks(source: str) -> dict[str, re.Pattern[str] | None]:
+def _marks(marks: tuple[str, ...]) -> dict[str, re.Pattern[str] | None]:
     """What a template looks for in texts."""
-    marks = searched_marks(source)
     found = {"marks": pattern_of(mark for mark in marks if not mark.startswith("/"))}
     if switches := pattern_of(mark for mark in marks if mark.startswith("/")):
         words = f"(?:{switches.pattern})"
