@@ -152,10 +152,9 @@ static void pack_panel(void *argument, int64_t chunk, int thread)
         return;
     }
     const int together = vectors_together(job->width);
-    const int64_t size = job->int8->panel_size(matrix->columns, job->width);
     for (int64_t token = chunk * together; token < (chunk + 1) * together; token++)
-        job->int8->pack(matrix, token < job->tokens ? packing->x + token * packing->stride : NULL, job->width,
-                        (int)(token % job->width), packing->panels + token / job->width * size);
+        job->int8->pack(matrix, token < job->tokens ? packing->x + token * packing->stride : NULL, job->tokens,
+                        token, packing->panels);
 }
 
 /* Bring the vectors into panels, or one vector's sums of groups beside it. */
@@ -173,9 +172,9 @@ static int prepare(pk_context *context, product_job *job, const pk_products *pro
         return PK_OK;
     }
     const int64_t panels = (job->tokens + job->width - 1) / job->width;
-    const int64_t size =
-        job->int8 != NULL ? job->int8->panel_size(matrix->columns, job->width) : job->width * matrix->columns;
-    if (pk_enlarge(&context->panels, &context->panels_size, panels * size) != PK_OK)
+    const int64_t size = job->int8 != NULL ? job->int8->size(matrix->columns, job->tokens)
+                                           : panels * job->width * matrix->columns;
+    if (pk_enlarge(&context->panels, &context->panels_size, size) != PK_OK)
         return PK_REFUSED;
     job->panels = context->panels;
     pack_job packing = {job, x, stride, context->panels};
