@@ -143,7 +143,7 @@ static void pack_int8(const mixture *mixture, const group *group)
     const int64_t whole = (group->count + group->width - 1) / group->width * group->width;
     for (int64_t place = 0; place < whole; place++) {
         const float *x = place < group->count ? row_of(mixture, group->first + place) : NULL;
-        mixture->int8->pack(matrix, x, group->count, place, group->panels);
+        mixture->int8->pack(matrix, x, 0, matrix->columns, group->count, place, group->panels);
     }
 }
 

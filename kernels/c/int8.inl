@@ -364,11 +364,12 @@ static int64_t size_of_panels(int64_t columns, int64_t tokens, int width, int di
 
 static int64_t size(int64_t columns, int64_t tokens) { return size_of_panels(columns, tokens, width_for(tokens), 1); }
 
-static void pack(const pk_matrix *matrix, const float *x, int64_t tokens, int64_t token, float *panels)
+static void pack(const pk_matrix *matrix, const float *x, int64_t from, int64_t to, int64_t tokens, int64_t token,
+                 float *panels)
 {
     const int width = width_for(tokens);
     float *panel = panels + token / width * size_of_panel(matrix->columns, width, 1);
-    pack_one(matrix, x, width, (int)(token % width), 1, 1, panel);
+    pack_one(matrix, x, from, to, width, (int)(token % width), 1, 1, panel);
 }
 
 static void multiply_by(const kernel *kernels, const int digits, const pk_tile *tile, int64_t first, int64_t last)
@@ -441,14 +442,15 @@ static int left_over(int64_t tokens)
     return left <= 4 ? left : 0;
 }
 
-static void pack_exact(const pk_matrix *matrix, const float *x, int64_t tokens, int64_t token, float *panels)
+static void pack_exact(const pk_matrix *matrix, const float *x, int64_t from, int64_t to, int64_t tokens, int64_t token,
+                       float *panels)
 {
     const int width = exact_width_for(tokens), left = left_over(tokens), place = (int)(token % width);
     float *panel = panels + token / width * size_of_panel(matrix->columns, width, DIGITS);
     if (token < tokens - left || left == 0)
-        pack_one(matrix, x, width, place, DIGITS, ACROSS && width == ACROSS ? ACROSS : 1, panel);
+        pack_one(matrix, x, from, to, width, place, DIGITS, ACROSS && width == ACROSS ? ACROSS : 1, panel);
     else if (place < left)
-        pack_one(matrix, x, left, place, DIGITS, 1, panel);
+        pack_one(matrix, x, from, to, left, place, DIGITS, 1, panel);
 }
 
 static void multiply_exactly(const pk_tile *tile, int64_t first, int64_t last)

@@ -180,13 +180,13 @@ static int32_t total_of(const int32_t *numbers, int count)
 }
 
 /* `order` tells which of 16 columns each byte of their dwords is; no packing takes bytes further. */
-INLINE void pack_vector(const pk_matrix *matrix, const float *x, int width, const int digits, const uint8_t *order,
-                        panel at)
+INLINE void pack_vector(const pk_matrix *matrix, const float *x, int64_t from, int64_t to, int width, const int digits,
+                        const uint8_t *order, panel at)
 {
     const int run = run_of(matrix->format);
-    float *sums = at.sums;
-    for (int64_t column = 0; column < matrix->columns; column += PK_QUANTISED) {
-        const int64_t left = matrix->columns - column;
+    float *sums = at.sums + from / run * width;
+    for (int64_t column = from; column < to; column += PK_QUANTISED) {
+        const int64_t left = to - column;
         const int count = left < PK_QUANTISED ? (int)left : PK_QUANTISED;
         int32_t numbers[PK_QUANTISED];
         const float factor = quantise(x + column, count, largest_number(digits), numbers);
@@ -209,33 +209,33 @@ INLINE void pack_vector(const pk_matrix *matrix, const float *x, int width, cons
 }
 
 /* Nothing is read of a vector that is not there. */
-INLINE void pack_nothing(const pk_matrix *matrix, int width, const int digits, panel at)
+INLINE void pack_nothing(const pk_matrix *matrix, int64_t from, int64_t to, int width, const int digits, panel at)
 {
-    const int64_t columns = matrix->columns;
-    for (int64_t place = 0; place < columns / 4; place++)
+    const int run = run_of(matrix->format);
+    for (int64_t place = from / 4; place < to / 4; place++)
         for (int digit = 0; digit < digits; digit++)
             at.dwords[place * width * digits + digit * at.apart] = 0;
-    for (int64_t place = 0; place < (columns + 31) / 32; place++)
+    for (int64_t place = from / PK_QUANTISED; place < (to + PK_QUANTISED - 1) / PK_QUANTISED; place++)
         at.factors[place * width] = 0.0f;
-    for (int64_t place = 0; place < (columns + 15) / 16; place++)
+    for (int64_t place = from / run; place < to / run; place++)
         at.sums[place * width] = 0.0f;
 }
 
-/* Vector `place` of a panel, whose digits are so many dwords apart: 1, or as many as there are vectors. */
-INLINE void pack_one(const pk_matrix *matrix, const float *x, int width, int place, const int digits, const int apart,
-                     float *memory)
+/* Columns [from, to) of vector `place` of a panel, whose digits are so many dwords apart: 1, or as many as there are vectors. */
+INLINE void pack_one(const pk_matrix *matrix, const float *x, int64_t from, int64_t to, int width, int place,
+                     const int digits, const int apart, float *memory)
 {
     const panel first = panel_at(memory, matrix->columns, width, digits);
     const int64_t dword = apart == 1 ? (int64_t)place * digits : place;
     const panel at = {first.dwords + dword, first.factors + place, first.sums + place, apart};
     if (x == NULL) {
-        pack_nothing(matrix, width, digits, at);
+        pack_nothing(matrix, from, to, width, digits, at);
         return;
     }
     uint8_t order[16];
     for (int index = 0; index < 16; index++)
         order[index] = (uint8_t)column_of(matrix->bits, index / 4, index % 4);
-    pack_vector(matrix, x, width, digits, order, at);
+    pack_vector(matrix, x, from, to, width, digits, order, at);
 }
 
 INLINE void load_group(const pk_matrix *matrix, const int format, int64_t at, F *scale, F *bias)
