@@ -422,7 +422,7 @@ enum { WIDEST_EXACT = DEEP ? DEEP : 4 };
  * across a register, they fill these first. */
 static int exact_width_for(int64_t tokens)
 {
-    if (ACROSS && tokens > 4)
+    if (ACROSS && tokens > 5) /* five take no longer in two narrow panels */
         return ACROSS;
     const int64_t panels = (tokens + WIDEST_EXACT - 1) / WIDEST_EXACT, needed = (tokens + panels - 1) / panels;
     if (needed <= 4)
@@ -438,8 +438,8 @@ static int64_t exact_size(int64_t columns, int64_t tokens)
 /* Vectors behind the last whole panel of ACROSS that have a narrow one of their own. */
 static int left_over(int64_t tokens)
 {
-    const int left = ACROSS && tokens > 4 ? (int)(tokens % exact_width_for(tokens)) : 0;
-    return left <= 4 ? left : 0;
+    const int width = exact_width_for(tokens), left = (int)(tokens % width);
+    return width == ACROSS && left <= 4 ? left : 0;
 }
 
 static void pack_exact(const pk_matrix *matrix, const float *x, int64_t from, int64_t to, int64_t tokens, int64_t token,
@@ -448,7 +448,7 @@ static void pack_exact(const pk_matrix *matrix, const float *x, int64_t from, in
     const int width = exact_width_for(tokens), left = left_over(tokens), place = (int)(token % width);
     float *panel = panels + token / width * size_of_panel(matrix->columns, width, DIGITS);
     if (token < tokens - left || left == 0)
-        pack_one(matrix, x, from, to, width, place, DIGITS, ACROSS && width == ACROSS ? ACROSS : 1, panel);
+        pack_one(matrix, x, from, to, width, place, DIGITS, width == ACROSS ? ACROSS : 1, panel);
     else if (place < left)
         pack_one(matrix, x, from, to, left, place, DIGITS, 1, panel);
 }
@@ -486,12 +486,12 @@ static void multiply_exactly(const pk_tile *tile, int64_t first, int64_t last)
 
 /* Measured against float32. Fields that cross words take longer to bring into bytes than they save; so do the many instructions
  * for 8 bits by AVX2. Without DEEP sums, float32 is quicker for more than four vectors, whose weights it makes once for all of
- * them; than vectors across it is for more than 64, whose bytes leave the nearest cache. */
+ * them; than vectors across it is for more than 40, which share out its greater cost of unpacking. */
 static int exact_pays(int bits, int64_t tokens)
 {
     if (bits & (bits - 1))
         return 0;
-    return PRODUCTS == PK_MADD ? bits < 8 && tokens <= 64 : DEEP || tokens <= 4;
+    return PRODUCTS == PK_MADD ? bits < 8 && tokens <= 40 : DEEP || tokens <= 4;
 }
 
 #define EXACT_FUNCTIONS                                                                                                \
