@@ -140,13 +140,10 @@ static const float *row_of(const mixture *mixture, int64_t assignment)
 static void pack_int8(const mixture *mixture, const group *group)
 {
     const pk_matrix *matrix = mixture->first;
-    float *panel = group->panels;
-    for (int64_t first = 0; first < group->count; first += group->width) {
-        for (int place = 0; place < group->width; place++) {
-            const float *x = first + place < group->count ? row_of(mixture, group->first + first + place) : NULL;
-            mixture->int8->pack(matrix, x, group->width, place, panel);
-        }
-        panel += mixture->int8->panel_size(matrix->columns, group->width);
+    const int64_t whole = (group->count + group->width - 1) / group->width * group->width;
+    for (int64_t place = 0; place < whole; place++) {
+        const float *x = place < group->count ? row_of(mixture, group->first + place) : NULL;
+        mixture->int8->pack(matrix, x, 0, matrix->columns, group->count, place, group->panels);
     }
 }
 
@@ -214,7 +211,7 @@ static void multiply_part(void *argument, int64_t chunk, int thread)
 static int64_t panel_size(const mixture *mixture, const group *group)
 {
     const int64_t panels = (group->count + group->width - 1) / group->width, columns = mixture->first->columns;
-    return panels * (mixture->int8 != NULL ? mixture->int8->panel_size(columns, group->width) : group->width * columns);
+    return mixture->int8 != NULL ? mixture->int8->size(columns, group->count) : panels * group->width * columns;
 }
 
 static void multiply(mixture *mixture)

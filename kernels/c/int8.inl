@@ -66,12 +66,12 @@ INLINE I add_pairs(I pairs, U weights, uint32_t x)
     return pairs;
 }
 
-INLINE I sum_of_pairs(I pairs)
+INLINE I sum_of_pairs(I pairs, const int factor)
 {
 #if PRODUCTS == PK_MADD
-    return (I)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(1));
+    return (I)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16((short)factor));
 #else
-    return pairs;
+    return pairs * factor;
 #endif
 }
 
@@ -150,7 +150,7 @@ INLINE void products(const pk_tile *tile, int64_t which, int64_t row, int64_t la
             for (int byte = 0; byte < bytes; byte++)
 #pragma GCC unroll 4
                 for (int part = 0; part < parts; part++)
-                    dots[byte][part] = sum_of_pairs(dots[byte][part]);
+                    dots[byte][part] = sum_of_pairs(dots[byte][part], 1);
         dwords += run / 4 * bytes;
         const float *factors = x.factors + place * run / PK_QUANTISED * width, *totals = x.sums + place * width;
 #pragma GCC unroll 16
@@ -276,6 +276,22 @@ INLINE void deep_products(const pk_tile *tile, int64_t which, int64_t row, int64
 }
 #endif
 
+/* Bytes of panels that stay near while all rows are multiplied with them. */
+enum { NEAR = 1 << 20 };
+
+static int64_t panels_near(int64_t size)
+{
+    const int64_t bytes = size * (int64_t)sizeof(float);
+    return bytes < NEAR ? NEAR / bytes : 1;
+}
+
+#if PRODUCTS == PK_MADD
+#define ACROSS LANES
+#include "int8_across.inl"
+#else
+#define ACROSS 0
+#endif
+
 #define PRODUCT(HOW, FORMAT, BITS, WIDTH, DIGITS)                                                                      \
     static void products_##FORMAT##_##BITS##_##WIDTH##_##DIGITS(const pk_tile *tile, int64_t panel, int64_t row,       \
                                                              int64_t last)                                             \
@@ -341,15 +357,26 @@ static int width_of(int64_t tokens, int widest)
 
 static int width_for(int64_t tokens) { return width_of(tokens, WIDEST); }
 
-/* Bytes of panels that stay near while all rows are multiplied with them. */
-enum { NEAR = 1 << 20 };
+static int64_t size_of_panels(int64_t columns, int64_t tokens, int width, int digits)
+{
+    return (tokens + width - 1) / width * size_of_panel(columns, width, digits);
+}
+
+static int64_t size(int64_t columns, int64_t tokens) { return size_of_panels(columns, tokens, width_for(tokens), 1); }
+
+static void pack(const pk_matrix *matrix, const float *x, int64_t from, int64_t to, int64_t tokens, int64_t token,
+                 float *panels)
+{
+    const int width = width_for(tokens);
+    float *panel = panels + token / width * size_of_panel(matrix->columns, width, 1);
+    pack_one(matrix, x, from, to, width, (int)(token % width), 1, 1, panel);
+}
 
 static void multiply_by(const kernel *kernels, const int digits, const pk_tile *tile, int64_t first, int64_t last)
 {
     const pk_matrix *matrix = tile->matrix;
     const kernel chosen = kernels[matrix->format == PK_AFFINE ? matrix->bits : matrix->format == PK_MXFP4 ? 9 : 10];
-    const int64_t size = size_of_panel(matrix->columns, tile->width, digits) * (int64_t)sizeof(float);
-    const int64_t near = size < NEAR ? NEAR / size : 1;
+    const int64_t near = panels_near(size_of_panel(matrix->columns, tile->width, digits));
     const int deep = DEEP > 0 && tile->width > 4;
     const int rows = deep ? PK_BLOCK * blocks_for(matrix->bits, tile->width, digits)
                           : LANES * parts_for(matrix->bits, tile->width * digits);
@@ -385,26 +412,45 @@ static int always_pays(int bits, int64_t tokens)
 }
 
 #define INT8_FUNCTIONS                                                                                                 \
-    .pays = always_pays, .width = width_for, .panel_size = panel_size, .pack = pack, .multiply = multiply
+    .pays = always_pays, .width = width_for, .size = size, .pack = pack, .multiply = multiply
 
 #if PRODUCTS != PK_PLAIN
-static int64_t exact_panel_size(int64_t columns, int width) { return size_of_panel(columns, width, DIGITS); }
-
-static void pack_exact(const pk_matrix *matrix, const float *x, int width, int place, float *memory)
-{
-    pack_one(matrix, x, width, place, DIGITS, memory);
-}
-
 enum { WIDEST_EXACT = DEEP ? DEEP : 4 };
 
 /* Two and three vectors have panels of their own: what checks one or two proposed tokens of a sequence computes so many. Where
- * there are deep sums, so have six and twelve. Vectors are shared out evenly to as few panels as hold them. */
+ * there are deep sums, so have six and twelve. Vectors are shared out evenly to as few panels as hold them; where they can lie
+ * across a register, they fill these first. */
 static int exact_width_for(int64_t tokens)
 {
+    if (ACROSS && tokens > 5) /* five take no longer in two narrow panels */
+        return ACROSS;
     const int64_t panels = (tokens + WIDEST_EXACT - 1) / WIDEST_EXACT, needed = (tokens + panels - 1) / panels;
     if (needed <= 4)
         return (int)needed;
     return needed <= 6 ? 6 : needed <= 8 ? 8 : needed <= 12 ? 12 : 16;
+}
+
+static int64_t exact_size(int64_t columns, int64_t tokens)
+{
+    return size_of_panels(columns, tokens, exact_width_for(tokens), DIGITS);
+}
+
+/* Vectors behind the last whole panel of ACROSS that have a narrow one of their own. */
+static int left_over(int64_t tokens)
+{
+    const int width = exact_width_for(tokens), left = (int)(tokens % width);
+    return width == ACROSS && left <= 4 ? left : 0;
+}
+
+static void pack_exact(const pk_matrix *matrix, const float *x, int64_t from, int64_t to, int64_t tokens, int64_t token,
+                       float *panels)
+{
+    const int width = exact_width_for(tokens), left = left_over(tokens), place = (int)(token % width);
+    float *panel = panels + token / width * size_of_panel(matrix->columns, width, DIGITS);
+    if (token < tokens - left || left == 0)
+        pack_one(matrix, x, from, to, width, place, DIGITS, width == ACROSS ? ACROSS : 1, panel);
+    else if (place < left)
+        pack_one(matrix, x, from, to, left, place, DIGITS, 1, panel);
 }
 
 static void multiply_exactly(const pk_tile *tile, int64_t first, int64_t last)
@@ -421,20 +467,33 @@ static void multiply_exactly(const pk_tile *tile, int64_t first, int64_t last)
         [16] = exact_16,
 #endif
     };
-    multiply_by(of_width[tile->width], DIGITS, tile, first, last);
+    if (!ACROSS || tile->width <= 4) {
+        multiply_by(of_width[tile->width], DIGITS, tile, first, last);
+        return;
+    }
+#if ACROSS
+    pk_tile whole = *tile, rest = *tile;
+    rest.tokens = rest.width = left_over(tile->tokens);
+    whole.tokens -= rest.tokens;
+    multiply_across(&whole, first, last);
+    if (rest.width == 0)
+        return;
+    rest.panels += size_of_panels(tile->matrix->columns, whole.tokens, ACROSS, DIGITS);
+    rest.out += whole.tokens * tile->out_stride;
+    multiply_by(of_width[rest.width], DIGITS, &rest, first, last);
+#endif
 }
 
 /* Measured against float32. Fields that cross words take longer to bring into bytes than they save; so do the many instructions
  * for 8 bits by AVX2. Without DEEP sums, float32 is quicker for more than four vectors, whose weights it makes once for all of
- * them; than sums in pairs it is for more than twelve. */
+ * them; than vectors across it is for more than 40, which share out its greater cost of unpacking. */
 static int exact_pays(int bits, int64_t tokens)
 {
     if (bits & (bits - 1))
         return 0;
-    return PRODUCTS == PK_MADD ? bits < 8 && tokens <= 12 : DEEP || tokens <= 4;
+    return PRODUCTS == PK_MADD ? bits < 8 && tokens <= 40 : DEEP || tokens <= 4;
 }
 
 #define EXACT_FUNCTIONS                                                                                                \
-    .pays = exact_pays, .width = exact_width_for, .panel_size = exact_panel_size, .pack = pack_exact,                  \
-    .multiply = multiply_exactly
+    .pays = exact_pays, .width = exact_width_for, .size = exact_size, .pack = pack_exact, .multiply = multiply_exactly
 #endif

@@ -82,19 +82,18 @@ INLINE int64_t size_of_panel(int64_t columns, int width, int digits)
     return (columns / 4 * digits + (columns + 31) / 32 + (columns + 15) / 16) * width;
 }
 
-static int64_t panel_size(int64_t columns, int width) { return size_of_panel(columns, width, 1); }
-
 INLINE int run_of(int format) { return format == PK_NVFP4 ? 16 : PK_QUANTISED; }
 
 typedef struct panel {
     uint32_t *dwords;
     float *factors, *sums;
+    int apart; /* dwords from one digit of a vector to the next */
 } panel;
 
 static panel panel_at(const float *memory, int64_t columns, int width, int digits)
 {
     float *dwords = (float *)memory, *factors = dwords + columns / 4 * width * digits;
-    return (panel){(uint32_t *)dwords, factors, factors + (columns + 31) / 32 * width};
+    return (panel){(uint32_t *)dwords, factors, factors + (columns + 31) / 32 * width, 1};
 }
 
 /* Whole numbers of 16 or 32 columns, none larger than `most_number`, and their factor. What is not finite gives a factor
@@ -111,7 +110,8 @@ static float quantise(const float *x, int count, int32_t most_number, int32_t *n
     }
     const float largest = largest_of(most);
     const int finite = sum_of(wrong) == 0.0f;
-    memset(numbers, 0, PK_QUANTISED * sizeof *numbers);
+    if (!finite || largest <= FLT_MIN * end || count < PK_QUANTISED)
+        memset(numbers, 0, PK_QUANTISED * sizeof *numbers);
     if (!finite || largest <= FLT_MIN * end)
         return finite ? 0.0f : NAN;
     for (int index = 0; index < count; index += LANES) {
@@ -140,34 +140,59 @@ INLINE void reorder(const int8_t *bytes, const uint8_t *order, uint32_t *dwords)
 
 typedef int8_t D __attribute__((vector_size(LANES)));
 
-/* The lowest digits of numbers, which they lose. */
-INLINE void take_digit(I *numbers, int8_t *digit)
+/* The lowest bytes of 32 numbers. */
+INLINE void lowest_bytes(const I *numbers, int8_t *bytes)
 {
+#if LANES == 8
+    /* What GCC makes of the conversion takes each number out of its register. Packing works in halves of registers. */
+    const I low = (I){0} + 255;
+    const __m256i first = _mm256_packus_epi32((__m256i)(numbers[0] & low), (__m256i)(numbers[1] & low));
+    const __m256i second = _mm256_packus_epi32((__m256i)(numbers[2] & low), (__m256i)(numbers[3] & low));
+    const __m256i turned = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256((__m256i *)bytes, _mm256_permutevar8x32_epi32(_mm256_packus_epi16(first, second), turned));
+#else
 #pragma GCC unroll 8
     for (int part = 0; part < PK_QUANTISED / LANES; part++) {
         const D lowest = __builtin_convertvector(numbers[part], D);
-        memcpy(digit + part * LANES, &lowest, sizeof lowest);
-        numbers[part] = (numbers[part] + 128) >> 8;
+        memcpy(bytes + part * LANES, &lowest, sizeof lowest);
     }
+#endif
+}
+
+/* The lowest digits of numbers, which they lose. */
+INLINE void take_digit(I *numbers, int8_t *digit)
+{
+    lowest_bytes(numbers, digit);
+#pragma GCC unroll 8
+    for (int part = 0; part < PK_QUANTISED / LANES; part++)
+        numbers[part] = (numbers[part] + 128) >> 8;
+}
+
+static int32_t total_of(const int32_t *numbers, int count)
+{
+    I sums = {0};
+    for (int index = 0; index < count; index += LANES)
+        sums += (I)load_words((const uint32_t *)numbers + index);
+    int32_t total = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        total += sums[lane];
+    return total;
 }
 
 /* `order` tells which of 16 columns each byte of their dwords is; no packing takes bytes further. */
-INLINE void pack_vector(const pk_matrix *matrix, const float *x, int width, const int digits, const uint8_t *order,
-                        panel at)
+INLINE void pack_vector(const pk_matrix *matrix, const float *x, int64_t from, int64_t to, int width, const int digits,
+                        const uint8_t *order, panel at)
 {
     const int run = run_of(matrix->format);
-    for (int64_t column = 0; column < matrix->columns; column += PK_QUANTISED) {
-        const int64_t left = matrix->columns - column;
+    float *sums = at.sums + from / run * width;
+    for (int64_t column = from; column < to; column += PK_QUANTISED) {
+        const int64_t left = to - column;
         const int count = left < PK_QUANTISED ? (int)left : PK_QUANTISED;
         int32_t numbers[PK_QUANTISED];
         const float factor = quantise(x + column, count, largest_number(digits), numbers);
         at.factors[column / PK_QUANTISED * width] = factor;
-        for (int start = 0; start < count; start += run) {
-            int32_t total = 0;
-            for (int index = 0; index < run; index++)
-                total += numbers[start + index];
-            at.sums[(column + start) / run * width] = (float)total * factor;
-        }
+        for (int start = 0; start < count; start += run, sums += width)
+            *sums = (float)total_of(numbers + start, run) * factor;
         I whole[PK_QUANTISED / LANES];
         memcpy(whole, numbers, sizeof whole);
         uint32_t *out = at.dwords + column / 4 * width * digits;
@@ -178,42 +203,39 @@ INLINE void pack_vector(const pk_matrix *matrix, const float *x, int width, cons
             reorder(bytes, order, dwords);
             reorder(bytes + 16, order, dwords + 4);
             for (int place = 0; place < count / 4; place++)
-                out[place * width * digits + digit] = dwords[place];
+                out[place * width * digits + digit * at.apart] = dwords[place];
         }
     }
 }
 
 /* Nothing is read of a vector that is not there. */
-INLINE void pack_nothing(const pk_matrix *matrix, int width, const int digits, panel at)
+INLINE void pack_nothing(const pk_matrix *matrix, int64_t from, int64_t to, int width, const int digits, panel at)
 {
-    const int64_t columns = matrix->columns;
-    for (int64_t place = 0; place < columns / 4; place++)
+    const int run = run_of(matrix->format);
+    for (int64_t place = from / 4; place < to / 4; place++)
         for (int digit = 0; digit < digits; digit++)
-            at.dwords[place * width * digits + digit] = 0;
-    for (int64_t place = 0; place < (columns + 31) / 32; place++)
+            at.dwords[place * width * digits + digit * at.apart] = 0;
+    for (int64_t place = from / PK_QUANTISED; place < (to + PK_QUANTISED - 1) / PK_QUANTISED; place++)
         at.factors[place * width] = 0.0f;
-    for (int64_t place = 0; place < (columns + 15) / 16; place++)
+    for (int64_t place = from / run; place < to / run; place++)
         at.sums[place * width] = 0.0f;
 }
 
-INLINE void pack_one(const pk_matrix *matrix, const float *x, int width, int place, const int digits, float *memory)
+/* Columns [from, to) of vector `place` of a panel, whose digits are so many dwords apart: 1, or as many as there are vectors. */
+INLINE void pack_one(const pk_matrix *matrix, const float *x, int64_t from, int64_t to, int width, int place,
+                     const int digits, const int apart, float *memory)
 {
     const panel first = panel_at(memory, matrix->columns, width, digits);
-    const int64_t dword = (int64_t)place * digits;
-    const panel at = {first.dwords + dword, first.factors + place, first.sums + place};
+    const int64_t dword = apart == 1 ? (int64_t)place * digits : place;
+    const panel at = {first.dwords + dword, first.factors + place, first.sums + place, apart};
     if (x == NULL) {
-        pack_nothing(matrix, width, digits, at);
+        pack_nothing(matrix, from, to, width, digits, at);
         return;
     }
     uint8_t order[16];
     for (int index = 0; index < 16; index++)
         order[index] = (uint8_t)column_of(matrix->bits, index / 4, index % 4);
-    pack_vector(matrix, x, width, digits, order, at);
-}
-
-static void pack(const pk_matrix *matrix, const float *x, int width, int place, float *memory)
-{
-    pack_one(matrix, x, width, place, 1, memory);
+    pack_vector(matrix, x, from, to, width, digits, order, at);
 }
 
 INLINE void load_group(const pk_matrix *matrix, const int format, int64_t at, F *scale, F *bias)

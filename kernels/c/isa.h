@@ -73,9 +73,11 @@ typedef struct pk_int8 {
     const struct pk_int8 *exact; /* the same with vectors of 23 bits, or NULL */
     int (*pays)(int bits, int64_t tokens); /* for so many vectors, with weights of so many bits */
     int (*width)(int64_t tokens);
-    int64_t (*panel_size)(int64_t columns, int width); /* in floats */
-    /* Vector `place` of a panel, NULL for none, for matrices that are stored as `matrix` is. */
-    void (*pack)(const pk_matrix *matrix, const float *x, int width, int place, float *panel);
+    int64_t (*size)(int64_t columns, int64_t tokens); /* of the panels of so many vectors, in floats */
+    /* Columns [from, to), whole groups of PK_QUANTISED but for the last, of vector `token` of them, NULL for none, as they end
+     * with a whole panel; for matrices that are stored as `matrix` is. */
+    void (*pack)(const pk_matrix *matrix, const float *x, int64_t from, int64_t to, int64_t tokens, int64_t token,
+                 float *panels);
     void (*multiply)(const pk_tile *tile, int64_t first, int64_t last); /* as `pk_isa`'s */
 } pk_int8;
 

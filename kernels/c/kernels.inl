@@ -692,46 +692,13 @@ static void add_values(float *out, float factor, const float *scores, const floa
     }
 }
 
-#if defined(__AVX2__)
-enum { TURNED = 8 }; /* keys, and numbers of them, that change places in registers */
-
-/* [TURNED, dim] become [TURNED, PK_KEYS]: first words change places, then pairs of them, then halves of registers. */
-INLINE void turn(const float *keys, int dim, float *out)
-{
-    __m256 rows[TURNED], words[TURNED];
-#pragma GCC unroll 8
-    for (int row = 0; row < TURNED; row++)
-        rows[row] = _mm256_loadu_ps(keys + row * dim);
-#pragma GCC unroll 4
-    for (int row = 0; row < TURNED; row += 2) {
-        words[row] = _mm256_unpacklo_ps(rows[row], rows[row + 1]);
-        words[row + 1] = _mm256_unpackhi_ps(rows[row], rows[row + 1]);
-    }
-#pragma GCC unroll 4
-    for (int row = 0; row < TURNED; row += 4)
-#pragma GCC unroll 2
-        for (int half = 0; half < 2; half++) {
-            rows[row + 2 * half] = _mm256_shuffle_ps(words[row + half], words[row + 2 + half], 0x44);
-            rows[row + 2 * half + 1] = _mm256_shuffle_ps(words[row + half], words[row + 2 + half], 0xee);
-        }
-#pragma GCC unroll 4
-    for (int row = 0; row < TURNED / 2; row++) {
-        _mm256_storeu_ps(out + row * PK_KEYS, _mm256_permute2f128_ps(rows[row], rows[row + 4], 0x20));
-        _mm256_storeu_ps(out + (row + 4) * PK_KEYS, _mm256_permute2f128_ps(rows[row], rows[row + 4], 0x31));
-    }
-}
-#else
-enum { TURNED = 1 };
-INLINE void turn(const float *keys, int dim, float *out) { *out = *keys, (void)dim; }
-#endif
-
 /* Keys [count, dim] become [dim, PK_KEYS]. */
 static void transpose(const float *keys, int count, int dim, float *out)
 {
     const int whole = dim % TURNED == 0 ? count / TURNED * TURNED : 0;
     for (int key = 0; key < whole; key += TURNED)
         for (int index = 0; index < dim; index += TURNED)
-            turn(keys + (int64_t)key * dim + index, dim, out + index * PK_KEYS + key);
+            turn(keys + (int64_t)key * dim + index, dim, out + index * PK_KEYS + key, PK_KEYS);
     for (int key = whole; key < PK_KEYS; key++)
         for (int index = 0; index < dim; index++)
             out[index * PK_KEYS + key] = key < count ? keys[(int64_t)key * dim + index] : 0.0f;

@@ -123,12 +123,15 @@ static void multiply_part(void *argument, int64_t chunk, int thread)
     }
 }
 
-/* Vectors of whole numbers that one thread packs at a time: they divide a panel. */
-static int vectors_together(int width)
+/* Columns of a panel of whole numbers that one thread packs at a time: about NUMBERS_A_CHUNK of all its vectors. These lie side
+ * by side, so that threads which shared out the vectors would write into the same lines of the cache. */
+enum { NUMBERS_A_CHUNK = 4096 };
+
+static int64_t columns_together(const product_job *job)
 {
-    if (width < 4)
-        return width;
-    return width % 4 == 0 ? 4 : 2;
+    const int64_t columns = job->products->matrices[0]->columns;
+    const int64_t parts = (columns * job->width + NUMBERS_A_CHUNK - 1) / NUMBERS_A_CHUNK;
+    return ((columns + parts - 1) / parts + PK_QUANTISED - 1) / PK_QUANTISED * PK_QUANTISED;
 }
 
 typedef struct pack_job {
@@ -136,9 +139,10 @@ typedef struct pack_job {
     const float *x;
     int64_t stride;
     float *panels;
+    int64_t parts; /* of each panel */
 } pack_job;
 
-/* A panel of float32, or a few vectors of whole numbers, which take longer to make. */
+/* A panel of float32, or some columns of one of whole numbers, which take longer to make. */
 static void pack_panel(void *argument, int64_t chunk, int thread)
 {
     const pack_job *packing = argument;
@@ -151,11 +155,12 @@ static void pack_panel(void *argument, int64_t chunk, int thread)
                                 matrix->columns, job->width, packing->panels + first * matrix->columns);
         return;
     }
-    const int together = vectors_together(job->width);
-    const int64_t size = job->int8->panel_size(matrix->columns, job->width);
-    for (int64_t token = chunk * together; token < (chunk + 1) * together; token++)
-        job->int8->pack(matrix, token < job->tokens ? packing->x + token * packing->stride : NULL, job->width,
-                        (int)(token % job->width), packing->panels + token / job->width * size);
+    const int64_t columns = columns_together(job), first = chunk / packing->parts * job->width;
+    const int64_t from = chunk % packing->parts * columns;
+    const int64_t to = from + columns < matrix->columns ? from + columns : matrix->columns;
+    for (int64_t token = first; token < first + job->width; token++)
+        job->int8->pack(matrix, token < job->tokens ? packing->x + token * packing->stride : NULL, from, to, job->tokens,
+                        token, packing->panels);
 }
 
 /* Bring the vectors into panels, or one vector's sums of groups beside it. */
@@ -173,14 +178,14 @@ static int prepare(pk_context *context, product_job *job, const pk_products *pro
         return PK_OK;
     }
     const int64_t panels = (job->tokens + job->width - 1) / job->width;
-    const int64_t size =
-        job->int8 != NULL ? job->int8->panel_size(matrix->columns, job->width) : job->width * matrix->columns;
-    if (pk_enlarge(&context->panels, &context->panels_size, panels * size) != PK_OK)
+    const int64_t size = job->int8 != NULL ? job->int8->size(matrix->columns, job->tokens)
+                                           : panels * job->width * matrix->columns;
+    if (pk_enlarge(&context->panels, &context->panels_size, size) != PK_OK)
         return PK_REFUSED;
     job->panels = context->panels;
-    pack_job packing = {job, x, stride, context->panels};
-    pk_pool_run(context->pool, pack_panel, &packing,
-                job->int8 == NULL ? panels : panels * (job->width / vectors_together(job->width)));
+    const int64_t together = job->int8 != NULL ? columns_together(job) : matrix->columns;
+    pack_job packing = {job, x, stride, context->panels, (matrix->columns + together - 1) / together};
+    pk_pool_run(context->pool, pack_panel, &packing, panels * packing.parts);
     return PK_OK;
 }
 

@@ -135,6 +135,10 @@ INLINE float largest_of(F v)
 {
 #if LANES == 16
     return _mm512_reduce_max_ps(v);
+#elif LANES == 8
+    __m128 half = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
 #else
     float found = v[0];
     for (int lane = 1; lane < LANES; lane++)
@@ -142,6 +146,43 @@ INLINE float largest_of(F v)
     return found;
 #endif
 }
+
+#if defined(__AVX2__)
+enum { TURNED = 8 }; /* rows, and numbers of them, that change places in registers */
+
+/* TURNED numbers of as many rows become rows themselves: first words change places, then pairs of them, then halves of
+ * registers. */
+INLINE void turn(const float *from, int64_t stride, float *out, int64_t out_stride)
+{
+    __m256 rows[TURNED], words[TURNED];
+#pragma GCC unroll 8
+    for (int row = 0; row < TURNED; row++)
+        rows[row] = _mm256_loadu_ps(from + row * stride);
+#pragma GCC unroll 4
+    for (int row = 0; row < TURNED; row += 2) {
+        words[row] = _mm256_unpacklo_ps(rows[row], rows[row + 1]);
+        words[row + 1] = _mm256_unpackhi_ps(rows[row], rows[row + 1]);
+    }
+#pragma GCC unroll 4
+    for (int row = 0; row < TURNED; row += 4)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; half++) {
+            rows[row + 2 * half] = _mm256_shuffle_ps(words[row + half], words[row + 2 + half], 0x44);
+            rows[row + 2 * half + 1] = _mm256_shuffle_ps(words[row + half], words[row + 2 + half], 0xee);
+        }
+#pragma GCC unroll 4
+    for (int row = 0; row < TURNED / 2; row++) {
+        _mm256_storeu_ps(out + row * out_stride, _mm256_permute2f128_ps(rows[row], rows[row + 4], 0x20));
+        _mm256_storeu_ps(out + (row + 4) * out_stride, _mm256_permute2f128_ps(rows[row], rows[row + 4], 0x31));
+    }
+}
+#else
+enum { TURNED = 1 };
+INLINE void turn(const float *from, int64_t stride, float *out, int64_t out_stride)
+{
+    *out = *from, (void)stride, (void)out_stride;
+}
+#endif
 
 /* e to the power of x: 0 below what float32 holds without becoming subnormal, and finite above. x = n ln 2 + r, and a
  * polynomial for e^r (the method and factors of Cephes' expf): right to 1.5 units of the last place. */
