@@ -278,7 +278,10 @@ class OutputReader:
         return (*leading, reasoning.end, *reasoning.ends) if reasoning and not self._answering else leading
 
     def _write(self, text: str) -> None:
-        if self._quoted_to >= 0 and text[max(self._quoted_to - self._source.position + len(text), 0) :].strip():
+        if (
+            self._quoted_to >= 0
+            and text[max(self._quoted_to - self._source.position + len(text), 0) :].strip()
+        ):
             self._quoted_to = -1
         before, feed, line = text.rpartition("\n")
         begun = bool(line.strip())
