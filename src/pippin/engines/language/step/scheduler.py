@@ -25,6 +25,7 @@ OUTLIER = 2.0  # times the expected time: a longer step counts as this long, bec
 PARTS, KINDS = 6, 4
 # How many steps a fit may lag where it only caps outliers: a fit for each step would cost as much as a token's work.
 STALE = 4
+NEXT_TO_NOTHING = 1e-11
 ENOUGH = 8  # steps before there is an expectation
 
 
@@ -100,11 +101,13 @@ class StepCost:
 
 def _fit(known: NDArray[np.float64]) -> list[float]:
     """The parts in seconds: among those that explain the steps equally well, the smallest."""
-    # The normal equations: a few numbers, however many steps there are. What is close to nothing is so squared.
+    # The normal equations are few numbers, however many steps there are. Next to nothing on their diagonal gives them
+    # one solution where several explain the steps: close to the smallest.
     products = known.T @ known
+    products.flat[:: PARTS + 2] += NEXT_TO_NOTHING * products.trace()
     parts, kept = [0.0] * PARTS, list(range(PARTS))
     while kept:
-        found = np.linalg.lstsq(products[np.ix_(kept, kept)], products[kept, PARTS], rcond=1e-12)[0].tolist()
+        found = np.linalg.solve(products[kept][:, kept], products[kept, PARTS]).tolist()
         least = min(found)
         if least >= 0:
             for part, seconds in zip(kept, found, strict=True):
