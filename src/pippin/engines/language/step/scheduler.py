@@ -409,9 +409,8 @@ class Scheduler:
         longest: dict[int, int] = {}
         for each in self.running:
             longest[each.length_class] = max(longest.get(each.length_class, 0), each.length + 1)
-        for each in self.running:
-            left -= self._draft_bytes(longest[each.length_class])
-        return left
+        one = {name: self._draft_bytes(tokens) for name, tokens in longest.items()}
+        return left - sum(one[each.length_class] for each in self.running)
 
     def observe(self, seconds: float, prompt_tokens: int, sequences: int, *, late: bool = False) -> int:
         """Learn from a step that took `seconds` and in which `sequences` sequences decoded; `late`: its prompts are
