@@ -90,7 +90,8 @@ class StepCost:
         return int(rest / each) if each * most > rest else most if rest else 0
 
     def _expected(self, features: tuple[float, ...], stale: int = 0) -> float:
-        return sum(map(mul, self._fitted(stale), features))
+        seconds: float = sum(map(mul, self._fitted(stale), features))
+        return seconds
 
     def _fitted(self, stale: int = 0) -> list[float]:
         if self._unfitted > stale:
