@@ -12,8 +12,9 @@ of a step's frame to the server; making it is. *bare* is the same for mlx-lm's m
 
 All numbers of sequences are measured in turns of some steps, so that what else runs on the machine disturbs all alike;
 the first steps of a turn, which find the others' data in the core's caches, are not counted. *quiet* is the tenth of
-the steps that took least: beside other programs a step takes up to 1.8 times as much CPU time. So each step lies between two runs of a loop that does always the same, and *alone* is *waiting* among
-the steps beside which both took little.
+the steps that took least: beside other programs a step takes up to 1.8 times as much CPU time. So each step lies
+between two runs of a loop that does always the same, and *alone* is *waiting* among the steps beside which both took
+little.
 """
 
 import argparse
