@@ -7,16 +7,20 @@ lengths. Time is the CPU time of the engine's thread, so that neither waiting co
 Norms, rotations and attention are stand-ins of one operation each, as a GPU has them: for a CPU, MLX builds ten or more
 for each. The device is made up: it begins a pass when it is queued and the pass before it is done, and takes the given
 milliseconds for each. *waits* is the median of how long it had nothing to do in a step, *waiting* the part of the steps
-in which it had. Not counted: what `mx.async_eval` takes, since a GPU encodes there and a CPU computes, and the worker's
-messages to the server. *bare* is the same for mlx-lm's model alone: its own caches, and argmax.
+in which it had. Not counted: what `mx.async_eval` takes, since a GPU encodes there and a CPU computes, and the writing
+of a step's frame to the server; making it is. *bare* is the same for mlx-lm's model alone: its own caches, and argmax.
 
-Steps of all sequences are measured in turns, so that what else runs on the machine disturbs all alike. *quiet* is the
-tenth of the steps that took least: other programs take a core's caches, and so CPU time.
+All numbers of sequences are measured in turns of some steps, so that what else runs on the machine disturbs all alike;
+the first steps of a turn, which find the others' data in the core's caches, are not counted. *quiet* is the tenth of
+the steps that took least: beside other programs a step takes up to 1.8 times as much CPU time. So each step lies
+between two runs of a loop that does always the same, and *alone* is *waiting* among the steps beside which both took
+little.
 """
 
 import argparse
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +28,17 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
+
 from pippin.config.options.model import ModelOptions
+from pippin.core.link import Output, frame
 from pippin.core.requests import Sampling
 from pippin.engines.cpu.blas import accelerate_blas
 
 PROMPT = 40  # tokens
+TURN, UNCOUNTED = 12, 2  # steps
+LOOP = 1000  # rounds, which take about 50 µs
+LITTLE = 1.2  # times the least that the loop takes
 DRAWS = {
     "greedy": Sampling(temperature=0),
     "top-k and top-p": Sampling(temperature=0.7, top_p=0.8, top_k=20),
@@ -112,8 +122,13 @@ class Measured:
             self.engine.submit(job)
         while len(self.engine.batch.running) < sequences:
             self.engine.step()
+        # Its trial of the other order tells of copies on a real device, and lets this one wait.
+        self.engine.decoding.queueing.observe = lambda seconds: None
         self.devices = [Device(each) for each in seconds]
+        self.encode = msgspec.msgpack.Encoder().encode
         self.spent: list[float] = []
+        self.beside: list[float] = []  # what the loop took, at worst, around the step and the one before
+        self.loops: deque[float] = deque(maxlen=4)
         self.waits: list[list[float]] = [[] for _ in seconds]
         watched(self.engine.batch, self.devices)
 
@@ -127,20 +142,32 @@ class Measured:
             nonlocal encoding
             begun = time.thread_time()
             own(*arrays)
+            # A GPU computes beside the host, and takes nothing of its cores.
+            mx.synchronize()
             encoding += time.thread_time() - begun
 
+        self.loops.append(loop())
         begun = time.thread_time()
         for device in self.devices:
             device.resume(lambda: time.thread_time() - encoding)
         with patch.object(mx, "async_eval", encode):
-            self.engine.step()
+            frame(self.encode(Output(self.engine.step())))
         spent = time.thread_time() - begun - encoding
         for device, waits, idle in zip(self.devices, self.waits, before, strict=True):
             device.tick()
             if counts:
                 waits.append(device.idle - idle)
+        self.loops.append(loop())
         if counts:
             self.spent.append(spent)
+            self.beside.append(max(self.loops))
+
+
+def loop() -> float:
+    """The CPU seconds of a loop that does always the same."""
+    begun = time.thread_time()
+    sum(number * number % 7 for number in range(LOOP))
+    return time.thread_time() - begun
 
 
 def bare(model: Any, cache: Any, token: Any) -> tuple[Any, float]:
@@ -200,22 +227,26 @@ def main() -> None:
         keep_at_hand(bench.model)
         stand_in()  # once the trials of the loads are over
         cache, token, alone = make_prompt_cache(bench.model), mx.array([[1]]), []
-        for step in range(asked.steps + 5):
+        for _ in range(-(-asked.steps // (TURN - UNCOUNTED))):
             for each in cases.values():
-                each.step(counts=step >= 5)
-            token, spent = bare(bench.model, cache, token)
-            alone.append(spent)
+                for step in range(TURN):
+                    each.step(counts=step >= UNCOUNTED)
+            for step in range(TURN):
+                token, spent = bare(bench.model, cache, token)
+                alone += [spent] if step >= UNCOUNTED else []
     print(f"bare: {median(alone) * 1e3:.2f} ms, quiet {quiet(alone) * 1e3:.2f} ms\n")
-    print("| sequences | draw | host, ms | quiet, ms | device, ms | waits, ms | waiting |")
-    print("|---|---|---|---|---|---|---|")
+    little = LITTLE * min(min(each.beside) for each in cases.values())
+    print("| sequences | draw | host, ms | quiet, ms | device, ms | waits, ms | waiting | alone |")
+    print("|---|---|---|---|---|---|---|---|")
     for (sequences, name), each in cases.items():
         for milliseconds, waits in zip(asked.device, each.waits, strict=True):
             waiting = sum(wait > 0 for wait in waits) / len(waits)
+            left = [wait > 0 for wait, beside in zip(waits, each.beside, strict=True) if beside <= little]
             host, least, idle = (
                 took * 1e3 for took in (median(each.spent), quiet(each.spent), median(waits))
             )
             took = f"{host:.2f} | {least:.2f} | {milliseconds:g} | {idle:.2f} | {waiting:.0%}"
-            print(f"| {sequences} | {name} | {took} |")
+            print(f"| {sequences} | {name} | {took} | {sum(left)} of {len(left)} |")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,25 @@ def test_the_cards_memory_is_the_drivers_word_or_none(
 
 
 @pytest.mark.parametrize(
+    ("visible", "found"), [(None, 24), ("", 24), ("2,0", 80), (" 2 ", 80), ("GPU-5ae1,0", 40)]
+)
+def test_the_card_is_the_first_that_programs_may_see(
+    visible: str | None, found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "nvidia-smi"
+    cards = "".join(
+        f"*--id={card}) echo {size};; " for card, size in (("0", 24), ("2", 80), ("GPU-5ae1", 40))
+    )
+    path.write_text(f'#!/bin/sh\ncase "$*" in {cards}esac\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert card_memory() == found << 20
+
+
+@pytest.mark.parametrize(
     ("platform", "driver", "build", "found"),
     [
         ("darwin", False, False, "metal"),

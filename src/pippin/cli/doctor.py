@@ -300,16 +300,23 @@ def _settings() -> Settings:
 def report(parsed: Namespace) -> dict[str, Any]:
     """What to send with a question: this machine as MLX sees it, what is wrong with it, and how near the batches of
     loaded models are to single sequences. There are no paths, keys or texts in it."""
+    findings = [each.text for each in check_mac() if each.state != "ok"]
+    models: list[dict[str, Any]] = []
+    # A server that tells nothing, for want of a key or of life, is no reason to tell nothing of the machine.
+    try:
+        models.extend(
+            {"id": each["id"], **each["metadata"], "agreement": each.get("agreement")}
+            for each in _loaded(parsed)
+        )
+    except ServerError as error:
+        findings.append(error.report.message)
     return {
         "pippin": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
         "mlx": arrays(),
-        "findings": [each.text for each in check_mac() if each.state != "ok"],
-        "models": [
-            {"id": each["id"], **each["metadata"], "agreement": each.get("agreement")}
-            for each in _loaded(parsed)
-        ],
+        "findings": findings,
+        "models": models,
     }
 
 

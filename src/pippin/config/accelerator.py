@@ -1,6 +1,7 @@
 """Which device MLX computes on, and how much memory it has; found without importing MLX."""
 
 import contextlib
+import os
 import subprocess
 import sys
 from functools import cache
@@ -16,7 +17,7 @@ Accelerator = Literal["metal", "cuda", "cpu"]
 
 CUDA_BUILDS: Final = ("mlx-cuda-13", "mlx-cuda-12", "mlx-cuda")
 DRIVER: Final = Path("/proc/driver/nvidia/version")
-CARD: Final = ("nvidia-smi", "--id=0", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+CARD: Final = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 WIRED_LIMIT: Final = ("/usr/sbin/sysctl", "-n", "iogpu.wired_limit_mb")
 WORKING_SHARE: Final = 0.9  # of a GPU's working set; the rest is for what a step computes
 
@@ -65,8 +66,10 @@ def working_set() -> int:
 
 @cache
 def card_memory() -> int | None:
-    """Bytes of the first NVIDIA card, according to its driver; None if that does not tell."""
-    found = _told(CARD)
+    """Bytes of the NVIDIA card that MLX takes, the first that programs may see, according to its driver; None if that
+    does not tell."""
+    card = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+    found = _told((*CARD, f"--id={card}"))
     return None if found is None else found << 20
 
 

@@ -278,11 +278,16 @@ class OutputReader:
         return (*leading, reasoning.end, *reasoning.ends) if reasoning and not self._answering else leading
 
     def _write(self, text: str) -> None:
-        if text[max(self._quoted_to - self._source.position + len(text), 0) :].strip():
+        if (
+            self._quoted_to >= 0
+            and text[max(self._quoted_to - self._source.position + len(text), 0) :].strip()
+        ):
             self._quoted_to = -1
         before, feed, line = text.rpartition("\n")
-        self._in_line = bool(line.strip()) or (self._in_line and not feed)
-        self._answering |= self._channel == "text" and bool(line.strip() or before.strip())
+        begun = bool(line.strip())
+        self._in_line = begun or (self._in_line and not feed)
+        if self._channel == "text" and (begun or before.strip()):
+            self._answering = True
         self._writer.write(self._channel, text)
 
     def _enter(self, marker: str) -> Reading[None]:

@@ -1,6 +1,7 @@
 """What a person sends with a question, and how near batches are to single sequences, of a server that runs."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,18 @@ def test_a_report_needs_no_server(
     report = json.loads(capsys.readouterr().out)
     assert report["models"] == []
     assert report["mlx"]["facts"]["accelerator"] in ("cpu", "cuda", "metal")
+
+
+def test_a_server_that_does_not_answer_is_a_finding_of_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIPPIN_HOME", str(tmp_path))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["doctor", "--report", "--server", nobody]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["models"] == []
+    [finding] = report["findings"]
+    assert finding.startswith(f"No server answers at {nobody}")
+    assert report["mlx"]["facts"]["memory"] > 0

@@ -147,8 +147,9 @@ class SequenceDecoder:
         if self._loops.watches:
             self._tokens.append(token)
         thinking = self.reader.thinking
-        opens = self._constrained and self._opens_thinking(token)
-        constrained = self._constrained and not opens
+        constrained = self._constrained
+        opens = constrained and self._opens_thinking(token)
+        constrained = constrained and not opens
         if constrained:
             self._advance(token)
         self._blank = self._blank and not self._tokenizer.raw(token).strip()

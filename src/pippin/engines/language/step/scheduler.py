@@ -5,11 +5,9 @@ The cost of a step is learnt from the last steps (`StepCost`), so that a chunk i
 
 import math
 from bisect import bisect_left
-from collections import defaultdict, deque
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import chain
+from dataclasses import dataclass, field
+from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +22,10 @@ REMEMBERED = 24  # steps of each kind
 # Priors: so many of each are taken to cost as much as the fixed part, for want of measurements.
 SEQUENCES, TOKENS, PAIRS, COPIES = 64, 256, 1 << 20, 1 << 12
 OUTLIER = 2.0  # times the expected time: a longer step counts as this long, because something else delayed it
-PARTS = 6
+PARTS, KINDS = 6, 4
 # How many steps a fit may lag where it only caps outliers: a fit for each step would cost as much as a token's work.
 STALE = 4
+NEXT_TO_NOTHING = 1e-11
 ENOUGH = 8  # steps before there is an expectation
 
 
@@ -40,7 +39,7 @@ class Step:
     copies: int  # tokens of prefixes and sequences that were copied
     seconds: float
 
-    @cached_property
+    @property
     def features(self) -> tuple[float, ...]:
         prefills = bool(self.tokens)
         prompts = prefills, self.tokens / TOKENS, self.pairs / PAIRS, self.copies / COPIES
@@ -54,65 +53,68 @@ class StepCost:
     The kind of a step is whether it decoded and whether it prefilled.
     """
 
-    _steps: dict[tuple[bool, bool], deque[Step]] = field(
-        default_factory=lambda: defaultdict(partial(deque, maxlen=REMEMBERED))
-    )
-    _parts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(PARTS))
+    # A row for each step: its features and its seconds. Rows of zeros weigh nothing.
+    _known: NDArray[np.float64] = field(default_factory=lambda: np.zeros((KINDS, REMEMBERED, PARTS + 1)))
+    _counts: list[int] = field(default_factory=lambda: [0] * KINDS)
+    _parts: list[float] = field(default_factory=lambda: [0.0] * PARTS)  # seconds
     _unfitted: int = 0  # steps since the last fit
 
     def observe(self, step: Step) -> None:
         """Learn from a step."""
-        steps = self._steps[step.sequences > 0, step.tokens > 0]
-        if len(steps) >= ENOUGH:
-            step = replace(step, seconds=min(step.seconds, OUTLIER * self._expected(step, STALE)))
-        steps.append(step)
+        kind = 2 * (step.tokens > 0) + (step.sequences > 0)
+        features, seconds, number = step.features, step.seconds, self._counts[kind]
+        if number >= ENOUGH:
+            seconds = min(seconds, OUTLIER * self._expected(features, STALE))
+        self._known[kind, number % REMEMBERED] = *features, seconds
+        self._counts[kind] += 1
         self._unfitted += 1
 
     def decoding(self, sequences: int) -> float:
         """Seconds that a step of `sequences` sequences takes without prompts; 0 before any measurement."""
-        return self._expected(Step(sequences, 0, 0.0, 0, 0.0))
+        return self._expected(Step(sequences, 0, 0.0, 0, 0.0).features)
 
     @property
     def fixed(self) -> float:
         """Seconds that a chunk takes however few tokens it has; 0 before any measurement."""
-        return float(self._fitted()[2])
+        return self._fitted()[2]
 
     def affordable(self, seconds: float, context: int) -> int | None:
         """How many tokens of a prompt, after `context` others, take `seconds`: at most twice the most of late. None
         before any measurement."""
-        prefilled = [
-            step.tokens for (_, prefills), steps in self._steps.items() if prefills for step in steps
-        ]
-        if not prefilled:
+        most = 2 * round(float(self._known[:, :, 3].max()) * TOKENS)
+        if not most:
             return None
-        most = 2 * max(prefilled)
-        token, pair = map(float, self._fitted()[3:5])
+        token, pair = self._fitted()[3:5]
         rest = max(0.0, seconds - self.fixed)
         each = token / TOKENS + pair * context / PAIRS
         return int(rest / each) if each * most > rest else most if rest else 0
 
-    def _expected(self, step: Step, stale: int = 0) -> float:
-        return float(self._fitted(stale) @ np.array(step.features))
+    def _expected(self, features: tuple[float, ...], stale: int = 0) -> float:
+        seconds: float = sum(map(mul, self._fitted(stale), features))
+        return seconds
 
-    def _fitted(self, stale: int = 0) -> NDArray[np.float64]:
+    def _fitted(self, stale: int = 0) -> list[float]:
         if self._unfitted > stale:
-            self._parts = _fit(list(chain.from_iterable(self._steps.values())))
+            self._parts = _fit(self._known.reshape(-1, PARTS + 1))
             self._unfitted = 0
         return self._parts
 
 
-def _fit(steps: list[Step]) -> NDArray[np.float64]:
+def _fit(known: NDArray[np.float64]) -> list[float]:
     """The parts in seconds: among those that explain the steps equally well, the smallest."""
-    parts = np.zeros(PARTS)
-    known = np.array([(*step.features, step.seconds) for step in steps])
-    features, seconds = known[:, :-1], known[:, -1]
-    kept = list(range(PARTS))
+    # The normal equations are few numbers, however many steps there are. Next to nothing on their diagonal gives them
+    # one solution where several explain the steps: close to the smallest.
+    products = known.T @ known
+    products.flat[:: PARTS + 2] += NEXT_TO_NOTHING * products.trace()
+    parts, kept = [0.0] * PARTS, list(range(PARTS))
     while kept:
-        found = np.linalg.lstsq(features[:, kept], seconds, rcond=1e-6)[0]
-        if found.min() >= 0:
-            parts[kept] = found
+        found = np.linalg.solve(products[kept][:, kept], products[kept, PARTS]).tolist()
+        least = min(found)
+        if least >= 0:
+            for part, seconds in zip(kept, found, strict=True):
+                parts[part] = seconds
             break
-        kept.pop(int(found.argmin()))
+        kept.pop(found.index(least))
     return parts
 
 
@@ -408,9 +410,8 @@ class Scheduler:
         longest: dict[int, int] = {}
         for each in self.running:
             longest[each.length_class] = max(longest.get(each.length_class, 0), each.length + 1)
-        for each in self.running:
-            left -= self._draft_bytes(longest[each.length_class])
-        return left
+        one = {name: self._draft_bytes(tokens) for name, tokens in longest.items()}
+        return left - sum(one[each.length_class] for each in self.running)
 
     def observe(self, seconds: float, prompt_tokens: int, sequences: int, *, late: bool = False) -> int:
         """Learn from a step that took `seconds` and in which `sequences` sequences decoded; `late`: its prompts are

@@ -151,7 +151,8 @@ class BatchedAttention(BatchedCache):
         if new.shape[2] == slots.count and self._in_pieces():
             for low, high, length in slots.runs:
                 start = self._at(length)
-                buffer[low:high, :, start : start + slots.count] = new[low - slots.low : high - slots.low]
+                own = new if slots.level else new[low - slots.low : high - slots.low]
+                buffer[low:high, :, start : start + slots.count] = own
         elif slots.count == 1:
             # Twice as quick as an assignment by index, and no copy as long as it is of the whole buffer: slots
             # that this step does not compute get zeros.
