@@ -1,6 +1,6 @@
 /* Products with many vectors, of which ACROSS lie side by side in a register, where a register is no wider than half of a block
  * of rows. Weights become bytes once for all vectors, and each four of a row are then spread over a register: a tile of four
- * rows reads seven registers for twelve products, where one of rows with four vectors reads thirteen. The sums are those that
+ * rows reads ten registers for twelve products, where one of rows with four vectors reads thirteen. The sums are those that
  * `products` has, of the same numbers in the same order, so a vector gets the same bits in any company. */
 enum {
     TILE = 4,    /* rows whose sums the registers hold */
@@ -122,6 +122,7 @@ static void multiply_across(const pk_tile *tile, int64_t first, int64_t last)
 {
     const pk_matrix *matrix = tile->matrix;
     const int64_t columns = matrix->columns, size = size_of_panel(columns, ACROSS, DIGITS);
+    /* A quarter of the panels that may stay near: they are read again for every block, of few instructions for each byte. */
     const int64_t near = panels_near(4 * size), panels = (tile->tokens + ACROSS - 1) / ACROSS;
     for (int64_t some = 0; some < panels; some += near)
         for (int64_t row = first; row < last; row += PK_BLOCK)
