@@ -345,7 +345,7 @@ class Tokenizer:
         except ValidationError as error:
             message = f"The generation_config.json of {name_of(folder)} can't be used: {error}."
             raise ServerError("load_failed", message) from error
-        if names := left_out(generation, asked):
+        if names := left_out(generation):
             log.warning("generation_config.json sets %s, which change no answer here", ", ".join(names))
         text_config = config.get("text_config") or {}
         backend.encode_special_tokens = read.splits_special
