@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.parameters import OfEveryAnswer
 from pippin.core.requests import Sampling
 from pippin.engines.language.sampling.sampler import BatchSampler, Masks
-from tests.engines.language.bench import Bench, run_all
+from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.language.sampling.test_sampling import Words, logits_of
 from tests.engines.tiny_models import TinyModels
 
@@ -114,7 +115,7 @@ def folder(tiny_models: TinyModels, tmp_path_factory: pytest.TempPathFactory) ->
     return Path(shutil.copytree(tiny_models("llama"), tmp_path_factory.mktemp("asking") / "llama"))
 
 
-@pytest.mark.parametrize("way", ["alone", "prompt_lookup", "draft_model_path"])
+@pytest.mark.parametrize("way", ["ahead", "in order", "prompt_lookup", "draft_model_path"])
 def test_an_answer_holds_nothing_forbidden_alone_in_a_batch_from_the_cache_and_with_drafts(
     folder: Path, way: str, always: None
 ) -> None:
@@ -123,14 +124,15 @@ def test_an_answer_holds_nothing_forbidden_alone_in_a_batch_from_the_cache_and_w
     words = [list(pair) for pair in zip(free["a", 0], free["a", 0][1:], strict=False)][::3]
     asked = {"no_repeat_ngram_size": 3, "bad_words_ids": words}
     (folder / "generation_config.json").write_text(json.dumps(asked))
-    more = {"alone": {}, "prompt_lookup": {way: True}, "draft_model_path": {way: str(folder)}}[way]
-    bench = Bench(folder, ModelOptions(cache_block_tokens=8, num_draft_tokens=4, **more))  # type: ignore[arg-type]
+    more = {"prompt_lookup": {way: True}, "draft_model_path": {way: str(folder)}}.get(way, {})
+    options = ModelOptions(cache_block_tokens=8, num_draft_tokens=4, **more)  # type: ignore[arg-type]
+    bench = Bench(folder, options, replace(PLAN, overlaps=way != "in order"))
     prompts = {"a": (PHRASE * 2, 40), "b": (PHRASE, 30), "c": (PHRASE[:5], 20)}
     together, _ = run_all(bench, prompts)
     for name, prompt in prompts.items():
         again, _ = run_all(bench, {name: prompt})
         assert again[name, 0] == together[name, 0] == expected(bench, *prompt)
-    if way != "alone":
+    if more:
         assert bench.engine.stats().draft_tokens > 0
 
 
