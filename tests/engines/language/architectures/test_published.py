@@ -117,7 +117,7 @@ def verdict(folder: Path) -> str:
         return own
     try:
         return own if found(theirs, folder) == "equal" else "mended"
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return "mended"
 
 
