@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from pippin.config.options.model import ModelOptions
+from pippin.core.parameters import OfEveryAnswer
 from pippin.core.requests import Sampling
 from pippin.engines.cpu.blas import accelerate_blas
 
@@ -31,7 +32,7 @@ DRAWS = {
     "top-k and top-p": Sampling(temperature=0.7, top_p=0.8, top_k=20),
     "top-p": Sampling(temperature=0.7, top_p=0.9),
 }
-WORDS: Any = SimpleNamespace(line_ends=(1,), eos=(2,))
+WORDS: Any = SimpleNamespace(line_ends=(1,), eos=(2,), asked=OfEveryAnswer())
 NO_BLOCKS = 1 << 30  # divides no vocabulary
 
 

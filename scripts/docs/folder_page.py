@@ -43,10 +43,10 @@ def _table() -> str:
         ),
         (
             "`tokenizer_config.json`",
-            "as transformers reads it, cut as `tokenizer.json` says; `chat_template`; `model_max_length` where nothing "
-            "else tells a window; `add_bos_token`, `add_eos_token` (embeddings)",
-            "sides of padding and truncation: none happens; `clean_up_tokenization_spaces`: answers keep "
-            "the spaces that the model writes",
+            "as transformers reads it, cut as `tokenizer.json` or `fix_mistral_regex` says; `chat_template`; "
+            "`model_max_length` where nothing else tells a window; `add_bos_token`, `add_eos_token` (embeddings)",
+            "sides of padding and truncation: none happens; `clean_up_tokenization_spaces`: answers keep the model's "
+            "spaces",
         ),
         (
             "`model.safetensors.index.json`",

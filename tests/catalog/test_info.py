@@ -286,14 +286,28 @@ def test_a_language_model_is_none_of_those(tmp_path: Path) -> None:
         assert other_sound({"model_type": each}) is None
 
 
-def test_a_folder_of_static_embeddings_is_listed_and_refused_with_the_reason(tmp_path: Path) -> None:
-    folder = tmp_path / "static"
+@pytest.mark.parametrize("kind", ["StaticEmbedding", "Router", "BoW", "WordEmbeddings", "CLIPModel"])
+@pytest.mark.parametrize("package", ["models", "sentence_transformer.modules"])
+@pytest.mark.parametrize("config", [None, '{"vocab": ["a"]}'])
+def test_a_folder_whose_texts_no_transformer_reads_is_listed_and_refused_by_name(
+    kind: str, package: str, config: str | None, tmp_path: Path
+) -> None:
+    folder = tmp_path / "other"
     folder.mkdir()
-    kind = "sentence_transformers.models.StaticEmbedding"
-    (folder / "modules.json").write_text(json.dumps([{"path": "0_StaticEmbedding", "type": kind}]))
-    assert [each.id for each in scan_folder(tmp_path, "folder")] == ["static"]
-    with pytest.raises(ServerError, match="StaticEmbedding is not served"):
+    rows = [{"path": f"0_{kind}", "type": f"sentence_transformers.{package}.{kind}"}]
+    (folder / "modules.json").write_text(json.dumps(rows))
+    if config is not None:
+        (folder / "config.json").write_text(config)
+    assert [each.id for each in scan_folder(tmp_path, "folder")] == ["other"]
+    with pytest.raises(ServerError, match=f"and {kind} is not served"):
         read_info(folder)
+
+
+def test_a_folder_of_modules_without_a_configuration_is_not_whole(tmp_path: Path) -> None:
+    for rows in ([], [{"path": "0_T", "type": "sentence_transformers.models.Transformer"}], [7], {}):
+        (tmp_path / "modules.json").write_text(json.dumps(rows))
+        with pytest.raises(ServerError, match=r"modules\.json and no config\.json"):
+            read_info(tmp_path)
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "preprocessor_config.json"])

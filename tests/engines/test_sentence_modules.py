@@ -132,6 +132,11 @@ def test_a_residual_of_dense_and_the_size_that_vectors_are_cut_to(
     ("file", "fields", "reason"),
     [
         ("modules.json", [{"type": "custom_st.Transformer", "path": ""}], "custom_st.Transformer"),
+        (
+            "modules.json",
+            [{"type": f"sentence_transformers.models.{kind}"} for kind in ("Transformer", "WordWeights")],
+            "WordWeights",
+        ),
         ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "2_Normalize makes"),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "fill-mask"),
         ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}, "is a CrossEncoder"),

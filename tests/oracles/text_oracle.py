@@ -3,12 +3,15 @@
     python tests/oracles/text_oracle.py FOLDER [NAME ...]
 
 FOLDER/NAME is one of the checkpoints of `text.yaml`, and has `oracle.npz` beside its files: `prompt` [tokens],
-`logits` [tokens, vocabulary] in float32, `answer` [ANSWER], the greedy tokens behind the prompt. What transformers
+`logits` [tokens, vocabulary] in float32, `answer` [ANSWER], the greedy tokens behind the prompt. Those of `ruled` also
+have `rules.json`, fields of a generation_config.json, and `ruled.npy`, the answer within them. What transformers
 cannot make has `failed.txt`. Needs torch and transformers.
 """
 
 import copy
 import dataclasses
+import itertools
+import json
 import sys
 import traceback
 from pathlib import Path
@@ -100,7 +103,20 @@ def write(name: str, folder: Path) -> None:
         for _ in range(ANSWER):
             tokens.append(int(row.argmax()))
             row = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
-    np.savez(folder / "oracle.npz", prompt=prompt, logits=logits.numpy(), answer=tokens[PROMPT:])
+    answer = tokens[PROMPT:]
+    np.savez(folder / "oracle.npz", prompt=prompt, logits=logits.numpy(), answer=answer)
+    if name in SETTINGS["ruled"]:
+        rules = rules_against(answer)
+        (folder / "rules.json").write_text(json.dumps(rules))
+        model.generation_config = GenerationConfig(max_new_tokens=ANSWER, **rules)
+        ruled = model.generate(torch.tensor([prompt]), use_cache=False)[0, PROMPT:]
+        np.save(folder / "ruled.npy", ruled.numpy())
+
+
+def rules_against(answer: list[int]) -> Json:
+    """Fields of a generation_config.json that forbid much of this answer."""
+    pairs = [list(pair) for pair in itertools.pairwise(answer)]
+    return {"no_repeat_ngram_size": 3, "bad_words_ids": pairs[::3], "sequence_bias": [[pairs[1], -2.5]]}
 
 
 def main(root: Path, names: list[str]) -> None:

@@ -40,6 +40,7 @@ from pippin.config.options.declaration import options
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
+from pippin.core.parameters import OfEveryAnswer
 from pippin.core.requests import Sampling
 from pippin.engines.language.prompt.preparer import check_numbers
 from pippin.engines.language.sampling.sampler import BatchSampler
@@ -58,7 +59,7 @@ def refusal(act):
     return None
 
 class Words:
-    size, eos, line_ends = 8, (), ()
+    size, eos, line_ends, asked = 8, (), (), OfEveryAnswer()
 
 def drawn(sampling):
     sampler = BatchSampler(Words())

@@ -57,6 +57,17 @@ INCOMPLETE: Final = "model_incomplete"
 """The code of the error for an incomplete model."""
 
 
+def _first_module(folder: Path) -> str | None:
+    """The class by which sentence-transformers reads a text, if it is its own; None where no modules are named."""
+    path = folder / "modules.json"
+    if not path.is_file():  # opening a pipe would block
+        return None
+    with suppress(OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        package, _, kind = json.loads(path.read_bytes())[0]["type"].rpartition(".")
+        return kind if package.startswith("sentence_transformers") else "Transformer"
+    return "Transformer"
+
+
 def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = None) -> ModelInfo:
     """The properties of the model in `folder`, found without its weights. `id` defaults to the folder's name.
 
@@ -107,12 +118,13 @@ def _kind_and_config(folder: Path, name: str, kind: ModelKind | None) -> tuple[M
     if kind is None and found in (None, "language") and (does := other_sound(config or {})) is not None:
         message = f"The model {name} {does}, which Pippin does not serve. docs/audio.md lists the models that it does."
         raise ServerError("load_failed", message)
-    if config is None and (folder / "modules.json").is_file():
-        raise ServerError(
-            "load_failed",
-            f"The model {name} has modules.json and no config.json: a Router or a StaticEmbedding is not served, and "
-            "any other model is not whole. Choose another, or fetch it again.",
+    if (module := _first_module(folder)) not in ("Transformer", None):
+        message = (
+            f"The model {name} begins with a module of sentence-transformers, and {module} is not served"
         )
+        raise ServerError("load_failed", f"{message}. Choose another.")
+    if config is None and module is not None:
+        raise _incomplete(name, "it has modules.json and no config.json")
     if found is None or (config is None and found != "images"):
         message = f"The folder of the model {name} has no usable config.json, so it is not an MLX model."
         raise ServerError("load_failed", message)

@@ -6,7 +6,7 @@ in `docs/sampling.md` all take their numbers from here. Values that other server
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Annotated, Any, Final, Literal
 
@@ -136,8 +136,7 @@ OF_CHECKPOINTS: Final = (
 
 
 class OfEveryAnswer(Struct, frozen=True):
-    """What a generation_config.json asks of every answer, beside the sampling. Of words and sequences those of one
-    token hold."""
+    """What a generation_config.json asks of every answer, beside the sampling."""
 
     suppress_tokens: tuple[int, ...] | None = None
     begin_suppress_tokens: tuple[int, ...] | None = None
@@ -145,21 +144,27 @@ class OfEveryAnswer(Struct, frozen=True):
     sequence_bias: tuple[tuple[tuple[int, ...], float], ...] | None = None
     stop_strings: str | tuple[str, ...] | None = None
     min_new_tokens: Annotated[int, Meta(ge=0)] | None = None
+    no_repeat_ngram_size: Annotated[int, Meta(ge=0)] | None = None
+
+    def biases(self, rows: int, ends: Container[int]) -> dict[int, float]:
+        """The bias of each single token, as little as a request's can be for one that is never drawn. The model has so
+        many `rows`: it draws no token beyond them. As in transformers, no word forbids one of the `ends`."""
+        words = {ids[0] for ids in self.bad_words_ids or () if len(ids) == 1 and ids[0] not in ends}
+        found = {ids[0]: bias for ids, bias in self._biased if len(ids) == 1}
+        found |= dict.fromkeys((*(self.suppress_tokens or ()), *words), -LARGEST_BIAS)
+        return {token: bias for token, bias in found.items() if 0 <= token < rows}
 
     @property
-    def sequences(self) -> Iterator[tuple[str, tuple[int, ...], float]]:
-        """The fields that bias sequences of tokens, these, and the biases."""
-        for ids in self.bad_words_ids or ():
-            yield "bad_words_ids", ids, -LARGEST_BIAS
-        for ids, bias in self.sequence_bias or ():
-            yield "sequence_bias", ids, min(max(bias, -LARGEST_BIAS), LARGEST_BIAS)
+    def several(self) -> dict[tuple[int, ...], float]:
+        """What is added to the logit of the last token of each longer sequence, where the others stand before it."""
+        found = dict(self._biased) | dict.fromkeys(self.bad_words_ids or (), -math.inf)
+        return {ids: bias for ids, bias in found.items() if len(ids) > 1 and min(ids) >= 0}
 
-    def biases(self, rows: int) -> dict[int, float]:
-        """The bias of each single token, as little as a request's can be for one that is never drawn. The model has so
-        many `rows`: it draws no token beyond them."""
-        never = dict.fromkeys(self.suppress_tokens or (), -LARGEST_BIAS)
-        found = never | {ids[0]: bias for _, ids, bias in self.sequences if len(ids) == 1}
-        return {token: bias for token, bias in found.items() if 0 <= token < rows and not math.isnan(bias)}
+    @property
+    def _biased(self) -> Iterator[tuple[tuple[int, ...], float]]:
+        for ids, bias in self.sequence_bias or ():
+            if not math.isnan(bias):
+                yield ids, min(max(bias, -LARGEST_BIAS), LARGEST_BIAS)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -179,8 +184,13 @@ LEFT_OUT: Final = {
     ),
     "no model with an encoder is served as a language model": ("forced_bos_token_id",),
     "requests have `repetition_penalty`, `min_p` and `top_n_sigma` for it": (
-        *("no_repeat_ngram_size", "encoder_repetition_penalty", "encoder_no_repeat_ngram_size"),
-        *("epsilon_cutoff", "eta_cutoff", "top_h"),
+        *(
+            "encoder_repetition_penalty",
+            "encoder_no_repeat_ngram_size",
+            "epsilon_cutoff",
+            "eta_cutoff",
+            "top_h",
+        ),
     ),
     "a request tells how long its answer is": tuple(sorted(OF_LENGTHS)),
     "answers are not marked": ("watermarking_config",),
@@ -189,9 +199,7 @@ LEFT_OUT: Final = {
 load, `pippin show` and `pippin verify` name them."""
 
 
-def left_out(generation: Mapping[str, Any], asked: OfEveryAnswer) -> list[str]:
-    """The fields of `LEFT_OUT` that a generation_config.json sets to something, and sequences of several tokens."""
+def left_out(generation: Mapping[str, Any]) -> list[str]:
+    """The fields of `LEFT_OUT` that a generation_config.json sets to something."""
     fields = (name for names in LEFT_OUT.values() for name in names)
-    found = [name for name in fields if generation.get(name) not in (None, False, 0, 1, "", [], {})]
-    several = {name: None for name, ids, _ in asked.sequences if len(ids) > 1}
-    return [*found, *(f"{name} of several tokens" for name in several)]
+    return [name for name in fields if generation.get(name) not in (None, False, 0, 1, "", [], {})]

@@ -248,7 +248,7 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "words cut": (said("message.content[:500]"), "words-changed"),
     "words twice": (said("message.content + message.content"), "words-changed"),
     "a way of drawing that is not done": (
-        lambda folder: edit(folder, "generation_config.json", no_repeat_ngram_size=3), "generation-unread"),
+        lambda folder: edit(folder, "generation_config.json", num_beams=4), "generation-unread"),
     "field that is not read": (config(final_logit_softcapping=30.0), "field-unread"),
 }  # fmt: skip
 

@@ -14,9 +14,8 @@ from pippin.cli.running import ask, is_there
 from pippin.cli.terminal import size
 from pippin.cli.verbs.running_server import rewritten
 from pippin.config.accelerator import accelerator
-from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
-from pippin.core.parameters import OfEveryAnswer, left_out
+from pippin.core.parameters import left_out
 from pippin.core.published import chat_templates, find_text, object_in
 from pippin.core.requests import Sampling
 
@@ -123,11 +122,9 @@ def _of_text(catalog: "Catalog", info: "ModelInfo", folder: Path) -> dict[str, s
     found = {}
     if info.kind == "language":
         found["kv_bits"] = _packed_layers(config)
-        # The fields of generation_config.json that change no answer here; a wrong one is told when the model is loaded.
-        generation = object_in(folder / "generation_config.json")
-        with contextlib.suppress(msgspec.ValidationError):
-            if names := left_out(generation, convert(generation, OfEveryAnswer)):
-                found["left out"] = f"{', '.join(names)} of generation_config.json"
+        # The fields of generation_config.json that change no answer here.
+        if names := left_out(object_in(folder / "generation_config.json")):
+            found["left out"] = f"{', '.join(names)} of generation_config.json"
     if accelerator() == "cpu":
         packed = runs_on_kernels(config, catalog.options_for(info), info.kind)
         found["on a CPU"] = "by the kernels, as stored" if packed else "float32, or in part by the kernels"

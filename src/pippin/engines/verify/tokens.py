@@ -30,7 +30,7 @@ def check(folder: Folder, tokenizer: Tokenizer, kind: str, turn_end: str = "") -
     yield from _added(folder, tokenizer)
     yield from _starts(folder, tokenizer)
     if kind == "language":
-        if fields := left_out(folder.generation, tokenizer.asked):
+        if fields := left_out(folder.generation):
             yield finding("generation-unread", None if {*fields} - OF_LENGTHS else "note", fields=fields)
         yield from _ends(folder, tokenizer, turn_end)
         yield from _round_trips(tokenizer)

@@ -6,6 +6,7 @@ kernels for CPUs are compared too, where they are there.
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,12 +23,13 @@ from mlx_lm.utils import _get_classes, load_model
 from msgspec.structs import replace
 
 from pippin.catalog.info import read_info
+from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.upstream.mends import SERVED, Arguments
-from tests.engines.language.bench import PLAN
+from tests.engines.language.bench import PLAN, Bench, run_all
 
 ORACLES = Path(__file__).parents[3] / "oracles"
 VERDICTS = ORACLES / "text_verdicts.json"
@@ -115,7 +117,7 @@ def verdict(folder: Path) -> str:
         return own
     try:
         return own if found(theirs, folder) == "equal" else "mended"
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return "mended"
 
 
@@ -138,6 +140,20 @@ def test_longrope_turns_by_its_short_factors_in_a_window_that_ends_within_the_fi
     info = ModelInfo(id="tiny", kind="language", path=str(written / name), architecture=name)
     model, _ = load_weights(info, PLAN, lambda *_: None, Reading(changed={SERVED: 128}))
     assert difference(model, np.load(written / name / "oracle.npz")) < CLOSE
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SETTINGS["ruled"])
+def test_an_answer_keeps_the_rules_about_sequences_of_tokens_as_transformers_does(
+    name: str, written: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(written / name, tmp_path / name))
+    shutil.copy(folder / "rules.json", folder / "generation_config.json")
+    prompt = tuple(np.load(folder / "oracle.npz")["prompt"].tolist())
+    ruled: list[int] = np.load(folder / "ruled.npy").tolist()
+    answers, _ = run_all(Bench(folder, ModelOptions()), {"a": (prompt, len(ruled))})
+    assert answers["a", 0] == ruled
+    assert ruled != np.load(folder / "oracle.npz")["answer"].tolist()
 
 
 def test_no_checkpoint_is_answered_in_another_way_without_a_word() -> None:

@@ -9,12 +9,13 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from pippin.core.parameters import OfEveryAnswer
 from pippin.core.requests import Sampling
 from pippin.engines.language.sampling.sampler import BLOCK, SHORT, BatchSampler
 from tests.as_on_a_mac.test_step_operations import VIEWS
 
 VOCABULARY = 49_152
-WORDS: Any = SimpleNamespace(line_ends=(1,), eos=(2,))
+WORDS: Any = SimpleNamespace(line_ends=(1,), eos=(2,), asked=OfEveryAnswer())
 
 
 SHORTENED = VOCABULARY // BLOCK + SHORT * BLOCK + SHORT

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pippin.core.parameters import OfEveryAnswer
 from pippin.core.requests import Sampling
 from pippin.engines.language.sampling import sampler
 from pippin.engines.language.sampling.sampler import BatchSampler, Masks, choice_seed, uniform
@@ -23,6 +24,7 @@ class Words:
 
     eos: frozenset[int] = frozenset({2})
     line_ends: tuple[int, ...] = (3,)
+    asked = OfEveryAnswer()
 
     def raw(self, token: int) -> bytes:
         return str(token).encode()

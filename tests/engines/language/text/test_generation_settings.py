@@ -39,16 +39,16 @@ def test_settings_that_change_no_answer_are_named_in_the_log(
     Tokenizer.load(folder)
     told = [record.getMessage() for record in caplog.records if record.name.startswith("pippin")]
     assert told == [
-        "generation_config.json sets num_beams, no_repeat_ngram_size, encoder_repetition_penalty, bad_words_ids of "
-        "several tokens, which change no answer here"
+        "generation_config.json sets num_beams, encoder_repetition_penalty, which change no answer here"
     ]
 
 
 def test_what_a_checkpoint_asks_of_every_answer_is_asked(folder: Path) -> None:
     settings = {
         "suppress_tokens": [7, 9],
-        "bad_words_ids": [[11], [12, 13]],
-        "sequence_bias": [[[14], -1.5], [[15, 16], 2.0]],
+        # As in transformers, the end is no bad word; what is forbidden and biased is forbidden.
+        "bad_words_ids": [[11], [12, 13], [256]],
+        "sequence_bias": [[[7], 5.0], [[11], 5.0], [[14], -1.5], [[15, 16], 2.0]],
         "stop_strings": ["END"],
         "min_new_tokens": 3,
     }
@@ -95,6 +95,7 @@ def test_a_checkpoint_biases_no_token_that_the_model_does_not_have(folder: Path)
         ({"stop_strings": [1]}, "stop_strings"),
         ({"min_new_tokens": "5"}, "min_new_tokens"),
         ({"min_new_tokens": -1}, "min_new_tokens"),
+        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size"),
     ],
 )
 def test_settings_of_no_use_are_refused_by_name_when_the_model_is_loaded(

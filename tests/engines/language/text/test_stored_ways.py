@@ -73,3 +73,32 @@ def test_a_space_that_is_asked_for_begins_a_text(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     read = Tokenizer.load(tmp_path)
     assert read.encode("Hello") == stored.encode(" Hello").ids
+
+
+@pytest.mark.parametrize("kind", ["LlamaTokenizerFast", "TokenizersBackend"])
+@pytest.mark.parametrize(
+    ("settings", "version", "words"),
+    [
+        ({}, None, ["camelCase"]),
+        ({"fix_mistral_regex": False}, None, ["camelCase"]),
+        ({"fix_mistral_regex": True}, None, ["camel", "Case"]),
+        ({"fix_mistral_regex": True}, "4.57.1", ["camel", "Case"]),
+        # What transformers 5 has saved it does not mend again.
+        ({"fix_mistral_regex": True}, "5.0.0", ["camelCase"]),
+    ],
+)
+def test_words_of_mistrals_models_are_cut_anew_where_the_folder_asks_for_it(
+    kind: str, settings: dict[str, bool], version: str | None, words: list[str], tmp_path: Path
+) -> None:
+    made = byte_level(pre_tokenizers.Split(Regex(r"\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+"), "isolated"))
+    stored = json.loads(made.to_str())
+    # transformers mends no vocabulary of up to 100,000 tokens.
+    ids = stored["model"]["vocab"]
+    ids |= {f"unused {place}": len(ids) + place for place in range(100_001 - len(ids))}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(stored))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "mistral", "transformers_version": version})
+    )
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind, **settings}))
+    cut: Any = Tokenizer.load(tmp_path).backend.pre_tokenizer
+    assert [word for word, _ in cut.pre_tokenize_str("camelCase")] == words

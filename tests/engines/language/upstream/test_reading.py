@@ -46,6 +46,20 @@ def test_both_spellings_turn_alike(family: str, tmp_path: Path) -> None:
     assert len({str(found) for found in (plain, older, unscaled)}) == 3
 
 
+@pytest.mark.parametrize("family", ["glm_ocr", "indic_ocr", "minicpmv4_6", "qwen4_exp"])
+def test_a_class_that_reads_the_newest_table_alone_gets_it_from_older_fields(
+    family: str, tmp_path: Path
+) -> None:
+    folder = write(family, FAMILIES[family], tmp_path / family)
+    sections = {"mrope_section": [2, 3, 3]}
+    other = logits(changed(folder, rope_theta=1e4, rope_scaling=sections, partial_rotary_factor=1.0))
+    older = logits(changed(folder, rope_theta=1.5, rope_scaling=sections, partial_rotary_factor=1.0))
+    table = {"rope_theta": 1.5, "partial_rotary_factor": 1.0, "rope_type": "default", **sections}
+    newest = logits(changed(folder, partial_rotary_factor=None, rope_parameters=table))
+    assert mx.array_equal(older, newest)
+    assert not mx.allclose(older, other, atol=1e-3)
+
+
 def test_a_class_that_takes_no_other_fields_gets_none(tmp_path: Path) -> None:
     folder = write("glm_ocr", FAMILIES["glm_ocr"], tmp_path / "glm_ocr")
     tokens = mx.array([[1, 5, 9, 14]])

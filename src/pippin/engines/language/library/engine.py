@@ -84,7 +84,7 @@ class LibraryEngine:
         if self._needs_media and job.media is None:
             message = "This model reads pictures and takes no request without one: add one to a message of the user."
             raise ServerError("unsupported", message, "messages" if job.request.prompt is None else "prompt")
-        fields.check(job.request, self._options)
+        fields.check(job.request, self._options, self._tokenizer)
         job = self._fitted(job)
         if len(self._waiting) >= self._options.queue_size:
             raise ServerError(
@@ -245,7 +245,7 @@ def open_autoregressive_engine(
         raise weights_too_large(weights, plan.memory_limit, preparer.info.id)
     sizes = Sizes(weights=weights, token=model.token_bytes(), memory=plan.memory_limit - weights)
     model.settle()
-    for name in fields.ignored(options):
+    for name in fields.ignored(options, preparer.tokenizer.asked):
         log.warning("the default %s changes nothing, for the model's loop does not follow it", name)
     calls = BlockingEngine(lambda: model)
     return LibraryEngine(calls, preparer.tokenizer, options, sizes, needs_media=needs_media)

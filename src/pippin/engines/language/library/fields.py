@@ -1,9 +1,12 @@
 """What of requests and options mlx-vlm's own `generate` follows."""
 
+from msgspec.structs import asdict
+
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.core.parameters import PARAMETERS
+from pippin.core.parameters import PARAMETERS, OfEveryAnswer
 from pippin.core.requests import GenerationRequest
+from pippin.engines.language.text.tokenizer import Tokenizer
 
 SAMPLING = ("temperature", "seed", "top_p", "top_k", "min_p")
 """Fields of `Sampling` that it follows."""
@@ -15,13 +18,13 @@ WITHOUT = (
 MODEL = "a model that answers one request at a time"
 
 
-def ignored(options: ModelOptions) -> list[str]:
-    """The operator's sampling defaults that it does not follow."""
+def ignored(options: ModelOptions, published: OfEveryAnswer) -> list[str]:
+    """The operator's sampling defaults, and what the checkpoint asks of every answer, that it does not follow."""
     return [
         each.public_name
         for each in PARAMETERS
         if each.name not in SAMPLING and each.acts(getattr(options, each.public_name, None))
-    ]
+    ] + [name for name, value in asdict(published).items() if value and name != "stop_strings"]
 
 
 def refuse_options(options: ModelOptions) -> None:
@@ -32,13 +35,14 @@ def refuse_options(options: ModelOptions) -> None:
             raise ServerError("load_failed", message, name)
 
 
-def check(request: GenerationRequest, options: ModelOptions) -> None:
+def check(request: GenerationRequest, options: ModelOptions, tokenizer: Tokenizer) -> None:
     """Raises `ServerError` naming a field that it cannot honour.
 
-    Values equal to the operator's or the profile's defaults pass: no client asked for them, and they were logged
-    when the model was loaded.
+    Values equal to the operator's, the profile's or the checkpoint's defaults pass: no client asked for them, and they
+    were logged when the model was loaded.
     """
-    choice = request.tool_choice
+    choice, published = request.tool_choice, tokenizer.asked
+    usual = published.biases(tokenizer.rows, tokenizer.eos)
     # Fields that need the engine's own choice of each token, and whether the request asks for them.
     beyond = (
         ("response_format", request.output_format is not None),
@@ -46,8 +50,8 @@ def check(request: GenerationRequest, options: ModelOptions) -> None:
         ("tools", choice.mode != "none" and any(tool.strict for tool in request.tools)),
         ("logprobs", request.logprobs is not None),
         ("prompt_logprobs", request.prompt_logprobs is not None),
-        ("logit_bias", bool(request.sampling.logit_bias)),
-        ("min_tokens", request.min_tokens > 0),
+        ("logit_bias", (request.sampling.logit_bias or {}) != usual),
+        ("min_tokens", request.min_tokens > (published.min_new_tokens or 0)),
         ("thinking_budget", request.thinking.budget is not None),
         ("adapter_path", request.adapter is not None),
     )

@@ -220,6 +220,9 @@ def _broken(path: Path) -> str | None:
 UNMATCHED = re.compile(r"(Received|Missing) (\d+) parameters[^:]*:\s*(.*?)\.?\s*", re.DOTALL)
 """The error of MLX's `load_weights` for tensors that a model does not have, or that it lacks."""
 
+UNKNOWN = re.compile(r"Model type (\S+) (?:is )?not supported")
+"""The libraries' error for the type of a model, or of a part of one."""
+
 LACKING = re.compile(r"__init__\(\) missing \d+ required positional arguments?: (.*)")
 """The error of a class of a configuration."""
 
@@ -229,9 +232,9 @@ NAMED = 4  # of such tensors
 def _explain(info: ModelInfo, error: BaseException, library: str) -> str:
     """What clients are told of an error that the library raised while it loaded a model."""
     text = str(error).replace(f"{info.path}/", "")
-    if "not supported" in text and "Model type" in text:
+    if (unknown := UNKNOWN.search(text)) is not None:
         return (
-            f"The installed {library} does not know the architecture {info.architecture!r} of {info.id!r}: a newer "
+            f"The installed {library} does not know the architecture {unknown[1]!r} of {info.id!r}: a newer "
             f"{library} may (pip install -U {library})."
         )
     if (found := UNMATCHED.fullmatch(text)) is not None:

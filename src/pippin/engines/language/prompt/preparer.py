@@ -440,7 +440,7 @@ def as_published(request: GenerationRequest, tokenizer: Tokenizer) -> Generation
     asked = tokenizer.asked
     if asked == parameters.OfEveryAnswer():
         return request
-    bias = asked.biases(tokenizer.rows) | (request.sampling.logit_bias or {}) or None
+    bias = asked.biases(tokenizer.rows, tokenizer.eos) | (request.sampling.logit_bias or {}) or None
     return msgspec.structs.replace(
         request,
         sampling=msgspec.structs.replace(request.sampling, logit_bias=bias),

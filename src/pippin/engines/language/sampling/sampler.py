@@ -1,9 +1,9 @@
 """Chooses the next token of every row of a batch, in one pass on the device.
 
-The order for each row is: repetition, frequency and presence penalties, logit bias, mask, temperature,
+The order for each row is: repetition, frequency and presence penalties, logit bias, mask, sequences, temperature,
 top-n-sigma, top-k, p-less, typical-p, top-p, min-p, XTC, draw (temperature first and top-k before top-p, as in vLLM
-and transformers). A greedy row stops after the mask and takes the best token. The draw uses one uniform number, a hash
-of the row's seed and its count of sampled tokens, so it does not depend on other rows. Logprobs are those of the
+and transformers). A greedy row stops after the sequences and takes the best token. The draw uses one uniform number, a
+hash of the row's seed and its count of sampled tokens, so it does not depend on other rows. Logprobs are those of the
 model's own distribution, before any of this.
 
 Filters narrow a distribution before a token is drawn, each for all rows at once. They take scaled logits `x` [R, N]
@@ -27,6 +27,7 @@ from pippin.core.events import TopToken
 from pippin.core.parameters import Parameter
 from pippin.core.requests import Sampling
 from pippin.engines.language.sampling.penalties import PENALTIES, History, Penalties
+from pippin.engines.language.sampling.sequences import Sequences
 from pippin.engines.language.text.tokenizer import Tokenizer
 
 Column = NDArray[Any]
@@ -373,17 +374,14 @@ class _Row:
     sampling: Sampling
     seed: int
     logprobs: int | None
+    tracked: bool
+    """Whether earlier tokens matter, so that the row needs a history."""
 
     @property
     def kind(self) -> Literal["greedy", "short", "wide"]:
         if not self.sampling.temperature:
             return "greedy"
         return "short" if 0 < (self.sampling.top_k or 0) <= SHORT else "wide"
-
-    @property
-    def tracked(self) -> bool:
-        """Whether earlier tokens matter, so that the row needs a history."""
-        return any(penalty.acts(getattr(self.sampling, penalty.name)) for penalty in PENALTIES)
 
 
 @dataclass(frozen=True)
@@ -413,6 +411,7 @@ class BatchSampler:
         self._rows: list[_Row] = []
         self._positions = np.zeros(0, np.uint64)
         self._history = History.empty()
+        self._sequences = Sequences(tokenizer.asked)
         self._plan: _Plan | None = None
         self._protected: mx.array | None = None  # tokens that XTC never drops: line ends and ends of text
 
@@ -430,8 +429,9 @@ class BatchSampler:
         vocabulary: int | None = None,
     ) -> None:
         """Append a row. The last `generated` tokens of `prompt` are its own earlier output (after a preemption). Tokens
-        from `vocabulary` on are not penalised: they have no logits, like media markers in some models."""
-        row = _Row(sampling, seed & 0xFFFFFFFFFFFFFFFF, logprobs)
+        from `vocabulary` on count for nothing: they have no logits, like media markers in some models."""
+        penalised = any(penalty.acts(getattr(sampling, penalty.name)) for penalty in PENALTIES)
+        row = _Row(sampling, seed & 0xFFFFFFFFFFFFFFFF, logprobs, penalised or bool(self._sequences))
         self._rows.append(row)
         self._positions = np.append(self._positions, np.uint64(generated))
         if row.tracked:
@@ -519,7 +519,7 @@ class BatchSampler:
         return mx.argmax(logits, axis=-1).astype(mx.int32)
 
     def _edited(self, plan: _Plan, logits: mx.array, history: History, masks: Masks | None) -> mx.array:
-        """The logits after penalties, bias and masks."""
+        """The logits after penalties, bias, masks and sequences."""
         rows = len(self._rows)
         if plan.penalties is not None or plan.bias or masks is not None:
             logits = logits.astype(mx.float32)
@@ -534,7 +534,8 @@ class BatchSampler:
         if masks is not None:
             masked = mask(_take_rows(logits, masks.rows, rows), masks.bits)
             logits = _put_rows(logits, masks.rows, masked)
-        return logits
+        # These are of the model: all rows have a history then.
+        return self._sequences.apply(logits, history) if self._sequences else logits
 
     def _drawn(
         self, plan: _Plan, group: Filters, logits: mx.array, positions: NDArray[np.uint64]

@@ -345,7 +345,7 @@ class Tokenizer:
         except ValidationError as error:
             message = f"The generation_config.json of {name_of(folder)} can't be used: {error}."
             raise ServerError("load_failed", message) from error
-        if names := left_out(generation, asked):
+        if names := left_out(generation):
             log.warning("generation_config.json sets %s, which change no answer here", ", ".join(names))
         text_config = config.get("text_config") or {}
         backend.encode_special_tokens = read.splits_special
@@ -448,7 +448,7 @@ def _read_whole(folder: Path, *, trust_remote_code: bool) -> Read:
     found = open_fast_form(folder) or _from_transformers(folder, trust_remote_code=trust_remote_code)
     backend = found.backend_tokenizer
     return Read(
-        _as_stored(folder, backend.to_str()),
+        _as_stored(folder, backend),
         backend.encode_special_tokens,
         found.eos_token_id,
         found.bos_token_id,
@@ -461,11 +461,11 @@ WAYS: Final = ("normalizer", "pre_tokenizer", "model", "decoder")
 """What a tokenizer.json says of how texts are cut and joined."""
 
 
-def _as_stored(folder: Path, made: str) -> str:
+def _as_stored(folder: Path, backend: tokenizers.Tokenizer) -> str:
     """A tokenizer with the ways of its folder's tokenizer.json, where those are BPE's. transformers 5 puts those of the
     class that tokenizer_config.json names in their place, which published tokenizers often are not; transformers 4
-    kept them, but for `add_prefix_space`."""
-    stored = object_in(folder / "tokenizer.json")
+    kept them, but for `add_prefix_space` and where `fix_mistral_regex` has had it replace how words are cut."""
+    stored, made = object_in(folder / "tokenizer.json"), backend.to_str()
     if table(stored.get("model")).get("type") != "BPE":
         return made
     prefixed = object_in(folder / "tokenizer_config.json").get("add_prefix_space")
@@ -475,7 +475,10 @@ def _as_stored(folder: Path, made: str) -> str:
             return made
         if isinstance(cut, dict) and "add_prefix_space" in cut:
             cut["add_prefix_space"] = prefixed
-    return json.dumps(json.loads(made) | {way: stored.get(way) for way in WAYS})
+    kept_ways = {way: stored.get(way) for way in WAYS}
+    if getattr(backend, "fix_mistral_regex", False):
+        del kept_ways["pre_tokenizer"]
+    return json.dumps(json.loads(made) | kept_ways)
 
 
 def _from_transformers(folder: Path, *, trust_remote_code: bool) -> Any:

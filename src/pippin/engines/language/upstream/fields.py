@@ -67,6 +67,12 @@ def refuse_left_out(config: Config, taken: Container[str]) -> None:
         if value == default or any(value in alike and default in alike for alike in (NEUTRAL, GELU)):
             continue
         raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
+    every = config.get("full_attention_interval") or 0
+    linear = {*(config.get("layer_types") or ())} == {"linear_attention"}
+    if "full_attention_interval" in taken and (linear or every > (config.get("num_hidden_layers") or every)):
+        raise ValueError(
+            "its layers are linear, and the class of this architecture needs one with full attention"
+        )
 
 
 def _nothing(config: Mapping[str, Any]) -> Config:
@@ -86,7 +92,7 @@ def _pattern(config: Config) -> Config:
         letters = ("L" if kind == "sliding_attention" else "G" for kind in types)
         return {"sliding_window_pattern": "".join(letters)} if types and config.get("sliding_window") else {}
     name = PATTERNS.get(" ".join(sorted({*types})), "")
-    return {} if not name or config.get(name) is not None else {name: types.index("full_attention") + 1}
+    return {name: types.index("full_attention") + 1} if name else {}
 
 
 def _granite(config: Config) -> Config:

@@ -3,14 +3,13 @@ fields of config.json, and the names of the weights."""
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
-from inspect import Parameter
+from collections.abc import Iterator
 from typing import Any
 
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
+from pippin.engines.language.configuration import BESIDE, Config, rotary_tables, scaling_of, spelled_out
 from pippin.engines.language.upstream.fields import with_pattern
 from pippin.engines.language.upstream.quantised import Arrays
 
@@ -52,7 +51,7 @@ def taken(spelled: Config, config: Config) -> Config:
     import mlx_vlm.utils
 
     if not any(isinstance(config.get(part), dict) for part in CLASSES):
-        return spelled
+        return with_pattern(spelled)
     try:
         package, _ = mlx_vlm.utils.get_model_and_args(config)
     except UNREADABLE:
@@ -62,7 +61,7 @@ def taken(spelled: Config, config: Config) -> Config:
         held, own, kind = spelled.get(part), config.get(part), getattr(package, name, None)
         if isinstance(held, dict) and isinstance(own, dict) and inspect.isclass(kind):
             fields = inspect.signature(kind).parameters
-            held = _of_part(held, fields, str(config.get("model_type")))
+            held = _of_part(held, kind, str(config.get("model_type")))
             found[part] = {name: value for name, value in held.items() if name in fields or name in own}
             least[part] = {name: value for name, value in held.items() if name in fields}
     # Families scale features of pictures by the first, which is another's beside the parts, or missing.
@@ -74,11 +73,13 @@ def taken(spelled: Config, config: Config) -> Config:
     return next((_raised(each, read) for each in (found, least) if (read := _read(each, package))), found)
 
 
-def _of_part(config: Config, fields: Mapping[str, Parameter], family: str) -> Config:
-    """The configuration of a part for a class with these fields."""
-    found = with_pattern(config)
+def _of_part(config: Config, kind: type, family: str) -> Config:
+    """The configuration of a part for its class."""
+    found, fields = with_pattern(config), inspect.signature(kind).parameters
     if "rope_parameters" not in fields and "rope_theta" in fields:
         found.pop("rope_parameters", None)
+    if "rope_parameters" in fields:
+        found |= _whole_table(config, kind)
     scaling = found.get("rope_scaling") or {}
     if family == "hunyuan_vl" and "mrope_section" in scaling:
         found["rope_scaling"] = {**scaling, "type": "xdrope", "xdrope_section": scaling["mrope_section"]}
@@ -92,6 +93,27 @@ def _of_part(config: Config, fields: Mapping[str, Parameter], family: str) -> Co
     if isinstance(own, str) and found.get("model_type") == f"{family}_vision":
         found["model_type"] = own
     return found
+
+
+def _whole_table(config: Config, kind: type) -> Config:
+    """`rope_parameters` for a class that reads this table alone, and may require all of its own: from the older fields,
+    or with what transformers takes for granted."""
+    tables = rotary_tables(config) or {"full_attention": {}}
+    table = {name: config[name] for name in BESIDE if config.get(name) is not None} | tables.get(
+        "full_attention", {}
+    )
+    make = kind.__dataclass_fields__["rope_parameters"].default_factory  # type: ignore[attr-defined]
+    usual = make() if callable(make) else {}
+    known = config.get("rope_parameters") and usual.keys() - {"type", "rope_type"} <= table.keys()
+    if not table or known or len(tables) > 1 or usual.get("rope_type") == "yarn":
+        return {}
+    return {
+        "rope_parameters": {
+            **usual,
+            **scaling_of(table, config),
+            **{k: v for k, v in table.items() if k in BESIDE},
+        }
+    }
 
 
 ENCODER_OF_STEP = {

@@ -35,8 +35,8 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     tables = rotary_tables(config)
     types = tables if len(tables) == 1 else config.get("layer_types") or tables
     used = {kind: table for kind, table in tables.items() if kind in types}
-    _refuse_other_bases(model, used)
-    main = tables.get("full_attention", {})
+    _refuse_other_bases(model, used or {"full_attention": config}, config, make)
+    main = used.get("full_attention", {})
     scaling = scaling_of(main, config)
     unscaled = {"rope_scaling": None, **_in_tables(config, {"rope_type": "default", "type": "default"})}
     if scaling.get("rope_type") not in PLAIN and _leaves_out(model, make, {**config, **unscaled}):
@@ -94,15 +94,19 @@ def _refuse_other_part(model: nn.Module, config: Config, part: float) -> None:
     )
 
 
-def _refuse_other_bases(model: nn.Module, tables: Mapping[str, Config]) -> None:
-    """Raises `ValueError` for a base that no module has, if all modules are plain ones, which tell theirs."""
+def _refuse_other_bases(model: nn.Module, tables: Mapping[str, Config], config: Config, make: Make) -> None:
+    """Raises `ValueError` for a base that no module has, if all modules are plain ones, which tell theirs; else, for
+    one that stands in the older field alone and makes no difference."""
     modules = [each for _, _, each in rotary_modules(model)]
-    if not modules or any(type(each) is not nn.RoPE for each in modules):
-        return
-    bases = {float(each.base) for each in modules}
-    for kind, table in tables.items():
+    plain = all(type(each) is nn.RoPE for each in modules)
+    bases = {float(each.base) for each in modules} if plain else set()
+    for kind, table in tables.items() if modules else ():
         theta = table.get("rope_theta")
-        if theta is not None and float(theta) not in bases:
+        if isinstance(theta, int | float) and (
+            float(theta) not in bases
+            if plain
+            else table is config and _leaves_out(model, make, {**config, "rope_theta": 2.0 * theta})
+        ):
             raise ValueError(f"rope_theta {theta} of {kind} is not read by the class of this architecture")
 
 

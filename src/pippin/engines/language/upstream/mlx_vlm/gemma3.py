@@ -1,7 +1,8 @@
 """Gemma 3's pictures, whose tokens see each other in transformers, and whose features stand there as they are.
 
 mlx-vlm 0.7.10 lets a token see earlier ones alone. It divides the features by the root of a field that published
-checkpoints do not have (2,048 then) before it multiplies them, as all embeddings, by that of the hidden size.
+checkpoints do not have (2,048 then) before it multiplies them, as all embeddings, by that of the hidden size. As in
+mlx-lm, fewer layers than its pattern has fail.
 """
 
 from typing import Any
@@ -15,6 +16,7 @@ from pippin.engines.language.classes import become
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.kv_cache.layout import mutual
 from pippin.engines.language.upstream.mends import Mend
+from pippin.engines.language.upstream.mlx_lm.gemma3_text import lengthened
 
 
 class SeeingWhole(LanguageModel):  # type: ignore[misc] # mlx-vlm has no types
@@ -33,6 +35,8 @@ class SeeingWhole(LanguageModel):  # type: ignore[misc] # mlx-vlm has no types
             shown = np.array(inputs[0] == self.picture).astype(int)
             edges = np.flatnonzero(np.diff(shown, prepend=0, append=0)).tolist()
             cache = mutual(cache, list(zip(edges[::2], edges[1::2], strict=True)))
+        if cache is not None:
+            cache = lengthened(cache, self.model.sliding_window_pattern)
         return super().__call__(inputs, inputs_embeds, mask, cache, **given)
 
 
