@@ -114,8 +114,7 @@ AFTER_A_LOSS: Final = 0.5  # seconds
 PROGRESS_INTERVAL: Final = 0.1  # seconds between reports of a load
 # None of them imports mlx, which the accelerated BLAS must precede.
 AHEAD: Final = tuple(
-    f"pippin.{name}"
-    for name in ("engines.language.text.tokenizer", "output.formats", "engines.language.job")
+    f"pippin.{name}" for name in ("engines.language.text.tokenizer", "output.formats", "engines.language.job")
 )
 
 
