@@ -7,7 +7,7 @@ term has. `*name` is a reason of its `notes`. The files are JSON because every c
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any, get_args
 
 from pippin.config.compat.terms import EFFECTS, Server, Term
@@ -21,9 +21,7 @@ def servers() -> Mapping[Compat, Server]:
 
 
 def _server(name: Compat) -> Server:
-    data: dict[str, Any] = from_json(
-        resources.files("pippin.config.compat").joinpath(f"{name}.json").read_bytes()
-    )
+    data: dict[str, Any] = from_json(Path(__file__).with_name(f"{name}.json").read_bytes())
     for part in ("flags", "variables", "keys", "settings", "mcp_keys"):
         data[part] = [_term(name, given, data.get("notes", {})) for name, given in data.get(part, {}).items()]
     lists = {option: tuple(value) for option, value in data["profile"].items() if isinstance(value, list)}
