@@ -112,10 +112,6 @@ SWITCH: Final = 0.001
 Python's default, because each step waits several times."""
 AFTER_A_LOSS: Final = 0.5  # seconds
 PROGRESS_INTERVAL: Final = 0.1  # seconds between reports of a load
-# None of them imports mlx, which the accelerated BLAS must precede.
-AHEAD: Final = tuple(
-    f"pippin.{name}" for name in ("engines.language.text.tokenizer", "output.formats", "engines.language.job")
-)
 
 
 def main() -> None:
@@ -157,11 +153,11 @@ def main() -> None:
 
 
 def import_ahead(connection: socket.socket) -> None:
-    """Import what a language model needs, for as long as the server has not said what to load."""
-    for module in AHEAD:
-        if select.select([connection], [], [], 0)[0]:
-            return
-        importlib.import_module(module)
+    """Import what a language model needs, for as long as the server has not said what to load: nothing that imports
+    mlx, which the accelerated BLAS must precede."""
+    for module in ("pippin.engines.language.job", "pippin.output.formats"):
+        if not select.select([connection], [], [], 0)[0]:
+            importlib.import_module(module)
 
 
 def run(spec: WorkerSpec, link: WorkerLink) -> int:

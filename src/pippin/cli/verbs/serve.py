@@ -1,7 +1,6 @@
 """`pippin serve`: starts the server, and reports its progress to the user who started it.
 
-The first model's process is started as soon as the options are known. What the server needs beyond them is imported
-after that, in the functions that use it, while that process imports what it needs.
+The first model's process begins as soon as the options are known; what else the server needs is imported beside it.
 """
 
 import contextlib
