@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "mcp": {"core", "config"},
     "service": {"core", "config", "runtime", "mcp"},
     "api": {"core", "config", "service", "mcp"},
-    "cli": {"core", "config", "output", "mcp", "service", "catalog", "api"},
+    "cli": {"core", "config", "output", "mcp", "runtime", "service", "catalog", "api"},
     "__main__": {"cli"},
     "__init__": set(),
 }

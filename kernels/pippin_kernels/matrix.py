@@ -1,5 +1,6 @@
 """Matrices that vectors are multiplied with, in blocks of 16 rows."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
@@ -203,9 +204,9 @@ def address(array: Array | None) -> int | None:
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Zeros that begin with a line of the cache."""
-    size = int(np.prod(shape)) * dtype.itemsize
-    memory = np.zeros(size + ALIGNMENT, np.uint8)
+    """Memory that begins with a line of the cache; whoever asks for it fills it."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + size].view(dtype).reshape(shape)
 
@@ -217,6 +218,7 @@ def _blocked(array: Array) -> Array:
     whole = rows // BLOCK
     found[:whole] = array[: whole * BLOCK].reshape(whole, BLOCK, width).transpose(0, 2, 1)
     if rows % BLOCK:
+        found[whole] = 0
         found[whole, :, : rows % BLOCK] = array[whole * BLOCK :].T
     return found
 
@@ -228,15 +230,17 @@ def _padded(addend: Array | None, rows: int) -> NDArray[np.float32] | None:
         raise ValueError(f"a bias {list(addend.shape)} does not fit {rows} rows")
     _refuse_infinite("bias", addend)
     found = aligned((-(-rows // BLOCK) * BLOCK,), np.dtype(np.float32))
-    found[:rows] = addend
+    found[:rows], found[rows:] = addend, 0
     return found
 
 
 def _refuse_infinite(name: str, array: Array) -> None:
     if array.dtype not in TYPES:
         raise ValueError(f"{name} of {array.dtype} are not known")
-    # bfloat16: all bits of the exponent are set in what is not finite.
-    bfloat16 = array.dtype == np.uint16
-    finite = not np.any((array & 0x7F80) == 0x7F80) if bfloat16 else bool(np.isfinite(array).all())
+    if array.dtype == np.float32:
+        finite = bool(np.isfinite(array).all())
+    else:  # of 16 bits: those of the exponent are all set in what is not finite
+        exponent = 0x7C00 if array.dtype == np.float16 else 0x7F80
+        finite = int((array.view(np.uint16) & 0x7FFF).max()) < exponent
     if not finite:
         raise ValueError(f"{name} hold numbers that are not finite: the file is damaged")

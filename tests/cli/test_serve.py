@@ -6,10 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from msgspec import structs
 
@@ -25,6 +27,7 @@ from pippin.config.options.server import ModelEntry, ServerOptions
 from tests.catalog.folders import write_hub_model, write_model
 from tests.cli.serving import SECONDS, Serving, Terminal, terminal
 from tests.engines.speech.recordings import wav
+from tests.runtime.processes import gone_within
 
 __all__ = ["terminal"]
 
@@ -265,6 +268,24 @@ def test_a_signal_ends_it_and_what_it_left(terminal: Terminal, number: signal.Si
         serving.process.send_signal(number)
         assert serving.ended() == 0
     assert list((terminal.home / ".cache/pippin/run").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("later", [0.0, 0.1, 0.3])
+def test_a_signal_during_the_start_ends_the_worker_too(
+    terminal: Terminal, number: signal.Signals, later: float
+) -> None:
+    words = [sys.executable, "-m", "pippin", "serve", "scripted", "--port", "0"]
+    with subprocess.Popen(
+        words, env=terminal.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
+        while not (workers := psutil.Process(server.pid).children()):
+            assert server.poll() is None
+        time.sleep(later)
+        server.send_signal(number)
+        output, _ = server.communicate(timeout=SECONDS)
+    assert "Traceback" not in output
+    assert all(gone_within(worker.pid, 5.0) for worker in workers)
 
 
 def test_a_hangup_reads_the_file_again_and_names_what_needs_a_restart(terminal: Terminal) -> None:

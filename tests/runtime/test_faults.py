@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -342,12 +342,12 @@ link.recv(1)
     ids=["size", "text", "never", "bytes"],
 )
 def test_a_worker_that_sends_rubbish_is_ended(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = asyncio.create_subprocess_exec
+    real = subprocess.Popen
 
-    async def lying(*command: str, **settings: Any) -> asyncio.subprocess.Process:
-        return await real(command[0], "-c", LIAR.format(data=data), *command[3:], **settings)
+    def lying(command: Sequence[str], **settings: Any) -> subprocess.Popen[bytes]:
+        return real([command[0], "-c", LIAR.format(data=data), *command[3:]], **settings)
 
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", lying)
+    monkeypatch.setattr(subprocess, "Popen", lying)
 
     async def scene() -> None:
         worker = await WorkerProcess.launch(WorkerSpec(info=scripted()))

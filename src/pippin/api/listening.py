@@ -5,7 +5,6 @@ import contextlib
 import errno
 import logging
 import os
-import resource
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from importlib import import_module
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 2048
-MOST_FILES: Final = 65_536
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -89,15 +87,6 @@ def open_listeners(options: ServerOptions) -> list[socket.socket]:
     return listeners
 
 
-def allow_many() -> None:
-    """Raise the limit of open files: every connection takes one, and macOS starts a process with 256."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):  # macOS has a further limit, which it does not report
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 def run_server(
     service: "Service",
     settings: Settings,
@@ -125,7 +114,6 @@ def run_server(
                 await preparing
             await service.close(0.0)
 
-    allow_many()  # the workers, too
     listeners = listeners or open_listeners(settings.server)
     with contextlib.ExitStack() as held:
         if settings.server.unix_socket is not None:

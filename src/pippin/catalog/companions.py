@@ -9,7 +9,6 @@ uses random weights for a codec. Those are marked `missed_late`, and only their 
 before mlx-audio is asked. `tests/engines/speech/test_companions.py` checks this against mlx-audio's code.
 """
 
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -66,7 +65,7 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
 ROWS: Final = {
     family: rows
     for families, rows in from_json(
-        resources.files("pippin.catalog").joinpath("companions.json").read_bytes(), dict[str, tuple[Row, ...]]
+        Path(__file__).with_name("companions.json").read_bytes(), dict[str, tuple[Row, ...]]
     ).items()
     for family in families.split()
 }

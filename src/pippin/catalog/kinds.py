@@ -1,7 +1,6 @@
 """Determines a model's kind from its configuration."""
 
 import re
-from importlib import resources
 from pathlib import Path
 from typing import Final, Literal
 
@@ -11,7 +10,7 @@ from pippin.core.models import ModelKind
 from pippin.core.published import table
 
 MODEL_TYPES: Final = from_json(
-    resources.files("pippin.catalog").joinpath("model_types.json").read_bytes(),
+    Path(__file__).with_name("model_types.json").read_bytes(),
     dict[Literal["embeddings", "decisions", "transcription", "speech"], frozenset[str]],
 )
 """The `model_type`s of each kind that no other sign tells."""

@@ -45,7 +45,6 @@ def supervise(settings: Settings, listeners: Sequence[socket]) -> Settings | int
         if pid == 0:
             os.close(writing)
             os.setsid()  # ctrl-C in the terminal is meant for the parent, which passes it on
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
             # The pipe ends with the parent.
             watch = threading.Thread(target=end_at_the_end_of, args=(reading,), name="parent", daemon=True)

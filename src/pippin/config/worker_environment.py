@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,6 +85,8 @@ def rank_environment(rank: RankSpec) -> Iterator[None]:
     host, _, port = rank.coordinator.rpartition(":")
     found = {"MLX_RANK": str(rank.rank), "MLX_WORLD_SIZE": str(rank.size)}
     found |= {"MLX_JACCL_COORDINATOR": rank.coordinator, "NCCL_HOST_IP": host, "NCCL_PORT": port}
+    import tempfile  # slow to import, and a rank is rare
+
     with tempfile.TemporaryDirectory(prefix="pippin-rank-") as folder:
         hosts = Path(folder) / "hosts.json"
         hosts.write_text(json.dumps([[each] for each in rank.hosts]))

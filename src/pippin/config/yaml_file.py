@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pippin.config.compat.servers import servers
 from pippin.config.compat.terms import ENTRY_FIELDS, Term, translate, without_effect
 from pippin.config.errors import ConfigError, nearest
@@ -21,6 +19,8 @@ MOST_VALUES = 100_000
 
 def load_document(path: str) -> dict[str, Any]:
     """The file as a mapping, with its keys unchanged."""
+    import yaml  # slow to import, and only needed where there is a file
+
     try:
         text = Path(path).expanduser().read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -7,7 +7,7 @@ in `docs/sampling.md` all take their numbers from here. Values that other server
 
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
-from importlib import resources
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
@@ -99,9 +99,7 @@ def _shown(value: float) -> str:
     return {2.0**63: "2^63 - 1", -(2.0**63): "-2^63"}.get(float(value), f"{value:,.15g}")
 
 
-PARAMETERS: Final = from_json(
-    resources.files("pippin.core").joinpath("parameters.json").read_bytes(), tuple[Parameter, ...]
-)
+PARAMETERS: Final = from_json(Path(__file__).with_name("parameters.json").read_bytes(), tuple[Parameter, ...])
 """All numeric parameters, in the order of `Sampling`."""
 
 (

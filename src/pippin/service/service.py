@@ -31,6 +31,7 @@ from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
 from pippin.runtime.pool.pool import Lease, Pool
 from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.workers.link import LOST, Mailbox
+from pippin.runtime.workers.process import Child
 from pippin.service.image_defaults import ImageDefaultsReader
 from pippin.service.summaries import with_summary
 
@@ -707,9 +708,13 @@ class Service:
         return True
 
 
-def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimate) -> Service:
-    """A service over real worker processes. `estimate` is the catalog's `footprint`."""
-    return Service(options, catalog, Pool(options, catalog, estimate, memory_budget(options)))
+def open_service(
+    options: ServerOptions, catalog: ModelSource, estimate: Estimate, waiting: list[Child]
+) -> Service:
+    """A service over real worker processes, of which those that are `waiting` for a model are used first. `estimate` is
+    the catalog's `footprint`."""
+    pool = Pool(options, catalog, estimate, memory_budget(options), waiting=waiting)
+    return Service(options, catalog, pool)
 
 
 def suits(task: Task, info: ModelInfo) -> bool:

@@ -7,6 +7,7 @@ import importlib
 import json
 import logging
 import os
+import select
 import signal
 import socket
 import sys
@@ -130,6 +131,8 @@ def main() -> None:
     offer_to_the_killer()
     connection.set_inheritable(False)
     link = WorkerLink(connection)
+    gc.disable()  # what is imported is no garbage, and looking through it takes a tenth of the time
+    import_ahead(connection)
     try:
         spec = link.receive_spec()
     except LinkLost:
@@ -141,13 +144,20 @@ def main() -> None:
     forbid_foreign_code(spec)
     forbid_network(spec)
     sys.setswitchinterval(SWITCH)
-    gc.disable()  # what is imported is no garbage, and looking through it takes a tenth of the time
     status = run(spec, link)
     if writing is not None:
         with suppress(OSError):  # already closed
             connection.shutdown(socket.SHUT_WR)
         writing.join(LAST_WORDS)
     end_now(status)
+
+
+def import_ahead(connection: socket.socket) -> None:
+    """Import what a language model needs, for as long as the server has not said what to load: nothing that imports
+    mlx, which the accelerated BLAS must precede."""
+    for module in ("pippin.engines.language.job", "pippin.output.formats"):
+        if not select.select([connection], [], [], 0)[0]:
+            importlib.import_module(module)
 
 
 def run(spec: WorkerSpec, link: WorkerLink) -> int:

@@ -4,7 +4,7 @@ import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
@@ -60,7 +60,7 @@ class Recommended(Struct, frozen=True, kw_only=True, rename={"purposes": "for"})
 
 
 def recommended() -> list[Recommended]:
-    text = resources.files("pippin.catalog.fitting").joinpath("recommended.json").read_bytes()
+    text = Path(__file__).with_name("recommended.json").read_bytes()
     return from_json(text, list[Recommended])
 
 

@@ -1,33 +1,39 @@
-"""`pippin serve`: starts the server, and reports its progress to the user who started it."""
+"""`pippin serve`: starts the server, and reports its progress to the user who started it.
+
+The first model's process begins as soon as the options are known; what else the server needs is imported beside it.
+"""
 
 import contextlib
 import faulthandler
 import logging
 import os
+import resource
+import signal
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from socket import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pippin.cli.arguments import option_parser, verb
-from pippin.cli.greeting import Preparation, example_of, greet, served_models
 from pippin.cli.local import open_catalog, settings_of
-from pippin.cli.logs import configure_logging
 from pippin.cli.running import RunningServer, announced, end_with_owner, log_file
-from pippin.cli.supervising import supervise
 from pippin.cli.verbs.doctor import version
 from pippin.config.errors import ConfigError, install_command
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import GivenFlag, Settings
 from pippin.core.errors import ServerError
 from pippin.core.logs import without_secrets
+from pippin.runtime.workers.process import Child
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from pippin.catalog import Catalog
 
 log = logging.getLogger(__name__)
+
+MOST_FILES: Final = 65_536
 
 
 @verb("serve", "Serve models behind the OpenAI and Anthropic APIs.", parser=option_parser)
@@ -41,13 +47,46 @@ def serve(parsed: Namespace) -> int:
 
     import pippin.api.server  # noqa: F401 - so that no child imports it again
     from pippin.api.listening import open_listeners
+    from pippin.cli.supervising import supervise
 
     listeners = open_listeners(settings.server)
     own = supervise(settings, listeners)
     return own if isinstance(own, int) else _serve(own, parsed.given, listeners)
 
 
-def _serve(settings: Settings, given: Sequence[GivenFlag], listeners: Sequence[socket] = ()) -> int:
+def _serve(settings: Settings, given: Sequence[GivenFlag], listeners: "Sequence[socket]" = ()) -> int:
+    allow_many()  # the workers, too
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, no child can be waited for
+    with begun(settings.server) as waiting:
+        _begin_log(settings, given)
+        end_with_owner()
+        return _run(settings, open_catalog(settings), listeners, waiting)
+
+
+def allow_many() -> None:
+    """Raise the limit of open files: every connection takes one, and macOS starts a process with 256."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # macOS has a further limit, which it does not report
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@contextlib.contextmanager
+def begun(server: ServerOptions) -> Iterator[list[Child]]:
+    """A process for the first model that is loaded at the start, if its worker runs here; none is left at the end."""
+    first = next((entry.options for entry in server.models if entry.preload), None)
+    waiting = [] if first is None or first.cluster is not None else [Child()]
+    try:
+        yield waiting
+    finally:
+        for child in waiting:
+            child.end()
+
+
+def _begin_log(settings: Settings, given: Sequence[GivenFlag]) -> None:
+    from pippin.cli.logs import configure_logging
+
     try:
         configure_logging(settings.server)
     except OSError as error:
@@ -60,8 +99,6 @@ def _serve(settings: Settings, given: Sequence[GivenFlag], listeners: Sequence[s
             "Everyone on this machine can read the API key, or an address with one, on the command line (`ps`): set "
             "variables such as PIPPIN_API_KEYS, or keep keys in a file that only you can read, --api-key-file."
         )
-    end_with_owner()
-    return _run(settings, open_catalog(settings), listeners)
 
 
 def check(server: ServerOptions, catalog: "Catalog") -> None:
@@ -115,13 +152,14 @@ def check_beside(server: ServerOptions, catalog: "Catalog") -> None:
                 )
 
 
-def _run(settings: Settings, catalog: "Catalog", listeners: Sequence[socket]) -> int:
+def _run(settings: Settings, catalog: "Catalog", listeners: "Sequence[socket]", waiting: list[Child]) -> int:
     from pippin.api.listening import run_server
     from pippin.catalog import footprint
+    from pippin.cli.greeting import Preparation, example_of, greet, served_models
     from pippin.service import open_service
 
     check(settings.server, catalog)
-    service = open_service(settings.server, catalog, footprint)
+    service = open_service(settings.server, catalog, footprint, waiting)
     preparation = Preparation(settings.server, catalog, service)
     until_the_end = contextlib.ExitStack()
 

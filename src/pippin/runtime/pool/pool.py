@@ -27,6 +27,7 @@ from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.ranks.group import launch_ranks
 from pippin.runtime.replicas.processes import launch_replicas
 from pippin.runtime.workers.link import LOST
+from pippin.runtime.workers.process import Child
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Launcher, Worker
 
@@ -461,11 +462,13 @@ class Pool:
         memory: int,
         launcher: Launcher | None = None,
         clock: Clock | None = None,
+        waiting: list[Child] | None = None,
     ) -> None:
-        """`memory`: bytes that all models together may take."""
+        """`memory`: bytes that all models together may take. `waiting`: processes for the first workers here."""
         self._catalog = catalog
         self._clock = clock or Clock()
-        launch = launcher or partial(launch_replicas, partial(launch_ranks, WorkerProcess.launch), Clusters())
+        own = partial(WorkerProcess.launch, waiting=waiting)
+        launch = launcher or partial(launch_replicas, partial(launch_ranks, own), Clusters())
         self._residency = Residency(options, memory, self._clock, estimate, launch)
         self._slots, self._changes = self._residency.slots, self._residency.changes
         self._closed = False

@@ -9,17 +9,17 @@ import logging
 import os
 import shlex
 import signal
-import socket
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+import threading
+from asyncio import StreamReaderProtocol
 from collections.abc import Collection
+from subprocess import Popen
 from typing import Final, Literal, TypeVar
 
 import msgspec
 import psutil
 
 from pippin.config.accelerator import accelerator
-from pippin.config.worker_environment import worker_environment
 from pippin.core.decoding import json_decoder
 from pippin.core.errors import ServerError
 from pippin.core.link import (
@@ -37,9 +37,9 @@ from pippin.core.link import (
 )
 from pippin.core.logs import LEVELS, lines
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
-from pippin.core.processes import started
 from pippin.runtime.workers.death import Death, Excess, MemoryAtStart, causes_in, death_report, until_stopped
 from pippin.runtime.workers.link import Link
+from pippin.runtime.workers.process import Child
 from pippin.runtime.workers.worker import Stages
 
 log = logging.getLogger("pippin.worker")
@@ -142,7 +142,6 @@ EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the p
 TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
 STATS_WAIT: Final = 1.0  # seconds to wait for a worker that is inside a long step
 LAST_WORDS: Final = 1.0  # seconds for the last frames and log lines of a dead worker
-SOCKET_BUFFER: Final = 1 << 20  # bytes
 
 T = TypeVar("T")
 
@@ -154,7 +153,7 @@ class WorkerProcess(Stages):
     `died` always resolves in the end, with the error to report to clients.
     """
 
-    def __init__(self, spec: WorkerSpec, process: Process) -> None:
+    def __init__(self, spec: WorkerSpec, process: Popen[bytes]) -> None:
         super().__init__()
         self.info = spec.info
         self._title, self._far = spec.title, spec.command is not None
@@ -174,26 +173,20 @@ class WorkerProcess(Stages):
         self._watch: asyncio.Task[None] | None = None
 
     @classmethod
-    async def launch(cls, spec: WorkerSpec) -> "WorkerProcess":
-        """Start a worker, which loads up to its prompt stage; returns as soon as the process runs."""
-        ours, theirs = socket.socketpair()
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
-        ours.setblocking(False)
-        try:
-            process = await _spawned(spec, theirs)
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        worker = cls(spec, process)
+    async def launch(cls, spec: WorkerSpec, waiting: list[Child] | None = None) -> "WorkerProcess":
+        """Start a worker, which loads up to its prompt stage; returns as soon as the process runs. One of those on this
+        machine that are `waiting` for a model is taken from there instead."""
+        if spec.command is None and waiting:
+            child = waiting.pop()
+        else:
+            child = Child(None if spec.command is None else shlex.split(spec.command))
+        worker = cls(spec, child.process)
         worker._watch = asyncio.create_task(worker._watch_process(), name=f"watch {spec.info.id}")
         try:
-            await worker._link.open(ours)
+            await worker._link.open(child.link)
             worker._link.send(spec)
         except BaseException:  # nobody gets the worker, so it must not outlive this call
-            ours.close()
+            child.link.close()
             worker._signal(signal.SIGKILL)
             await asyncio.shield(worker.died)
             raise
@@ -281,10 +274,7 @@ class WorkerProcess(Stages):
             asyncio.get_running_loop().call_later(patience, self._signal, signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        """Send a signal to the process.
-
-        Not through the process object: that would reap the process behind the back of its waiter.
-        """
+        # Not by the process object, which asks the system first and so may take the status from the waiting thread.
         if self._process.returncode is None:
             # A command that reaches another machine may have children; signal its whole process group.
             send = os.killpg if self._far else os.kill
@@ -320,16 +310,18 @@ class WorkerProcess(Stages):
         return f"loaded its weights ({done * 100 // total} %)" if total else "loaded its weights"
 
     async def _watch_process(self) -> None:
-        output = self._process.stdout or self._process.stderr
-        assert output is not None  # one of them is a PIPE
+        loop, output = asyncio.get_running_loop(), asyncio.StreamReader()
+        printed = self._process.stdout or self._process.stderr  # one of them is a PIPE
+        pipe, _ = await loop.connect_read_pipe(lambda: StreamReaderProtocol(output), printed)
         causes: list[str] = []
         reading = asyncio.create_task(forward_log(output, self.info.id, causes))
         watches = [asyncio.create_task(each) for each in (self._watch_memory(), self._watch_for_a_stop())]
-        status = await self._process.wait()
+        status = await _end_of(self._process)
         for watching in watches:
             watching.cancel()
         await asyncio.wait({reading, self._link_ended}, timeout=LAST_WORDS)  # a grandchild may hold them open
         reading.cancel()
+        pipe.close()
         death = Death(
             status=status,
             fault=self._fault,
@@ -349,26 +341,19 @@ class WorkerProcess(Stages):
         self.died.set_result(report)
 
 
-async def _spawned(spec: WorkerSpec, link: socket.socket) -> Process:
-    """The worker's process, or the program that reaches it on another machine; it receives `link`."""
-    if spec.command is not None:
-        return await started(
-            *shlex.split(spec.command),
-            stdin=link.fileno(),
-            stdout=link.fileno(),
-            stderr=PIPE,
-            start_new_session=True,
-        )
-    # In a session of its own: Ctrl-C in the terminal is meant for the server alone.
-    return await started(
-        *(sys.executable, "-m", "pippin.worker", str(link.fileno()), str(os.getpid())),
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        pass_fds=(link.fileno(),),
-        env=worker_environment(),
-        start_new_session=True,
-    )
+async def _end_of(process: Popen[bytes]) -> int:
+    """The exit status of a process, once it has ended, or the negative number of a signal."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def wait() -> None:
+        process.wait()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(ended.set)
+
+    # Not in the threads of the loop, which others need: this one waits as long as the process lives.
+    threading.Thread(target=wait, name=f"end of {process.pid}", daemon=True).start()
+    await ended.wait()
+    return process.wait()
 
 
 def _resolve(future: "asyncio.Future[T]", value: T) -> None:

@@ -296,6 +296,29 @@ def test_int8_of_dense_weights_stays_exact() -> None:
     assert (rounding.product(matrix, x) == exact.product(matrix, x)).all()
 
 
+@pytest.mark.parametrize("type", TYPES)
+def test_each_number_of_16_bits_is_refused_exactly_where_it_is_not_finite(type: mx.Dtype) -> None:
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    bits = np.stack([np.zeros_like(bits), bits], 1) if type == mx.float32 else bits[:, None]
+    numbers = bits.view(np.float32 if type == mx.float32 else np.float16 if type == mx.float16 else np.uint16)
+    finite = np.isfinite(np.array(mx.array(bits).view(type).astype(mx.float32)))[:, 0]
+    pk.Matrix.dense(numbers[finite])
+    for number in numbers[~finite]:
+        with pytest.raises(ValueError, match="not finite"):
+            pk.Matrix.dense(number[None])
+
+
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 33])
+def test_rows_that_fill_a_block_are_zeros_whatever_was_in_memory(rows: int) -> None:
+    for _ in range(20):
+        used = [np.full(4096, 0xFF, np.uint8) for _ in range(64)]
+        del used
+        matrix = pk.Matrix.dense(np.ones((rows, 40), np.float32), addend=np.ones(rows, np.float32))
+        assert matrix.weights.transpose(0, 2, 1).reshape(-1, 40)[rows:].sum() == 0
+        assert matrix.weights.sum() == rows * 40
+        assert matrix.addend[rows:].sum() == 0
+
+
 @instruction_sets
 @pytest.mark.parametrize("format", ["mxfp4", "nvfp4"])
 def test_every_scale_of_fp4_has_its_value(name: str, format: str) -> None:

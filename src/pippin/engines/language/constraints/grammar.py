@@ -12,7 +12,6 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.gbnf_to_lark import gbnf_to_lark
 from msgspec import structs
 from numpy.typing import NDArray
 
@@ -325,6 +324,8 @@ def _lark_regex(pattern: str) -> str:
 
 
 def _from_gbnf(source: str, param: str) -> str:
+    from llguidance.gbnf_to_lark import gbnf_to_lark  # slow to import, and rarely needed
+
     try:
         return str(gbnf_to_lark(source))
     except Exception as error:

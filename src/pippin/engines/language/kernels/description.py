@@ -160,6 +160,9 @@ def describe(model: nn.Module) -> Description:
     samples = tuple(_samples(architecture, inner.layers, windows, width))
     layers = []
     for index, layer in enumerate(inner.layers):
+        # The next layer's arrays are read while the kernels' layout of this one is made.
+        following = [each.parameters() for each in inner.layers[index + 1 : index + 2]]
+        mx.async_eval(following)  # type: ignore[no-untyped-call]
         layers.append(describer.layer(index, layer, windows[index]))
         inner.layers[index] = nn.Identity()
     heads = [matrix_of(head) for head in heads_of(model)]

@@ -113,8 +113,7 @@ def _refuse_other_bases(model: nn.Module, tables: Mapping[str, Config], config: 
 def _refuse_one_for_all(model: nn.Module, config: Config, tables: Mapping[str, Config]) -> None:
     """Raises `ValueError` if types of layers are to turn in different ways, and all modules turn in the same."""
     wanted = {repr(sorted(_essence(table, config).items())) for table in tables.values()}
-    found = {repr(each) for each in fingerprint(model)}
-    if len(wanted) > 1 and len(found) == 1:
+    if len(wanted) > 1 and len(set(map(repr, fingerprint(model)))) == 1:
         raise ValueError(
             f"rope_parameters for {' and '.join(tables)} are read as one by the class of this architecture"
         )
