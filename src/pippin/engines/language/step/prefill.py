@@ -1,5 +1,7 @@
 """Prefill: computes prompts a chunk at a time, starting where the prefix cache ends."""
 
+import math
+import time
 from collections.abc import Container, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -9,13 +11,13 @@ import numpy as np
 
 from pippin.core.events import Token, TopToken
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
-from pippin.engines.language.kv_cache.layout import arrays_of, worth_joining
+from pippin.engines.language.kv_cache.layout import arrays_of, leaves, worth_joining
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, shared_length
 from pippin.engines.language.sampling.sampler import best
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.branches import Scoring
 from pippin.engines.language.step.scheduler import Scheduler
-from pippin.engines.language.step.sequences import Prefilling
+from pippin.engines.language.step.sequences import Chunk, Prefilling
 
 SCORED_CHUNK = 64  # tokens whose logits over the vocabulary are held at once
 MOST_STRETCH = 1.25  # times a chunk's size, for a chunk that ends its prompt
@@ -45,19 +47,25 @@ class Prefill:
         The prefix cache has its chunks, so a retry resumes from there. For layers that cannot be cut, only states after
         chunks that ended with a block are there: work after the last of these is lost.
         """
+        if prompt.chunk is not None:
+            self._abandon(prompt.chunk)
         if prompt.slot is not None and not joined:
             self._groups.leave([prompt.slot])
         for each in self._followers:
             each.prompt_dropped(prompt)
         prompt.cache = prompt.logits = prompt.slot = prompt.scoring = None
 
-    def compute(self, prompt: Prefilling, most: int, *, wait: bool) -> tuple[int, list[Prefilling]]:
+    def compute(
+        self, prompt: Prefilling, most: int, *, wait: bool, until: float | None = None
+    ) -> tuple[int, list[Prefilling]]:
         """Do one piece of work on this prompt: add up to `most` tokens to it and to others that are best computed with
         it, or encode the next medium. Returns how many tokens this computed, or what it cost in tokens, and the prompts
         that grew.
 
-        `wait`: block until the device is done.
+        `wait`: block until the device is done. `until`: when a pass is to rest (monotonic seconds), where it can.
         """
+        if prompt.chunk is not None:
+            return self._go_on(prompt.chunk, until)
         if not prompt.remaining:
             return self._compute_branches(prompt, most), [prompt]
         media, count = prompt.request.media, self._count(prompt, most)
@@ -67,16 +75,67 @@ class Prefill:
                 media.encode(medium, wait=wait)
                 return max(len(medium.placeholders), 1), []
         prompts, counts = self._together(prompt, count, most)
-        if self._model.adapters.names:
-            self._model.adapters.choose([each.request.adapter for each in prompts])
+        if until is not None and media is None and not _is_scored(prompt):
+            parts = self._model.module.in_parts(*self._inputs(*self._next(prompts, counts)))
+            chunk = Chunk(prompts, counts, parts)
+            for each in prompts:
+                each.chunk = chunk
+            return self._go_on(chunk, until)
+        self._choose_adapters(prompts)
         if _is_scored(prompt):
             self._compute_scored(prompt, count)
         else:
             self._compute(prompts, counts, wait=wait)
+        return self._computed(prompts, counts)
+
+    def _computed(self, prompts: list[Prefilling], counts: Sequence[int]) -> tuple[int, list[Prefilling]]:
         for each, added in zip(prompts, counts, strict=True):
             self._scheduler.computed(each, added)
             self._keep(each)
         return sum(counts), prompts
+
+    def _choose_adapters(self, prompts: Sequence[Prefilling]) -> None:
+        if self._model.adapters.names:
+            self._model.adapters.choose([each.request.adapter for each in prompts])
+
+    @property
+    def rests(self) -> bool:
+        """Whether a pass over prompts can rest between steps."""
+        # Whoever follows the states of passes gets those of whole ones.
+        return hasattr(self._model.module, "in_parts") and not self._followers
+
+    def _go_on(self, chunk: Chunk, until: float | None) -> tuple[int, list[Prefilling]]:
+        """Compute more of a chunk under way; without `until`, the rest of it."""
+        began = time.monotonic()
+        self._choose_adapters(chunk.prompts)
+        done = chunk.parts.advance(math.inf if until is None else until)
+        chunk.seconds += time.monotonic() - began
+        if not done:
+            self._scheduler.rested(0, 0.0)
+            return 0, []
+        ending = [
+            count == prompt.remaining for prompt, count in zip(chunk.prompts, chunk.counts, strict=True)
+        ]
+        if any(ending):
+            last = [count - 1 for count in chunk.counts]
+            with self._model.head.only(last):
+                logits = self._model.head.last(chunk.parts.logits(), last)
+            mx.eval(logits)
+        for row, prompt in enumerate(chunk.prompts):
+            prompt.chunk = None
+            if ending[row]:
+                prompt.logits = logits[row : row + 1]
+        found = self._computed(chunk.prompts, chunk.counts)
+        self._scheduler.rested(sum(chunk.counts), chunk.seconds)
+        return found
+
+    def _abandon(self, chunk: Chunk) -> None:
+        """One of its prompts goes: the others are as before it. They have keys and values alone, or they would not
+        have been joined."""
+        for prompt, count in zip(chunk.prompts, chunk.counts, strict=True):
+            prompt.chunk = None
+            for leaf in leaves(prompt.cache or []) if len(chunk.prompts) > 1 else ():
+                leaf.trim(count)
 
     def _begin(self, prompt: Prefilling) -> bool:
         """Give the prompt a cache with its known tokens. False if it should wait for the disk, or for a prompt that
@@ -215,26 +274,39 @@ class Prefill:
     def _forward(self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0) -> mx.array:
         """Logits [prompts, width, vocabulary] of the next `counts` tokens of each prompt, padded on the right to the
         longest. `done`: tokens in the cache that the scheduler has not been told of yet."""
+        tokens, caches = self._next(prompts, counts, done)
+        media = prompts[0].request.media  # such a prompt is alone
+        given = {} if media is None else {"inputs": media.inputs(tokens[0], prompts[0].computed + done)}
+        return self._pass(tokens, caches, given)
+
+    def _next(
+        self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0
+    ) -> tuple[list[tuple[int, ...]], list[PromptCache]]:
+        """The next `counts` tokens of each prompt, and its cache."""
         starts = [prompt.computed + done for prompt in prompts]
         tokens = [
             prompt.tokens[start : start + count]
             for prompt, start, count in zip(prompts, starts, counts, strict=True)
         ]
-        media = prompts[0].request.media  # such a prompt is alone
-        given = {} if media is None else {"inputs": media.inputs(tokens[0], starts[0])}
-        return self._pass(tokens, [prompt.cache or [] for prompt in prompts], given)
+        return tokens, [prompt.cache or [] for prompt in prompts]
 
     def _pass(
         self, tokens: Sequence[tuple[int, ...]], caches: Sequence[PromptCache], given: dict[str, Any]
     ) -> mx.array:
         """Logits [caches, width, vocabulary] of the next `tokens` of each cache; `given` is what the model takes
         beside them."""
+        inputs, layers = self._inputs(tokens, caches)
+        logits: mx.array = self._model.module(inputs, cache=layers, **given)
+        return logits
+
+    def _inputs(
+        self, tokens: Sequence[tuple[int, ...]], caches: Sequence[PromptCache]
+    ) -> tuple[mx.array, PromptCache]:
+        """These tokens of each cache [caches, width], padded on the right, and the caches as the model takes them."""
         counts = list(map(len, tokens))
         width = max(counts)
         inputs = mx.array([[*each, *[0] * (width - len(each))] for each in tokens])
-        layers = self._groups.layout.joined(caches, counts) if len(caches) > 1 else caches[0]
-        logits: mx.array = self._model.module(inputs, cache=layers, **given)
-        return logits
+        return inputs, self._groups.layout.joined(caches, counts) if len(caches) > 1 else caches[0]
 
     def _compute_branches(self, prompt: Prefilling, most: int) -> int:
         """Compute and score the next tokens of some branches; return how many."""
@@ -242,8 +314,7 @@ class Prefill:
             cache, layout = prompt.cache or [], self._groups.layout
             prompt.scoring = Scoring(prompt.request.job, cache, layout, prompt.waiting.rows)
         chunks = prompt.scoring.take(min(most, self._scheduler.limits.longest_chunk(prompt.length)))
-        if self._model.adapters.names:
-            self._model.adapters.choose([prompt.request.adapter] * len(chunks))
+        self._choose_adapters([prompt] * len(chunks))
         # Rows may have different places; those that have fewer repeat one.
         places = [sorted({score.place for score in chunk.scores}) for chunk in chunks]
         width = max(1, *map(len, places))

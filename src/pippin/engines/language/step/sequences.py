@@ -13,7 +13,7 @@ import time
 from collections import abc
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import mlx.core as mx
 
@@ -163,6 +163,25 @@ class Waiting:
         return identity_of(self.sequences[0].request.job, self.tokens)
 
 
+class Parts(Protocol):
+    """A pass of the model that is computed in parts."""
+
+    def advance(self, until: float) -> bool:
+        """Compute a part that ends by `until` (monotonic seconds), or the least there is; whether all is computed."""
+
+    def logits(self) -> mx.array: ...
+
+
+@dataclass(eq=False)
+class Chunk:
+    """The next `counts` tokens of some prompts, which are computed over several steps."""
+
+    prompts: "list[Prefilling]"
+    counts: list[int]
+    parts: Parts
+    seconds: float = 0.0  # that its parts have taken
+
+
 @dataclass(eq=False, kw_only=True)
 class Prefilling:
     """A prompt that is being computed, a chunk at a time."""
@@ -178,6 +197,7 @@ class Prefilling:
 
     # Written by the prefill.
     cache: PromptCache | None = None  # None until its first chunk is due
+    chunk: "Chunk | None" = None  # under way, which rests between steps
     slot: Slot | None = None  # the slot that holds `cache`
     asked_disk: bool = False
     disk_read: DiskRead | None = None  # the read under way
