@@ -371,13 +371,14 @@ class LanguageEngine:
         if not self.scheduler.prefilling:
             return 0
         wait, until = not turn.passes, None
-        if turn.sequences and self.prefill.rests:
+        if turn.sequences and not self._overlaps:
             now = time.monotonic()
             until = now + self.scheduler.for_prompts(now - self._began, rests=True)
         self.scheduler.resume()
         # Before the budget: the cost of a chunk depends on how much of its prompt is cached, which `next` looks up.
         prompt = self.prefill.next()
-        budget = self.scheduler.chunk(rests=until is not None) if prompt is not None else 0
+        rests = until is not None and self.prefill.rests
+        budget = self.scheduler.chunk(rests=rests) if prompt is not None else 0
         spent, budget = 0, self._steering.budget(budget)
         # A small rest would cost nearly as much as a whole pass.
         while budget - spent > budget // SMALL_REST and prompt is not None:

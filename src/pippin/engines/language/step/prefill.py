@@ -49,6 +49,8 @@ class Prefill:
         """
         if prompt.chunk is not None:
             self._abandon(prompt.chunk)
+        if prompt.request.media is not None:
+            prompt.request.media.give_up()
         if prompt.slot is not None and not joined:
             self._groups.leave([prompt.slot])
         for each in self._followers:
@@ -72,10 +74,12 @@ class Prefill:
         if media is not None:
             medium = media.missing(prompt.computed, prompt.computed + count)
             if medium is not None:
-                media.encode(medium, wait=wait)
-                return max(len(medium.placeholders), 1), []
+                done = media.encode(medium, wait=wait, until=until)
+                if wait or until is not None:
+                    self._scheduler.rested(0, 0.0)  # its time is none of a chunk
+                return max(len(medium.placeholders), 1) if done else 0, []
         prompts, counts = self._together(prompt, count, most)
-        if until is not None and media is None and not _is_scored(prompt):
+        if until is not None and self.rests and media is None and not _is_scored(prompt):
             parts = self._model.module.in_parts(*self._inputs(*self._next(prompts, counts)))
             chunk = Chunk(prompts, counts, parts)
             for each in prompts:
