@@ -46,7 +46,9 @@ def open_prefixes(asked: Asked, batching: Batching, limit: int) -> PrefixCache:
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
     ways = (fill_in_place, cut_in_place) if asked.plan.writes_in_place else (fill_joined, cut_stacked)
     blocks = BlockLayout(batching.shape.layout, *ways, asked.plan.most_cached_arrays)
-    return PrefixCache(tree, blocks, _open_disk(asked))
+    prefixes = PrefixCache(tree, blocks, _open_disk(asked))
+    prefixes.open()
+    return prefixes
 
 
 def _open_disk(asked: Asked) -> DiskCache | None:
