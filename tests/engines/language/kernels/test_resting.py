@@ -8,7 +8,8 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
 from pippin.engines.cpu.kernels import why_missing
-from pippin.engines.language.kernels.decoder import PartedPass
+from pippin.engines.language.step.prefill import Prefill
+from pippin.engines.language.step.sequences import Chunk
 from tests.engines.language.bench import PLAN, Bench, watch
 from tests.engines.tiny_models import TinyModels
 
@@ -43,22 +44,19 @@ def test_a_stream_waits_for_a_layer_of_a_prompt_and_never_for_a_chunk(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = 0
-    advance = PartedPass.advance
+    go_on = Prefill._go_on
 
-    def counted(own: PartedPass, until: float) -> bool:
+    def counted(own: Prefill, chunk: Chunk, until: float) -> Any:
         nonlocal parts
         parts += 1
-        done = own._done
-        finished = advance(own, until)
-        assert own._done == done + 1
-        return finished
+        return go_on(own, chunk, until)
 
-    monkeypatch.setattr(PartedPass, "advance", counted)
+    monkeypatch.setattr(Prefill, "_go_on", counted)
     before = bench.engine.stats()
     bench.engine.submit(bench.job("long", PROMPT, 6))
     bench.judge(PROMPT, answer(bench, "long"))
     after = bench.engine.stats()
-    assert parts >= LAYERS * len(PROMPT) // 32
+    assert parts >= (LAYERS + 1) * len(PROMPT) // 32
     assert after.completion_tokens - before.completion_tokens >= parts, "the stream has a token in each step"
 
 

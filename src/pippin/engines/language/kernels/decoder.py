@@ -4,8 +4,7 @@ The kernels write keys and values without MLX, where a cache keeps them: a funct
 may be given says where. Only a CPU may do so, whose kernels and MLX share the memory.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import addressof, c_char
 from functools import partial
 from itertools import chain
@@ -301,12 +300,26 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         hidden, _ = self._decoder.run(tokens[real], step)
         return mx.array(padded_states(hidden, (tokens.shape[0], tokens.shape[1]), real))
 
-    def in_parts(self, inputs: mx.array, cache: Sequence[Any]) -> "PartedPass":
-        """What `__call__` does, some layers at a time. Captures nothing."""
-        opened = self._open(np.asarray(inputs), cache)
-        layers = zip(cache, opened.layers, strict=True)
-        opened = replace(opened, layers=[_moved(*layer, held=False) for layer in layers])
-        return PartedPass(self._decoder, opened, cache, self._chosen, self._logits_of)
+    def in_parts(self, inputs: mx.array, cache: Sequence[Any]) -> Iterator[mx.array | None]:
+        """What `__call__` does, a layer at a time, with other passes between: None after each, then the logits.
+        Captures nothing. The caches count the tokens from the beginning: who computes their slots in passing writes
+        behind them."""
+        opened, decoder, kernels = self._open(np.asarray(inputs), cache), self._decoder, self._kernels
+        states = kernels.rows(decoder.shape.embedding, opened.tokens) * np.float32(
+            decoder.shape.embedding_scale
+        )
+        layers = [_moved(*layer, held=False) for layer in zip(cache, opened.layers, strict=True)]
+        opened.layers.clear()
+        for number, layer in enumerate(zip(cache, layers, strict=True)):
+            mx.synchronize()  # as in `__call__`
+            parts = _moved(*layer)
+            mx.eval([part.arrays for part in parts])
+            step = opened.step(_places([parts]), self._chosen(len(opened.counts)))
+            del parts
+            states = decoder.run_layer(number, states, step)
+            yield None
+        hidden = kernels.rms_norm(states, decoder.shape.final_norm, decoder.shape.norm_eps)
+        yield self._logits_of(padded_states(hidden, opened.shape, opened.real))
 
     def _open(self, tokens: NDArray[Any], caches: Sequence[Any]) -> "Opened":
         """Make place for tokens [sequences, count] in the caches, which count them as there from now on."""
@@ -348,55 +361,6 @@ class Opened(Struct, frozen=True, gc=False):
 
     def step(self, places: Places, adapters: Sequence[int] | None) -> Step:
         return Step(starts=self.starts, counts=self.counts, places=places, adapters=adapters)
-
-
-class PartedPass:
-    """A pass over tokens of prompts that rests between layers, while other passes are computed.
-
-    The caches count the tokens as there from the beginning: whoever computes their slots in passing writes behind them.
-    """
-
-    def __init__(
-        self,
-        decoder: Decoder,
-        opened: Opened,
-        caches: Sequence[Any],
-        adapters: Callable[[int], list[int] | None],
-        logits_of: Callable[[NDArray[np.float32]], mx.array],
-    ) -> None:
-        self._decoder = decoder
-        self._opened = opened
-        self._caches = caches
-        self._adapters = adapters
-        self._logits_of = logits_of
-        self._done = 0  # layers
-        self._longest = 0.0  # seconds of one
-        shape = decoder.shape
-        rows = decoder.kernels.rows(shape.embedding, opened.tokens)
-        self._states = rows * np.float32(shape.embedding_scale)
-
-    def advance(self, until: float) -> bool:
-        """Compute layers, at least one, until another would not end by `until` (monotonic seconds). Returns whether
-        all are computed."""
-        mx.synchronize()  # as in `KernelDecoder.__call__`
-        while self._done < len(self._caches):
-            began = time.monotonic()
-            parts = _moved(self._caches[self._done], self._opened.layers[self._done])
-            mx.eval([part.arrays for part in parts])
-            step = self._opened.step(_places([parts]), self._adapters(len(self._opened.counts)))
-            self._states = self._decoder.run_layer(self._done, self._states, step)
-            self._done += 1
-            ended = time.monotonic()
-            self._longest = max(self._longest, ended - began)
-            if ended + self._longest > until:
-                break
-        return self._done == len(self._caches)
-
-    def logits(self) -> mx.array:
-        """The logits of a pass that is computed, as `KernelDecoder.__call__` returns them."""
-        shape, opened = self._decoder.shape, self._opened
-        hidden = self._decoder.kernels.rms_norm(self._states, shape.final_norm, shape.norm_eps)
-        return self._logits_of(padded_states(hidden, opened.shape, opened.real))
 
 
 def _moved(cache: Any, parts: Sequence[InPlace], *, held: bool = True) -> list[InPlace]:

@@ -19,7 +19,7 @@ from pippin.engines.language.model.lora import Adapters
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, PrefixTree
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.step.prefill import MOST_STRETCH
-from pippin.engines.language.step.scheduler import ANY_PAIRS, StepLimits, seconds_of
+from pippin.engines.language.step.scheduler import ANY_PAIRS, StepLimits
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def limits_of(asked: Asked, batching: Batching, memory: int) -> StepLimits:
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
         attention_pairs=plan.attention_pairs or ANY_PAIRS,
-        target_gap=seconds_of(options.target_gap_ms),
+        target_gap=options.target_gap_ms and options.target_gap_ms / 1e3,
         sequence_bytes=batching.slot_bytes,
         prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),
         memory=memory,

@@ -28,7 +28,7 @@ from pippin.engines.language.sampling.sampler import SampledToken
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.prefill import Prefill
-from pippin.engines.language.step.scheduler import Scheduler, StepLimits, seconds_of
+from pippin.engines.language.step.scheduler import Scheduler, StepLimits
 from pippin.engines.language.step.sequences import Prefilling, Request, Running, Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.step.speculation.verification import Judged, Speculation
@@ -377,9 +377,11 @@ class LanguageEngine:
         self.scheduler.resume()
         # Before the budget: the cost of a chunk depends on how much of its prompt is cached, which `next` looks up.
         prompt = self.prefill.next()
-        rests = until is not None and self.prefill.rests
-        budget = self.scheduler.chunk(rests=rests) if prompt is not None else 0
-        spent, budget = 0, self._steering.budget(budget)
+        rests = until is not None and prompt is not None and self.prefill.rests(prompt)
+        spent, budget = (
+            0,
+            self._steering.budget(self.scheduler.chunk(rests=rests)) if prompt is not None else 0,
+        )
         # A small rest would cost nearly as much as a whole pass.
         while budget - spent > budget // SMALL_REST and prompt is not None:
             try:
@@ -462,7 +464,7 @@ class LanguageEngine:
             self.resize(self.share(merged.memory_bytes))  # the pool's, which counts other models too
         self._options = merged
         self.lifecycle.stream_interval = merged.stream_interval
-        self.scheduler.limits.target_gap = seconds_of(merged.target_gap_ms)
+        self.scheduler.limits.target_gap = merged.target_gap_ms and merged.target_gap_ms / 1e3
         self.scheduler.limits.queue_size = merged.queue_size
 
     def resize(self, shares: MemoryShares) -> None:

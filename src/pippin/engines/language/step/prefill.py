@@ -67,7 +67,7 @@ class Prefill:
         `wait`: block until the device is done. `until`: when a pass is to rest (monotonic seconds), where it can.
         """
         if prompt.chunk is not None:
-            return self._go_on(prompt.chunk, until)
+            return self._go_on(prompt.chunk, math.inf if until is None else until)
         if not prompt.remaining:
             return self._compute_branches(prompt, most), [prompt]
         media, count = prompt.request.media, self._count(prompt, most)
@@ -79,7 +79,7 @@ class Prefill:
                     self._scheduler.rested(0, 0.0)  # its time is none of a chunk
                 return max(len(medium.placeholders), 1) if done else 0, []
         prompts, counts = self._together(prompt, count, most)
-        if until is not None and self.rests and media is None and not _is_scored(prompt):
+        if until is not None and self.rests(prompt):
             parts = self._model.module.in_parts(*self._inputs(*self._next(prompts, counts)))
             chunk = Chunk(prompts, counts, parts)
             for each in prompts:
@@ -102,32 +102,32 @@ class Prefill:
         if self._model.adapters.names:
             self._model.adapters.choose([each.request.adapter for each in prompts])
 
-    @property
-    def rests(self) -> bool:
-        """Whether a pass over prompts can rest between steps."""
+    def rests(self, prompt: Prefilling) -> bool:
+        """Whether a pass over this prompt can rest between steps."""
         # Whoever follows the states of passes gets those of whole ones.
-        return hasattr(self._model.module, "in_parts") and not self._followers
+        able = hasattr(self._model.module, "in_parts") and not self._followers
+        return able and prompt.request.media is None and not _is_scored(prompt) and prompt.remaining > 0
 
-    def _go_on(self, chunk: Chunk, until: float | None) -> tuple[int, list[Prefilling]]:
-        """Compute more of a chunk under way; without `until`, the rest of it."""
-        began = time.monotonic()
+    def _go_on(self, chunk: Chunk, until: float) -> tuple[int, list[Prefilling]]:
+        """Compute parts of a chunk, at least one, until another would not end by `until`."""
         self._choose_adapters(chunk.prompts)
-        done = chunk.parts.advance(math.inf if until is None else until)
-        chunk.seconds += time.monotonic() - began
-        if not done:
+        last = [count - 1 for count in chunk.counts]
+        logits, now = None, time.monotonic()
+        with self._model.head.only(last):
+            for part in chunk.parts:
+                logits, began, now = part, now, time.monotonic()
+                chunk.seconds += now - began
+                chunk.longest = max(chunk.longest, now - began)
+                if now + chunk.longest > until:
+                    break
+        if logits is None:
             self._scheduler.rested(0, 0.0)
             return 0, []
-        ending = [
-            count == prompt.remaining for prompt, count in zip(chunk.prompts, chunk.counts, strict=True)
-        ]
-        if any(ending):
-            last = [count - 1 for count in chunk.counts]
-            with self._model.head.only(last):
-                logits = self._model.head.last(chunk.parts.logits(), last)
-            mx.eval(logits)
-        for row, prompt in enumerate(chunk.prompts):
+        logits = self._model.head.last(logits, last)
+        mx.eval(logits)
+        for row, (prompt, count) in enumerate(zip(chunk.prompts, chunk.counts, strict=True)):
             prompt.chunk = None
-            if ending[row]:
+            if count == prompt.remaining:
                 prompt.logits = logits[row : row + 1]
         found = self._computed(chunk.prompts, chunk.counts)
         self._scheduler.rested(sum(chunk.counts), chunk.seconds)
@@ -252,7 +252,8 @@ class Prefill:
     def _joins(self, prompt: Prefilling, count: int) -> bool:
         short = count <= self._scheduler.limits.prefill_chunk // 4
         is_text = prompt.request.media is None
-        return self._model.joins_prompts and short and is_text and not _is_scored(prompt)
+        joins = self._model.joins_prompts and prompt.chunk is None
+        return joins and short and is_text and not _is_scored(prompt)
 
     def _compute(self, prompts: Sequence[Prefilling], counts: Sequence[int], *, wait: bool) -> None:
         """Add the next `counts` tokens to the caches of these prompts in one pass, and keep the logits of those that

@@ -156,10 +156,6 @@ class StepLimits:
         return min(self.prefill_chunk, chunk_within(self.attention_pairs, context))
 
 
-def seconds_of(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1e3
-
-
 def chunk_within(pairs: int, context: int) -> int:
     """The most tokens, at least one, to compute at once after `context` tokens with at most `pairs` pairs of attention:
     each token attends to the context and to the others."""
@@ -261,9 +257,8 @@ class Scheduler:
 
     def for_prompts(self, decoding: float, *, rests: bool) -> float:
         """Seconds for prompts in a step that decodes for `decoding` seconds."""
-        least, target = (
-            (PART, self.limits.target_gap or 0.0) if rests else (1.0, self.limits.target_gap or TARGET_GAP)
-        )
+        least = PART if rests else 1.0
+        target = self.limits.target_gap or (0.0 if rests else TARGET_GAP)
         if target - decoding >= least * decoding:
             return target - decoding
         # The target cannot be kept. A chunk of a step's time makes the gaps twice as long, which spoils no stream.

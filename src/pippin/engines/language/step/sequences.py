@@ -11,9 +11,10 @@ named above it.
 
 import time
 from collections import abc
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import mlx.core as mx
 
@@ -163,23 +164,15 @@ class Waiting:
         return identity_of(self.sequences[0].request.job, self.tokens)
 
 
-class Parts(Protocol):
-    """A pass of the model that is computed in parts."""
-
-    def advance(self, until: float) -> bool:
-        """Compute a part that ends by `until` (monotonic seconds), or the least there is; whether all is computed."""
-
-    def logits(self) -> mx.array: ...
-
-
 @dataclass(eq=False)
 class Chunk:
-    """The next `counts` tokens of some prompts, which are computed over several steps."""
+    """The next `counts` tokens of some prompts, whose pass rests between steps."""
 
     prompts: "list[Prefilling]"
     counts: list[int]
-    parts: Parts
+    parts: Iterator[mx.array | None]  # None after each part of the pass, then the logits
     seconds: float = 0.0  # that its parts have taken
+    longest: float = 0.0  # seconds of a part
 
 
 @dataclass(eq=False, kw_only=True)
