@@ -80,8 +80,7 @@ class Prefill:
                 return max(len(medium.placeholders), 1) if done else 0, []
         prompts, counts = self._together(prompt, count, most)
         if until is not None and self.rests(prompt):
-            parts = self._model.module.in_parts(*self._inputs(*self._next(prompts, counts)))
-            chunk = Chunk(prompts, counts, parts)
+            chunk = Chunk(prompts, counts, self._forward(prompts, counts, parts=True))
             for each in prompts:
                 each.chunk = chunk
             return self._go_on(chunk, until)
@@ -276,42 +275,37 @@ class Prefill:
         else:
             mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
 
-    def _forward(self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0) -> mx.array:
+    def _forward(
+        self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0, *, parts: bool = False
+    ) -> Any:
         """Logits [prompts, width, vocabulary] of the next `counts` tokens of each prompt, padded on the right to the
-        longest. `done`: tokens in the cache that the scheduler has not been told of yet."""
-        tokens, caches = self._next(prompts, counts, done)
-        media = prompts[0].request.media  # such a prompt is alone
-        given = {} if media is None else {"inputs": media.inputs(tokens[0], prompts[0].computed + done)}
-        return self._pass(tokens, caches, given)
-
-    def _next(
-        self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0
-    ) -> tuple[list[tuple[int, ...]], list[PromptCache]]:
-        """The next `counts` tokens of each prompt, and its cache."""
+        longest; in `parts`, where the model has them. `done`: tokens in the cache that the scheduler has not been told
+        of yet."""
         starts = [prompt.computed + done for prompt in prompts]
         tokens = [
             prompt.tokens[start : start + count]
             for prompt, start, count in zip(prompts, starts, counts, strict=True)
         ]
-        return tokens, [prompt.cache or [] for prompt in prompts]
+        media = prompts[0].request.media  # such a prompt is alone
+        given = {} if media is None else {"inputs": media.inputs(tokens[0], starts[0])}
+        return self._pass(tokens, [prompt.cache or [] for prompt in prompts], given, parts=parts)
 
     def _pass(
-        self, tokens: Sequence[tuple[int, ...]], caches: Sequence[PromptCache], given: dict[str, Any]
-    ) -> mx.array:
+        self,
+        tokens: Sequence[tuple[int, ...]],
+        caches: Sequence[PromptCache],
+        given: dict[str, Any],
+        *,
+        parts: bool = False,
+    ) -> Any:
         """Logits [caches, width, vocabulary] of the next `tokens` of each cache; `given` is what the model takes
-        beside them."""
-        inputs, layers = self._inputs(tokens, caches)
-        logits: mx.array = self._model.module(inputs, cache=layers, **given)
-        return logits
-
-    def _inputs(
-        self, tokens: Sequence[tuple[int, ...]], caches: Sequence[PromptCache]
-    ) -> tuple[mx.array, PromptCache]:
-        """These tokens of each cache [caches, width], padded on the right, and the caches as the model takes them."""
+        beside them. In `parts` as in `_forward`."""
         counts = list(map(len, tokens))
         width = max(counts)
         inputs = mx.array([[*each, *[0] * (width - len(each))] for each in tokens])
-        return inputs, self._groups.layout.joined(caches, counts) if len(caches) > 1 else caches[0]
+        layers = self._groups.layout.joined(caches, counts) if len(caches) > 1 else caches[0]
+        model = self._model.module
+        return (model.in_parts if parts else model)(inputs, cache=layers, **given)
 
     def _compute_branches(self, prompt: Prefilling, most: int) -> int:
         """Compute and score the next tokens of some branches; return how many."""
