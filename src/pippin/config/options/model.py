@@ -124,8 +124,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     target_gap_ms: Annotated[
         AboveZero | None,
         about(
-            "Gap between tokens that prompt chunks are sized to keep, in ms. Not set is twice the gap without "
-            "prompts where the kernels for CPUs compute, else 100.",
+            "Gap between tokens that prompt chunks are sized to keep, in ms. Not set is 100; on the kernels for "
+            "CPUs, less than twice the gap without prompts.",
             hot=True,
         ),
     ] = None
