@@ -125,7 +125,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         AboveZero | None,
         about(
             "Gap between tokens that prompt chunks are sized to keep, in ms. Not set is 100; on the kernels for "
-            "CPUs, less than twice the gap without prompts.",
+            "CPUs 30, or less than twice the gap without prompts.",
             hot=True,
         ),
     ] = None

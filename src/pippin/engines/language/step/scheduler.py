@@ -121,7 +121,8 @@ FIRST_CHUNK = 64  # tokens beside running sequences, before any step was measure
 MOST_STEPS = 8  # decode steps whose time a chunk may take where the target leaves less than one
 FOR_EACH = 3  # decode steps for each further prompt that waits, divided by the sequences that run
 WORTH = 2  # times the fixed cost of a chunk: with less time it would read the weights for almost nothing
-TARGET_GAP = 0.1  # seconds, where none is given and passes cannot rest
+TARGET_GAP = 0.1  # seconds, where none is given
+TARGET_OF_PARTS = 0.03  # seconds, the same where passes rest: nobody sees shorter gaps, and prompts wait less
 PART = 0.8  # of the time that sequences decode, for the part of a pass that rests: then gaps are not twice as long
 PARTS_OF_CHUNK = 8  # of which each has some layers
 LONGEST = 1 << 20  # tokens; no window is wider
@@ -258,7 +259,7 @@ class Scheduler:
     def for_prompts(self, decoding: float, *, rests: bool) -> float:
         """Seconds for prompts in a step that decodes for `decoding` seconds."""
         least = PART if rests else 1.0
-        target = self.limits.target_gap or (0.0 if rests else TARGET_GAP)
+        target = self.limits.target_gap or (TARGET_OF_PARTS if rests else TARGET_GAP)
         if target - decoding >= least * decoding:
             return target - decoding
         # The target cannot be kept. A chunk of a step's time makes the gaps twice as long, which spoils no stream.
