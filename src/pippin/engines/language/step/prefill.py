@@ -108,16 +108,15 @@ class Prefill:
         return able and prompt.request.media is None and not _is_scored(prompt) and prompt.remaining > 0
 
     def _go_on(self, chunk: Chunk, until: float) -> tuple[int, list[Prefilling]]:
-        """Compute parts of a chunk, at least one, until another would not end by `until`."""
+        """Compute parts of a chunk, at least one, until another is not expected to end by `until`."""
         self._choose_adapters(chunk.prompts)
         last = [count - 1 for count in chunk.counts]
         logits, now = None, time.monotonic()
         with self._model.head.only(last):
             for part in chunk.parts:
                 logits, began, now = part, now, time.monotonic()
-                chunk.seconds += now - began
-                chunk.longest = max(chunk.longest, now - began)
-                if now + chunk.longest > until:
+                chunk.seconds, chunk.done = chunk.seconds + now - began, chunk.done + 1
+                if now + chunk.seconds / chunk.done > until:
                     break
         if logits is None:
             self._scheduler.rested(0, 0.0)

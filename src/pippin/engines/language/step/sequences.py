@@ -171,8 +171,8 @@ class Chunk:
     prompts: "list[Prefilling]"
     counts: list[int]
     parts: Iterator[mx.array | None]  # None after each part of the pass, then the logits
-    seconds: float = 0.0  # that its parts have taken
-    longest: float = 0.0  # seconds of a part
+    done: int = 0  # parts
+    seconds: float = 0.0  # that these have taken
 
 
 @dataclass(eq=False, kw_only=True)
