@@ -9,7 +9,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.language.step.prefill import Prefill
-from pippin.engines.language.step.sequences import Chunk
+from pippin.engines.language.step.sequences import RestingChunk
 from tests.engines.language.bench import PLAN, Bench, watch
 from tests.engines.tiny_models import TinyModels
 
@@ -46,7 +46,7 @@ def test_a_stream_waits_for_a_layer_of_a_prompt_and_never_for_a_chunk(
     parts = 0
     go_on = Prefill._go_on
 
-    def counted(own: Prefill, chunk: Chunk, until: float) -> Any:
+    def counted(own: Prefill, chunk: RestingChunk, until: float) -> Any:
         nonlocal parts
         parts += 1
         return go_on(own, chunk, until)

@@ -17,7 +17,7 @@ from pippin.engines.language.sampling.sampler import best
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.branches import Scoring
 from pippin.engines.language.step.scheduler import Scheduler
-from pippin.engines.language.step.sequences import Chunk, Prefilling
+from pippin.engines.language.step.sequences import Prefilling, RestingChunk
 
 SCORED_CHUNK = 64  # tokens whose logits over the vocabulary are held at once
 MOST_STRETCH = 1.25  # times a chunk's size, for a chunk that ends its prompt
@@ -80,7 +80,7 @@ class Prefill:
                 return max(len(medium.placeholders), 1) if done else 0, []
         prompts, counts = self._together(prompt, count, most)
         if until is not None and self.rests(prompt):
-            chunk = Chunk(prompts, counts, self._forward(prompts, counts, parts=True))
+            chunk = RestingChunk(prompts, counts, self._forward(prompts, counts, parts=True))
             for each in prompts:
                 each.chunk = chunk
             return self._go_on(chunk, until)
@@ -107,7 +107,7 @@ class Prefill:
         able = hasattr(self._model.module, "in_parts") and not self._followers
         return able and prompt.request.media is None and not _is_scored(prompt) and prompt.remaining > 0
 
-    def _go_on(self, chunk: Chunk, until: float) -> tuple[int, list[Prefilling]]:
+    def _go_on(self, chunk: RestingChunk, until: float) -> tuple[int, list[Prefilling]]:
         """Compute parts of a chunk, at least one, until another is not expected to end by `until`."""
         self._choose_adapters(chunk.prompts)
         last = [count - 1 for count in chunk.counts]
@@ -131,7 +131,7 @@ class Prefill:
         self._scheduler.rested(sum(chunk.counts), chunk.seconds)
         return found
 
-    def _abandon(self, chunk: Chunk) -> None:
+    def _abandon(self, chunk: RestingChunk) -> None:
         """One of its prompts goes: the others are as before it. They have keys and values alone, or they would not
         have been joined."""
         for prompt, count in zip(chunk.prompts, chunk.counts, strict=True):

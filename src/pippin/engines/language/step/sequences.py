@@ -165,7 +165,7 @@ class Waiting:
 
 
 @dataclass(eq=False)
-class Chunk:
+class RestingChunk:
     """The next `counts` tokens of some prompts, whose pass rests between steps."""
 
     prompts: "list[Prefilling]"
@@ -190,7 +190,7 @@ class Prefilling:
 
     # Written by the prefill.
     cache: PromptCache | None = None  # None until its first chunk is due
-    chunk: "Chunk | None" = None  # under way, which rests between steps
+    chunk: "RestingChunk | None" = None  # under way, which rests between steps
     slot: Slot | None = None  # the slot that holds `cache`
     asked_disk: bool = False
     disk_read: DiskRead | None = None  # the read under way
