@@ -124,8 +124,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     target_gap_ms: Annotated[
         AboveZero | None,
         about(
-            "Gap between tokens that prompt chunks are sized to keep, in ms. Not set is 100; on the kernels for "
-            "CPUs 30, or less than twice the gap without prompts.",
+            "Gap between tokens that prompt chunks are sized to keep, in ms. Not set is 100, on a CPU 30.",
             hot=True,
         ),
     ] = None

@@ -19,7 +19,7 @@ from pippin.engines.language.model.lora import Adapters
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, PrefixTree
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.step.prefill import MOST_STRETCH
-from pippin.engines.language.step.scheduler import ANY_PAIRS, StepLimits
+from pippin.engines.language.step.scheduler import ANY_PAIRS, StepLimits, target_gap
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def limits_of(asked: Asked, batching: Batching, memory: int) -> StepLimits:
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
         attention_pairs=plan.attention_pairs or ANY_PAIRS,
-        target_gap=options.target_gap_ms and options.target_gap_ms / 1e3,
+        target_gap=target_gap(options.target_gap_ms, on_cpu=not plan.overlaps),
         sequence_bytes=batching.slot_bytes,
         prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),
         memory=memory,

@@ -28,7 +28,7 @@ from pippin.engines.language.sampling.sampler import SampledToken
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.prefill import Prefill
-from pippin.engines.language.step.scheduler import Scheduler, StepLimits
+from pippin.engines.language.step.scheduler import Scheduler, StepLimits, target_gap
 from pippin.engines.language.step.sequences import Prefilling, Request, Running, Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.step.speculation.verification import Judged, Speculation
@@ -464,7 +464,7 @@ class LanguageEngine:
             self.resize(self.share(merged.memory_bytes))  # the pool's, which counts other models too
         self._options = merged
         self.lifecycle.stream_interval = merged.stream_interval
-        self.scheduler.limits.target_gap = merged.target_gap_ms and merged.target_gap_ms / 1e3
+        self.scheduler.limits.target_gap = target_gap(merged.target_gap_ms, on_cpu=not self._overlaps)
         self.scheduler.limits.queue_size = merged.queue_size
 
     def resize(self, shares: MemoryShares) -> None:

@@ -122,7 +122,7 @@ MOST_STEPS = 8  # decode steps whose time a chunk may take where the target leav
 FOR_EACH = 3  # decode steps for each further prompt that waits, divided by the sequences that run
 WORTH = 2  # times the fixed cost of a chunk: with less time it would read the weights for almost nothing
 TARGET_GAP = 0.1  # seconds, where none is given
-TARGET_OF_PARTS = 0.03  # seconds, the same where passes rest: nobody sees shorter gaps, and prompts wait less
+TARGET_ON_CPU = 0.03  # seconds, the same on a CPU: nobody sees shorter gaps, and prompts wait less
 PART = 0.8  # of the time that sequences decode, for the part of a pass that rests: then gaps are not twice as long
 PARTS_OF_CHUNK = 8  # of which each has some layers
 LONGEST = 1 << 20  # tokens; no window is wider
@@ -142,7 +142,7 @@ class StepLimits:
     max_sequences: int
     queue_size: int
     prefill_chunk: int  # tokens
-    target_gap: float | None  # seconds between two tokens of a running sequence
+    target_gap: float  # seconds between two tokens of a running sequence
     sequence_bytes: Callable[[int], int]  # of one sequence, by its capacity in tokens
     prompt_bytes: Callable[[int], int]  # of a prompt's own cache, by its tokens
     memory: int  # bytes for running sequences and prompts under way
@@ -155,6 +155,13 @@ class StepLimits:
     def longest_chunk(self, context: int) -> int:
         """The most tokens of a chunk after `context` tokens; a prompt's last chunk may be a quarter longer."""
         return min(self.prefill_chunk, chunk_within(self.attention_pairs, context))
+
+
+def target_gap(milliseconds: float | None, *, on_cpu: bool) -> float:
+    """Seconds, by the option of that name."""
+    if milliseconds is not None:
+        return milliseconds / 1e3
+    return TARGET_ON_CPU if on_cpu else TARGET_GAP
 
 
 def chunk_within(pairs: int, context: int) -> int:
@@ -259,9 +266,9 @@ class Scheduler:
     def for_prompts(self, decoding: float, *, rests: bool) -> float:
         """Seconds for prompts in a step that decodes for `decoding` seconds."""
         least = PART if rests else 1.0
-        target = self.limits.target_gap or (TARGET_OF_PARTS if rests else TARGET_GAP)
-        if target - decoding >= least * decoding:
-            return target - decoding
+        seconds = self.limits.target_gap - decoding
+        if seconds >= least * decoding:
+            return seconds
         # The target cannot be kept. A chunk of a step's time makes the gaps twice as long, which spoils no stream.
         # It gets more if reading the weights would take most of that, and if many prompts wait while few sequences
         # run: the sooner a sequence joins, the more steps it shares with the others, and the sooner all are done.
