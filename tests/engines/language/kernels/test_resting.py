@@ -1,5 +1,7 @@
 """Prompts beside streams on the kernels for CPUs: their passes rest between layers, and a stream waits for one part."""
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -9,6 +11,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.language.step.prefill import Prefill
+from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import RestingChunk
 from tests.engines.language.bench import PLAN, Bench, watch
 from tests.engines.tiny_models import TinyModels
@@ -87,4 +90,23 @@ def test_a_prompt_ends_at_once_when_no_stream_is_left(bench: Bench) -> None:
     engine.submit(bench.job("long", PROMPT, 6))
     engine.step()
     engine.cancel("stream")
+    bench.judge(PROMPT, answer(bench, "long"))
+
+
+def test_a_prompt_goes_on_when_the_last_stream_ends_while_it_is_checked(bench: Bench) -> None:
+    engine: Any = bench.engine
+    engine.scheduler.for_prompts = partial(Scheduler.for_prompts, engine.scheduler)
+    engine.scheduler.limits.target_gap = 1e-6
+    engine.submit(bench.job("long", PROMPT, 6))
+    engine.step()
+    begin = engine.decoding.begin
+
+    def ends() -> Any:
+        turn = begin()
+        engine.cancel("stream")
+        return replace(turn, checked=True, passes=False)
+
+    engine.decoding.begin = ends
+    engine.step()
+    engine.decoding.begin = begin
     bench.judge(PROMPT, answer(bench, "long"))

@@ -371,17 +371,17 @@ class LanguageEngine:
         if not self.scheduler.prefilling:
             return 0
         wait, until = not turn.passes, None
-        if turn.sequences and not self._overlaps:
+        # Sequences that were checked may have ended.
+        if self.scheduler.running and not self._overlaps:
             now = time.monotonic()
             until = now + self.scheduler.for_prompts(now - self._began, rests=True)
         self.scheduler.resume()
         # Before the budget: the cost of a chunk depends on how much of its prompt is cached, which `next` looks up.
         prompt = self.prefill.next()
-        rests = until is not None and prompt is not None and self.prefill.rests(prompt)
-        spent, budget = (
-            0,
-            self._steering.budget(self.scheduler.chunk(rests=rests)) if prompt is not None else 0,
-        )
+        spent, budget = 0, 0
+        if prompt is not None:
+            rests = until is not None and self.prefill.rests(prompt)
+            budget = self._steering.budget(self.scheduler.chunk(rests=rests))
         # A small rest would cost nearly as much as a whole pass.
         while budget - spent > budget // SMALL_REST and prompt is not None:
             try:
