@@ -27,7 +27,6 @@ from pippin.engines.language.kv_cache.layout import snapshot_arrays
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.weights import load_weights
-from pippin.engines.language.prefix_cache import cache as prefix_cache
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.sequences import Running, Sequence
@@ -119,9 +118,7 @@ class Subject:
             kernels=self.kernels,
         )
         threads = 2 if self.kernels else None
-        # A start has all in memory, and then nothing is read from the disk.
-        unread = patch.object(prefix_cache, "RECALL_SECONDS", 0.0)
-        with tried_once({} if world.adapted else self.tried), unread:
+        with tried_once({} if world.adapted else self.tried):
             engine = build_engine(
                 model, self.tokenizer, options, plan, folder=self.folder, kernel_threads=threads
             )

@@ -17,6 +17,7 @@ import pippin
 from pippin.config.options.model import ModelOptions
 from pippin.core.safetensors import digest_of
 from pippin.engines.language.loading import caching
+from pippin.engines.language.prefix_cache import cache as prefix_cache
 from pippin.engines.language.prefix_cache import disk
 from pippin.engines.language.prefix_cache.disk import (
     SWEEP_EVERY,
@@ -91,11 +92,12 @@ def test_the_last_conversation_is_in_memory_before_the_first_request(
 
 
 def test_a_server_is_ready_with_the_last_conversation_in_memory(
-    folders: dict[str, Path], tmp_path: Path
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = bench_of(folders["llama"], tmp_path)
     run_all(first, {"a": (PROMPT, 20)})
     first.engine.close()
+    monkeypatch.setattr(prefix_cache, "RECALL_SECONDS", 20.0)
     second = bench_of(folders["llama"], tmp_path)
     assert second.engine.stats().cache.entries == first.engine.stats().cache.entries > 0
     second.engine.close()
