@@ -5,7 +5,14 @@ import pytest
 from mlx_lm.models import deepseek_v3
 
 from pippin.engines.language.loading import drafting
+from pippin.engines.language.prefix_cache import cache
 from tests.engines.language.bench import Eager
+
+
+@pytest.fixture(autouse=True)
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine has what an earlier one kept before its first step: tests look at what is read from the disk."""
+    monkeypatch.setattr(cache, "RECALL_SECONDS", 0.0)
 
 
 @pytest.fixture

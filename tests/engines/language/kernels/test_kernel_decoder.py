@@ -311,6 +311,40 @@ def test_prompts_of_different_lengths_are_computed_together() -> None:
     assert [cache[0].offset for cache in started] == [3 + count for count in counts]
 
 
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [("llama", {}), ("granite", GRANITE), ("gemma3_text", GEMMA3), ("gpt_oss", GPT_OSS)],
+)
+def test_a_pass_that_rests_between_layers_gives_what_a_whole_one_gives(
+    architecture: str, changes: dict[str, Any]
+) -> None:
+    kernels: Any = put_on(made(architecture, changes, 4, mx.float16), Way("fused layers"), 2)[0]
+    whole, rests, other = (make_prompt_cache(kernels) for _ in range(3))
+    first, tokens = mx.arange(30)[None], mx.array([[5, 6, 7, 8, 9, 10]])
+    for cache in (whole, rests, other):
+        kernels(first, cache=cache)
+    parts = kernels.in_parts(tokens, rests)
+    layers = 0
+    while (logits := next(parts)) is None:
+        kernels(mx.array([[layers]]), cache=other)  # of a stream beside it
+        layers += 1
+    assert layers == len(kernels.layers)
+    assert mx.array_equal(logits, kernels(tokens, cache=whole))
+    assert mx.array_equal(kernels(mx.array([[3]]), cache=rests), kernels(mx.array([[3]]), cache=whole))
+
+
+def test_several_prompts_rest_together() -> None:
+    kernels: Any = put_on(made("llama", {}, 4, mx.float16), Way("fused layers"), 2)[0]
+    counts, tokens = [4, 2], mx.array([[5, 6, 7, 8], [9, 10, 0, 0]])
+    found = []
+    for rests in (False, True):
+        own = [make_prompt_cache(kernels) for _ in counts]
+        layers = [JoinedAttention(layer, counts) for layer in zip(*own, strict=True)]
+        found.append([*kernels.in_parts(tokens, layers)][-1] if rests else kernels(tokens, cache=layers))
+    assert mx.array_equal(found[0][0], found[1][0])
+    assert mx.array_equal(found[0][1, :2], found[1][1, :2])
+
+
 def test_rows_that_branch_from_several_prompts_say_what_each_says_alone() -> None:
     kernels, _ = put_on(made("llama", {}, 4, mx.float16), Way("fused layers"), 2)
 

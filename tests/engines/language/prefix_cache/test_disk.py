@@ -18,6 +18,7 @@ import pippin
 from pippin.config.options.model import ModelOptions
 from pippin.core.safetensors import digest_of
 from pippin.engines.language.loading import caching
+from pippin.engines.language.prefix_cache import cache as prefix_cache
 from pippin.engines.language.prefix_cache import disk
 from pippin.engines.language.prefix_cache.disk import (
     SWEEP_EVERY,
@@ -91,6 +92,18 @@ def test_the_last_conversation_is_in_memory_before_the_first_request(
     second.engine.close()
 
 
+def test_a_server_is_ready_with_the_last_conversation_in_memory(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = bench_of(folders["llama"], tmp_path)
+    run_all(first, {"a": (PROMPT, 20)})
+    first.engine.close()
+    monkeypatch.setattr(prefix_cache, "RECALL_SECONDS", 20.0)
+    second = bench_of(folders["llama"], tmp_path)
+    assert second.engine.stats().cache.entries == first.engine.stats().cache.entries > 0
+    second.engine.close()
+
+
 def test_what_is_recalled_stays_with_its_tenant(folders: dict[str, Path], tmp_path: Path) -> None:
     first = bench_of(folders["llama"], tmp_path)
     run_all(first, {"a": (PROMPT, 4)}, key=b"one")
@@ -102,7 +115,7 @@ def test_what_is_recalled_stays_with_its_tenant(folders: dict[str, Path], tmp_pa
     second.engine.close()
 
 
-def test_the_newest_conversations_are_recalled_and_each_whole(tmp_path: Path) -> None:
+def test_the_newest_conversations_are_recalled_each_from_its_beginning(tmp_path: Path) -> None:
     """Of a block that is asked for, all before it are needed; they were written earlier."""
     cache = DiskCache(tmp_path, MODEL, 1 << 30)
     array = {"0": np.zeros(1000, np.uint8)}
@@ -115,8 +128,9 @@ def test_the_newest_conversations_are_recalled_and_each_whole(tmp_path: Path) ->
         os.utime(tmp_path / MODEL / f"{name(number)}.safetensors", (place, place))
     size = (tmp_path / MODEL / f"{name(1)}.safetensors").stat().st_size
     assert cache.newest(size * 5).result() == [name(number) for number in (2, 4, 1, 3, 5)]
-    assert cache.newest(size * 4).result() == [name(number) for number in (2, 4)]
-    assert cache.newest(size).result() == []
+    assert cache.newest(size * 4).result() == [name(number) for number in (2, 4, 1, 3)]
+    assert cache.newest(size).result() == [name(2)], "the beginning of one that is too large"
+    assert cache.newest(size - 1).result() == []
     cache.use([name(5)])
     cache.sweep().result()
     assert cache.newest(size * 3).result() == [name(number) for number in (1, 3, 5)]

@@ -157,6 +157,32 @@ def test_a_chunk_is_whole_when_nobody_decodes_and_fits_the_gap_when_somebody_doe
     assert queue.chunk() == 512
 
 
+def test_a_part_of_a_pass_leaves_gaps_below_twice_their_length_unless_a_target_says_more() -> None:
+    queue = scheduler(target_gap=0.03)
+    queue.start(admitted(queue, prompt("a", 0)))
+    assert queue.for_prompts(0.05, rests=True) == pytest.approx(0.04)
+    assert queue.for_prompts(0.01, rests=True) == pytest.approx(0.02), "up to 30 ms nobody sees"
+    assert queue.for_prompts(0.01, rests=False) == pytest.approx(0.02)
+    queue.limits.target_gap = 0.2
+    assert queue.for_prompts(0.05, rests=True) == pytest.approx(0.15)
+
+
+def test_a_pass_in_parts_teaches_the_cost_of_prompts_and_not_that_of_streams() -> None:
+    queue = scheduler(target_gap=0.03)
+    [running] = queue.start(admitted(queue, prompt("a", 0)))
+    for _ in range(3):
+        queue.observe(0.05, 0, 1)
+    long = admitted(queue, prompt("b", 1, length=1000))
+    for tokens in (0, 0, 100):
+        if tokens:
+            queue.computed(long, tokens)
+        queue.rested(tokens, 0.2)
+        assert queue.observe(0.09, tokens, 1) > 0, "the step is no measure of decoding"
+    assert queue.step_cost.decoding(1) == pytest.approx(0.05)
+    assert queue.chunk(rests=True) == pytest.approx(100 * 8 * 0.04 / 0.2, rel=0.3)
+    queue.drop(running)
+
+
 def test_a_chunk_behind_a_draw_costs_the_next_step_its_time() -> None:
     in_time, late = scheduler(), scheduler()
     for queue in (in_time, late):

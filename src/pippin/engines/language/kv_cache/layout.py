@@ -360,6 +360,25 @@ def _packed(stack: mx.array, form: tuple[int, int] | None) -> list[mx.array]:
     return list(mx.quantize(stack, group_size=group_size, bits=bits))
 
 
+Cut = Callable[[Sequence[mx.array], tuple[int, int] | None, int, int, int], list[list[mx.array]]]
+"""Copies of positions `start` to `stop` of arrays [1, heads, capacity, size] in pieces of `size`, for each array of a
+block; a form, as `CacheKind.block_form` has it, packs them."""
+
+
+def cut_stacked(
+    arrays: Sequence[mx.array], form: tuple[int, int] | None, start: int, stop: int, size: int
+) -> list[list[mx.array]]:
+    """Let the device copy what is cut, which it begins to compute."""
+    whole = mx.stack([array[0, :, start:stop] for array in arrays])
+    pieces = [
+        [mx.contiguous(part[:, :, place : place + size]) for place in range(0, stop - start, size)]
+        for part in _packed(whole, form)
+    ]
+    # At once: a pending view would make the next write to the sequence copy all of it.
+    mx.async_eval(pieces)  # type: ignore[no-untyped-call]
+    return pieces
+
+
 def _unpacked(parts: Iterator[mx.array], form: tuple[int, int] | None) -> mx.array:
     """The stack again, from the next of these parts."""
     if form is None:
@@ -371,7 +390,13 @@ def _unpacked(parts: Iterator[mx.array], form: tuple[int, int] | None) -> mx.arr
 class BlockLayout:
     """Cuts the caches of a model's sequences into blocks, and joins them again."""
 
-    def __init__(self, layout: CacheLayout, fill: Fill = fill_joined, most_arrays: int | None = None) -> None:
+    def __init__(
+        self,
+        layout: CacheLayout,
+        fill: Fill = fill_joined,
+        cut: Cut = cut_stacked,
+        most_arrays: int | None = None,
+    ) -> None:
         """`most_arrays`: a device may have room for so many only."""
         self._most_arrays = most_arrays
         self._kinds = layout.kinds
@@ -380,7 +405,7 @@ class BlockLayout:
             for number, shape in enumerate(kind.token_arrays):
                 stacks.setdefault((kind, shape), Stack(kind, [])).members.append((layer, number))
         self._stacks = list(stacks.values())
-        self._fill = fill
+        self._fill, self._cut = fill, cut
         self.has_blocks = bool(self._stacks)
         self.has_state = any(kind.replays for kind in self._kinds)
         self.has_snapshots = not all(kind.token_arrays for kind in self._kinds)
@@ -391,21 +416,15 @@ class BlockLayout:
         return sum(max(array.nbytes, least) for array in arrays)
 
     def cut(self, cache: PromptCache, start: int, stop: int, size: int) -> list[Block]:
-        """Copies of positions `start` to `stop`, both multiples of `size`, which the device begins to compute."""
+        """Copies of positions `start` to `stop`, both multiples of `size`."""
         if start >= stop:
             return []
         arrays = [kind.cut(leaf) for kind, leaf in zip(self._kinds, leaves(cache), strict=True)]
         parts = []
         for stack in self._stacks:
-            whole = mx.stack([arrays[layer][number][0, :, start:stop] for layer, number in stack.members])
-            parts += _packed(whole, stack.kind.block_form)
-        blocks = [
-            tuple(mx.contiguous(part[:, :, place : place + size]) for part in parts)
-            for place in range(0, stop - start, size)
-        ]
-        # At once: a pending view would make the next write to the sequence copy all of it.
-        mx.async_eval(*(array for block in blocks for array in block))  # type: ignore[no-untyped-call]
-        return blocks
+            own = [arrays[layer][number] for layer, number in stack.members]
+            parts += self._cut(own, stack.kind.block_form, start, stop, size)
+        return list(zip(*parts, strict=True)) if parts else [()] * ((stop - start) // size)
 
     def snapshot(self, cache: PromptCache) -> Snapshots:
         """A copy of the state of the layers that cannot be cut, which the device begins to compute."""

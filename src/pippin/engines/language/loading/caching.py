@@ -11,15 +11,15 @@ from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.device import DevicePlan, kernels_read_cache
 from pippin.engines.language.kept import code
-from pippin.engines.language.kernels.decoder import fill_in_place
-from pippin.engines.language.kv_cache.layout import BlockLayout, fill_joined
+from pippin.engines.language.kernels.decoder import cut_in_place, fill_in_place
+from pippin.engines.language.kv_cache.layout import BlockLayout, cut_stacked, fill_joined
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.lora import Adapters
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, PrefixTree
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.step.prefill import MOST_STRETCH
-from pippin.engines.language.step.scheduler import ANY_PAIRS, StepLimits
+from pippin.engines.language.step.scheduler import ANY_PAIRS, StepLimits, target_gap
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +44,11 @@ def open_prefixes(asked: Asked, batching: Batching, limit: int) -> PrefixCache:
     if not (options.prefix_cache and batching.shape is not None and limit):
         return NoPrefixes()
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
-    fill = fill_in_place if asked.plan.writes_in_place else fill_joined
-    blocks = BlockLayout(batching.shape.layout, fill, asked.plan.most_cached_arrays)
-    return PrefixCache(tree, blocks, _open_disk(asked))
+    ways = (fill_in_place, cut_in_place) if asked.plan.writes_in_place else (fill_joined, cut_stacked)
+    blocks = BlockLayout(batching.shape.layout, *ways, asked.plan.most_cached_arrays)
+    prefixes = PrefixCache(tree, blocks, _open_disk(asked))
+    prefixes.open()
+    return prefixes
 
 
 def _open_disk(asked: Asked) -> DiskCache | None:
@@ -89,7 +91,7 @@ def limits_of(asked: Asked, batching: Batching, memory: int) -> StepLimits:
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
         attention_pairs=plan.attention_pairs or ANY_PAIRS,
-        target_gap=options.target_gap_ms / 1e3,
+        target_gap=target_gap(options.target_gap_ms, on_cpu=not plan.overlaps),
         sequence_bytes=batching.slot_bytes,
         prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),
         memory=memory,

@@ -108,7 +108,7 @@ def build_engine(
         vocabulary=batching.vocabulary,
         head=Head(model, batching.vocabulary),
         adapters=adapters,
-        vision=open_encoder(model, options.vision_cache_size, plan.memory_limit),
+        vision=open_encoder(model, options.vision_cache_size, plan.memory_limit, rests=not plan.overlaps),
         joins_prompts=batching.shape is not None and batching.layout.joins,
     )
     return _around(loaded, asked, batching, steering)

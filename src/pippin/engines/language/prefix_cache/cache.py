@@ -11,6 +11,7 @@ the state of callers: they decide who waits for whom, and where chunks end.
 
 import contextlib
 import hashlib
+import time
 from array import array
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
@@ -284,6 +285,8 @@ def ancestors(node: Node) -> set[Node]:
 
 WRITES_A_STEP = 8  # nodes copied to the host in one step, or from it
 RECALLED_SHARE = 0.5  # the most of the limit that a start fills with what an earlier process kept
+RECALL_SECONDS = 0.2  # by which that may delay a start; the rest follows beside requests
+RECALL_PAUSE = 0.0005  # seconds between looks at what the disk reads
 STATE = "-state"
 BITS = "-bfloat16"  # behind the name of an array of that type, which numpy lacks: its bits are stored
 
@@ -303,6 +306,13 @@ class DiskTier:
     def busy(self) -> bool:
         """Whether the disk is behind the memory, or the memory still takes what an earlier process kept."""
         return bool(self.unwritten) or self._recalling is not None
+
+    def recall_for(self, seconds: float) -> None:
+        """Put what an earlier process kept into the tree, as much as is read within so long."""
+        until = time.monotonic() + seconds
+        while self._recalling is not None and time.monotonic() < until:
+            self.recall_some()
+            time.sleep(RECALL_PAUSE)
 
     def recall_some(self) -> None:
         """Put some of what an earlier process kept into the tree."""
@@ -507,6 +517,11 @@ class PrefixCache:
         self._misses = 0
         self._hit_tokens = 0
         self._lookup_tokens = 0
+
+    def open(self) -> None:
+        """Before the first request: have in memory what an earlier process kept, as far as that takes little time."""
+        if self._disk is not None:
+            self._disk.recall_for(RECALL_SECONDS)
 
     def match(self, key: bytes, tokens: Sequence[int], *, whole_blocks: bool = False) -> Match:
         """The known prefix of a prompt. `key` keeps adapters and tenants apart. `whole_blocks`: match no partial

@@ -138,7 +138,8 @@ class DiskCache:
         return self._do(self._reading, self._load_all, names, for_request)
 
     def newest(self, limit: int) -> "Future[list[str]]":
-        """The files that were used last, at most `limit` bytes, each after those that it needs."""
+        """The files that were used last, at most `limit` bytes, each after those that it needs. Of the first
+        conversation that is too large, its beginning."""
         return self._do(self._reading, self._find_newest, limit)
 
     def use(self, names: Sequence[str]) -> None:
@@ -212,10 +213,11 @@ class DiskCache:
             while name in sizes and name not in found and name not in chain:
                 chain[name] = None
                 name = self._needed_by(name)
-            limit -= sum(sizes[name] for name in chain)
-            if limit < 0:
-                break
-            found |= dict.fromkeys(reversed(chain))
+            for name in reversed(chain):
+                limit -= sizes[name]
+                if limit < 0:
+                    return list(found)
+                found[name] = None
         return list(found)
 
     def _needed_by(self, name: str) -> str:

@@ -28,7 +28,7 @@ from pippin.engines.language.sampling.sampler import SampledToken
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.prefill import Prefill
-from pippin.engines.language.step.scheduler import Scheduler, StepLimits
+from pippin.engines.language.step.scheduler import Scheduler, StepLimits, target_gap
 from pippin.engines.language.step.sequences import Prefilling, Request, Running, Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.step.speculation.verification import Judged, Speculation
@@ -295,6 +295,7 @@ class LanguageEngine:
         self.decoding = decoding(batch, self.lifecycle, self.scheduler, self.counters)
         self._options, self._steering, self.share = options, steering, share
         self._overlaps = overlaps
+        self._began = 0.0  # when the last step has begun, monotonic seconds
         self._advance = self._one_step_ahead if overlaps else self._in_order
 
     def submit(self, job: LanguageJob) -> None:
@@ -310,7 +311,7 @@ class LanguageEngine:
     def step(self) -> list[Emission]:
         """Give every running sequence a token, or several where proposals are checked, and compute a chunk of
         prompts."""
-        started = self._steering.now()
+        started, self._began = self._steering.now(), time.monotonic()
         self.counters.steps += 1
         self.lifecycle.expire(started, self._options.queue_timeout)
         turn, prefilled = self._advance(self.lifecycle.admit(started))
@@ -369,15 +370,22 @@ class LanguageEngine:
         """Compute prompt tokens within this step's budget, and return how many."""
         if not self.scheduler.prefilling:
             return 0
-        wait = not turn.passes
+        wait, until = not turn.passes, None
+        # Sequences that were checked may have ended.
+        if self.scheduler.running and not self._overlaps:
+            now = time.monotonic()
+            until = now + self.scheduler.for_prompts(now - self._began, rests=True)
         self.scheduler.resume()
         # Before the budget: the cost of a chunk depends on how much of its prompt is cached, which `next` looks up.
         prompt = self.prefill.next()
-        spent, budget = 0, self._steering.budget(self.scheduler.chunk()) if prompt is not None else 0
+        spent, budget = 0, 0
+        if prompt is not None:
+            rests = until is not None and self.prefill.rests(prompt)
+            budget = self._steering.budget(self.scheduler.chunk(rests=rests))
         # A small rest would cost nearly as much as a whole pass.
         while budget - spent > budget // SMALL_REST and prompt is not None:
             try:
-                count, computed = self.prefill.compute(prompt, budget - spent, wait=wait)
+                count, computed = self.prefill.compute(prompt, budget - spent, wait=wait, until=until)
             except ServerError as error:  # the model does not take its media after all
                 self.lifecycle.fail(prompt.request, error.report)
                 count, computed = 1, []
@@ -385,7 +393,8 @@ class LanguageEngine:
             self.counters.prompt_tokens += count if computed else 0
             for each in computed:
                 self.lifecycle.tell_progress(each)
-            prompt = self.prefill.next() if wait else None  # running sequences wait for one pass only
+            # Running sequences wait for one pass only.
+            prompt = self.prefill.next() if wait and until is None else None
         return spent
 
     def _observe(self, seconds: float, prefilled: int, turn: Turn) -> None:
@@ -455,7 +464,7 @@ class LanguageEngine:
             self.resize(self.share(merged.memory_bytes))  # the pool's, which counts other models too
         self._options = merged
         self.lifecycle.stream_interval = merged.stream_interval
-        self.scheduler.limits.target_gap = merged.target_gap_ms / 1e3
+        self.scheduler.limits.target_gap = target_gap(merged.target_gap_ms, on_cpu=not self._overlaps)
         self.scheduler.limits.queue_size = merged.queue_size
 
     def resize(self, shares: MemoryShares) -> None:

@@ -1,5 +1,7 @@
 """Prefill: computes prompts a chunk at a time, starting where the prefix cache ends."""
 
+import math
+import time
 from collections.abc import Container, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -9,13 +11,13 @@ import numpy as np
 
 from pippin.core.events import Token, TopToken
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
-from pippin.engines.language.kv_cache.layout import arrays_of, worth_joining
+from pippin.engines.language.kv_cache.layout import arrays_of, leaves, worth_joining
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, shared_length
 from pippin.engines.language.sampling.sampler import best
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.branches import Scoring
 from pippin.engines.language.step.scheduler import Scheduler
-from pippin.engines.language.step.sequences import Prefilling
+from pippin.engines.language.step.sequences import Prefilling, RestingChunk
 
 SCORED_CHUNK = 64  # tokens whose logits over the vocabulary are held at once
 MOST_STRETCH = 1.25  # times a chunk's size, for a chunk that ends its prompt
@@ -45,38 +47,97 @@ class Prefill:
         The prefix cache has its chunks, so a retry resumes from there. For layers that cannot be cut, only states after
         chunks that ended with a block are there: work after the last of these is lost.
         """
+        if prompt.chunk is not None:
+            self._abandon(prompt.chunk)
+        if prompt.request.media is not None:
+            prompt.request.media.give_up()
         if prompt.slot is not None and not joined:
             self._groups.leave([prompt.slot])
         for each in self._followers:
             each.prompt_dropped(prompt)
         prompt.cache = prompt.logits = prompt.slot = prompt.scoring = None
 
-    def compute(self, prompt: Prefilling, most: int, *, wait: bool) -> tuple[int, list[Prefilling]]:
+    def compute(
+        self, prompt: Prefilling, most: int, *, wait: bool, until: float | None = None
+    ) -> tuple[int, list[Prefilling]]:
         """Do one piece of work on this prompt: add up to `most` tokens to it and to others that are best computed with
         it, or encode the next medium. Returns how many tokens this computed, or what it cost in tokens, and the prompts
         that grew.
 
-        `wait`: block until the device is done.
+        `wait`: block until the device is done. `until`: when a pass is to rest (monotonic seconds), where it can.
         """
+        if prompt.chunk is not None:
+            return self._go_on(prompt.chunk, math.inf if until is None else until)
         if not prompt.remaining:
             return self._compute_branches(prompt, most), [prompt]
         media, count = prompt.request.media, self._count(prompt, most)
         if media is not None:
             medium = media.missing(prompt.computed, prompt.computed + count)
             if medium is not None:
-                media.encode(medium, wait=wait)
-                return max(len(medium.placeholders), 1), []
+                done = media.encode(medium, wait=wait, until=until)
+                if wait or until is not None:
+                    self._scheduler.rested(0, 0.0)  # its time is none of a chunk
+                return max(len(medium.placeholders), 1) if done else 0, []
         prompts, counts = self._together(prompt, count, most)
-        if self._model.adapters.names:
-            self._model.adapters.choose([each.request.adapter for each in prompts])
+        if until is not None and self.rests(prompt):
+            chunk = RestingChunk(prompts, counts, self._forward(prompts, counts, parts=True))
+            for each in prompts:
+                each.chunk = chunk
+            return self._go_on(chunk, until)
+        self._choose_adapters(prompts)
         if _is_scored(prompt):
             self._compute_scored(prompt, count)
         else:
             self._compute(prompts, counts, wait=wait)
+        return self._computed(prompts, counts)
+
+    def _computed(self, prompts: list[Prefilling], counts: Sequence[int]) -> tuple[int, list[Prefilling]]:
         for each, added in zip(prompts, counts, strict=True):
             self._scheduler.computed(each, added)
             self._keep(each)
         return sum(counts), prompts
+
+    def _choose_adapters(self, prompts: Sequence[Prefilling]) -> None:
+        if self._model.adapters.names:
+            self._model.adapters.choose([each.request.adapter for each in prompts])
+
+    def rests(self, prompt: Prefilling) -> bool:
+        """Whether a pass over this prompt can rest between steps."""
+        # Whoever follows the states of passes gets those of whole ones.
+        able = hasattr(self._model.module, "in_parts") and not self._followers
+        return able and prompt.request.media is None and not _is_scored(prompt) and prompt.remaining > 0
+
+    def _go_on(self, chunk: RestingChunk, until: float) -> tuple[int, list[Prefilling]]:
+        """Compute parts of a chunk, at least one, until another is not expected to end by `until`."""
+        self._choose_adapters(chunk.prompts)
+        last = [count - 1 for count in chunk.counts]
+        logits, now = None, time.monotonic()
+        with self._model.head.only(last):
+            for part in chunk.parts:
+                logits, began, now = part, now, time.monotonic()
+                chunk.seconds, chunk.done = chunk.seconds + now - began, chunk.done + 1
+                if now + chunk.seconds / chunk.done > until:
+                    break
+        if logits is None:
+            self._scheduler.rested(0, 0.0)
+            return 0, []
+        logits = self._model.head.last(logits, last)
+        mx.eval(logits)
+        for row, (prompt, count) in enumerate(zip(chunk.prompts, chunk.counts, strict=True)):
+            prompt.chunk = None
+            if count == prompt.remaining:
+                prompt.logits = logits[row : row + 1]
+        found = self._computed(chunk.prompts, chunk.counts)
+        self._scheduler.rested(sum(chunk.counts), chunk.seconds)
+        return found
+
+    def _abandon(self, chunk: RestingChunk) -> None:
+        """One of its prompts goes: the others are as before it. They have keys and values alone, or they would not
+        have been joined."""
+        for prompt, count in zip(chunk.prompts, chunk.counts, strict=True):
+            prompt.chunk = None
+            for leaf in leaves(prompt.cache or []) if len(chunk.prompts) > 1 else ():
+                leaf.trim(count)
 
     def _begin(self, prompt: Prefilling) -> bool:
         """Give the prompt a cache with its known tokens. False if it should wait for the disk, or for a prompt that
@@ -189,7 +250,8 @@ class Prefill:
     def _joins(self, prompt: Prefilling, count: int) -> bool:
         short = count <= self._scheduler.limits.prefill_chunk // 4
         is_text = prompt.request.media is None
-        return self._model.joins_prompts and short and is_text and not _is_scored(prompt)
+        joins = self._model.joins_prompts and prompt.chunk is None
+        return joins and short and is_text and not _is_scored(prompt)
 
     def _compute(self, prompts: Sequence[Prefilling], counts: Sequence[int], *, wait: bool) -> None:
         """Add the next `counts` tokens to the caches of these prompts in one pass, and keep the logits of those that
@@ -212,9 +274,12 @@ class Prefill:
         else:
             mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
 
-    def _forward(self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0) -> mx.array:
+    def _forward(
+        self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0, *, parts: bool = False
+    ) -> Any:
         """Logits [prompts, width, vocabulary] of the next `counts` tokens of each prompt, padded on the right to the
-        longest. `done`: tokens in the cache that the scheduler has not been told of yet."""
+        longest; in `parts`, where the model has them. `done`: tokens in the cache that the scheduler has not been told
+        of yet."""
         starts = [prompt.computed + done for prompt in prompts]
         tokens = [
             prompt.tokens[start : start + count]
@@ -222,19 +287,24 @@ class Prefill:
         ]
         media = prompts[0].request.media  # such a prompt is alone
         given = {} if media is None else {"inputs": media.inputs(tokens[0], starts[0])}
-        return self._pass(tokens, [prompt.cache or [] for prompt in prompts], given)
+        return self._pass(tokens, [prompt.cache or [] for prompt in prompts], given, parts=parts)
 
     def _pass(
-        self, tokens: Sequence[tuple[int, ...]], caches: Sequence[PromptCache], given: dict[str, Any]
-    ) -> mx.array:
+        self,
+        tokens: Sequence[tuple[int, ...]],
+        caches: Sequence[PromptCache],
+        given: dict[str, Any],
+        *,
+        parts: bool = False,
+    ) -> Any:
         """Logits [caches, width, vocabulary] of the next `tokens` of each cache; `given` is what the model takes
-        beside them."""
+        beside them. In `parts` as in `_forward`."""
         counts = list(map(len, tokens))
         width = max(counts)
         inputs = mx.array([[*each, *[0] * (width - len(each))] for each in tokens])
         layers = self._groups.layout.joined(caches, counts) if len(caches) > 1 else caches[0]
-        logits: mx.array = self._model.module(inputs, cache=layers, **given)
-        return logits
+        model = self._model.module
+        return (model.in_parts if parts else model)(inputs, cache=layers, **given)
 
     def _compute_branches(self, prompt: Prefilling, most: int) -> int:
         """Compute and score the next tokens of some branches; return how many."""
@@ -242,8 +312,7 @@ class Prefill:
             cache, layout = prompt.cache or [], self._groups.layout
             prompt.scoring = Scoring(prompt.request.job, cache, layout, prompt.waiting.rows)
         chunks = prompt.scoring.take(min(most, self._scheduler.limits.longest_chunk(prompt.length)))
-        if self._model.adapters.names:
-            self._model.adapters.choose([prompt.request.adapter] * len(chunks))
+        self._choose_adapters([prompt] * len(chunks))
         # Rows may have different places; those that have fewer repeat one.
         places = [sorted({score.place for score in chunk.scores}) for chunk in chunks]
         width = max(1, *map(len, places))

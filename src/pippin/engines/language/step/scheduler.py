@@ -123,6 +123,10 @@ FIRST_CHUNK = 64  # tokens beside running sequences, before any step was measure
 MOST_STEPS = 8  # decode steps whose time a chunk may take where the target leaves less than one
 FOR_EACH = 3  # decode steps for each further prompt that waits, divided by the sequences that run
 WORTH = 2  # times the fixed cost of a chunk: with less time it would read the weights for almost nothing
+TARGET_GAP = 0.1  # seconds, where none is given
+TARGET_ON_CPU = 0.03  # seconds, the same on a CPU: nobody sees shorter gaps, and prompts wait less
+PART = 0.8  # of the time that sequences decode, for the part of a pass that rests: then gaps are not twice as long
+PARTS_OF_CHUNK = 8  # of which each has some layers
 LONGEST = 1 << 20  # tokens; no window is wider
 ANY_PAIRS = LONGEST * LONGEST * 2  # no chunk has more
 MOST_FAVOURED = 2  # chunks in a row for a prompt because it has waited, while another has fewer tokens left
@@ -155,6 +159,13 @@ class StepLimits:
         return min(self.prefill_chunk, chunk_within(self.attention_pairs, context))
 
 
+def target_gap(milliseconds: float | None, *, on_cpu: bool) -> float:
+    """Seconds, by the option of that name."""
+    if milliseconds is not None:
+        return milliseconds / 1e3
+    return TARGET_ON_CPU if on_cpu else TARGET_GAP
+
+
 def chunk_within(pairs: int, context: int) -> int:
     """The most tokens, at least one, to compute at once after `context` tokens with at most `pairs` pairs of attention:
     each token attends to the context and to the others."""
@@ -173,6 +184,7 @@ class Scheduler:
         self._pairs = 0.0  # of this step's prompt tokens, each with a token before it
         self._copies = 0  # tokens that this step copies
         self._late = NOTHING_LATE
+        self._rested = False  # this step has computed a part of a pass
         # Chunks in a row that went to a prompt because it had waited, though another had fewer tokens left.
         self._favoured = 0
 
@@ -240,24 +252,38 @@ class Scheduler:
         # At their size now, and at the size that they are admitted for (maybe of a higher class).
         return not active or max(self._charge(stages), self._charge(stages, growth=1)) <= self.limits.memory
 
-    def chunk(self) -> int:
-        """The most prompt tokens for this step."""
+    def chunk(self, *, rests: bool = False) -> int:
+        """The most prompt tokens to compute at once: in this step, or in several where their pass `rests`."""
         limits = self.limits
-        running, prompts = len(self.running), len(self.prefilling)
+        running = len(self.running)
         if not running:
             return limits.prefill_chunk
         decoding = self.step_cost.decoding(running)
-        seconds = limits.target_gap - decoding
-        if seconds < decoding:
-            # The target cannot be kept. A chunk of a step's time makes the gaps twice as long, which spoils no stream.
-            # It gets more if reading the weights would take most of that, and if many prompts wait while few sequences
-            # run: the sooner a sequence joins, the more steps it shares with the others, and the sooner all are done.
-            seconds = min(max(1.0, FOR_EACH * (prompts - 1) / running), MOST_STEPS) * decoding
-            seconds = max(seconds, WORTH * min(self.step_cost.fixed, decoding))
+        seconds = self.for_prompts(decoding, rests=rests) * (PARTS_OF_CHUNK if rests else 1)
         prompt = self.next_prompt()
         context = prompt.computed if prompt is not None else 0
         tokens = self.step_cost.affordable(seconds, context)
         return min(max(SMALLEST_CHUNK, FIRST_CHUNK if tokens is None else tokens), limits.prefill_chunk)
+
+    def for_prompts(self, decoding: float, *, rests: bool) -> float:
+        """Seconds for prompts in a step that decodes for `decoding` seconds."""
+        least = PART if rests else 1.0
+        seconds = self.limits.target_gap - decoding
+        if seconds >= least * decoding:
+            return seconds
+        # The target cannot be kept. A chunk of a step's time makes the gaps twice as long, which spoils no stream.
+        # It gets more if reading the weights would take most of that, and if many prompts wait while few sequences
+        # run: the sooner a sequence joins, the more steps it shares with the others, and the sooner all are done.
+        for_all = FOR_EACH * (len(self.prefilling) - 1) / len(self.running)
+        seconds = min(max(least, for_all), MOST_STEPS) * decoding
+        return seconds if rests else max(seconds, WORTH * min(self.step_cost.fixed, decoding))
+
+    def rested(self, tokens: int, seconds: float) -> None:
+        """Note that this step has computed a part of a pass over prompts; with the last of its parts, how many
+        `tokens` it had, and the `seconds` of all."""
+        self._rested = True
+        if tokens:
+            self.step_cost.observe(Step(0, tokens, self._pairs, 0, seconds))
 
     def next_prompt(self, besides: Container[Prefilling] = ()) -> Prefilling | None:
         """The prompt to compute next: highest priority, then those of accounts of which nothing runs, then fewest
@@ -416,6 +442,9 @@ class Scheduler:
     def observe(self, seconds: float, prompt_tokens: int, sequences: int, *, late: bool = False) -> int:
         """Learn from a step that took `seconds` and in which `sequences` sequences decoded; `late`: its prompts are
         computed in the time of the next. Returns how many prompt tokens its time was spent on."""
+        if self._rested:  # its time tells neither of a chunk nor of sequences alone
+            self._pairs, self._copies, self._rested = 0.0, 0, False
+            return max(prompt_tokens, 1)
         tokens, pairs, copies = self._late
         self._late = (prompt_tokens, self._pairs, self._copies) if late else NOTHING_LATE
         if not late:

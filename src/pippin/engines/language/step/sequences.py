@@ -11,6 +11,7 @@ named above it.
 
 import time
 from collections import abc
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -163,6 +164,17 @@ class Waiting:
         return identity_of(self.sequences[0].request.job, self.tokens)
 
 
+@dataclass(eq=False)
+class RestingChunk:
+    """The next `counts` tokens of some prompts, whose pass rests between steps."""
+
+    prompts: "list[Prefilling]"
+    counts: list[int]
+    parts: Iterator[mx.array | None]  # None after each part of the pass, then the logits
+    done: int = 0  # parts
+    seconds: float = 0.0  # that these have taken
+
+
 @dataclass(eq=False, kw_only=True)
 class Prefilling:
     """A prompt that is being computed, a chunk at a time."""
@@ -178,6 +190,7 @@ class Prefilling:
 
     # Written by the prefill.
     cache: PromptCache | None = None  # None until its first chunk is due
+    chunk: "RestingChunk | None" = None  # under way, which rests between steps
     slot: Slot | None = None  # the slot that holds `cache`
     asked_disk: bool = False
     disk_read: DiskRead | None = None  # the read under way

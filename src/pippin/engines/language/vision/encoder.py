@@ -1,5 +1,6 @@
 """The vision encoder: computes features of media once, keeps them for follow-ups, and merges them into prompts."""
 
+import math
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -17,16 +18,20 @@ from pippin.engines.language.vision.model import (
     VisionModel,
     refusal,
 )
+from pippin.engines.language.vision.pacing import Paced, Pacing
 
 
 class VisionEncoder:
     """A model's media encoders, on the step thread. `encoded` counts media that were encoded, `reused` those whose
     features were in the cache."""
 
-    def __init__(self, model: VisionModel, limit: int, limit_bytes: int = 1 << 30) -> None:
+    def __init__(
+        self, model: VisionModel, limit: int, limit_bytes: int = 1 << 30, *, rests: bool = False
+    ) -> None:
         """The features of the last used media are kept, by content: at most `limit` of them, and `limit_bytes` in
-        all."""
+        all. `rests`: media can be encoded in parts."""
         self.model = model
+        self.pacing = Pacing(model.inner) if rests else None
         self.cache: Recent[bytes, MediaFeatures] = Recent(limit, limit_bytes, attrgetter("bytes"))
         self.encoded = 0
         self.reused = 0
@@ -64,12 +69,12 @@ FEATURES_SHARE = 32
 """The features of media take at most the model's memory divided by this."""
 
 
-def open_encoder(model: nn.Module, limit: int, memory: int) -> Vision:
+def open_encoder(model: nn.Module, limit: int, memory: int, *, rests: bool) -> Vision:
     """The encoder of a model. One that takes media keeps the features of `limit` media; `memory` is
-    the bytes of the model and all that it keeps."""
+    the bytes of the model and all that it keeps. `rests` is as in `VisionEncoder`."""
     if not isinstance(model, VisionModel):
         return NoEncoder()
-    return VisionEncoder(model, limit, memory // FEATURES_SHARE)
+    return VisionEncoder(model, limit, memory // FEATURES_SHARE, rests=rests)
 
 
 @dataclass(eq=False)
@@ -81,6 +86,7 @@ class MediaInputs:
     positions: RotaryPositions
     spans: tuple[Span, ...]  # tokens that attend to each other
     _features: dict[bytes, MediaFeatures] = field(default_factory=dict)
+    _under_way: Paced | None = None  # the encoding of the next missing medium
 
     @property
     def shift(self) -> int:
@@ -106,11 +112,27 @@ class MediaInputs:
             self._features[medium.digest] = kept
         return None
 
-    def encode(self, medium: Medium, *, wait: bool) -> None:
-        """Compute the features of a medium. `wait`: block until the device is done.
+    def encode(self, medium: Medium, *, wait: bool, until: float | None = None) -> bool:
+        """Compute the features of a medium; whether they are computed. `wait`: block until the device is done. `until`:
+        when to rest (monotonic seconds), where the encoder can.
 
         Raises `ServerError` for a medium that the model does not take.
         """
+        pacing, paced = self.encoder.pacing, None
+        if self._under_way is None and until is not None and pacing is not None:
+            self._under_way = pacing.begin(lambda: self._encoded(medium, wait=True))
+        if self._under_way is not None:
+            if not self._under_way.advance(math.inf if until is None else until):
+                return False
+            paced, self._under_way = self._under_way, None
+        # An encoder that fails on a thread of its own may need what its thread does not have.
+        features = self._encoded(medium, wait=wait) if paced is None or paced.error else paced.result
+        self.encoder.encoded += 1
+        self._features[medium.digest] = features
+        self.encoder.cache.put(medium.digest, features)
+        return True
+
+    def _encoded(self, medium: Medium, *, wait: bool) -> MediaFeatures:
         try:
             features = self.encoder.model.encode(medium)
             if wait:
@@ -119,9 +141,7 @@ class MediaInputs:
                 mx.async_eval(*features.arrays)  # type: ignore[no-untyped-call]
         except FAILURES as error:
             raise refusal(medium.modality, error) from error
-        self.encoder.encoded += 1
-        self._features[medium.digest] = features
-        self.encoder.cache.put(medium.digest, features)
+        return features
 
     def inputs(self, tokens: tuple[int, ...], start: int) -> ChunkInputs:
         """The model's inputs for `tokens` of the prompt, from position `start` on. None of their media may be
@@ -141,4 +161,11 @@ class MediaInputs:
 
     def release(self) -> None:
         """Drop the features; the encoder's cache may still have them."""
+        self.give_up()
         self._features.clear()
+
+    def give_up(self) -> None:
+        """Encode no further what is under way: another call would begin anew."""
+        if self._under_way is not None:
+            self._under_way.give_up()
+            self._under_way = None
