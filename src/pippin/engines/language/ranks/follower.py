@@ -110,6 +110,7 @@ class Follower:
         self.engine = build(
             Steering(
                 now=self._begin_step,
+                rests=False,
                 budget=lambda _: self._hearing.expect(Budget).tokens,
                 decoder=lambda job, choice, tokenizer: HeardDecoder(self._hearing, job),
                 sampler=lambda tokenizer, _: HeardSampler(self._hearing, tokenizer),

@@ -114,6 +114,7 @@ class LeadingEngine:
         self.engine = build(
             Steering(
                 now=self._begin_step,
+                rests=False,
                 budget=self._budget,
                 decoder=lambda job, choice, tokenizer: ToldDecoder(self._telling, job, choice, tokenizer),
                 sampler=lambda tokenizer, sorts: ToldSampler(self._telling, tokenizer, sorts),

@@ -372,7 +372,7 @@ class LanguageEngine:
             return 0
         wait, until = not turn.passes, None
         # Sequences that were checked may have ended.
-        if self.scheduler.running and not self._overlaps:
+        if self.scheduler.running and self._steering.rests and not self._overlaps:
             now = time.monotonic()
             until = now + self.scheduler.for_prompts(now - self._began, rests=True)
         self.scheduler.resume()

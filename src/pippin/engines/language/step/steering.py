@@ -19,6 +19,7 @@ class Steering:
     """The inputs of an engine that runs alone."""
 
     now: Callable[[], float] = time.monotonic  # asked once, when a step begins
+    rests: bool = True  # passes over prompts may end by the clock of this process, and go on in the next step
     # The prompt tokens to compute, of those that the scheduler would compute.
     budget: Callable[[int], int] = int
     decoder: Callable[[LanguageJob, int, Tokenizer], SequenceDecoder] = SequenceDecoder  # of a choice
