@@ -47,9 +47,9 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> Chunks:
     found: Chunks = {}
     compute = Prefill.compute
 
-    def noted(self: Prefill, prompt: Any, most: int, *, wait: bool) -> Any:
+    def noted(self: Prefill, prompt: Any, most: int, **when: Any) -> Any:
         start = prompt.computed
-        result = compute(self, prompt, most, wait=wait)
+        result = compute(self, prompt, most, **when)
         if result[1] == [prompt]:
             found.setdefault(prompt.request.job.id, []).append((start, prompt.computed))
         return result
