@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, invalid, unsupported, without_effect
+from pippin.core.decoding import convert
 from pippin.core.events import Event, Picture
 from pippin.core.tasks import GenerateImages
 
@@ -117,21 +119,20 @@ def task_of(fields: ImageFields, images: Sequence[bytes] = ()) -> GenerateImages
         raise invalid("output_compression", "needs `output_format` jpeg or webp.")
     width, height = size_of(fields)
     guidance = fields.guidance_scale if fields.guidance is None else fields.guidance
-    return GenerateImages(
-        prompt=fields.prompt,
-        n=fields.n or 1,
-        width=width,
-        height=height,
-        steps=fields.steps,
-        guidance=guidance,
-        seed=fields.seed,
-        negative_prompt=fields.negative_prompt or None,
-        images=tuple(images),
-        strength=fields.strength if isinstance(fields, ImageEditRequest) else None,
-        format=output,
-        quality=fields.output_compression,
-        effort=EFFORT.get(fields.quality),
-    )
+    drawn = {
+        "n": fields.n or 1,
+        "width": width,
+        "height": height,
+        "guidance": guidance,
+        "negative_prompt": fields.negative_prompt or None,
+        "images": tuple(images),
+        "format": output,
+        "quality": fields.output_compression,
+        "effort": EFFORT.get(fields.quality),
+    }
+    return convert(
+        asdict(fields) | drawn, GenerateImages
+    )  # prompt, steps, seed and strength have the same names
 
 
 def size_of(fields: ImageFields) -> tuple[int | None, int | None]:

@@ -9,6 +9,7 @@ from typing import IO, Annotated, Any, Final, Literal
 from uuid import uuid4
 
 from msgspec import Meta, Struct, to_builtins
+from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -190,28 +191,18 @@ def routes(api: Api) -> list[BaseRoute]:
 
 
 def drawn(batch: Batch, counts: Counts) -> BatchAnswer:
-    times = batch.times
-    return BatchAnswer(
-        id=batch.id,
-        endpoint=batch.endpoint,
-        errors=BatchErrors(data=batch.problems) if batch.problems else None,
-        input_file_id=batch.input_file,
-        completion_window=batch.window,
-        status=batch.status,
-        output_file_id=batch.output_file,
-        error_file_id=batch.error_file,
-        created_at=batch.created_at,
-        in_progress_at=times.get("in_progress"),
-        expires_at=batch.expires_at,
-        finalizing_at=times.get("finalizing"),
-        completed_at=times.get("completed"),
-        failed_at=times.get("failed"),
-        expired_at=times.get("expired"),
-        cancelling_at=times.get("cancelling"),
-        cancelled_at=times.get("cancelled"),
-        request_counts=counts,
-        metadata=batch.metadata or None,
-    )
+    fields = dict.fromkeys(BatchAnswer.__struct_fields__) | asdict(batch) | {"object": "batch"}
+    fields |= {f"{status}_at": begun for status, begun in batch.times.items()}
+    fields |= {
+        "errors": BatchErrors(data=batch.problems) if batch.problems else None,
+        "input_file_id": batch.input_file,
+        "completion_window": batch.window,
+        "output_file_id": batch.output_file,
+        "error_file_id": batch.error_file,
+        "request_counts": counts,
+        "metadata": batch.metadata or None,
+    }
+    return convert(fields, BatchAnswer)
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,6 @@ GEMMA4 = Gemma4Calls(
     fence='<|"|>',
     further_markers=('<|"|>',),
     stops=("<|tool_response>",),
-    signs=(("<|tool_call>",),),
     priority=50,
 )
 FORMATS = (
@@ -130,7 +129,6 @@ FORMATS = (
         fence="<escape>",
         further_markers=("<escape>",),
         stops=("<start_function_response>",),
-        signs=(("<start_function_call>",),),
         priority=50,
     ),
     ToolCode(
@@ -139,7 +137,6 @@ FORMATS = (
         aliases=("tool_code", "gemma"),
         openers=(FENCE,),
         history=History(write=lambda *call: f"{FENCE}\n{write_python_call(*call)}\n{FENCE_END}"),
-        signs=(("```tool_code",),),
         architectures=frozenset({"gemma3", "gemma3_text", "gemma3n", "gemma3n_text"}),
         priority=5,
     ),

@@ -150,6 +150,7 @@ QWEN = QwenCalls(
     name="qwen",
     aliases=("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_next", "iquest_coder_v1"),
     openers=("<tool_call>", "<function=", BRACKET),
+    signs=(),
 )
 QWEN3_CODER = TaggedCalls(
     about="`<tool_call><function=f><parameter=k>v</parameter></function></tool_call>`: Qwen3-Coder, Qwen 3.5, "
@@ -180,8 +181,6 @@ LONGCAT = TaggedCalls(
     further_markers=LONGCAT_TAGS.markers,
     body="keys",
     key_tags=LONGCAT_TAGS,
-    signs=(("<longcat_tool_call>",),),
-    priority=40,
 )
 FORMATS = (
     QWEN,
@@ -194,12 +193,14 @@ FORMATS = (
         aliases=("step", "step_35"),
         stops=("</tool_call>",),
         body="function",
+        signs=(),
     ),
     TaggedCalls(
         about='`<tool_call>{"name": "f", "arguments": {...}}</tool_call>`: Hermes, Qwen 2.5 and many more.',
         name="json_tools",
         aliases=("hermes", "nous", "granite4"),
         signs=(("<tool_call>", "tool_call.name"), ("<tool_call>", "arguments")),
+        priority=0,
     ),
     TaggedCalls(
         about="`<seed:tool_call><function=f><parameter=k>v</parameter></function></seed:tool_call>`: Seed-OSS.",

@@ -131,17 +131,9 @@ class CompactionBlock(Struct, kw_only=True):
 
 # Blocks made by Anthropic's own servers; a model here can't use them.
 _SKIPPED: Final = frozenset(
-    (
-        *("redacted_thinking", "server_tool_use", "mcp_tool_listing", "container_upload", "browser_state"),
-        *(
-            "advisor_tool_result",
-            "web_search_tool_result",
-            "web_fetch_tool_result",
-            "tool_search_tool_result",
-        ),
-        *("code_execution_tool_result", "bash_code_execution_tool_result", "fallback"),
-        "text_editor_code_execution_tool_result",
-    )
+    "redacted_thinking server_tool_use mcp_tool_listing container_upload browser_state advisor_tool_result "
+    "web_search_tool_result web_fetch_tool_result tool_search_tool_result code_execution_tool_result "
+    "bash_code_execution_tool_result text_editor_code_execution_tool_result fallback".split()
 )
 
 
