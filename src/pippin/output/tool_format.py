@@ -67,9 +67,12 @@ class ToolFormat(ABC):
         channels = self.channels.markers if self.channels else ()
         return (*self.openers, *self.leading, *self.closers, *self.dropped, *self.further_markers, *channels)
 
+    @property
+    def known_by(self) -> tuple[tuple[str, ...], ...]:
+        return ((self.openers[0],),) if self.signs is None else self.signs
+
     def matches(self, template: str) -> bool:
-        groups = ((self.openers[0],),) if self.signs is None else self.signs
-        return any(all(sign in template for sign in group) for group in groups)
+        return any(all(sign in template for sign in group) for group in self.known_by)
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         """Read the call after an opener, which is already taken. Raises `Malformed` where it stops being a call, and in

@@ -46,11 +46,17 @@ FACTOR_TOLERANCE: Final = 1e-4
 @dataclass(frozen=True)
 class Architecture:
     model_type: str  # config.json's
+    written_by: str  # the class of transformers that config.json names
     block: Mapping[str, str]
-    config: Callable[[Metadata], Config]
+    own: Callable[[Metadata, Config], Config]  # what its config.json has beside that of all; checks the rest
     biases: frozenset[str] = frozenset()  # modules that may have one
     interleaved: bool = False
     norms_plus_one: bool = False
+
+    def config(self, metadata: Metadata) -> Config:
+        common = _common(metadata)
+        named = {"model_type": self.model_type, "architectures": [self.written_by]}
+        return named | self.own(metadata, common) | common
 
     def target(self, name: str, layers: int) -> tuple[str, Literal["weight", "bias"]] | None:
         """MLX's module for a GGUF tensor, and which of its arrays the tensor is; None if there is no such module."""
@@ -141,36 +147,23 @@ def _rope_scaling(metadata: Metadata, config: Config) -> Config | None:
     raise metadata.unsupported(f"its rotary positions are scaled by the unknown method {method!r}")
 
 
-def _llama(metadata: Metadata) -> Config:
+def _llama(metadata: Metadata, config: Config) -> Config:
     if metadata.find_count("{arch}.attention.sliding_window"):
         raise metadata.unsupported("a llama model with sliding-window attention is not understood")
-    return {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_act": "silu",
-        **_common(metadata),
-    }
+    return {"hidden_act": "silu"}
 
 
-def _qwen2(metadata: Metadata) -> Config:
-    config = _common(metadata)
+def _qwen2(metadata: Metadata, config: Config) -> Config:
     if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
         raise metadata.unsupported("its numbers of heads do not fit together")
-    return {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_act": "silu", **config}
+    return {"hidden_act": "silu"}
 
 
-def _qwen3(metadata: Metadata) -> Config:
-    return {
-        "model_type": "qwen3",
-        "architectures": ["Qwen3ForCausalLM"],
-        "hidden_act": "silu",
-        "attention_bias": False,
-        **_common(metadata),
-    }
+def _qwen3(metadata: Metadata, config: Config) -> Config:
+    return {"hidden_act": "silu", "attention_bias": False}
 
 
-def _gemma3(metadata: Metadata) -> Config:
-    config = _common(metadata)
+def _gemma3(metadata: Metadata, config: Config) -> Config:
     if metadata.find_real("gemma3.final_logit_softcapping") or metadata.find_real(
         "gemma3.attn_logit_softcapping"
     ):
@@ -178,28 +171,30 @@ def _gemma3(metadata: Metadata) -> Config:
     # The file lacks the attention divisor; it equals the head length in all models but the 27B.
     head = config["hidden_size"] // config["num_attention_heads"]
     return {
-        "model_type": "gemma3_text",
-        "architectures": ["Gemma3ForCausalLM"],
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": head if config["num_hidden_layers"] == 62 else config["head_dim"],
         "sliding_window": metadata.count("gemma3.attention.sliding_window"),
         "sliding_window_pattern": metadata.find_count("gemma3.attention.sliding_window_pattern") or 6,
         "rope_local_base_freq": metadata.find_real("gemma3.rope.freq_base_swa") or 10000.0,
-        **config,
     }
 
 
 ARCHITECTURES: Final = {
     "llama": Architecture(
         "llama",
+        "LlamaForCausalLM",
         BLOCK,
         _llama,
         biases=frozenset({"attn_q", "attn_k", "attn_v", "attn_output"}),
         interleaved=True,
     ),
-    "qwen2": Architecture("qwen2", BLOCK, _qwen2, biases=frozenset({"attn_q", "attn_k", "attn_v"})),
-    "qwen3": Architecture("qwen3", BLOCK | HEAD_NORMS, _qwen3),
-    "gemma3": Architecture("gemma3_text", BLOCK | HEAD_NORMS | GEMMA_NORMS, _gemma3, norms_plus_one=True),
+    "qwen2": Architecture(
+        "qwen2", "Qwen2ForCausalLM", BLOCK, _qwen2, frozenset({"attn_q", "attn_k", "attn_v"})
+    ),
+    "qwen3": Architecture("qwen3", "Qwen3ForCausalLM", BLOCK | HEAD_NORMS, _qwen3),
+    "gemma3": Architecture(
+        "gemma3_text", "Gemma3ForCausalLM", BLOCK | HEAD_NORMS | GEMMA_NORMS, _gemma3, norms_plus_one=True
+    ),
 }
 
 
