@@ -32,7 +32,9 @@ EFFORT: Final[dict[str | None, Literal["low", "medium", "high"]]] = {
 }
 
 
-class ImageFields(Struct, kw_only=True, omit_defaults=True):
+class ImageRequest(Struct, kw_only=True, omit_defaults=True):
+    """A picture from a text."""
+
     prompt: Annotated[str, Meta(min_length=1, max_length=MOST_PROMPT, description="What is to be seen.")]
     model: Annotated[Name | None, Meta(description="Name of the model.")] = None
     n: Annotated[Annotated[int, Meta(ge=1, le=10)] | None, Meta(description="How many pictures.")] = None
@@ -74,16 +76,12 @@ class ImageFields(Struct, kw_only=True, omit_defaults=True):
     ] = None
 
 
-class ImageRequest(ImageFields, kw_only=True, omit_defaults=True):
-    """A picture from a text."""
-
-
 class ImageAddress(Struct, kw_only=True):
     image_url: str | None = None
     file_id: str | None = None
 
 
-class ImageEditRequest(ImageFields, kw_only=True, omit_defaults=True):
+class ImageEditRequest(ImageRequest, kw_only=True, omit_defaults=True):
     """A picture from pictures: as a form with files `image` (or `image[]`), or as JSON."""
 
     image: Annotated[
@@ -109,7 +107,7 @@ CONTRACTS: Final = {
 }
 
 
-def task_of(fields: ImageFields, images: Sequence[bytes] = ()) -> GenerateImages:
+def task_of(fields: ImageRequest, images: Sequence[bytes] = ()) -> GenerateImages:
     if fields.background == "transparent":
         raise unsupported("background", "pictures are opaque; leave it out.")
     if len(images) > MOST_INPUTS:
@@ -135,7 +133,7 @@ def task_of(fields: ImageFields, images: Sequence[bytes] = ()) -> GenerateImages
     )  # prompt, steps, seed and strength have the same names
 
 
-def size_of(fields: ImageFields) -> tuple[int | None, int | None]:
+def size_of(fields: ImageRequest) -> tuple[int | None, int | None]:
     if fields.size is None or fields.size == "auto":
         width, height = fields.width, fields.height
         if (width is None) != (height is None):

@@ -5,7 +5,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import IO, Annotated, Any, Final, Literal
+from typing import IO, Annotated, Final, Literal
 from uuid import uuid4
 
 from msgspec import Meta, Struct, to_builtins
@@ -222,8 +222,8 @@ class OpenAIBatches:
 
     async def listed(self, request: Request) -> Response:
         """The caller's batches"""
-        found = await asyncio.to_thread(self._found, exchange_of(request.scope).owner)
-        page = page_of(found, request.query_params)
+        found = await asyncio.to_thread(self.api.batches.store.batches, exchange_of(request.scope).owner)
+        page = page_of([{"id": each.id, "batch": each} for each in found], request.query_params)
         page["data"] = [await self._drawn(each["batch"]) for each in page["data"]]
         return json_reply(page)
 
@@ -262,10 +262,6 @@ class OpenAIBatches:
             batch.times["failed"] = now
         store.add_batch(batch, lines)
         return batch, Counts(total=len(lines))
-
-    def _found(self, owner: str) -> list[dict[str, Any]]:
-        found = self.api.batches.store.batches(owner)
-        return [{"id": each.id, "batch": each} for each in found]
 
     async def _batch(self, request: Request) -> Batch:
         owner, name = exchange_of(request.scope).owner, request.path_params["id"]

@@ -27,7 +27,10 @@ class GemmaCalls(ToolFormat):
     fence: str
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
-        yield from read_run(calls.source, "call:", partial(self._read_call, calls))
+        if opener == FENCE:
+            yield from read_fence(calls)
+        else:
+            yield from read_run(calls.source, "call:", partial(self._read_call, calls))
 
     def _read_call(self, calls: Calls) -> Reading[None]:
         source = calls.source
@@ -102,13 +105,7 @@ class ToolCode(ToolFormat):
         return grammar.source(FENCE, rest, repeat=True, separator=MAYBE_LINE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gemma4Calls(GemmaCalls):
-    def read(self, calls: Calls, opener: str) -> Reading[None]:
-        yield from (read_fence(calls) if opener == FENCE else super().read(calls, opener))
-
-
-GEMMA4 = Gemma4Calls(
+GEMMA4 = GemmaCalls(
     about='`<|tool_call>call:f{k:<|"|>v<|"|>}<tool_call|>`: Gemma 4; a `tool_code` fence when it slips.',
     name="gemma4",
     openers=("<|tool_call>", FENCE),
