@@ -214,22 +214,19 @@ def stored_items(
     return stored
 
 
+_EXPECTED: Final[dict[str, ListedItem]] = {
+    "output_text": {"annotations": []},
+    "input_image": {"detail": "auto"},
+}
+
+
 def _content(message: ListedItem) -> list[ListedItem]:
     """The content as a list of parts, with the fields that clients expect in each."""
     written = message.get("role") == "assistant"
     content = message.get("content")
     if isinstance(content, str):
         content = [{"type": "output_text" if written else "input_text", "text": content}]
-    parts = []
-    for part in content or []:
-        match part.get("type"):
-            case "output_text":
-                parts.append({"annotations": [], **part})
-            case "input_image":
-                parts.append({"detail": "auto", **part})
-            case _:
-                parts.append(part)
-    return parts
+    return [_EXPECTED.get(str(part.get("type")), {}) | part for part in content or []]
 
 
 ID_PREFIX: Final = "resp_"
