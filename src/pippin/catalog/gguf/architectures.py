@@ -12,10 +12,6 @@ from numpy.typing import NDArray
 from pippin.catalog.gguf.metadata import Metadata
 from pippin.core.errors import ServerError
 
-Treatment = Literal["as_it_is", "plus_one", "rotary_q", "rotary_k"]
-"""What llama.cpp's converter did to a tensor and the import undoes: Gemma's norms are stored plus one; llama's rotary
-rows of q and k are interleaved."""
-
 Config = dict[str, Any]
 
 OUTSIDE: Final = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -50,8 +46,9 @@ class Architecture:
     block: Mapping[str, str]
     own: Callable[[Metadata, Config], Config]  # what its config.json has beside that of all; checks the rest
     biases: frozenset[str] = frozenset()  # modules that may have one
-    interleaved: bool = False
-    norms_plus_one: bool = False
+    # What llama.cpp's converter did to tensors and the import undoes.
+    interleaved: bool = False  # llama's rotary rows of q and k
+    norms_plus_one: bool = False  # Gemma's norms
 
     def config(self, metadata: Metadata) -> Config:
         common = _common(metadata)
@@ -72,15 +69,6 @@ class Architecture:
                 return None
             module = f"model.layers.{int(number)}.{module}"
         return module, "weight" if leaf == "weight" else "bias"
-
-    def treatment(self, module: str) -> Treatment:
-        if self.interleaved and module.endswith("q_proj"):
-            return "rotary_q"
-        if self.interleaved and module.endswith("k_proj"):
-            return "rotary_k"
-        if self.norms_plus_one and module.endswith("norm"):
-            return "plus_one"
-        return "as_it_is"
 
     def modules(self, config: Config) -> set[str]:
         """The modules that must have a weight."""
