@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pippin.core.errors import ServerError
 
@@ -56,6 +56,11 @@ class SQLite:
             if self._fails and self.connection.total_changes > changes:
                 self._fails = False
                 log.warning("%s is read and written again.", self._name)
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """What a statement finds, in a transaction of its own. Raises `ServerError`."""
+        with self.transaction() as transaction:
+            return transaction.execute(query, values).fetchall()
 
     def close(self) -> None:
         with self._lock:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pippin.core.conversation import Tool
 from pippin.output.channels import Channels
 from pippin.output.grammars import Grammar, SpecialToken
-from pippin.output.stream import Calls, Reading
+from pippin.output.stream import Calls, Malformed, Reading
 
 Write = Callable[[str, dict[str, Any]], str]
 """A call's text, from its name and its arguments."""
@@ -49,10 +49,11 @@ class ToolFormat(ABC):
     openers: tuple[str, ...] = ()
     leading: tuple[str, ...] = ()
     closers: tuple[str, ...] = ()  # behind a call, and dropped with it
-    signs: tuple[tuple[str, ...], ...] = ()  # a template that contains all signs of a group uses this format
+    signs: tuple[tuple[str, ...], ...] | None = None
+    """A template that contains all signs of a group uses this format; by default one that contains its first opener."""
     # Model architectures that write this format although their templates do not show it.
     architectures: frozenset[str] = frozenset()
-    priority: int = 0  # if several formats match a template, the highest wins
+    priority: int = 40  # if several formats match a template, the highest wins
     channels: Channels | None = None  # the format structures the whole answer
     stops: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()  # markup around calls without a meaning of its own
@@ -66,12 +67,18 @@ class ToolFormat(ABC):
         channels = self.channels.markers if self.channels else ()
         return (*self.openers, *self.leading, *self.closers, *self.dropped, *self.further_markers, *channels)
 
-    def matches(self, template: str) -> bool:
-        return any(all(sign in template for sign in group) for group in self.signs)
+    @property
+    def known_by(self) -> tuple[tuple[str, ...], ...]:
+        return ((self.openers[0],),) if self.signs is None else self.signs
 
-    @abstractmethod
+    def matches(self, template: str) -> bool:
+        return any(all(sign in template for sign in group) for group in self.known_by)
+
     def read(self, calls: Calls, opener: str) -> Reading[None]:
-        """Read the call after an opener, which is already taken. Raises `Malformed` where it stops being a call."""
+        """Read the call after an opener, which is already taken. Raises `Malformed` where it stops being a call, and in
+        a format whose message headers announce calls, so that calls have no openers."""
+        raise Malformed
+        yield
 
     @abstractmethod
     def lark(self, grammar: Grammar) -> str:

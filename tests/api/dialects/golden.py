@@ -7,9 +7,12 @@ writes them anew; look at the difference before you commit it.
 
 from pathlib import Path
 
+import msgspec
+
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Encoder, RunInfo
 from pippin.api.dialects.gemini.dialect import GeminiDialect
 from pippin.api.dialects.messages.dialect import MessagesDialect
+from pippin.api.dialects.responses.answer import ResponseAnswer, ResponsesEncoder, ResponseShape
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.core.completion import collect
 from pippin.core.errors import ServerError
@@ -17,10 +20,26 @@ from pippin.core.events import Accepted, Event, Failed
 from tests.api.golden_events import SEQUENCES
 
 FOLDER = Path(__file__).parent / "golden"
+
+
+class EndingAtOnce(ResponsesDialect):
+    """The dialect with a fixed time at which responses end."""
+
+    def encoder(self, shape: ResponseShape, run: RunInfo) -> ResponsesEncoder:
+        return EndedAtOnce(shape, run)
+
+
+class EndedAtOnce(ResponsesEncoder):
+    def response(self) -> ResponseAnswer:
+        found = super().response()
+        ended = None if found.completed_at is None else 1_700_000_001
+        return msgspec.structs.replace(found, completed_at=ended)
+
+
 RUN = RunInfo(id="0f1e2d", created=1_700_000_000, model="golden", fingerprint="fp")
 SPOKEN: dict[str, tuple[AnyDialect, bytes]] = {
     "responses": (
-        ResponsesDialect(clock=lambda: 1_700_000_001.0),
+        EndingAtOnce(),
         b'{"model":"golden","input":"Hi","include":["message.output_text.logprobs"]}',
     ),
     "messages": (

@@ -28,7 +28,7 @@ from pippin.core.events import Accepted, Event, Finished, PartDelta, PartEnded, 
 from pippin.core.requests import GenerationRequest, JsonObject, JsonSchema
 from tests.api.dialects.test_golden_frames import payloads
 
-DIALECT = ResponsesDialect(clock=lambda: 1_700_000_001.0)
+DIALECT = ResponsesDialect()
 MCP = {"type": "mcp", "server_label": "demo"}
 WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
 

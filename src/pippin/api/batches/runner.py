@@ -146,7 +146,8 @@ class BatchRunner:
                     await asyncio.to_thread(self._store.sweep)
                 await self._fill()
             except Exception as error:  # otherwise all batches would stop without a word
-                log.error("Batches wait for %g seconds: %s", FAULT_SECONDS, _reason(error))
+                why = str(error) if isinstance(error, ServerError | OSError) else trace_of(error)
+                log.error("Batches wait for %g seconds: %s", FAULT_SECONDS, why)
                 await asyncio.sleep(FAULT_SECONDS)
                 continue
             if not self._turns:
@@ -313,12 +314,6 @@ class BatchRunner:
     async def _enter(self, batch: Batch, status: Status) -> None:
         _begin(batch, status)
         await asyncio.to_thread(self._store.put, batch)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ServerError):
-        return error.report.message
-    return str(error) if isinstance(error, OSError) else trace_of(error)
 
 
 def _begin(batch: Batch, status: Status) -> None:

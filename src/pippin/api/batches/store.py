@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import IO, Final, Literal
 from uuid import uuid4
 
 import msgspec
@@ -239,7 +239,7 @@ class BatchStore:
 
     def file(self, owner: str, id: str) -> StoredFile:
         """Raises `ServerError("not_found")` if the owner has no such file."""
-        found = self._found("SELECT body FROM files WHERE id = ? AND owner = ?", id, owner)
+        found = self.database.rows("SELECT body FROM files WHERE id = ? AND owner = ?", id, owner)
         stored = from_json(found[0][0], StoredFile) if found else None
         if stored is None or self._is_old(stored):
             raise ServerError(
@@ -249,7 +249,7 @@ class BatchStore:
 
     def files(self, owner: str) -> list[StoredFile]:
         """The owner's files, oldest first."""
-        found = self._found("SELECT body FROM files WHERE owner = ? ORDER BY created, id", owner)
+        found = self.database.rows("SELECT body FROM files WHERE owner = ? ORDER BY created, id", owner)
         listed = [from_json(body, StoredFile) for (body,) in found]
         return [each for each in listed if not self._is_old(each)]
 
@@ -273,7 +273,7 @@ class BatchStore:
         if not self.exists:
             return
         known = set()
-        for (body,) in self._found("SELECT body FROM files"):
+        for (body,) in self.database.rows("SELECT body FROM files"):
             stored = from_json(body, StoredFile)
             known.add(stored.id)
             if self._is_old(stored):
@@ -313,24 +313,24 @@ class BatchStore:
 
     def batch(self, owner: str, id: str) -> Batch:
         """Raises `ServerError("not_found")` if the owner has no such batch."""
-        found = self._found("SELECT body FROM batches WHERE id = ? AND owner = ?", id, owner)
+        found = self.database.rows("SELECT body FROM batches WHERE id = ? AND owner = ?", id, owner)
         if not found:
             raise ServerError("not_found", f"There is no batch {id!r}.", "id")
         return from_json(found[0][0], Batch)
 
     def batches(self, owner: str) -> list[Batch]:
         """The owner's batches, oldest first."""
-        found = self._found("SELECT body FROM batches WHERE owner = ? ORDER BY created, id", owner)
+        found = self.database.rows("SELECT body FROM batches WHERE owner = ? ORDER BY created, id", owner)
         return [from_json(body, Batch) for (body,) in found]
 
     def unfinished(self) -> list[Batch]:
         """The batches of all owners that have not ended, oldest first."""
-        found = self._found("SELECT body FROM batches WHERE ended = 0 ORDER BY created, id")
+        found = self.database.rows("SELECT body FROM batches WHERE ended = 0 ORDER BY created, id")
         return [from_json(body, Batch) for (body,) in found]
 
     def open_lines(self, batch: str, after: int, most: int) -> list[Line]:
         """Lines without an answer whose number is above `after`, in order."""
-        found = self._found(
+        found = self.database.rows(
             "SELECT number, custom_id, start, length FROM lines "
             "WHERE batch = ? AND status IS NULL AND number > ? ORDER BY number LIMIT ?",
             *(batch, after, most),
@@ -353,7 +353,7 @@ class BatchStore:
         """All lines of a batch in order, with their answers, some at a time."""
         after = -1
         while True:
-            found = self._found(
+            found = self.database.rows(
                 "SELECT number, custom_id, start, length, status, request, reply FROM lines "
                 "WHERE batch = ? AND number > ? ORDER BY number LIMIT 256",
                 *(batch, after),
@@ -366,7 +366,7 @@ class BatchStore:
     def counts(self, batch: Batch) -> Counts:
         if batch.counts is not None:
             return batch.counts
-        [(total, completed, answered)] = self._found(
+        [(total, completed, answered)] = self.database.rows(
             "SELECT COUNT(*), COUNT(CASE WHEN status BETWEEN 200 AND 299 THEN 1 END), COUNT(status) "
             "FROM lines WHERE batch = ?",
             batch.id,
@@ -397,10 +397,6 @@ class BatchStore:
         with self.database.transaction() as database:
             database.execute("DELETE FROM files WHERE id = ?", (id,))
         (self._files / id).unlink(missing_ok=True)
-
-    def _found(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        with self.database.transaction() as database:
-            return database.execute(query, values).fetchall()
 
 
 def _full(most: int) -> ServerError:

@@ -117,7 +117,9 @@ class EmbeddingReply(Struct, kw_only=True):
 
 def task_of(fields: EmbeddingRequest) -> Embed:
     return Embed(
-        inputs=conversation_of(fields) if fields.messages is not None else inputs_of(fields.input, fields),
+        inputs=conversation_of(fields)
+        if fields.messages is not None
+        else inputs_of(fields.input, fields.instruction),
         dimensions=fields.dimensions,
         overflow=overflow_of(fields.truncate),
         instruction=fields.instruction or None,
@@ -148,11 +150,8 @@ def conversation_of(fields: EmbeddingRequest) -> tuple[Conversation]:
 Input = str | tuple[int, ...] | Conversation
 
 
-def inputs_of(given: Any, fields: EmbeddingRequest | None = None) -> tuple[Input, ...]:
-    """The inputs of a request, one for each vector. A list of numbers is a single input.
-
-    `fields` is the request, if its inputs may be objects.
-    """
+def inputs_of(given: Any, instruction: str | None = None) -> tuple[Input, ...]:
+    """The inputs of a request, one for each vector. A list of numbers is a single input."""
     if given is None:
         raise invalid("input", "is required.")
     if isinstance(given, str | InputObject):
@@ -166,7 +165,6 @@ def inputs_of(given: Any, fields: EmbeddingRequest | None = None) -> tuple[Input
         return (tuple(numbers),)
     if len(given) > MOST_INPUTS:
         raise invalid("input", f"must not hold more than {MOST_INPUTS} inputs.")
-    instruction = None if fields is None else fields.instruction
     found: list[Input] = []
     for place, item in enumerate(given):
         at = f"input[{place}]"

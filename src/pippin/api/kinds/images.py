@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, invalid, unsupported, without_effect
+from pippin.core.decoding import convert
 from pippin.core.events import Event, Picture
 from pippin.core.tasks import GenerateImages
 
@@ -30,7 +32,9 @@ EFFORT: Final[dict[str | None, Literal["low", "medium", "high"]]] = {
 }
 
 
-class ImageFields(Struct, kw_only=True, omit_defaults=True):
+class ImageRequest(Struct, kw_only=True, omit_defaults=True):
+    """A picture from a text."""
+
     prompt: Annotated[str, Meta(min_length=1, max_length=MOST_PROMPT, description="What is to be seen.")]
     model: Annotated[Name | None, Meta(description="Name of the model.")] = None
     n: Annotated[Annotated[int, Meta(ge=1, le=10)] | None, Meta(description="How many pictures.")] = None
@@ -72,16 +76,12 @@ class ImageFields(Struct, kw_only=True, omit_defaults=True):
     ] = None
 
 
-class ImageRequest(ImageFields, kw_only=True, omit_defaults=True):
-    """A picture from a text."""
-
-
 class ImageAddress(Struct, kw_only=True):
     image_url: str | None = None
     file_id: str | None = None
 
 
-class ImageEditRequest(ImageFields, kw_only=True, omit_defaults=True):
+class ImageEditRequest(ImageRequest, kw_only=True, omit_defaults=True):
     """A picture from pictures: as a form with files `image` (or `image[]`), or as JSON."""
 
     image: Annotated[
@@ -107,7 +107,7 @@ CONTRACTS: Final = {
 }
 
 
-def task_of(fields: ImageFields, images: Sequence[bytes] = ()) -> GenerateImages:
+def task_of(fields: ImageRequest, images: Sequence[bytes] = ()) -> GenerateImages:
     if fields.background == "transparent":
         raise unsupported("background", "pictures are opaque; leave it out.")
     if len(images) > MOST_INPUTS:
@@ -117,24 +117,23 @@ def task_of(fields: ImageFields, images: Sequence[bytes] = ()) -> GenerateImages
         raise invalid("output_compression", "needs `output_format` jpeg or webp.")
     width, height = size_of(fields)
     guidance = fields.guidance_scale if fields.guidance is None else fields.guidance
-    return GenerateImages(
-        prompt=fields.prompt,
-        n=fields.n or 1,
-        width=width,
-        height=height,
-        steps=fields.steps,
-        guidance=guidance,
-        seed=fields.seed,
-        negative_prompt=fields.negative_prompt or None,
-        images=tuple(images),
-        strength=fields.strength if isinstance(fields, ImageEditRequest) else None,
-        format=output,
-        quality=fields.output_compression,
-        effort=EFFORT.get(fields.quality),
-    )
+    drawn = {
+        "n": fields.n or 1,
+        "width": width,
+        "height": height,
+        "guidance": guidance,
+        "negative_prompt": fields.negative_prompt or None,
+        "images": tuple(images),
+        "format": output,
+        "quality": fields.output_compression,
+        "effort": EFFORT.get(fields.quality),
+    }
+    return convert(
+        asdict(fields) | drawn, GenerateImages
+    )  # prompt, steps, seed and strength have the same names
 
 
-def size_of(fields: ImageFields) -> tuple[int | None, int | None]:
+def size_of(fields: ImageRequest) -> tuple[int | None, int | None]:
     if fields.size is None or fields.size == "auto":
         width, height = fields.width, fields.height
         if (width is None) != (height is None):

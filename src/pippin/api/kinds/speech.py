@@ -4,12 +4,14 @@ import base64
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid
 from pippin.api.dialects.shared.frames import event_frame, typed_frame
 from pippin.api.dialects.shared.openai import error_body
+from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Event, SpeechChunk, Spoken
 from pippin.core.tasks import FileFormat, Speak
@@ -99,26 +101,18 @@ def task_of(
     if len(fields.input) > longest:
         raise invalid("input", f"has {len(fields.input)} characters; send at most {longest} at a time.")
     voice = fields.voice.id if isinstance(fields.voice, VoiceName) else fields.voice
-    return Speak(
-        text=fields.input,
-        voice=None if voice == ANY_VOICE else voice,
-        speed=1.0 if fields.speed is None else fields.speed,
-        format=fields.response_format or usual,
-        instructions=fields.instructions or fields.instruct or None,
-        language=fields.lang_code or None,
-        reference_audio=reference,
-        reference_text=fields.ref_text or None,
-        gender=fields.gender,
-        pitch=fields.pitch,
-        temperature=fields.temperature,
-        top_p=fields.top_p,
-        top_k=fields.top_k,
-        repetition_penalty=fields.repetition_penalty,
-        max_tokens=fields.max_tokens,
-        streaming_interval=fields.streaming_interval,
-        stream=bool(fields.stream) or fields.stream_format == "sse",
-        seed=fields.seed,
-    )
+    told = {
+        "text": fields.input,
+        "voice": None if voice == ANY_VOICE else voice,
+        "speed": 1.0 if fields.speed is None else fields.speed,
+        "format": fields.response_format or usual,
+        "instructions": fields.instructions or fields.instruct or None,
+        "language": fields.lang_code or None,
+        "reference_audio": reference,
+        "reference_text": fields.ref_text or None,
+        "stream": bool(fields.stream) or fields.stream_format == "sse",
+    }
+    return convert(asdict(fields) | told, Speak)  # the settings of sampling have the same names
 
 
 class SpeechBytes(StreamEncoder):

@@ -5,10 +5,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import IO, Annotated, Any, Final, Literal
+from typing import IO, Annotated, Final, Literal
 from uuid import uuid4
 
 from msgspec import Meta, Struct, to_builtins
+from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -190,28 +191,18 @@ def routes(api: Api) -> list[BaseRoute]:
 
 
 def drawn(batch: Batch, counts: Counts) -> BatchAnswer:
-    times = batch.times
-    return BatchAnswer(
-        id=batch.id,
-        endpoint=batch.endpoint,
-        errors=BatchErrors(data=batch.problems) if batch.problems else None,
-        input_file_id=batch.input_file,
-        completion_window=batch.window,
-        status=batch.status,
-        output_file_id=batch.output_file,
-        error_file_id=batch.error_file,
-        created_at=batch.created_at,
-        in_progress_at=times.get("in_progress"),
-        expires_at=batch.expires_at,
-        finalizing_at=times.get("finalizing"),
-        completed_at=times.get("completed"),
-        failed_at=times.get("failed"),
-        expired_at=times.get("expired"),
-        cancelling_at=times.get("cancelling"),
-        cancelled_at=times.get("cancelled"),
-        request_counts=counts,
-        metadata=batch.metadata or None,
-    )
+    fields = dict.fromkeys(BatchAnswer.__struct_fields__) | asdict(batch) | {"object": "batch"}
+    fields |= {f"{status}_at": begun for status, begun in batch.times.items()}
+    fields |= {
+        "errors": BatchErrors(data=batch.problems) if batch.problems else None,
+        "input_file_id": batch.input_file,
+        "completion_window": batch.window,
+        "output_file_id": batch.output_file,
+        "error_file_id": batch.error_file,
+        "request_counts": counts,
+        "metadata": batch.metadata or None,
+    }
+    return convert(fields, BatchAnswer)
 
 
 @dataclass(frozen=True)
@@ -231,8 +222,8 @@ class OpenAIBatches:
 
     async def listed(self, request: Request) -> Response:
         """The caller's batches"""
-        found = await asyncio.to_thread(self._found, exchange_of(request.scope).owner)
-        page = page_of(found, request.query_params)
+        found = await asyncio.to_thread(self.api.batches.store.batches, exchange_of(request.scope).owner)
+        page = page_of([{"id": each.id, "batch": each} for each in found], request.query_params)
         page["data"] = [await self._drawn(each["batch"]) for each in page["data"]]
         return json_reply(page)
 
@@ -271,10 +262,6 @@ class OpenAIBatches:
             batch.times["failed"] = now
         store.add_batch(batch, lines)
         return batch, Counts(total=len(lines))
-
-    def _found(self, owner: str) -> list[dict[str, Any]]:
-        found = self.api.batches.store.batches(owner)
-        return [{"id": each.id, "batch": each} for each in found]
 
     async def _batch(self, request: Request) -> Batch:
         owner, name = exchange_of(request.scope).owner, request.path_params["id"]

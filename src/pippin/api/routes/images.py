@@ -96,7 +96,7 @@ class ImageRoutes:
         return info
 
     async def _answer(
-        self, request: Request, fields: images.ImageFields, task: GenerateImages, operation: str
+        self, request: Request, fields: images.ImageRequest, task: GenerateImages, operation: str
     ) -> Response:
         model = fields.model or "default"
         found = await self.api.handler.task(request, task, model=model, operation=operation)

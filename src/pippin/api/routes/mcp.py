@@ -52,21 +52,16 @@ class McpPages:
         Each entry is also a valid tool for Chat Completions, so that a client can pass the list on as `tools`.
         """
         await self.api.handler.tools.servers.settled()
-        found = [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.remote.description,
-                    "parameters": tool.tool.parameters,
-                },
+        found: list[dict[str, Any]] = []
+        for tool in self.api.handler.tools.servers.tools():
+            told = {
                 "name": tool.name,
                 "description": tool.remote.description,
-                "server": tool.connection.server.name,
                 "parameters": tool.tool.parameters,
             }
-            for tool in self.api.handler.tools.servers.tools()
-        ]
+            found.append(
+                {"type": "function", "function": told, "server": tool.connection.server.name, **told}
+            )
         return json_reply({"tools": found, "count": len(found)})
 
     async def servers(self, request: Request) -> Response:

@@ -28,24 +28,12 @@ EDITS: Final = ("clear_thinking_20251015", "clear_tool_uses_20250919", "compact_
 
 def as_anthropic(info: ModelInfo, length: int | None, *, searches: bool) -> dict[str, Any]:
     """The fields that Anthropic's clients read besides the common ones. `length` is the context length in tokens,
-    prompt and answer together."""
-    return {
-        "capabilities": _capabilities(info, searches),
-        "lifecycle": "active",
-        "deprecated_at": None,
-        "retires_at": None,
-        "line": None,
-        "max_input_tokens": length,
-        "max_tokens": length,
-    }
-
-
-def _capabilities(info: ModelInfo, searches: bool) -> dict[str, Any]:
-    """A capability is false if a Messages request that uses it is refused here, or if it has no effect."""
+    prompt and answer together. A capability is false if a Messages request that uses it is refused here, or if it has
+    no effect."""
     can = info.capabilities
     answers, thinks, never = _said(can.chat), _said(can.reasoning), _said(False)
     server = _said(can.tools and searches)
-    return {
+    capabilities = {
         "batch": never,
         "citations": never,
         "code_execution": never,
@@ -58,6 +46,12 @@ def _capabilities(info: ModelInfo, searches: bool) -> dict[str, Any]:
         "structured_outputs": answers,
         "thinking": thinks
         | {"types": {"adaptive": thinks, "enabled": thinks, "between_tools": answers, "disabled": answers}},
+    }
+    return {
+        "capabilities": capabilities,
+        "lifecycle": "active",
+        **dict.fromkeys(("deprecated_at", "retires_at", "line")),
+        **dict.fromkeys(("max_input_tokens", "max_tokens"), length),
     }
 
 

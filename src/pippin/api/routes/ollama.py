@@ -24,6 +24,8 @@ from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.ollama.dialect import (
     LATEST,
     LINES,
+    AnswerLine,
+    AnswerMessage,
     OllamaChatDialect,
     OllamaError,
     OllamaFields,
@@ -387,13 +389,11 @@ class OllamaAnswers:
             await self.api.service.pool.unload(info.id)
         else:
             await self.api.service.pool.load(info.id)
-        line: dict[str, Any] = {
-            "model": fields.model,
-            "created_at": now(),
-            "done": True,
-            "done_reason": reason,
-        }
-        line |= {"response": ""} if said == "prompt" else {"message": {"role": "assistant", "content": ""}}
+        line = AnswerLine(model=fields.model, created_at=now(), done=True, done_reason=reason)
+        if said == "prompt":
+            line.response = ""
+        else:
+            line.message = AnswerMessage()
         streams = fields.stream is not False
         return Response(
             msgspec.json.encode(line) + (b"\n" if streams else b""),

@@ -372,10 +372,8 @@ def model_type(info: ModelInfo | None) -> str | None:
 
 
 def residency(states: list[ModelState]) -> str:
-    for wanted in ("loaded", "loading", "unloading", "failed"):
-        if any(state.state == wanted for state in states):
-            return wanted
-    return "unloaded"
+    found = {state.state for state in states}
+    return next((each for each in ("loaded", "loading", "unloading", "failed") if each in found), "unloaded")
 
 
 async def stats_of_loaded(api: Api, exchange: Exchange) -> dict[str, EngineStats]:

@@ -169,25 +169,26 @@ class ResponseStore:
         now = self._clock()
         query = """SELECT key, previous, body FROM entries
             WHERE owner = ? AND id = ? AND kind = ? AND created >= ?"""
-        with self.database.transaction() as transaction:
-            row = transaction.execute(query, (owner, id, kind, now - self._seconds)).fetchone()
-        if row is None:
+        found = self.database.rows(query, owner, id, kind, now - self._seconds)
+        if not found:
             raise not_found(kind, id)
-        with contextlib.suppress(ServerError), self.database.transaction() as transaction:
-            transaction.execute("UPDATE entries SET used = ? WHERE key = ?", (now, row[0]))
-        return Entry(row[0], row[1], bytes(row[2]))
+        [(key, previous, body)] = found
+        with contextlib.suppress(ServerError):
+            self.database.rows("UPDATE entries SET used = ? WHERE key = ?", now, key)
+        return Entry(key, previous, bytes(body))
 
     def begins(self, owner: str, id: str, body: bytes) -> None:
         """Note that a response in the background begins, which this body asks for: a server that follows begins it
         again, unless it `ends`. A failure is only logged."""
-        values = (owner, id, body, os.getpid())
-        with contextlib.suppress(ServerError), self.database.transaction() as transaction:
-            transaction.execute("INSERT OR REPLACE INTO running VALUES (?, ?, ?, ?)", values)
+        with contextlib.suppress(ServerError):
+            self.database.rows(
+                "INSERT OR REPLACE INTO running VALUES (?, ?, ?, ?)", owner, id, body, os.getpid()
+            )
 
     def ends(self, owner: str, id: str) -> None:
         """A response has ended. A failure is only logged."""
-        with contextlib.suppress(ServerError), self.database.transaction() as transaction:
-            transaction.execute("DELETE FROM running WHERE owner = ? AND id = ?", (owner, id))
+        with contextlib.suppress(ServerError):
+            self.database.rows("DELETE FROM running WHERE owner = ? AND id = ?", owner, id)
 
     def take_unfinished(self) -> list[tuple[str, str, bytes]]:
         """Owner, id and body of each response that a server which is gone has begun and not ended. They are this
@@ -265,9 +266,8 @@ class OwnedHistory(History):
         entry = self._entry(id, "conversation")
         changed = msgspec.structs.replace(from_json(entry.body, StoredConversation), metadata=metadata)
         body = msgspec.json.encode(changed)
-        with self._store.database.transaction() as transaction:
-            values = (body, len(body) - len(entry.body), entry.key)
-            transaction.execute("UPDATE entries SET body = ?, bytes = bytes + ? WHERE key = ?", values)
+        statement = "UPDATE entries SET body = ?, bytes = bytes + ? WHERE key = ?"
+        self._store.database.rows(statement, body, len(body) - len(entry.body), entry.key)
         return changed
 
     def add_items(self, id: str, items: Iterable[Item], *, new: bool = False) -> None:
@@ -301,11 +301,9 @@ class OwnedHistory(History):
         """An item of a conversation, encoded."""
         entry = self._entry(id, "conversation")
         query = "SELECT body FROM items WHERE owner = ? AND id = ? AND entry = ? ORDER BY place LIMIT 1"
-        with self._store.database.transaction() as transaction:
-            row = transaction.execute(query, (self._owner, item, entry.key)).fetchone()
-        if row is None:
-            raise not_found("item", item)
-        return msgspec.Raw(bytes(row[0]))
+        for (body,) in self._store.database.rows(query, self._owner, item, entry.key):
+            return msgspec.Raw(bytes(body))
+        raise not_found("item", item)
 
     def delete_item(self, id: str, item: str) -> StoredConversation:
         """Delete an item of a conversation, which is returned."""
@@ -333,12 +331,9 @@ class OwnedHistory(History):
         """The item of the entry that was used last among those that have an item of this id."""
         query = """SELECT items.body FROM items JOIN entries ON entries.key = items.entry
             WHERE items.owner = ? AND items.id = ? ORDER BY entries.used DESC, items.place LIMIT 1"""
-        with self._store.database.transaction() as transaction:
-            row = transaction.execute(query, (self._owner, item_id)).fetchone()
-        if row is None:
-            raise not_found("item", item_id)
-        [found] = self._decoded([bytes(row[0])])
-        return found
+        for (body,) in self._store.database.rows(query, self._owner, item_id):
+            return self._decoded([bytes(body)])[0]
+        raise not_found("item", item_id)
 
     def _entry(self, id: str, kind: Kind) -> Entry:
         return self._store.find(self._owner, id, kind)
@@ -354,8 +349,7 @@ class OwnedHistory(History):
 
     def _bodies(self, key: int, first: int, end: int) -> list[bytes]:
         query = "SELECT body FROM items WHERE entry = ? AND place >= ? AND place < ? ORDER BY place"
-        with self._store.database.transaction() as transaction:
-            return [bytes(body) for (body,) in transaction.execute(query, (key, first, end)).fetchall()]
+        return [bytes(body) for (body,) in self._store.database.rows(query, key, first, end)]
 
     def _decoded(self, bodies: Sequence[bytes]) -> list[Item]:
         self._hold(sum(map(decoded_bytes, bodies)))

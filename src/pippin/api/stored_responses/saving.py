@@ -34,22 +34,14 @@ class SavingDialect(ResponsesDialect):
     def encoder(self, shape: ResponseShape, run: RunInfo) -> ResponsesEncoder:
         if not (self._keep_all or shape.draft.store or shape.conversation is not None):
             return super().encoder(shape, run)
-        return SavingEncoder(shape, run, self._clock, self._history, keep_all=self._keep_all)
+        return SavingEncoder(shape, run, self._history, keep_all=self._keep_all)
 
 
 class SavingEncoder(ResponsesEncoder):
     """Encodes a response, and tracks whether it has ended without being stored yet."""
 
-    def __init__(
-        self,
-        shape: ResponseShape,
-        run: RunInfo,
-        clock: Callable[[], float],
-        history: OwnedHistory,
-        *,
-        keep_all: bool,
-    ) -> None:
-        super().__init__(shape, run, clock)
+    def __init__(self, shape: ResponseShape, run: RunInfo, history: OwnedHistory, *, keep_all: bool) -> None:
+        super().__init__(shape, run)
         self._history = history
         self._keep_all = keep_all
         self._given = stored_items(shape.input, run.id, history.item)

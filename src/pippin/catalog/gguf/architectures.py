@@ -12,10 +12,6 @@ from numpy.typing import NDArray
 from pippin.catalog.gguf.metadata import Metadata
 from pippin.core.errors import ServerError
 
-Treatment = Literal["as_it_is", "plus_one", "rotary_q", "rotary_k"]
-"""What llama.cpp's converter did to a tensor and the import undoes: Gemma's norms are stored plus one; llama's rotary
-rows of q and k are interleaved."""
-
 Config = dict[str, Any]
 
 OUTSIDE: Final = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -46,11 +42,18 @@ FACTOR_TOLERANCE: Final = 1e-4
 @dataclass(frozen=True)
 class Architecture:
     model_type: str  # config.json's
+    written_by: str  # the class of transformers that config.json names
     block: Mapping[str, str]
-    config: Callable[[Metadata], Config]
+    own: Callable[[Metadata, Config], Config]  # what its config.json has beside that of all; checks the rest
     biases: frozenset[str] = frozenset()  # modules that may have one
-    interleaved: bool = False
-    norms_plus_one: bool = False
+    # What llama.cpp's converter did to tensors and the import undoes.
+    interleaved: bool = False  # llama's rotary rows of q and k
+    norms_plus_one: bool = False  # Gemma's norms
+
+    def config(self, metadata: Metadata) -> Config:
+        common = _common(metadata)
+        named = {"model_type": self.model_type, "architectures": [self.written_by]}
+        return named | self.own(metadata, common) | common
 
     def target(self, name: str, layers: int) -> tuple[str, Literal["weight", "bias"]] | None:
         """MLX's module for a GGUF tensor, and which of its arrays the tensor is; None if there is no such module."""
@@ -66,15 +69,6 @@ class Architecture:
                 return None
             module = f"model.layers.{int(number)}.{module}"
         return module, "weight" if leaf == "weight" else "bias"
-
-    def treatment(self, module: str) -> Treatment:
-        if self.interleaved and module.endswith("q_proj"):
-            return "rotary_q"
-        if self.interleaved and module.endswith("k_proj"):
-            return "rotary_k"
-        if self.norms_plus_one and module.endswith("norm"):
-            return "plus_one"
-        return "as_it_is"
 
     def modules(self, config: Config) -> set[str]:
         """The modules that must have a weight."""
@@ -141,36 +135,23 @@ def _rope_scaling(metadata: Metadata, config: Config) -> Config | None:
     raise metadata.unsupported(f"its rotary positions are scaled by the unknown method {method!r}")
 
 
-def _llama(metadata: Metadata) -> Config:
+def _llama(metadata: Metadata, config: Config) -> Config:
     if metadata.find_count("{arch}.attention.sliding_window"):
         raise metadata.unsupported("a llama model with sliding-window attention is not understood")
-    return {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_act": "silu",
-        **_common(metadata),
-    }
+    return {"hidden_act": "silu"}
 
 
-def _qwen2(metadata: Metadata) -> Config:
-    config = _common(metadata)
+def _qwen2(metadata: Metadata, config: Config) -> Config:
     if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
         raise metadata.unsupported("its numbers of heads do not fit together")
-    return {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_act": "silu", **config}
+    return {"hidden_act": "silu"}
 
 
-def _qwen3(metadata: Metadata) -> Config:
-    return {
-        "model_type": "qwen3",
-        "architectures": ["Qwen3ForCausalLM"],
-        "hidden_act": "silu",
-        "attention_bias": False,
-        **_common(metadata),
-    }
+def _qwen3(metadata: Metadata, config: Config) -> Config:
+    return {"hidden_act": "silu", "attention_bias": False}
 
 
-def _gemma3(metadata: Metadata) -> Config:
-    config = _common(metadata)
+def _gemma3(metadata: Metadata, config: Config) -> Config:
     if metadata.find_real("gemma3.final_logit_softcapping") or metadata.find_real(
         "gemma3.attn_logit_softcapping"
     ):
@@ -178,28 +159,30 @@ def _gemma3(metadata: Metadata) -> Config:
     # The file lacks the attention divisor; it equals the head length in all models but the 27B.
     head = config["hidden_size"] // config["num_attention_heads"]
     return {
-        "model_type": "gemma3_text",
-        "architectures": ["Gemma3ForCausalLM"],
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": head if config["num_hidden_layers"] == 62 else config["head_dim"],
         "sliding_window": metadata.count("gemma3.attention.sliding_window"),
         "sliding_window_pattern": metadata.find_count("gemma3.attention.sliding_window_pattern") or 6,
         "rope_local_base_freq": metadata.find_real("gemma3.rope.freq_base_swa") or 10000.0,
-        **config,
     }
 
 
 ARCHITECTURES: Final = {
     "llama": Architecture(
         "llama",
+        "LlamaForCausalLM",
         BLOCK,
         _llama,
         biases=frozenset({"attn_q", "attn_k", "attn_v", "attn_output"}),
         interleaved=True,
     ),
-    "qwen2": Architecture("qwen2", BLOCK, _qwen2, biases=frozenset({"attn_q", "attn_k", "attn_v"})),
-    "qwen3": Architecture("qwen3", BLOCK | HEAD_NORMS, _qwen3),
-    "gemma3": Architecture("gemma3_text", BLOCK | HEAD_NORMS | GEMMA_NORMS, _gemma3, norms_plus_one=True),
+    "qwen2": Architecture(
+        "qwen2", "Qwen2ForCausalLM", BLOCK, _qwen2, frozenset({"attn_q", "attn_k", "attn_v"})
+    ),
+    "qwen3": Architecture("qwen3", "Qwen3ForCausalLM", BLOCK | HEAD_NORMS, _qwen3),
+    "gemma3": Architecture(
+        "gemma3_text", "Gemma3ForCausalLM", BLOCK | HEAD_NORMS | GEMMA_NORMS, _gemma3, norms_plus_one=True
+    ),
 }
 
 

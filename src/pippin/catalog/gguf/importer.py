@@ -219,16 +219,12 @@ class Conversion:
 
     def _convert(self, module: str, leaf: str, tensor: Tensor) -> dict[str, StoredArray]:
         raw = self._file.read(tensor)
-        match self._architecture.treatment(module):
-            case "plus_one":
-                values = floats(raw, tensor.type, tensor.shape)
-                return {leaf: lossless(values, self._dense, stored_plus_one=True)}
-            case "rotary_q":
-                raw = _uninterleaved(raw, tensor.shape, self._config["num_attention_heads"])
-            case "rotary_k":
-                raw = _uninterleaved(raw, tensor.shape, self._config["num_key_value_heads"])
-            case "as_it_is":
-                pass
+        if self._architecture.norms_plus_one and module.endswith("norm"):
+            values = floats(raw, tensor.type, tensor.shape)
+            return {leaf: lossless(values, self._dense, stored_plus_one=True)}
+        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+        if self._architecture.interleaved and (of := heads.get(module.rpartition(".")[2])) is not None:
+            raw = _uninterleaved(raw, tensor.shape, self._config[of])
         if tensor.type in QUANTIZED_BITS and leaf == "weight" and len(tensor.shape) == 2:
             return quantized(raw, tensor.type, tensor.shape)
         return {leaf: dense(raw, tensor.type, tensor.shape, self._dense)}

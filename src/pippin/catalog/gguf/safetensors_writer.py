@@ -20,9 +20,8 @@ HEADER_BYTES: Final = 1024 * 1024  # size of the gap; the format pads headers wi
 class SafetensorsWriter:
     """Writes `model.safetensors`, or numbered shards and an index if there is more than one shard's worth of data."""
 
-    def __init__(self, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._shard_bytes = shard_bytes
         self._shards: list[dict[str, Any]] = []
         self._file: BinaryIO | None = None
         self._written = 0
@@ -30,7 +29,7 @@ class SafetensorsWriter:
 
     def add(self, name: str, array: StoredArray) -> None:
         size = array.data.size * WIDTH[array.dtype]
-        if self._file is None or (self._written and self._written + size > self._shard_bytes):
+        if self._file is None or (self._written and self._written + size > SHARD_BYTES):
             self._close_shard()
             self._file = self._spool(len(self._shards)).open("wb")
             self._file.seek(8 + HEADER_BYTES)

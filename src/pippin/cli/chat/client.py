@@ -70,18 +70,14 @@ def parts(lines: Iterator[str]) -> Iterator[Part]:
                 if name := (call.get("function") or {}).get("name"):  # the first piece of a call has it
                     yield Called(name)
         if chunk.get("usage"):
-            yield _ended(reason, chunk["usage"], chunk.get("timings") or {})
-
-
-def _ended(reason: str | None, usage: Json, timings: Json) -> Ended:
-    prompt = usage.get("prompt_tokens_details") or {}
-    answer = usage.get("completion_tokens_details") or {}
-    return Ended(
-        reason,
-        usage.get("prompt_tokens", 0),
-        prompt.get("cached_tokens", 0),
-        usage.get("completion_tokens", 0),
-        answer.get("accepted_prediction_tokens", 0),
-        answer.get("rejected_prediction_tokens", 0),
-        timings.get("predicted_per_second", 0.0),
-    )
+            usage = chunk["usage"]
+            details = usage.get("completion_tokens_details") or {}
+            yield Ended(
+                reason,
+                usage.get("prompt_tokens", 0),
+                (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0),
+                usage.get("completion_tokens", 0),
+                details.get("accepted_prediction_tokens", 0),
+                details.get("rejected_prediction_tokens", 0),
+                (chunk.get("timings") or {}).get("predicted_per_second", 0.0),
+            )

@@ -132,10 +132,8 @@ class Session:
             try:
                 if not self._do(entry):
                     return
-            except ConfigError as error:
+            except (ConfigError, ServerError) as error:
                 remark(str(error), sys.stderr)
-            except ServerError as error:
-                remark(error.report.message, sys.stderr)
 
     def ask(self, text: str, behind: str = "") -> None:
         """Ask and show the answer. If it raises `ServerError`, the question is removed, so that it can be rephrased.

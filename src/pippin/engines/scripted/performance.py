@@ -44,27 +44,22 @@ def required_call(tools: Sequence[Tool], choice: ToolChoice, most: int) -> Scrip
         return None
     for tool in tools:
         if not choice.names or tool.name in choice.names:
-            value = example(tool.parameters or {}, most)
+            value = Example(most).value(tool.parameters or {})
             return ScriptedCall(tool.name, value if isinstance(value, dict) else {})
     return None
 
 
-def example(schema: Any, most: int) -> Any:
-    """The plainest value that fits a schema, as far as it is made of common words.
+class Example:
+    """Builds the plainest value that fits a schema, as far as it is made of common words.
 
     A value whose JSON would be longer than `most` characters is cut short soon after them, so that it takes no more
     memory than the longest answer.
     """
-    return _Example(most).value(schema, DEEPEST)
-
-
-class _Example:
-    """Builds one value, and stops where its JSON has used up the characters that it may take."""
 
     def __init__(self, most: int) -> None:
         self._left = most
 
-    def value(self, schema: Any, depth: int) -> Any:
+    def value(self, schema: Any, depth: int = DEEPEST) -> Any:
         if not isinstance(schema, dict) or depth == 0:
             return self._counted(None)
         if "const" in schema:
@@ -205,7 +200,7 @@ def _unscripted(request: GenerationRequest, most: int) -> str:
     """What answers where no rule does: a value of the wanted form, or the echo."""
     match request.output_format:
         case JsonSchema(schema):
-            return json.dumps(example(schema, most))
+            return json.dumps(Example(most).value(schema))
         case JsonObject():
             return json.dumps({"echo": last_text(request)})
         case Choice(options):

@@ -18,7 +18,7 @@ from pippin.engines.attachments.reading import AttachmentReader, Readable
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.other_tasks import answer
 from pippin.engines.scripted.performance import Performance, perform
-from pippin.engines.scripted.script import Rule, find_rule, load_script
+from pippin.engines.scripted.script import Rule, holds, load_script
 from pippin.output.checking import repeated_calls
 from pippin.output.formats import reasoning_format, tool_format
 
@@ -77,7 +77,7 @@ class ScriptedPreparer:
 
     def _job(self, id: str, request: GenerationRequest) -> ScriptedJob:
         readable = self._readable(request)
-        rule = find_rule(self.script, readable.request) or Rule()
+        rule = next((each for each in self.script.rules if holds(each.when, readable.request)), Rule())
         if rule.error is not None:
             raise ServerError.of(rule.error)
         window = min(self.window, request.context_limit or self.window)

@@ -93,16 +93,12 @@ def load_script(path: str | None) -> Script:
     return script
 
 
-def find_rule(script: Script, request: GenerationRequest) -> Rule | None:
-    return next((rule for rule in script.rules if _holds(rule.when, request)), None)
-
-
-def last_text(request: GenerationRequest, role: str = "user") -> str:
-    """The text of the last message of a role; of a raw prompt, the prompt."""
+def last_text(request: GenerationRequest) -> str:
+    """The text of the last message of the user; of a raw prompt, the prompt."""
     if request.messages is None:
         return request.prompt if isinstance(request.prompt, str) else ""
     for message in reversed(request.messages):
-        if message.role == role:
+        if message.role == "user":
             return "".join(part.text for part in message.parts if isinstance(part, Text))
     return ""
 
@@ -130,7 +126,7 @@ def _text_of(result: ToolResult) -> str:
     return "".join(part.text for part in result.parts if isinstance(part, Text))
 
 
-def _holds(when: When, request: GenerationRequest) -> bool:
+def holds(when: When, request: GenerationRequest) -> bool:
     def found(pattern: str | None, text: str) -> bool:
         return pattern is None or re.search(pattern, text) is not None
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from pippin.core.completion import Completion, collect
 from pippin.core.errors import ServerError
-from pippin.core.events import Event, Failed, Finished, Scored, Token
+from pippin.core.events import Event, Failed, Finished, Scored
 from pippin.core.models import WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
@@ -108,8 +108,3 @@ class Served:
                     done += 1
                     progress(done, len(jobs))
         return events
-
-
-def tokens_of(completion: Completion) -> tuple[Token, ...]:
-    """The tokens of an answer with their log probabilities."""
-    return tuple(token for part in completion.choices[0].parts for token in part.tokens)

@@ -16,7 +16,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.verification import Finding
 from pippin.engines.device import DevicePlan, decide, find_facts
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.verify.asking import Served, tokens_of
+from pippin.engines.verify.asking import Served
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.perplexity import perplexity_of, predict, sample, sample_rows
 
@@ -97,7 +97,8 @@ def _answers(
         )
         for prompt in prompts
     ]
-    return list(map(tokens_of, served.ask(asked)))
+    answers = (completion.choices[0].parts for completion in served.ask(asked))
+    return [tuple(token for part in parts for token in part.tokens) for parts in answers]
 
 
 def _beside_library(folder: Path, prompts: list[tuple[int, ...]], answers: list[Answer]) -> float:

@@ -55,6 +55,7 @@ FORMATS = (
         history=History(write=write_json_tags),
         openers=tuple(dict.fromkeys(opener for part in PARTS for opener in part.openers)),
         leading=(*LLAMA.leading, "["),
+        signs=(),
         closers=tuple(dict.fromkeys(closer for part in PARTS for closer in part.closers)),
         further_markers=tuple(dict.fromkeys(marker for part in PARTS for marker in part.further_markers)),
     ),

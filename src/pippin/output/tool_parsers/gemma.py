@@ -27,7 +27,10 @@ class GemmaCalls(ToolFormat):
     fence: str
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
-        yield from read_run(calls.source, "call:", partial(self._read_call, calls))
+        if opener == FENCE:
+            yield from read_fence(calls)
+        else:
+            yield from read_run(calls.source, "call:", partial(self._read_call, calls))
 
     def _read_call(self, calls: Calls) -> Reading[None]:
         source = calls.source
@@ -102,13 +105,7 @@ class ToolCode(ToolFormat):
         return grammar.source(FENCE, rest, repeat=True, separator=MAYBE_LINE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gemma4Calls(GemmaCalls):
-    def read(self, calls: Calls, opener: str) -> Reading[None]:
-        yield from (read_fence(calls) if opener == FENCE else super().read(calls, opener))
-
-
-GEMMA4 = Gemma4Calls(
+GEMMA4 = GemmaCalls(
     about='`<|tool_call>call:f{k:<|"|>v<|"|>}<tool_call|>`: Gemma 4; a `tool_code` fence when it slips.',
     name="gemma4",
     openers=("<|tool_call>", FENCE),
@@ -116,7 +113,6 @@ GEMMA4 = Gemma4Calls(
     fence='<|"|>',
     further_markers=('<|"|>',),
     stops=("<|tool_response>",),
-    signs=(("<|tool_call>",),),
     priority=50,
 )
 FORMATS = (
@@ -130,7 +126,6 @@ FORMATS = (
         fence="<escape>",
         further_markers=("<escape>",),
         stops=("<start_function_response>",),
-        signs=(("<start_function_call>",),),
         priority=50,
     ),
     ToolCode(
@@ -139,7 +134,6 @@ FORMATS = (
         aliases=("tool_code", "gemma"),
         openers=(FENCE,),
         history=History(write=lambda *call: f"{FENCE}\n{write_python_call(*call)}\n{FENCE_END}"),
-        signs=(("```tool_code",),),
         architectures=frozenset({"gemma3", "gemma3_text", "gemma3n", "gemma3n_text"}),
         priority=5,
     ),

@@ -7,7 +7,7 @@ from pippin.output.grammars import ANY, Grammar, string
 from pippin.output.notations.json_calls import read_array
 from pippin.output.notations.parameters import read_function
 from pippin.output.reasoning_formats import HARMONY, further_of_harmony, thoughts_of_harmony
-from pippin.output.stream import Calls, Malformed, Reading
+from pippin.output.stream import Calls, Reading
 from pippin.output.tool_format import ToolFormat
 from pippin.output.tool_parsers.tagged import FUNCTION_TAGS
 
@@ -41,16 +41,8 @@ LINES = Channels(
 )
 
 
-class HeaderCalls(ToolFormat):
-    """A format whose message headers announce calls, so that calls have no openers."""
-
-    def read(self, calls: Calls, opener: str) -> Reading[None]:
-        raise Malformed
-        yield
-
-
 @dataclass(frozen=True, kw_only=True)
-class HarmonyCalls(HeaderCalls):
+class HarmonyCalls(ToolFormat):
     def lark(self, grammar: Grammar) -> str:
         channel, message, end = map(grammar.mark, ("<|channel|>", "<|message|>", "<|end|>"))
         json = f'(" "? {grammar.mark("<|constrain|>")} " "? | " ") "json" {message}'
@@ -97,7 +89,7 @@ class FunctionaryCalls(FunctionTags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FunctionaryLines(HeaderCalls):
+class FunctionaryLines(ToolFormat):
     """The prompt ends with the first opener."""
 
     def lark(self, grammar: Grammar) -> str:
@@ -127,7 +119,6 @@ FORMATS = (
         channels=RECIPIENTS,
         apart=RECIPIENTS.openers,
         signs=(("<|recipient|>",), ("<|from|>",)),
-        priority=40,
     ),
     FunctionTags(
         about="`<function=f>{json}</function>`: Functionary 3.1.",
@@ -135,7 +126,6 @@ FORMATS = (
         openers=("<function=",),
         closers=("</function>",),
         signs=(("<{start_tag}={function_name}>",),),
-        priority=40,
     ),
     FunctionaryLines(
         about="Functionary 3.2: `>>>f` and `{json}` in lines, or `>>>all` and text; the prompt ends with the first "
@@ -144,6 +134,5 @@ FORMATS = (
         channels=LINES,
         apart=(OPENER,),
         signs=(("'>>>all\\n'",),),
-        priority=40,
     ),
 )

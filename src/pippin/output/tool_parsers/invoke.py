@@ -93,8 +93,6 @@ MINIMAX_M2 = InvokeCalls(
     closers=("</minimax:tool_call>",),
     invoke="<invoke",
     tags=Tags(opens="<parameter", close="</parameter>", ends=("</invoke>", "</minimax:tool_call>")),
-    signs=(("<minimax:tool_call>",),),
-    priority=40,
 )
 FORMATS = (
     DEEPSEEK_V4,
@@ -116,7 +114,6 @@ FORMATS = (
         closers=("</atem:function_calls>",),
         invoke="<atem:invoke",
         tags=ATEM_TAGS,
-        signs=(("<atem:function_calls>",),),
         priority=30,
     ),
     MuseCalls(

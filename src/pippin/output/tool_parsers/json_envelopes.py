@@ -108,7 +108,6 @@ FORMATS = (
         openers=("<tool_calls>",),
         closers=("</tool_calls>",),
         history=History(write=json_between("<tool_calls>[", "]</tool_calls>")),
-        signs=(("<tool_calls>",),),
         priority=30,
     ),
     JsonEnvelope(
@@ -123,8 +122,6 @@ FORMATS = (
         begin="[\n    ",
         between=",\n    ",
         end="\n]",
-        signs=(("<|START_ACTION|>",),),
-        priority=40,
     ),
     JsonEnvelope(
         about='`<|tool_call|>[{"name": "f", "arguments": {...}}]`: Granite 3.',
@@ -134,8 +131,6 @@ FORMATS = (
         closers=("</tool_call>",),
         closed=False,
         history=History(write=json_between("<|tool_call|>[", "]")),
-        signs=(("<|tool_call|>",),),
-        priority=40,
     ),
     JsonEnvelope(
         about='`<TOOLCALL>[{"name": "f", "arguments": {...}}]</TOOLCALL>`: Nemotron Nano 2, Llama Nemotron.',
@@ -143,8 +138,6 @@ FORMATS = (
         aliases=("llama_nemotron",),
         openers=("<TOOLCALL>",),
         closers=("</TOOLCALL>",),
-        signs=(("<TOOLCALL>",),),
-        priority=40,
     ),
     XlamCalls(
         about='`[{"name": "f", "arguments": {...}}]` alone, in a fence, or after `[TOOL_CALLS]`: xLAM.',

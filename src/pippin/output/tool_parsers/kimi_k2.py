@@ -73,7 +73,5 @@ KIMI_K2 = KimiK2Calls(
     dropped=("<|tool_call_section_begin|>", "<|tool_call_section_end|>"),
     further_markers=(ARGUMENTS,),
     history=History(call_ids="function"),
-    signs=((SECTION,),),
-    priority=40,
 )
 FORMATS = (KIMI_K2,)

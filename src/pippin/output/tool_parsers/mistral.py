@@ -45,7 +45,5 @@ MISTRAL = MistralCalls(
     openers=(CALLS,),
     further_markers=(CALL_ID, ARGUMENTS),
     history=History(call_ids="nine"),
-    signs=((CALLS,),),
-    priority=40,
 )
 FORMATS = (MISTRAL,)

@@ -42,7 +42,6 @@ FORMATS = (
         closers=(END,),
         history=History(write=lambda *call: f"{START}[{write_python_call(*call)}]{END}"),
         signs=((START,), ("<|tool_list_start|>",)),
-        priority=40,
     ),
     PythonicCalls(
         about='`[f(a="b"), g()]` alone, or between `<|python_start|>` and `<|python_end|>`: Llama 3.2, Llama 4, OLMo.',

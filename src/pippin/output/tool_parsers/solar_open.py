@@ -50,6 +50,5 @@ FORMATS = (
         dropped=(SECTION, SECTION_END, *SOLAR_OPEN_ENVELOPE),
         further_markers=(NAME, ARGUMENTS),
         signs=((BEGIN,), (SECTION,)),
-        priority=40,
     ),
 )

@@ -65,6 +65,18 @@ def _end_plain(calls: Calls, text: str) -> None:
     calls.end(arguments.json)
 
 
+def _read_bracket(calls: Calls) -> Reading[None]:
+    name, _ = yield from calls.source.before(Markers(("(",)))
+    calls.start(tool_name(name))
+    yield from calls.source.space()
+    arguments = ""
+    if (yield from calls.source.peek()) != ")":
+        arguments = yield from read_arguments(calls)
+        yield from calls.source.space()
+    yield from calls.source.literal(")]")
+    calls.end(arguments)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaggedCalls(ToolFormat):
     """`body` is the one that the family's template writes and a grammar enforces."""
@@ -78,6 +90,9 @@ class TaggedCalls(ToolFormat):
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         source = calls.source
+        if opener == BRACKET:
+            yield from _read_bracket(calls)
+            return
         if opener.startswith(FUNCTION):
             yield from read_function(calls, self.function_tags, taken=opener.removeprefix(FUNCTION))
             return
@@ -128,28 +143,12 @@ class TaggedCalls(ToolFormat):
                 return f"{string(tool.name)} {grammar.tagged_call(tool, self.key_tags, lambda key, _: key)}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class QwenCalls(TaggedCalls):
-    def read(self, calls: Calls, opener: str) -> Reading[None]:
-        if opener != BRACKET:
-            yield from super().read(calls, opener)
-            return
-        name, _ = yield from calls.source.before(Markers(("(",)))
-        calls.start(tool_name(name))
-        yield from calls.source.space()
-        arguments = ""
-        if (yield from calls.source.peek()) != ")":
-            arguments = yield from read_arguments(calls)
-            yield from calls.source.space()
-        yield from calls.source.literal(")]")
-        calls.end(arguments)
-
-
-QWEN = QwenCalls(
+QWEN = TaggedCalls(
     about="Calls of Qwen 2.5 and 3: `<tool_call>{json}</tool_call>`, and `[Calling tool: f({...})]` when it slips.",
     name="qwen",
     aliases=("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_next", "iquest_coder_v1"),
     openers=("<tool_call>", "<function=", BRACKET),
+    signs=(),
 )
 QWEN3_CODER = TaggedCalls(
     about="`<tool_call><function=f><parameter=k>v</parameter></function></tool_call>`: Qwen3-Coder, Qwen 3.5, "
@@ -180,8 +179,6 @@ LONGCAT = TaggedCalls(
     further_markers=LONGCAT_TAGS.markers,
     body="keys",
     key_tags=LONGCAT_TAGS,
-    signs=(("<longcat_tool_call>",),),
-    priority=40,
 )
 FORMATS = (
     QWEN,
@@ -194,12 +191,14 @@ FORMATS = (
         aliases=("step", "step_35"),
         stops=("</tool_call>",),
         body="function",
+        signs=(),
     ),
     TaggedCalls(
         about='`<tool_call>{"name": "f", "arguments": {...}}</tool_call>`: Hermes, Qwen 2.5 and many more.',
         name="json_tools",
         aliases=("hermes", "nous", "granite4"),
         signs=(("<tool_call>", "tool_call.name"), ("<tool_call>", "arguments")),
+        priority=0,
     ),
     TaggedCalls(
         about="`<seed:tool_call><function=f><parameter=k>v</parameter></function></seed:tool_call>`: Seed-OSS.",

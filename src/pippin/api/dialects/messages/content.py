@@ -131,17 +131,9 @@ class CompactionBlock(Struct, kw_only=True):
 
 # Blocks made by Anthropic's own servers; a model here can't use them.
 _SKIPPED: Final = frozenset(
-    (
-        *("redacted_thinking", "server_tool_use", "mcp_tool_listing", "container_upload", "browser_state"),
-        *(
-            "advisor_tool_result",
-            "web_search_tool_result",
-            "web_fetch_tool_result",
-            "tool_search_tool_result",
-        ),
-        *("code_execution_tool_result", "bash_code_execution_tool_result", "fallback"),
-        "text_editor_code_execution_tool_result",
-    )
+    "redacted_thinking server_tool_use mcp_tool_listing container_upload browser_state advisor_tool_result "
+    "web_search_tool_result web_fetch_tool_result tool_search_tool_result code_execution_tool_result "
+    "bash_code_execution_tool_result text_editor_code_execution_tool_result fallback".split()
 )
 
 
@@ -189,10 +181,11 @@ class MessagesReader:
         for number, block in enumerate(blocks):
             at = f"{param}[{number}]"
             match block.get("type"):
-                case "mcp_tool_use":
-                    self._server_call(convert(block, ServerToolUse, at))
-                case "server_tool_use" if block.get("name") == WEB_SEARCH:
-                    self._server_call(convert(block, ServerToolUse, at))
+                case "server_tool_use" if block.get("name") != WEB_SEARCH:
+                    parts += self._plain_parts(block, at)
+                case "mcp_tool_use" | "server_tool_use":
+                    made = convert(block, ServerToolUse, at)
+                    self._server_calls[made.id] = self._call(made, made.server_name)
                 case "mcp_tool_result":
                     parts = self._server_result(block, parts, at)
                 case "web_search_tool_result":
@@ -207,8 +200,7 @@ class MessagesReader:
                         parts.append(Reasoning(text, thought.signature))
                 case "tool_use":
                     call = convert(block, ToolUse, at)
-                    name = self._names[call.id] = member_name(call.toolset_name, call.name)
-                    parts.append(ToolCall(call.id, name, msgspec.json.encode(call.input).decode()))
+                    parts.append(self._call(call, call.toolset_name))
                 case _:
                     parts += self._plain_parts(block, at)
         pinned = self._pinned(blocks)
@@ -226,11 +218,10 @@ class MessagesReader:
     def _change(self, block: Block, param: str) -> None:
         self.changes.append((f"{param}.tool", convert(block, ToolChange, param)))
 
-    def _server_call(self, call: ServerToolUse) -> None:
-        name = f"{call.server_name}__{call.name}" if call.server_name else call.name
-        self._names[call.id] = name
-        arguments = msgspec.json.encode(call.input).decode()
-        self._server_calls[call.id] = ToolCall(call.id, name, arguments)
+    def _call(self, call: ToolUse, group: str | None) -> ToolCall:
+        """The call of a tool, which may be one of a client's toolset or of a server."""
+        name = self._names[call.id] = member_name(group, call.name)
+        return ToolCall(call.id, name, msgspec.json.encode(call.input).decode())
 
     def _server_result(self, block: Block, said: list[Part], param: str) -> list[Part]:
         """Append the call and its result as separate turns; returns the parts left for the turn that held them."""

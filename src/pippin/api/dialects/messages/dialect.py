@@ -393,7 +393,11 @@ class MessagesEncoder(Encoder):
             case "reasoning":
                 return ThinkingAnswer(thinking=text, signature=signature)
             case "tool_call":
-                return self._call_of(part, input)
+                family, _, member = (part.name or "").partition(SEPARATOR)
+                call = ToolUseAnswer(id=use_id("toolu_", part.id), name=part.name or "", input=input)
+                if member and family in self._shape.families:
+                    call.name, call.toolset_name = member, family
+                return call
             case "server_call" if part.server == WEB_SEARCH:
                 return ServerToolUseAnswer(id=use_id("srvtoolu_", part.id), name=WEB_SEARCH, input=input)
             case "server_result" if part.server == WEB_SEARCH:
@@ -417,13 +421,6 @@ class MessagesEncoder(Encoder):
                 return McpToolResultAnswer(
                     tool_use_id=use_id("mcptoolu_", part.id), is_error=part.is_error, content=content
                 )
-
-    def _call_of(self, part: PartStarted | CompletedPart, input: dict[str, Any]) -> ToolUseAnswer:
-        family, _, member = (part.name or "").partition(SEPARATOR)
-        call = ToolUseAnswer(id=use_id("toolu_", part.id), name=part.name or "", input=input)
-        if member and family in self._shape.families:
-            call.name, call.toolset_name = member, family
-        return call
 
 
 def use_id(prefix: str, id: str | None) -> str:

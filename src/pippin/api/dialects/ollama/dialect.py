@@ -136,13 +136,12 @@ class OllamaEncoder(Encoder):
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         choice = completions[0].choices[0]
-        message = AnswerMessage(content=choice.text("text"))
-        if self._shape.thinking and (thought := choice.text("reasoning")):
-            message.thinking = thought
+        thought = choice.text("reasoning") if self._shape.thinking else ""
         called = (self._called(part, part.text) for part in choice.parts if part.kind == "tool_call")
-        if calls := [call for each in called for call in each]:
-            message.tool_calls = calls
-        line = self._bare(message)
+        calls = [call for each in called for call in each]
+        line = self._bare(
+            AnswerMessage(content=choice.text("text"), thinking=thought or UNSET, tool_calls=calls or UNSET)
+        )
         if self._shape.logprobs:
             line.logprobs = logprobs_of(choice.tokens("text"))
         return msgspec.json.encode(self._ended(line, choice.finished or Finished(0, "stop")))

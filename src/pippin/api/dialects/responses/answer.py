@@ -3,6 +3,7 @@
 The OpenAPI document describes these structs. `UNSET` fields are omitted; `None` is written as null.
 """
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
@@ -213,22 +214,19 @@ def stored_items(
     return stored
 
 
+_EXPECTED: Final[dict[str, ListedItem]] = {
+    "output_text": {"annotations": []},
+    "input_image": {"detail": "auto"},
+}
+
+
 def _content(message: ListedItem) -> list[ListedItem]:
     """The content as a list of parts, with the fields that clients expect in each."""
     written = message.get("role") == "assistant"
     content = message.get("content")
     if isinstance(content, str):
         content = [{"type": "output_text" if written else "input_text", "text": content}]
-    parts = []
-    for part in content or []:
-        match part.get("type"):
-            case "output_text":
-                parts.append({"annotations": [], **part})
-            case "input_image":
-                parts.append({"detail": "auto", **part})
-            case _:
-                parts.append(part)
-    return parts
+    return [_EXPECTED.get(str(part.get("type")), {}) | part for part in content or []]
 
 
 ID_PREFIX: Final = "resp_"
@@ -264,12 +262,9 @@ _CODES: Final[dict[ErrorKind, str]] = {
 
 
 class ResponsesEncoder(Encoder):
-    """See `Encoder`; `clock` returns seconds since the epoch."""
-
-    def __init__(self, shape: ResponseShape, run: RunInfo, clock: Callable[[], float]) -> None:
+    def __init__(self, shape: ResponseShape, run: RunInfo) -> None:
         self._shape = shape
         self._run = run
-        self._clock = clock
         # `response` fills in the output.
         self._answer = msgspec.structs.replace(
             shape.draft, id=response_id(run), created_at=run.created, model=run.model
@@ -470,7 +465,7 @@ class ResponsesEncoder(Encoder):
         if cut:
             self._answer.incomplete_details = Incompleteness(reason="max_output_tokens")
         else:
-            self._answer.completed_at = int(self._clock())
+            self._answer.completed_at = int(time.time())
         return frames + self._lifecycle(f"response.{self._answer.status}")
 
     def _lifecycle(self, type: str) -> bytes:

@@ -1,7 +1,6 @@
 """The dialects of OpenAI's Responses API: decode a body into a request, for an answer or for a summary."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -131,9 +130,6 @@ class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
     answer = ResponseAnswer
     contract = shared.contract_of(ResponsesBody, __name__)
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
-
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[ResponseShape]:
         fields, ignored = self.contract.decode(body)
         if fields.background and fields.store is False:
@@ -166,7 +162,7 @@ class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
         )
 
     def encoder(self, shape: ResponseShape, run: RunInfo) -> ResponsesEncoder:
-        return ResponsesEncoder(shape, run, self._clock)
+        return ResponsesEncoder(shape, run)
 
 
 def items_of(given: str | list[Item] | None) -> tuple[Item, ...]:

@@ -133,11 +133,8 @@ class MoreTools(Struct, kw_only=True):
 
 # Items of tools and services that Pippin does not have; a model here can't use them.
 _SKIPPED: Final = frozenset(
-    (
-        *("web_search_call", "file_search_call", "computer_call", "computer_call_output", "tool_search_call"),
-        *("image_generation_call", "code_interpreter_call", "program", "program_output", "ghost_snapshot"),
-        *("mcp_approval_request", "mcp_approval_response"),
-    )
+    "web_search_call file_search_call computer_call computer_call_output tool_search_call image_generation_call "
+    "code_interpreter_call program program_output ghost_snapshot mcp_approval_request mcp_approval_response".split()
 )
 UNKNOWN: Final = "it is not a type of item that the Responses API documents."
 

@@ -418,6 +418,7 @@ class McpCallBuilder(ItemBuilder):
     """A call of an MCP tool and, later, its result. Other items may start in between."""
 
     opens, grows = "mcp_call.in_progress", "mcp_call_arguments.delta"
+    closes, fails = "mcp_call.completed", "mcp_call.failed"
 
     def __init__(self, id: str, index: int, started: PartStarted) -> None:
         super().__init__(id, index)
@@ -446,16 +447,16 @@ class McpCallBuilder(ItemBuilder):
         self._result, self._failed = text, is_error
         yield from self.close("completed")
 
-    def close(self, status: ItemStatus) -> Events:
+    def closed(self) -> Events:
         if self._result is not None:
-            yield self._event(f"mcp_call.{'failed' if self._failed else 'completed'}")
-        yield from super().close(status)
+            yield self._event(self.fails if self._failed else self.closes)
 
 
 class SearchCallBuilder(McpCallBuilder):
     """A search of the web, which is told without its arguments' pieces."""
 
     opens, grows = "web_search_call.in_progress", ""
+    closes = fails = "web_search_call.completed"
 
     def __init__(
         self, id: str, index: int, started: PartStarted, pages: list[FoundPage], *, sourced: bool
@@ -480,8 +481,3 @@ class SearchCallBuilder(McpCallBuilder):
         self._pages += found
         self._sources = [SearchSource(url=page.url) for page in found]
         yield from super().answered(text, is_error=is_error)
-
-    def close(self, status: ItemStatus) -> Events:
-        if self._result is not None:
-            yield self._event("web_search_call.completed")
-        yield from ItemBuilder.close(self, status)

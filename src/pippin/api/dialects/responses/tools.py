@@ -145,18 +145,18 @@ def flat_name(name: str, namespace: str | None) -> str:
     return namespace + name if namespace.endswith(SEPARATOR) else f"{namespace}{SEPARATOR}{name}"
 
 
-def toolbox_of(given: list[dict[str, Any]], param: str = "tools", *, searches: bool = False) -> Toolbox:
+def toolbox_of(given: list[dict[str, Any]], *, searches: bool) -> Toolbox:
     """`searches`: the operator names what searches the web."""
     if len(given) > MAX_TOOLS:
-        raise invalid(param, f"must hold at most {MAX_TOOLS} tools.")
+        raise invalid("tools", f"must hold at most {MAX_TOOLS} tools.")
     tools: dict[str, Tool] = {}
     origins: dict[str, ToolOrigin] = {}
     left_out: list[str] = []
     toolsets: list[Toolset] = []
-    searching = place_of_search(given, param) if searches else None
+    searching = place_of_search(given) if searches else None
     search = None
     for number, spec in enumerate(given):
-        at = f"{param}[{number}]"
+        at = f"tools[{number}]"
         if number == searching:
             search = convert(spec, SearchTool, at).wanted
             continue

@@ -10,7 +10,7 @@ import numpy as np
 from mlx_vlm.models.base import InputEmbeddingsFeatures
 from transformers.image_processing_utils import select_best_resolution
 
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import Mend, exchanged
 
 
 def each_alone(kind: type) -> type:
@@ -118,7 +118,7 @@ def cubic_positions(kind: type) -> Mend:
             return embeddings + positions
 
     why = "positions between the points of the table are read linearly"
-    return Mend(original=kind, why=why, loaded=to(InCubicPositions))
+    return exchanged(InCubicPositions, why)
 
 
 def cubic(table: mx.array, height: int, width: int) -> mx.array:

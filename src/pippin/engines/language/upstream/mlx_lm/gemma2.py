@@ -11,7 +11,7 @@ from mlx_lm.models.gemma2 import Attention, GemmaModel, Model
 
 from pippin.engines.language.classes import become
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import Mend, exchanged
 
 
 class OfAnyMasks(Attention):  # type: ignore[misc] # mlx-lm has no types
@@ -53,11 +53,10 @@ def take_window(model: Model, config: Mapping[str, Any]) -> None:
 
 
 MENDS = (
-    Mend(
-        original=Attention,
-        why="a mask of each sequence does not fit the scores of grouped queries, or fits other sequences",
+    exchanged(
+        OfAnyMasks,
+        "a mask of each sequence does not fit the scores of grouped queries, or fits other sequences",
         issue="https://github.com/ml-explore/mlx-lm/pull/1903",
-        loaded=to(OfAnyMasks),
     ),
     Mend(original=Model, why="every other layer has a window, which is left out", made=take_window),
 )

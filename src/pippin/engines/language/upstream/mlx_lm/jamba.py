@@ -4,7 +4,7 @@ all experts, whose sum is less than one (transformers' `JambaTopKRouter`, vLLM's
 import mlx.core as mx
 from mlx_lm.models.jamba import JambaSparseMoeBlock
 
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import exchanged
 
 
 class OfAllExperts(JambaSparseMoeBlock):  # type: ignore[misc] # mlx-lm has no types
@@ -17,10 +17,4 @@ class OfAllExperts(JambaSparseMoeBlock):  # type: ignore[misc] # mlx-lm has no t
         return found
 
 
-MENDS = (
-    Mend(
-        original=JambaSparseMoeBlock,
-        why="the weights of chosen experts are made to sum to one",
-        loaded=to(OfAllExperts),
-    ),
-)
+MENDS = (exchanged(OfAllExperts, "the weights of chosen experts are made to sum to one"),)

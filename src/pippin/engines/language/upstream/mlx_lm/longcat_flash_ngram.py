@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.longcat_flash_ngram import NgramEmbedding
 
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import exchanged
 
 
 class OfAnyLengths(NgramEmbedding):  # type: ignore[misc] # mlx-lm has no types
@@ -21,10 +21,9 @@ class OfAnyLengths(NgramEmbedding):  # type: ignore[misc] # mlx-lm has no types
 
 
 MENDS = (
-    Mend(
-        original=NgramEmbedding,
+    exchanged(
+        OfAnyLengths,
+        "a sequence of one or two tokens keeps fewer earlier tokens than others",
         kind="batching",
-        why="a sequence of one or two tokens keeps fewer earlier tokens than others",
-        loaded=to(OfAnyLengths),
     ),
 )

@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_vlm.models.deepseek_v4.language import Indexer
 
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import exchanged
 
 SCORES = 2**26
 """Numbers that are scored at once: heads times queries times pooled keys. 256 MiB."""
@@ -47,10 +47,9 @@ class ExactIndexer(Indexer):  # type: ignore[misc] # mlx-vlm has no types
 
 
 MENDS = (
-    Mend(
-        original=Indexer,
-        why="from 1,024 pooled keys on, what is chosen depends on how a prompt is cut and on the other sequences",
+    exchanged(
+        ExactIndexer,
+        "from 1,024 pooled keys on, what is chosen depends on how a prompt is cut and on the other sequences",
         issue="https://github.com/Blaizzy/mlx-vlm/pull/1434",
-        loaded=to(ExactIndexer),
     ),
 )

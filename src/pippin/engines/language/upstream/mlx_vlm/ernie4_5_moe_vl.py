@@ -2,13 +2,9 @@
 
 from mlx_vlm.models.ernie4_5_moe_vl.vision import VisionAttention
 
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import exchanged
 from pippin.engines.language.upstream.pictures import each_alone
 
 MENDS = (
-    Mend(
-        original=VisionAttention,
-        why="of more than two pictures, all from the third on see each other",
-        loaded=to(each_alone(VisionAttention)),
-    ),
+    exchanged(each_alone(VisionAttention), "of more than two pictures, all from the third on see each other"),
 )

@@ -13,7 +13,7 @@ from mlx_vlm.models.gemma3n.gemma3n import Model
 from mlx_vlm.models.gemma3n.language import Gemma3nAttention
 
 from pippin.engines.language.classes import become
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import Mend, exchanged
 
 
 class ScaledGemma3n(Model):  # type: ignore[misc] # mlx-vlm has no types
@@ -68,10 +68,9 @@ def _sharing(attention: Gemma3nAttention) -> None:
 
 
 MENDS = (
-    Mend(
-        original=Model,
-        why="words of a prompt are embedded without the factor of the answer's, and markers of media as words",
-        loaded=to(ScaledGemma3n),
+    exchanged(
+        ScaledGemma3n,
+        "words of a prompt are embedded without the factor of the answer's, and markers of media as words",
     ),
     Mend(
         original=Gemma3nAttention,

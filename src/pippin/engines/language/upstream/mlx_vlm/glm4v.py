@@ -4,14 +4,10 @@ other."""
 
 from mlx_vlm.models.glm4v.vision import Glm4vVisionAttention, Glm4vVisionEmbeddings
 
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import exchanged
 from pippin.engines.language.upstream.pictures import cubic_positions, each_alone
 
 MENDS = (
     cubic_positions(Glm4vVisionEmbeddings),
-    Mend(
-        original=Glm4vVisionAttention,
-        why="all frames from the third on see each other",
-        loaded=to(each_alone(Glm4vVisionAttention)),
-    ),
+    exchanged(each_alone(Glm4vVisionAttention), "all frames from the third on see each other"),
 )

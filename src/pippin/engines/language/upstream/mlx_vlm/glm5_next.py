@@ -18,7 +18,7 @@ from mlx_vlm.models.glm5_next.language import (
 )
 
 from pippin.engines.language.kv_cache.kinds.pooling import PoolingCache
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import exchanged
 
 SCORED = 512  # queries at once, as in mlx-vlm: scores are [batch, queries, heads, entries]
 
@@ -143,28 +143,16 @@ class LinearAttention(Glm5NextLinearAttention):  # type: ignore[misc]
 
 
 MENDS = (
-    Mend(
-        original=LanguageModel,
+    exchanged(
+        BatchedLanguageModel,
+        "its caches are for one length, and it projects the states of a prompt's tokens one by one",
         kind="batching",
-        why="its caches are for one length, and it projects the states of a prompt's tokens one by one",
-        loaded=to(BatchedLanguageModel),
     ),
-    Mend(
-        original=Glm5NextAttention,
+    exchanged(Attention, "projections of latent vectors are kept for one sequence alone", kind="batching"),
+    exchanged(Indexer, "tokens are counted from the end of the longest sequence", kind="batching"),
+    exchanged(
+        LinearAttention,
+        "it does not say that it writes a state beside that of its convolution",
         kind="batching",
-        why="projections of latent vectors are kept for one sequence alone",
-        loaded=to(Attention),
-    ),
-    Mend(
-        original=Glm5NextIndexer,
-        kind="batching",
-        why="tokens are counted from the end of the longest sequence",
-        loaded=to(Indexer),
-    ),
-    Mend(
-        original=Glm5NextLinearAttention,
-        kind="batching",
-        why="it does not say that it writes a state beside that of its convolution",
-        loaded=to(LinearAttention),
     ),
 )

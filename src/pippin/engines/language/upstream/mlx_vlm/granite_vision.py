@@ -2,13 +2,12 @@
 
 from mlx_vlm.models.granite_vision.granite_vision import Model
 
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import exchanged
 from pippin.engines.language.upstream.pictures import InRows
 
 MENDS = (
-    Mend(
-        original=Model,
-        why="all features of a tile stand in the place of one token of the many that are made for them",
-        loaded=to(type("InRows", (InRows, Model), {})),
+    exchanged(
+        type("InRows", (InRows, Model), {}),
+        "all features of a tile stand in the place of one token of the many that are made for them",
     ),
 )

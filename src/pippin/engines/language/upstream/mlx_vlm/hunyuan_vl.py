@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_vlm.models.hunyuan_vl.vision import PatchEmbed, VisionModel
 
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import exchanged
 from pippin.engines.language.upstream.pictures import linear
 
 
@@ -31,10 +31,9 @@ class EachAlone(VisionModel):  # type: ignore[misc]
 
 
 MENDS = (
-    Mend(
-        original=PatchEmbed,
-        why="positions are read a tenth of a patch beside their places, and beyond the edge of the table",
-        loaded=to(InPlaces),
+    exchanged(
+        InPlaces,
+        "positions are read a tenth of a patch beside their places, and beyond the edge of the table",
     ),
-    Mend(original=VisionModel, why="the pictures of a prompt see each other", loaded=to(EachAlone)),
+    exchanged(EachAlone, "the pictures of a prompt see each other"),
 )

@@ -6,12 +6,13 @@ derives from computes the same, and is not compiled.
 
 from mlx_vlm.models.hy_v4.indexer import HyV4Indexer
 
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.classes import become
+from pippin.engines.language.upstream.mends import Mend
 
 MENDS = (
     Mend(
         original=HyV4Indexer,
         why="compiled for all shapes with the place of the first one's last token",
-        loaded=to(HyV4Indexer.__base__),
+        loaded=lambda module: become(module, HyV4Indexer.__base__),
     ),
 )

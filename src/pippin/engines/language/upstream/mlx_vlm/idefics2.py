@@ -10,7 +10,7 @@ from mlx_vlm.models.idefics2.idefics2 import Model
 from mlx_vlm.models.idefics2.vision import VisionEmbeddings
 from numpy.typing import NDArray
 
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import exchanged
 
 
 class EachAlone(Model):  # type: ignore[misc] # mlx-vlm has no types
@@ -51,10 +51,6 @@ class InTheirPlaces(VisionEmbeddings):  # type: ignore[misc]
 
 
 MENDS = (
-    Mend(original=Model, why="pictures see the padding beside them", loaded=to(EachAlone)),
-    Mend(
-        original=VisionEmbeddings,
-        why="positions of patches are counted two rows and two columns too low",
-        loaded=to(InTheirPlaces),
-    ),
+    exchanged(EachAlone, "pictures see the padding beside them"),
+    exchanged(InTheirPlaces, "positions of patches are counted two rows and two columns too low"),
 )

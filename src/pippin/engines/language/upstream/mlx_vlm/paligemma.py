@@ -5,7 +5,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_vlm.models.paligemma.paligemma import Model
 
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import exchanged
 
 
 class InItsPlace(Model):  # type: ignore[misc] # mlx-vlm has no types
@@ -20,9 +20,5 @@ class InItsPlace(Model):  # type: ignore[misc] # mlx-vlm has no types
 
 
 MENDS = (
-    Mend(
-        original=Model,
-        why="the features of a picture are taken by the places of its tokens in the prompt",
-        loaded=to(InItsPlace),
-    ),
+    exchanged(InItsPlace, "the features of a picture are taken by the places of its tokens in the prompt"),
 )

@@ -20,7 +20,7 @@ from mlx_vlm.models.qwen4_exp.language import (
 )
 
 from pippin.engines.language.kv_cache.kinds.pooling import PoolingCache
-from pippin.engines.language.upstream.mends import Mend, to
+from pippin.engines.language.upstream.mends import exchanged
 
 SCORED = 512  # queries at once: their scores are [batch, heads, queries, blocks]
 
@@ -185,34 +185,17 @@ class WordPairs(Qwen4ExpPLELayer):  # type: ignore[misc]
 
 
 MENDS = (
-    Mend(
-        original=LanguageModel,
+    exchanged(
+        BatchedLanguageModel,
+        "one token goes through the model in another way than several, and its caches are for one length",
         kind="batching",
-        why="one token goes through the model in another way than several, and its caches are for one length",
-        loaded=to(BatchedLanguageModel),
     ),
-    Mend(
-        original=Qwen4ExpModel,
+    exchanged(BatchedModel, "one mask is made for the layers of attention", kind="batching"),
+    exchanged(Attention, "the chosen blocks are those of one length", kind="batching"),
+    exchanged(Indexer, "tokens are counted from the end of the longest sequence", kind="batching"),
+    exchanged(
+        WordPairs,
+        "it does not say that it writes the state of a convolution beside the last tokens",
         kind="batching",
-        why="one mask is made for the layers of attention",
-        loaded=to(BatchedModel),
-    ),
-    Mend(
-        original=Qwen4ExpAttention,
-        kind="batching",
-        why="the chosen blocks are those of one length",
-        loaded=to(Attention),
-    ),
-    Mend(
-        original=Qwen4ExpQSAIndexer,
-        kind="batching",
-        why="tokens are counted from the end of the longest sequence",
-        loaded=to(Indexer),
-    ),
-    Mend(
-        original=Qwen4ExpPLELayer,
-        kind="batching",
-        why="it does not say that it writes the state of a convolution beside the last tokens",
-        loaded=to(WordPairs),
     ),
 )
