@@ -277,7 +277,13 @@ def test_a_signal_during_the_start_ends_the_worker_too(
 ) -> None:
     words = [sys.executable, "-m", "pippin", "serve", "scripted", "--port", "0"]
     with subprocess.Popen(
-        words, env=terminal.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        words,
+        env=terminal.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A shell that began the tests in the background has them, and what they begin, ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as server:
         while not (workers := psutil.Process(server.pid).children()):
             assert server.poll() is None

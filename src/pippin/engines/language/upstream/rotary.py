@@ -35,7 +35,7 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     tables = rotary_tables(config)
     types = tables if len(tables) == 1 else config.get("layer_types") or tables
     used = {kind: table for kind, table in tables.items() if kind in types}
-    _refuse_other_bases(model, used or {"full_attention": config}, config, make)
+    _refuse_other_bases(model, used)
     main = used.get("full_attention", {})
     scaling = scaling_of(main, config)
     unscaled = {"rope_scaling": None, **_in_tables(config, {"rope_type": "default", "type": "default"})}
@@ -94,19 +94,15 @@ def _refuse_other_part(model: nn.Module, config: Config, part: float) -> None:
     )
 
 
-def _refuse_other_bases(model: nn.Module, tables: Mapping[str, Config], config: Config, make: Make) -> None:
-    """Raises `ValueError` for a base that no module has, if all modules are plain ones, which tell theirs; else, for
-    one that stands in the older field alone and makes no difference."""
+def _refuse_other_bases(model: nn.Module, tables: Mapping[str, Config]) -> None:
+    """Raises `ValueError` for a base that no module has, if all modules are plain ones, which tell theirs."""
     modules = [each for _, _, each in rotary_modules(model)]
-    plain = all(type(each) is nn.RoPE for each in modules)
-    bases = {float(each.base) for each in modules} if plain else set()
-    for kind, table in tables.items() if modules else ():
+    if not modules or any(type(each) is not nn.RoPE for each in modules):
+        return
+    bases = {float(each.base) for each in modules}
+    for kind, table in tables.items():
         theta = table.get("rope_theta")
-        if isinstance(theta, int | float) and (
-            float(theta) not in bases
-            if plain
-            else table is config and _leaves_out(model, make, {**config, "rope_theta": 2.0 * theta})
-        ):
+        if theta is not None and float(theta) not in bases:
             raise ValueError(f"rope_theta {theta} of {kind} is not read by the class of this architecture")
 
 
