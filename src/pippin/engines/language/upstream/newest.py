@@ -105,8 +105,9 @@ def _whole_table(config: Config, kind: type) -> Config:
     make = kind.__dataclass_fields__["rope_parameters"].default_factory  # type: ignore[attr-defined]
     usual = make() if callable(make) else {}
     known = config.get("rope_parameters") and usual.keys() - {"type", "rope_type"} <= table.keys()
-    # A class without a table of its own, or with one for each type of layers, makes them of other fields.
-    own = usual and len(tables) == 1 and not any(isinstance(each, dict) for each in usual.values())
+    # A class of windows may have a table for each type of layers, which it makes of other fields.
+    windows = not usual and "sliding_window" in inspect.signature(kind).parameters
+    own = len(tables) == 1 and not windows and not any(isinstance(each, dict) for each in usual.values())
     if not table or known or not own or usual.get("rope_type") == "yarn":
         return {}
     return {
