@@ -34,8 +34,8 @@ def test_replicas_are_placed_and_come_back_elsewhere(home: Path, address: str) -
             replicas(home, model, address) as url,
             openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
         ):
-            own = [each for each in workers(home) if each.pid not in before]
-            assert len(own) == 2
+            # The server is ready with the first of them.
+            wait_for("two", lambda: len([each for each in workers(home) if each.pid not in before]) == 2)
 
             def ask(number: int) -> str | None:
                 messages = [{"role": "user", "content": f"question {number}"}]
