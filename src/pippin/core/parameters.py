@@ -182,13 +182,8 @@ LEFT_OUT: Final = {
     ),
     "no model with an encoder is served as a language model": ("forced_bos_token_id",),
     "requests have `repetition_penalty`, `min_p` and `top_n_sigma` for it": (
-        *(
-            "encoder_repetition_penalty",
-            "encoder_no_repeat_ngram_size",
-            "epsilon_cutoff",
-            "eta_cutoff",
-            "top_h",
-        ),
+        *("encoder_repetition_penalty", "encoder_no_repeat_ngram_size"),
+        *("epsilon_cutoff", "eta_cutoff", "top_h"),
     ),
     "a request tells how long its answer is": tuple(sorted(OF_LENGTHS)),
     "answers are not marked": ("watermarking_config",),

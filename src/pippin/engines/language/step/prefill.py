@@ -80,7 +80,9 @@ class Prefill:
                 return max(len(medium.placeholders), 1) if done else 0, []
         prompts, counts = self._together(prompt, count, most)
         if until is not None and self.rests(prompt):
-            chunk = RestingChunk(prompts, counts, self._forward(prompts, counts, parts=True))
+            tokens, caches, _ = self._next_tokens(prompts, counts)
+            parts = self._model.module.in_parts(*self._laid_out(tokens, caches))
+            chunk = RestingChunk(prompts, counts, parts)
             for each in prompts:
                 each.chunk = chunk
             return self._go_on(chunk, until)
@@ -274,12 +276,15 @@ class Prefill:
         else:
             mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
 
-    def _forward(
-        self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0, *, parts: bool = False
-    ) -> Any:
+    def _forward(self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0) -> mx.array:
         """Logits [prompts, width, vocabulary] of the next `counts` tokens of each prompt, padded on the right to the
-        longest; in `parts`, where the model has them. `done`: tokens in the cache that the scheduler has not been told
-        of yet."""
+        longest. `done`: tokens in the cache that the scheduler has not been told of yet."""
+        return self._pass(*self._next_tokens(prompts, counts, done))
+
+    def _next_tokens(
+        self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0
+    ) -> tuple[list[tuple[int, ...]], list[PromptCache], dict[str, Any]]:
+        """The next tokens of each prompt, its cache, and what the model takes beside them."""
         starts = [prompt.computed + done for prompt in prompts]
         tokens = [
             prompt.tokens[start : start + count]
@@ -287,24 +292,25 @@ class Prefill:
         ]
         media = prompts[0].request.media  # such a prompt is alone
         given = {} if media is None else {"inputs": media.inputs(tokens[0], starts[0])}
-        return self._pass(tokens, [prompt.cache or [] for prompt in prompts], given, parts=parts)
+        return tokens, [prompt.cache or [] for prompt in prompts], given
 
     def _pass(
-        self,
-        tokens: Sequence[tuple[int, ...]],
-        caches: Sequence[PromptCache],
-        given: dict[str, Any],
-        *,
-        parts: bool = False,
-    ) -> Any:
+        self, tokens: Sequence[tuple[int, ...]], caches: Sequence[PromptCache], given: dict[str, Any]
+    ) -> mx.array:
         """Logits [caches, width, vocabulary] of the next `tokens` of each cache; `given` is what the model takes
-        beside them. In `parts` as in `_forward`."""
+        beside them."""
+        inputs, layers = self._laid_out(tokens, caches)
+        logits: mx.array = self._model.module(inputs, cache=layers, **given)
+        return logits
+
+    def _laid_out(
+        self, tokens: Sequence[tuple[int, ...]], caches: Sequence[PromptCache]
+    ) -> tuple[mx.array, PromptCache]:
+        """The tokens [caches, width] for one pass, and the caches as one."""
         counts = list(map(len, tokens))
         width = max(counts)
         inputs = mx.array([[*each, *[0] * (width - len(each))] for each in tokens])
-        layers = self._groups.layout.joined(caches, counts) if len(caches) > 1 else caches[0]
-        model = self._model.module
-        return (model.in_parts if parts else model)(inputs, cache=layers, **given)
+        return inputs, self._groups.layout.joined(caches, counts) if len(caches) > 1 else caches[0]
 
     def _compute_branches(self, prompt: Prefilling, most: int) -> int:
         """Compute and score the next tokens of some branches; return how many."""
