@@ -412,6 +412,7 @@ class BatchSampler:
         self._positions = np.zeros(0, np.uint64)
         self._history = History.empty()
         self._sequences = Sequences(tokenizer.asked)
+        self._asks_history = bool(self._sequences)
         self._plan: _Plan | None = None
         self._protected: mx.array | None = None  # tokens that XTC never drops: line ends and ends of text
 
@@ -431,7 +432,7 @@ class BatchSampler:
         """Append a row. The last `generated` tokens of `prompt` are its own earlier output (after a preemption). Tokens
         from `vocabulary` on count for nothing: they have no logits, like media markers in some models."""
         penalised = any(penalty.acts(getattr(sampling, penalty.name)) for penalty in PENALTIES)
-        row = _Row(sampling, seed & 0xFFFFFFFFFFFFFFFF, logprobs, penalised or bool(self._sequences))
+        row = _Row(sampling, seed & 0xFFFFFFFFFFFFFFFF, logprobs, penalised or self._asks_history)
         self._rows.append(row)
         self._positions = np.append(self._positions, np.uint64(generated))
         if row.tracked:
@@ -535,7 +536,7 @@ class BatchSampler:
             masked = mask(_take_rows(logits, masks.rows, rows), masks.bits)
             logits = _put_rows(logits, masks.rows, masked)
         # These are of the model: all rows have a history then.
-        return self._sequences.apply(logits, history) if self._sequences else logits
+        return self._sequences.apply(logits, history) if self._asks_history else logits
 
     def _drawn(
         self, plan: _Plan, group: Filters, logits: mx.array, positions: NDArray[np.uint64]
