@@ -5,6 +5,7 @@ import sys
 import time
 
 from mcp.server.mcpserver import MCPServer
+from mcp_types import CallToolResult, ElicitRequest, ElicitRequestFormParams, InputRequiredResult
 
 server = MCPServer("example")
 
@@ -30,6 +31,16 @@ def sleep(seconds: float) -> str:
 @server.tool()
 def fail() -> str:
     raise ValueError("it is broken")
+
+
+@server.tool()
+def ask() -> CallToolResult | InputRequiredResult:
+    """Asks a person first."""
+    form = ElicitRequestFormParams(
+        message="Who are you?",
+        requested_schema={"type": "object", "properties": {"name": {"type": "string"}}},
+    )
+    return InputRequiredResult(input_requests={"name": ElicitRequest(params=form)})
 
 
 @server.tool()

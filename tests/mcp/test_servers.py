@@ -26,7 +26,7 @@ from pippin.mcp import ToolServers
 from pippin.mcp.connection import RemoteTool
 from pippin.mcp.tools import LONGEST_RESULT, looks_up, may_use, offered_name
 
-TOOLS = ("add", "environment", "sleep", "fail", "long", "die")
+TOOLS = ("add", "ask", "environment", "sleep", "fail", "long", "die")
 EXAMPLE = str(Path(__file__).with_name("example_server.py"))
 
 
@@ -140,6 +140,9 @@ def test_what_goes_wrong_in_a_call_is_its_result(address: str) -> None:
             failed = await opened.execute("fail", {})
             assert failed.is_error
             assert "Error executing tool fail" in failed.text
+            asked = await opened.execute("ask", {})
+            assert asked.is_error
+            assert "Elicitation not supported" in asked.text
             assert (await opened.execute("add", {"a": "x"})).is_error
             [add] = [tool for tool in opened.tools() if tool.remote.name == "add"]
             for text in ("[1]", "{", "[" * 100_000, '{"a": NaN'):
@@ -379,5 +382,5 @@ def test_the_operator_is_told_once_what_waits_for_a_word(
     with caplog.at_level(logging.WARNING, logger="pippin"):
         asyncio.run(main())
     (told,) = [record.getMessage() for record in caplog.records if "not offered" in record.getMessage()]
-    assert "add, die, environment, fail, long, run_command, sleep" in told
+    assert "add, ask, die, environment, fail, long, run_command, sleep" in told
     assert "allowed_tools" in told

@@ -29,6 +29,7 @@ LOGIN: Final = (
     "args `mcp-remote` and its address."
 )
 LONGEST_DESCRIPTION: Final = 4096
+LONGEST_ERROR: Final = 500  # characters
 
 State = Literal["connecting", "connected", "failed", "stopped"]
 
@@ -78,6 +79,8 @@ class Connection:
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
         """Call a tool; returns its result as text, and whether it reports an error. Raises `CallFailed`."""
+        import mcp
+
         client = self._client
         if self.state != "connected" or client is None:
             raise CallFailed(f"The MCP server {self.server.name!r} is not connected.")
@@ -100,7 +103,9 @@ class Connection:
                     await client.session.list_tools()
             except Exception:  # of as many kinds
                 self._lost.set()
-            raise CallFailed(f"Calling the tool {tool!r} failed.") from error
+            # A protocol error has a sentence, such as for a tool that asks a person for input.
+            said = f": {error.message[:LONGEST_ERROR]}" if isinstance(error, mcp.MCPError) else ""
+            raise CallFailed(f"Calling the tool {tool!r} failed{said}.") from error
         return text_of(result.content, result.structured_content), bool(result.is_error)
 
     async def _result(self, client: Any, tool: str, arguments: dict[str, Any]) -> Any:
