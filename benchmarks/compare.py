@@ -1,9 +1,11 @@
 """Runs Pippin and its peers side by side: same weights, same type, same BLAS, in turns in one run.
 
     python -m benchmarks.compare --model FOLDER --peers pippin mlx_lm --scenarios short --clients 1 4 8 16 32
+    python -m benchmarks.compare --model FOLDER --peers pippin --source CHECKOUT --rounds 5
 
 All servers are up at once and one at a time is asked. Each cell is measured `--rounds` times, the peers taking turns,
-and its median is shown. The table goes to the terminal as Markdown, every run to a JSON file under benchmarks/results/.
+and its median is shown. `--source` adds the code of another checkout, and its kernels if they are compiled there: what
+was before a change. The table goes to the terminal as Markdown, every run to a JSON file under benchmarks/results/.
 With `--warm` a server is asked once more, uncounted, right before each measurement: a system may take memory from
 processes that wait while others are asked, which then costs whoever is quick the larger part of its time.
 """
@@ -17,7 +19,7 @@ import sys
 import time
 from collections import defaultdict
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.load import Result, run
@@ -113,6 +115,7 @@ def main() -> None:
     parser.add_argument("--gguf", type=Path, help="the same weights as a file, for llama.cpp")
     parser.add_argument("--llama-threads", type=int, help="of llama.cpp; as many as cores unless given")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=["pippin", "mlx_lm"])
+    parser.add_argument("--source", type=Path, help="another checkout of Pippin, which is a peer too")
     parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=["short"])
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 4, 8, 16, 32])
     parser.add_argument("--rounds", type=int, default=1)
@@ -120,17 +123,20 @@ def main() -> None:
     parser.add_argument("--warm", action="store_true", help="ask once, uncounted, before each measurement")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are stopped on the way out
+    peers = [PEERS[name] for name in options.peers]
+    if options.source is not None:
+        peers.append(replace(PEERS["pippin"], name=options.source.name, source=options.source.resolve()))
     cells = [(scenario, clients) for scenario in options.scenarios for clients in options.clients]
     with ExitStack() as stack:
         subjects = [
             start(
-                PEERS[name],
-                (options.gguf if PEERS[name].gguf else options.model).resolve(),
+                peer,
+                (options.gguf if peer.gguf else options.model).resolve(),
                 not options.as_shipped,
                 options.llama_threads,
                 stack,
             )
-            for name in options.peers
+            for peer in peers
         ]
         found = measure(subjects, cells, options.rounds, warm=options.warm)
     RESULTS.mkdir(exist_ok=True)

@@ -32,6 +32,7 @@ class Peer:
     blas: bool = True
     gguf: bool = False  # reads a GGUF file instead of a folder
     build: Callable[[Path, Path], None] | None = None  # into its folder, with its Python
+    source: Path = ROOT  # the checkout whose code is run, of Pippin
 
     @property
     def folder(self) -> Path:
@@ -185,7 +186,10 @@ def serve(
     if peer.packages and peer.blas and same_blas:
         environment |= blas_environment(peer)
     elif not peer.packages:
-        environment["PYTHONPATH"] = str(ROOT / "src")
+        own = [peer.source / "src"]
+        if (peer.source / "kernels" / "pippin_kernels" / "libpippin_kernels.so").exists():
+            own.append(peer.source / "kernels")  # before those of the environment
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, own))
     words = {
         "python": str(peer.python),
         "bin": str(peer.python.parent),
