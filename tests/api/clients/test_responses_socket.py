@@ -317,7 +317,8 @@ def test_who_steers_a_response_ends_it_and_is_answered_by_the_next(talk: Talk) -
 
 def test_words_for_a_response_that_calls_tools_wait_for_their_results(talk: Talk) -> None:
     taken = ""
-    while taken != "response.steer.accepted":  # the answer ends before a test that gets no processor has spoken
+    # The answer is over before this test has spoken if it gets no processor for a while.
+    while taken != "response.steer.accepted":
         talk.create(input="slowly look", tools=[TOOL])
         first = talk.until("response.function_call_arguments.delta")
         response = first[0]["response"]["id"]
