@@ -10,7 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from pippin.api import routes
+from pippin.api import kinds, routes
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import ExchangeFrame, caller_of
 from pippin.api.access.guards import REPORTED, Guard, LastCatcher, Limits
@@ -36,8 +36,9 @@ from pippin.service.tools.offers import ToolOffers
 from pippin.service.tools.web_search import WebSearcher
 
 ROUTES: Final = [
-    importlib.import_module(f"{routes.__name__}.{module.name}")
-    for module in pkgutil.iter_modules(routes.__path__)
+    importlib.import_module(f"{folder.__name__}.{module.name}")
+    for folder in (kinds, routes)
+    for module in pkgutil.iter_modules(folder.__path__)
 ]
 
 
@@ -109,7 +110,7 @@ def create_app(api: Api) -> ASGIApp:
 
 
 def find_routes(api: Api) -> list[BaseRoute]:
-    """The routes of every module in `api/routes`, and one for each dialect.
+    """The routes of every module in `api/kinds` and `api/routes`, and one for each dialect.
 
     Dialect routes come first because they get most requests, and the router tries routes in order.
     """
