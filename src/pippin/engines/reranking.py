@@ -19,8 +19,7 @@ from pippin.core.models import WorkerSpec
 from pippin.core.published import find_json, table
 from pippin.core.tasks import Rerank, RerankDocument, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
-from pippin.engines.conversations import ConversationPreparer, ConversationStates
-from pippin.engines.encoders import EncodingPreparer
+from pippin.engines.conversations import ConversationPreparer, ConversationStates, EncodingPreparer
 from pippin.engines.encoding import (
     EncoderInput,
     EncodingEngine,

@@ -23,7 +23,7 @@ from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.cluster.asking import Clusters
 from pippin.runtime.cluster.needs import CLUSTER, PLACE_WITHIN, Cluster, Need, in_the_cluster
-from pippin.runtime.ranks.cluster import need_of_each
+from pippin.runtime.ranks.places import need_of_each
 from pippin.runtime.replicas.routing import Seat, Seen, choose, prefix_of, succeeded
 from pippin.runtime.workers.link import LOST, Mailbox
 from pippin.runtime.workers.machines import shared_out
