@@ -32,7 +32,7 @@ from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 from pippin.mcp import ToolServers
 from pippin.service import Service
-from pippin.service.tools.offers import ToolOffers
+from pippin.service.tools.loop import ToolOffers
 from pippin.service.tools.web_search import WebSearcher
 
 ROUTES: Final = [

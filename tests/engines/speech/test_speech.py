@@ -18,8 +18,7 @@ from pippin.core.models import ModelInfo
 from pippin.core.tasks import ListVoices, Speak, Transcribe
 from pippin.engines import sound
 from pippin.engines.blocking import BlockingEngine, BlockingJob
-from pippin.engines.speech.speaking import SpeechModel, SpeechPreparer
-from pippin.engines.speech.voices import voices_of
+from pippin.engines.speech.speaking import SpeechModel, SpeechPreparer, voices_of
 from tests.engines.driving import run
 from tests.engines.speech.recordings import wav
 

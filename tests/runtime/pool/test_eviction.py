@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from pippin.core.models import ModelInfo, ModelKind
-from pippin.runtime.pool.pool import Shortage, Slot, shortage, victims
+from pippin.runtime.pool import Shortage, Slot, shortage, victims
 
 
 def resident(

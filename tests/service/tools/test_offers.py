@@ -14,7 +14,7 @@ from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
 from pippin.mcp.connection import RemoteTool
 from pippin.mcp.tools import OfferedTool, ToolServers
-from pippin.service.tools.offers import Equipped, ToolOffers
+from pippin.service.tools.loop import Equipped, ToolOffers
 from pippin.service.tools.web_search import WebSearcher
 
 ASKED = GenerationRequest(model="m", messages=(Message("user", (Text("What time is it?"),)),))

@@ -29,7 +29,11 @@ EITHER_WAY: Final = timedelta(days=365)
 
 @dataclass(frozen=True)
 class Identity:
-    """One side of a connection, as PEM."""
+    """One side of a connection, as PEM: two processes that exchanged their certificates trust nothing else.
+
+    The certificates are exchanged through Ray, which knows who belongs to the cluster. Private keys never leave the
+    machine that made them.
+    """
 
     certificate: str
     key: str

@@ -1,4 +1,4 @@
-"""Where the ranks of a group run, on this machine and on those that the operator named, and the spec of each."""
+"""Where the ranks of a group run, on machines that the operator named or that Ray holds, and the spec of each."""
 
 import secrets
 import socket

@@ -1,6 +1,6 @@
 """Decides which models are in memory: loads them on request, unloads them to make room or when idle.
 
-Everything runs on one event loop. A slot (`slot.py`) is changed between two awaits, and every change wakes those who
+Everything runs on one event loop. A slot is changed between two awaits, and every change wakes those who
 wait for one.
 """
 
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -21,15 +21,70 @@ from pippin.config.options.model import ModelOptions, machines_of, ranks_here, r
 from pippin.config.options.server import ServerOptions
 from pippin.config.worker_environment import blas_threads
 from pippin.core.errors import SHUTTING_DOWN, ErrorKind, ErrorReport, ServerError, without_folders
-from pippin.core.models import EngineStats, LoadState, ModelInfo, ModelKind, ModelState, WorkerSpec
+from pippin.core.models import (
+    EngineStats,
+    HubModel,
+    LoadState,
+    ModelInfo,
+    ModelKind,
+    ModelState,
+    Purpose,
+    Suggestion,
+    WorkerSpec,
+)
 from pippin.runtime.cluster.asking import Clusters
-from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.ranks.group import launch_ranks
-from pippin.runtime.replicas.processes import launch_replicas
+from pippin.runtime.replicas import launch_replicas
 from pippin.runtime.workers.link import LOST
 from pippin.runtime.workers.process import Child
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Launcher, Worker
+
+Estimate = Callable[[ModelInfo, ModelOptions], int]
+"""Estimates the bytes that a model takes once loaded."""
+
+
+class ModelSource(Protocol):
+    """What the pool and the service need of `pippin.catalog.Catalog`."""
+
+    def models(self) -> list[ModelInfo]: ...
+
+    def missing(self) -> list[ModelInfo]:
+        """The models that the operator named and that are not downloaded yet."""
+        ...
+
+    def resolve(self, name: str) -> ModelInfo:
+        """The model that a name means. Raises `ServerError` for an unknown or ambiguous name."""
+        ...
+
+    def knows(self, name: str) -> bool:
+        """Whether the name belongs to a model that is here, or that the operator named."""
+        ...
+
+    async def ensure(self, name: str, on_progress: Callable[[int, int, str], None]) -> ModelInfo:
+        """Resolve the name as `resolve` does, but first download a missing model, if requests may trigger that."""
+        ...
+
+    async def complete(self, info: ModelInfo, on_progress: Callable[[int, int, str], None]) -> None:
+        """Download the files that the model's options name, if requests may trigger that."""
+        ...
+
+    async def search(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
+        """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
+        ...
+
+    def suited(self, purpose: Purpose) -> list[Suggestion]:
+        """Models that fit this machine, the best first."""
+        ...
+
+    def remove(self, name: str) -> object:
+        """Delete a model's files. Raises `ServerError` if they are not Pippin's to delete."""
+        ...
+
+    def adopt(self, options: ServerOptions) -> None: ...
+
+    def options_for(self, info: ModelInfo) -> ModelOptions: ...
+
 
 FAILURE_KEPT: Final = 10.0  # seconds for which a failed load answers further requests; doubled each time
 KILLS_BEFORE_FAILURE: Final = 3  # of loads
