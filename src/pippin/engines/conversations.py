@@ -1,7 +1,7 @@
 """What embedding models and rerankers have alike: how they are prepared and loaded, and conversations as their inputs.
 
-A conversation is rendered by the chat template, with media encoded. Media are supported for mlx-vlm's models that run in
-the language engine's batches. A conversation with media is computed alone, in one pass; encoded media are cached for
+A conversation is rendered by the chat template, with media encoded. Media are supported for mlx-vlm's models that run
+in the language engine's batches. A conversation with media is computed alone, in one pass; encoded media are cached for
 later requests.
 """
 
