@@ -18,7 +18,7 @@ from pippin.api.access.keys import Keyring
 from pippin.api.answers.answer import Observer
 from pippin.api.answers.handler import Handler, endpoint_of
 from pippin.api.answers.media import MediaResolver
-from pippin.api.batches.batches import Batches
+from pippin.api.batches.runner import Batches
 from pippin.api.dialects.registry import find_dialects, unversioned
 from pippin.api.http.body import MIB, BodyMemory
 from pippin.api.live_settings import LiveSettings

@@ -351,8 +351,7 @@ def refuse_unknown(name: str, architecture: str) -> None:
         )
 
 
-def open_preparer(spec: WorkerSpec) -> EmbeddingPreparer:
-    return EmbeddingPreparer(spec)
+open_preparer = EmbeddingPreparer
 
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:

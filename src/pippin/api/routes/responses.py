@@ -26,7 +26,7 @@ from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.body import Presence, hold
 from pippin.api.routing import VERSION, Api, Endpoint, both, json_reply, number_of
-from pippin.api.sockets.responses import ResponsesSocket
+from pippin.api.sockets import ResponsesSocket
 from pippin.api.stored_responses.response_store import OwnedHistory, StoredConversation, page_of
 from pippin.api.stored_responses.saving import TERMINAL, BackgroundResponse, SavingDialect, SavingEncoder
 from pippin.core.decoding import convert
