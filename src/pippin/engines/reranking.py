@@ -303,10 +303,7 @@ def _sees(passes: ConversationStates, yes: int, no: int) -> Forward:
     """The same score from a vision-language model, one pair at a time."""
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
-        scores = []
-        for sequence in batch:
-            logits = passes.last_logits(sequence)
-            scores.append(logits[yes] - logits[no])
-        return floats(mx.stack(scores)[:, None])
+        found = (passes.last_logits(sequence) for sequence in batch)
+        return floats(mx.stack([logits[yes] - logits[no] for logits in found])[:, None])
 
     return forward

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final, Literal, Protocol
 
 import msgspec
-from msgspec.structs import replace
 
 from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions, machines_of, ranks_here, replicas_here
@@ -194,12 +193,6 @@ class Slot:
             whose = "" if self.claims >= places else f" for you: {own} of {places} places are yours"
             message = f"The queue of model {self.info.id!r} is full{whose}; try again later."
             raise ServerError("overloaded", message, retry_after=5.0)
-
-    def load_killed(self, error: ErrorReport) -> ErrorReport:
-        """Remember a load whose process was killed: it is tried again at once, until it has been killed several times
-        in a row. Returns the error for those who wait."""
-        self.failures += 1
-        return error if self.failures < KILLS_BEFORE_FAILURE else replace(error, kind="load_failed")
 
     def load_failed(self, error: ErrorReport, now: float) -> None:
         """Remember a failed load; it is repeated to clients for longer each time, until a load succeeds."""
@@ -457,7 +450,10 @@ class Residency:
         ready, slot.ready = slot.ready, None
         slot.stage = None
         if error.kind == LOST:
-            error = slot.load_killed(error)
+            # Its process was killed: it is tried again at once, until it has been killed several times in a row.
+            slot.failures += 1
+            if slot.failures >= KILLS_BEFORE_FAILURE:
+                error = msgspec.structs.replace(error, kind="load_failed")
         failed = error.kind == "load_failed"
         if failed:
             log.error("%s", error.message)

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from pippin import __version__
 from pippin.cli.arguments import option_parser, verb
 from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.running import RunningServer, announced, end_at_the_end_of, end_with_owner, log_file
-from pippin.cli.verbs.doctor import version
 from pippin.config.errors import ConfigError, install_command
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import GivenFlag, Settings
@@ -45,7 +45,8 @@ MOST_FILES: Final = 65_536
 @verb("serve", "Serve models behind the OpenAI and Anthropic APIs.", parser=option_parser)
 def serve(parsed: Namespace) -> int:
     if any(flag.name == "--version" for flag in parsed.given):
-        return version.run([])
+        print(f"pippin {__version__}")
+        return 0
     faulthandler.enable()  # a crash in a library then prints its traceback
     settings = settings_of(parsed)
     if not settings.server.restart:
