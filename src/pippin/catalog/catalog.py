@@ -449,7 +449,13 @@ class Catalog:
         every = every or name in self._options.aliases or name == self._options.claude_model
         view = self._recent()
         entry = self._exact(name, view)
-        if entry is not None and _is_fresh(entry) and (every or entry.found.id in view.operators):
+        if (
+            entry is not None
+            and (every or entry.found.id in view.operators)
+            # A missing model may have arrived, and the files of others may have changed.
+            and entry.repository is None
+            and entry.stamp == stamp_of(entry.found.folder)
+        ):
             return entry
         view = self._look()
         by_id = view.entries
@@ -545,11 +551,6 @@ def _of_another_snapshot(entry: CatalogEntry, kind: ModelKind | None) -> Catalog
     paths = ", ".join(str(info.path) for info in complete)
     message = f"{entry.error.message} Older snapshots of it are complete; give the path of one: {paths}."
     return replace(entry, error=structs.replace(entry.error, message=message))
-
-
-def _is_fresh(entry: CatalogEntry) -> bool:
-    """Whether the entry's files are unchanged. Never true for a missing model, which may have arrived."""
-    return entry.repository is None and entry.stamp == stamp_of(entry.found.folder)
 
 
 @dataclass(frozen=True)

@@ -227,10 +227,6 @@ class SpeechModel:
     library: Any
     keywords: Keywords
 
-    @classmethod
-    def of(cls, library: Any) -> "SpeechModel":
-        return cls(library, keywords_of(library))
-
     @property
     def rate(self) -> int:
         """Samples a second of its speech, and of a recording to imitate."""
@@ -272,7 +268,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         progress(0, spec.info.size_bytes, "weights")
         model = load_speaker(spec.info)
         cast_weights(model, options)
-        return SpeechModel.of(model)
+        return SpeechModel(model, keywords_of(model))
 
     return BlockingEngine(load)
 

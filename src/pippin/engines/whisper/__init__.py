@@ -6,14 +6,11 @@ in the order of their ranks, then the two halves of each further piece on a line
 """
 
 import lzma
-from collections.abc import Iterator
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
-
-Vocabulary = Literal["gpt2", "multilingual"]
 
 END = "<|endoftext|>"
 LAST_TIME = 30.0
@@ -31,7 +28,9 @@ def whisper_tokenizer(languages: tuple[str, ...], *, multilingual: bool) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     backend = _backend("multilingual" if multilingual else "gpt2")
-    backend.add_special_tokens(list(_special_tokens(languages)))
+    tokens = [END, "<|startoftranscript|>", *(f"<|{code}|>" for code in languages), *AFTER_LANGUAGES]
+    tokens += (f"<|{count * TIME_STEP:.2f}|>" for count in range(round(LAST_TIME / TIME_STEP) + 1))
+    backend.add_special_tokens(tokens)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token=END,
@@ -42,14 +41,7 @@ def whisper_tokenizer(languages: tuple[str, ...], *, multilingual: bool) -> Any:
     )
 
 
-def _special_tokens(languages: tuple[str, ...]) -> Iterator[str]:
-    yield from (END, "<|startoftranscript|>")
-    yield from (f"<|{code}|>" for code in languages)
-    yield from AFTER_LANGUAGES
-    yield from (f"<|{count * TIME_STEP:.2f}|>" for count in range(round(LAST_TIME / TIME_STEP) + 1))
-
-
-def _backend(name: Vocabulary) -> tokenizers.Tokenizer:
+def _backend(name: str) -> tokenizers.Tokenizer:
     """A byte-level BPE. Its pieces are the 256 bytes and then what each merge makes, in their order."""
     packed = files("pippin.engines.whisper").joinpath(f"{name}.merges.xz").read_bytes()
     letters, *lines = lzma.decompress(packed).decode("utf-8").split("\n")

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from pippin.config.options.server import McpOffer, ServerOptions
+from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import (
     WEB_SEARCH,
     Message,
@@ -359,18 +359,14 @@ def with_tools(request: GenerationRequest, offered: Mapping[str, OfferedTool]) -
 class ToolOffers:
     """Offers the operator's tool servers to the requests that ask for them, or to all, as configured."""
 
-    def __init__(self, servers: ToolServers, offer: McpOffer, searcher: WebSearcher) -> None:
+    def __init__(self, servers: ToolServers, options: ServerOptions, searcher: WebSearcher) -> None:
         self.servers = servers
         self._searcher = searcher
-        self._offered(offer)
+        self.adopt(options)
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed options to new requests."""
-        self._offered(options.mcp_offer)
-
-    def _offered(self, offer: McpOffer) -> None:
-        self._offer = offer
-        self.unasked = offer != "asked" and bool(self.servers)
+        self.unasked = options.mcp_offer != "asked" and bool(self.servers)
         """Whether requests that ask for no tools get some."""
 
     async def equip(
