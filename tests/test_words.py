@@ -15,7 +15,7 @@ ROOT = SOURCE.parents[1]
 
 FRAGMENTS = {"As", "By", "For", "From", "Into", "Nothing", "Of", "With"}
 """Words with which a docstring begins that leaves out its subject or its verb."""
-OPEN_TO_ALL = ("engines/language", "api/dialects", "api/sockets")
+OPEN_TO_ALL = ("engines/language", "api/dialects")
 """Houses whose own rooms count, where elsewhere a room is two folders deep."""
 LONGEST_NAME = 90
 PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.py)`")

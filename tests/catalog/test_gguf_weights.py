@@ -10,10 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from pippin.catalog.gguf import import_gguf, safetensors_writer
+from pippin.catalog.gguf import import_gguf
 from pippin.catalog.gguf.architectures import llama3_factors
-from pippin.catalog.gguf.safetensors_writer import SafetensorsWriter
-from pippin.catalog.gguf.weights import StoredArray
+from pippin.catalog.gguf.weights import SafetensorsWriter, StoredArray
 from pippin.core.errors import ServerError
 from tests.catalog.gguf_files import HEAD, HEADS, HIDDEN, KEY_HEADS, WIDE, GgufFileBuilder
 
@@ -261,7 +260,7 @@ def test_mlx_lm_loads_what_was_imported(tmp_path: Path, architecture: str, tied:
 def test_large_models_are_written_in_shards_with_an_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(safetensors_writer, "SHARD_BYTES", 100)
+    monkeypatch.setattr("pippin.catalog.gguf.weights.SHARD_BYTES", 100)
     writer = SafetensorsWriter(tmp_path)
     arrays = {f"a{number}": np.full(16, number, dtype=np.float32) for number in range(3)}
     for name, array in arrays.items():

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pippin.cli.main import VERBS, main
-from pippin.cli.next_command import COMMAND, with_next_command
+from pippin.cli.main import COMMAND, VERBS, main, with_next_command
 from tests.catalog.folders import write_model
 
 NOBODY = "127.0.0.1:9"  # where nothing listens

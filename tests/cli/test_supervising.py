@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 
-from pippin.cli.supervising import APART
+from pippin.cli.verbs.serve import APART
 from tests.running_server import Running, running_process
 from tests.service.doubles import write_script
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pippin.cli.verbs.machines import fetched, join
+from pippin.cli import local
+from pippin.cli.verbs.machines import join
 from pippin.config.errors import ConfigError
+from pippin.config.load import load
 from pippin.core.errors import ServerError
 from tests.catalog.fake_hub import FakeHub, serving
 from tests.catalog.folders import write_model
@@ -23,6 +25,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     return tmp_path
+
+
+def fetched(model: str) -> Path:
+    return Path(local.fetched(local.open_catalog(load()), model, "Fetching").path or "")
 
 
 def test_a_model_that_is_not_here_is_fetched_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,7 @@ EXAMPLE: Final = Path(__file__).parent / "letter_counting"
 
 WRITTEN: Final = {
     f"src/pippin/engines/{KIND}.py": "engine.py",
-    f"src/pippin/api/kinds/{KIND}.py": "bodies.py",
-    f"src/pippin/api/routes/{KIND}.py": "routes.py",
+    f"src/pippin/api/kinds/{KIND}.py": "endpoint.py",
 }
 """New files, and those of the example that they are."""
 

@@ -10,7 +10,7 @@ from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
-from pippin.runtime.pool.pool import Clock, Pool
+from pippin.runtime.pool import Clock, Pool
 from pippin.runtime.workers.link import Mailbox
 from tests.service.doubles import MIB, StaticCatalog, scripted
 

@@ -13,7 +13,7 @@ from pippin.core.events import Event, Picture, PicturesDone, Progress
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate, GenerateImages
-from pippin.runtime.pool.pool import Pool
+from pippin.runtime.pool import Pool
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.service import Service
 from tests.engines.images.tiny_pipelines import tiny_z_image

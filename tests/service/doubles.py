@@ -14,7 +14,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import HubModel, ModelInfo
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
-from pippin.runtime.pool.pool import Pool
+from pippin.runtime.pool import Pool
 from pippin.service import Service
 
 MIB = 1 << 20

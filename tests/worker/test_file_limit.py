@@ -22,9 +22,7 @@ def ran(program: str) -> str:
 
 
 def test_mlx_lm_is_imported_where_few_files_are_allowed() -> None:
-    guarded = (
-        "from pippin.engines.file_limit import keep_file_limit\nkeep_file_limit(); import mlx_lm.utils\n"
-    )
+    guarded = "from pippin.worker.forbidden import keep_file_limit\nkeep_file_limit(); import mlx_lm.utils\n"
     assert ran(guarded) == str(LIMITS)
 
 
@@ -51,7 +49,7 @@ def test_a_worker_loads_where_few_files_are_allowed(tmp_path: Path) -> None:
 
 def test_other_limits_can_be_set_all_the_same() -> None:
     program = (
-        "from pippin.engines.file_limit import keep_file_limit\n"
+        "from pippin.worker.forbidden import keep_file_limit\n"
         "keep_file_limit()\n"
         "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
         "assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)\n"

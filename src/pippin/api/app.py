@@ -10,7 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from pippin.api import routes
+from pippin.api import kinds, routes
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import ExchangeFrame, caller_of
 from pippin.api.access.guards import REPORTED, Guard, LastCatcher, Limits
@@ -18,7 +18,7 @@ from pippin.api.access.keys import Keyring
 from pippin.api.answers.answer import Observer
 from pippin.api.answers.handler import Handler, endpoint_of
 from pippin.api.answers.media import MediaResolver
-from pippin.api.batches.batches import Batches
+from pippin.api.batches.runner import Batches
 from pippin.api.dialects.registry import find_dialects, unversioned
 from pippin.api.http.body import MIB, BodyMemory
 from pippin.api.live_settings import LiveSettings
@@ -32,12 +32,13 @@ from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 from pippin.mcp import ToolServers
 from pippin.service import Service
-from pippin.service.tools.offers import ToolOffers
+from pippin.service.tools.loop import ToolOffers
 from pippin.service.tools.web_search import WebSearcher
 
 ROUTES: Final = [
-    importlib.import_module(f"{routes.__name__}.{module.name}")
-    for module in pkgutil.iter_modules(routes.__path__)
+    importlib.import_module(f"{folder.__name__}.{module.name}")
+    for folder in (kinds, routes)
+    for module in pkgutil.iter_modules(folder.__path__)
 ]
 
 
@@ -56,7 +57,7 @@ def open_api(service: Service, settings: Settings, mcp: McpSettings | None = Non
         observer = Metrics()
     dialects = find_dialects()
     media, servers = MediaResolver(options), ToolServers(mcp or McpSettings())
-    tools = ToolOffers(servers, options.mcp_offer, WebSearcher(options.web_search, servers, media.fetch))
+    tools = ToolOffers(servers, options, WebSearcher(options.web_search, servers, media.fetch))
     handler = Handler(service, options, observer, limits, media, tools)
     store = open_store(options)
     batches = Batches(options, handler.answers, keys, store)
@@ -109,7 +110,7 @@ def create_app(api: Api) -> ASGIApp:
 
 
 def find_routes(api: Api) -> list[BaseRoute]:
-    """The routes of every module in `api/routes`, and one for each dialect.
+    """The routes of every module in `api/kinds` and `api/routes`, and one for each dialect.
 
     Dialect routes come first because they get most requests, and the router tries routes in order.
     """

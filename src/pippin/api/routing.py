@@ -18,7 +18,7 @@ from pippin.api.access.guards import Limits
 from pippin.api.access.keys import Keyring
 from pippin.api.answers.answer import Observer
 from pippin.api.answers.handler import Handler
-from pippin.api.batches.batches import Batches
+from pippin.api.batches.runner import Batches
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import UNVERSIONED as UNVERSIONED
 from pippin.api.dialects.registry import VERSION as VERSION

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,12 +14,10 @@ from typing import Final
 from msgspec import structs
 
 from pippin.catalog.download import Download, Progress, download
-from pippin.catalog.entry import CatalogEntry, is_script, scripted, stamp_of
-from pippin.catalog.fitting.recommend import suited
+from pippin.catalog.fitting import suited
 from pippin.catalog.hub_search import search_hub
-from pippin.catalog.info import read_info
+from pippin.catalog.info import INCOMPLETE, read_info
 from pippin.catalog.names import check_name, check_path, is_repository, match_partial, not_found
-from pippin.catalog.others import scan_others
 from pippin.catalog.scan import (
     CatalogRoots,
     Found,
@@ -26,13 +25,71 @@ from pippin.catalog.scan import (
     other_snapshots,
     scan_folder,
     scan_hub,
+    scan_others,
     snapshot_of,
 )
 from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.models import HubModel, ModelInfo, ModelKind, Purpose, Suggestion
+from pippin.core.models import Capabilities, HubModel, ModelInfo, ModelKind, Purpose, Suggestion
+
+SCRIPTED: Final = "scripted"
+SCRIPT_SUFFIX: Final = ".script.json"
+
+Stamp = tuple[tuple[int, int], ...]
+"""Modification times and sizes."""
+
+
+@dataclass(frozen=True)
+class CatalogEntry:
+    """A model folder, usable or not. Exactly one of `info` and `error` is set, except for a model that the operator
+    named and that is not downloaded yet: it has both."""
+
+    found: Found
+    info: ModelInfo | None
+    error: ErrorReport | None
+    stamp: Stamp = ()  # of the files that the entry was read from
+    repository: str | None = None  # where to download it from
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the download is incomplete."""
+        return self.error is not None and self.error.code == INCOMPLETE
+
+
+def stamp_of(folder: Path) -> Stamp:
+    """A stamp that changes when files are added or removed, or one of the files that are read is written."""
+    times = []
+    for name in ("", "config.json", "tokenizer_config.json", "generation_config.json"):
+        try:
+            status = os.stat(folder / name)
+        except OSError:
+            times.append((0, 0))
+        else:
+            times.append((status.st_mtime_ns, status.st_size))
+    return tuple(times)
+
+
+def is_script(name: str) -> bool:
+    """Whether an operator's name means the scripted engine: `scripted`, or the path of a script."""
+    return name == SCRIPTED or name.endswith(SCRIPT_SUFFIX)
+
+
+def scripted(name: str, id: str | None) -> CatalogEntry:
+    """The scripted model: a JSON script, or the built-in echo."""
+    path = None if name == SCRIPTED else str(Path(name).expanduser().resolve())
+    served = id or Path(name).name.removesuffix(SCRIPT_SUFFIX)
+    info = ModelInfo(
+        id=served,
+        kind="scripted",
+        path=path,
+        architecture=SCRIPTED,
+        capabilities=Capabilities(chat=True, tools=True, reasoning=True),
+    )
+    folder = Path(path or ".")
+    return CatalogEntry(Found(served, folder, "operator", folder), info, None, stamp_of(folder))
+
 
 logger = logging.getLogger(__name__)
 
@@ -392,7 +449,13 @@ class Catalog:
         every = every or name in self._options.aliases or name == self._options.claude_model
         view = self._recent()
         entry = self._exact(name, view)
-        if entry is not None and _is_fresh(entry) and (every or entry.found.id in view.operators):
+        if (
+            entry is not None
+            and (every or entry.found.id in view.operators)
+            # A missing model may have arrived, and the files of others may have changed.
+            and entry.repository is None
+            and entry.stamp == stamp_of(entry.found.folder)
+        ):
             return entry
         view = self._look()
         by_id = view.entries
@@ -488,11 +551,6 @@ def _of_another_snapshot(entry: CatalogEntry, kind: ModelKind | None) -> Catalog
     paths = ", ".join(str(info.path) for info in complete)
     message = f"{entry.error.message} Older snapshots of it are complete; give the path of one: {paths}."
     return replace(entry, error=structs.replace(entry.error, message=message))
-
-
-def _is_fresh(entry: CatalogEntry) -> bool:
-    """Whether the entry's files are unchanged. Never true for a missing model, which may have arrived."""
-    return entry.repository is None and entry.stamp == stamp_of(entry.found.folder)
 
 
 @dataclass(frozen=True)

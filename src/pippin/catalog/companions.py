@@ -14,11 +14,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from pippin.catalog.folder_files import Json, text, whole
 from pippin.catalog.names import is_repository
 from pippin.core.decoding import from_json
 from pippin.core.models import Companion
-from pippin.core.published import find_json, table
+from pippin.core.published import Json, find_json, table, text, whole
 
 FILES: Final = {
     "weights": ("*.safetensors", "*.json"),

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from pippin.catalog.folder_files import Json, whole
 from pippin.catalog.info import RECURRENT, is_full
 from pippin.config.accelerator import accelerator, has_cpu_kernels
 from pippin.config.options.model import ModelOptions, asked_type, cache_bits, machines_of
 from pippin.core.models import ModelInfo, ModelKind
-from pippin.core.published import find_json, table
+from pippin.core.published import Json, find_json, table, whole
 from pippin.core.safetensors import StoredArray, find_header
 
 PROCESS_BYTES: Final = 200 * 1024**2  # Python, libraries and tokenizer of a worker

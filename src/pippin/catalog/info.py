@@ -8,20 +8,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from pippin.catalog.companions import companions_of
-from pippin.catalog.folder_files import Json, real, text, whole
 from pippin.catalog.kinds import hears, kind_of, other_sound, sees, watches
 from pippin.catalog.names import is_repository
 from pippin.core import parameters as p
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelInfo, ModelKind
 from pippin.core.published import (
+    Json,
     begins_with_mark,
     broken,
     chat_templates,
     find_json,
     find_text,
     mistaken,
+    real,
     table,
+    text,
+    whole,
 )
 from pippin.core.requests import Sampling
 from pippin.core.safetensors import index_of, missing_shards

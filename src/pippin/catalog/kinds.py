@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 from typing import Final, Literal
 
-from pippin.catalog.folder_files import Json, text
 from pippin.core.decoding import from_json
 from pippin.core.models import ModelKind
-from pippin.core.published import table
+from pippin.core.published import Json, table, text
 
 MODEL_TYPES: Final = from_json(
     Path(__file__).with_name("model_types.json").read_bytes(),

@@ -98,7 +98,7 @@ def greet(options: ServerOptions, address: str, models: Sequence[Served], exampl
     lines.append(f"{page}In a terminal: pippin run")
     tried = next((each for each in models if each.fault != DAMAGED), example)
     if tried is None:
-        from pippin.catalog.fitting.recommend import suited
+        from pippin.catalog.fitting import suited
 
         fitting = suited("chat", memory_budget(options))
         fetch = (

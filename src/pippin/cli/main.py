@@ -2,12 +2,14 @@
 
 import gc
 import importlib
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pippin.cli.arguments import Actions, Verb
+    from pippin.core.errors import ErrorKind
 
 USAGE_ERROR: Final = 2
 INTERRUPTED: Final = 130
@@ -98,7 +100,6 @@ def overview() -> str:
 
 def _guarded(run: Callable[[Sequence[str]], int], name: str, arguments: Sequence[str]) -> int:
     """Run a verb and return the exit status. An error that users can fix becomes one line on stderr."""
-    from pippin.cli.next_command import with_next_command
     from pippin.cli.terminal import say
     from pippin.config.errors import ConfigError
     from pippin.core.errors import ServerError
@@ -122,3 +123,22 @@ def _guarded(run: Callable[[Sequence[str]], int], name: str, arguments: Sequence
         sentence = with_next_command(f"{error.filename}: {error.strerror}.", name)
         print(f"pippin: {sentence}", file=sys.stderr)
         return 1
+
+
+COMMAND: Final = re.compile(r"\bpippin (?:--help|[a-z]+)|`?\b(?:pip|uv|npm|hf|chmod) [a-z0-9+]")
+"""A command in a sentence, of Pippin or another program."""
+
+AFTER: Final[dict["ErrorKind", str]] = {
+    "model_not_found": "`pippin list` shows what is here, `pippin search WORDS` what the hub has.",
+    "load_failed": "`pippin list` shows what is here, `pippin doctor` checks this machine.",
+    "authentication": "Give a key with --api-key or in PIPPIN_API_KEY; see `pippin {verb} --help`.",
+}
+"""The next command after some kinds of error; for the others it is the verb's help."""
+
+
+def with_next_command(message: str, verb: str, kind: "ErrorKind" = "invalid_request") -> str:
+    """The message of an error, with a command appended if it names none."""
+    if COMMAND.search(message):
+        return message
+    ended = message if message.endswith((".", "!", "?")) else f"{message}."
+    return f"{ended} {AFTER.get(kind, 'See `pippin {verb} --help`.').format(verb=verb)}"

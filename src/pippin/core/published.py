@@ -125,3 +125,19 @@ def mistaken(path: Path) -> str | None:
     if WEB_PAGE.match(start):
         return "is a web page: fetch it again, from the address of the file itself"
     return None
+
+
+Json = dict[str, Any]  # untrusted
+
+
+def whole(value: object) -> int | None:
+    """A positive integer, or None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def real(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,10 +1,11 @@
 """Tasks for models and tokenizers, generation among them, with what of a conversation is prepared for them."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar, Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pippin.core.conversation import (
     Attachment,
@@ -49,6 +50,29 @@ def attachments(messages: Iterable[Message]) -> Iterator[tuple[str, Attachment, 
             for number, part in enumerate(parts):
                 if isinstance(part, Attachment):
                     yield part.field or f"{where}.content[{number}]", part, index
+
+
+Change = Callable[[Attachment, str, int], Iterable[Part]]
+"""What takes the place of an attachment, of its field, in the message of an index."""
+
+
+def with_attachments(messages: Iterable[Message], change: Change) -> tuple[Message, ...]:
+    """The messages with something else in the place of each attachment, in their order; tool results have some too."""
+
+    def parts_of(parts: Iterable[Part], at: str, index: int) -> Iterator[Part]:
+        for number, part in enumerate(parts):
+            where = f"{at}.content[{number}]"
+            if isinstance(part, Attachment):
+                yield from change(part, part.field or where, index)
+            elif isinstance(part, ToolResult):
+                yield replace(part, parts=tuple(parts_of(part.parts, where, index)))
+            else:
+                yield part
+
+    return tuple(
+        replace(message, parts=tuple(parts_of(message.parts, f"messages[{index}]", index)))
+        for index, message in enumerate(messages)
+    )
 
 
 def media_parts(messages: Iterable[Message]) -> list[tuple[str, MediaPart]]:

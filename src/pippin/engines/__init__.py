@@ -6,7 +6,7 @@ without weights, for tests). What kinds share:
 
 - `base.py`: the contract between the worker and an engine.
 - `encoding.py`: padded batches across requests, for kinds that map each token sequence to a vector.
-- `conversations.py`: pictures for embeddings and reranking, by the language engine's vision.
+- `conversations.py`: what embeddings and reranking share, pictures by the language engine's vision among it.
 - `blocking.py`: a thread of its own, for kinds whose library makes one long call.
 - `pictures.py`, `sound.py`: images and audio, decoded and encoded within limits.
 - `device.py`: every decision that depends on the machine, and the report of it for `pippin doctor`.

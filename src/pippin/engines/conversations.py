@@ -1,26 +1,37 @@
-"""Conversations as inputs of embedding models and rerankers: rendered by the chat template, with media encoded.
+"""What embedding models and rerankers have alike: how they are prepared and loaded, and conversations as their inputs.
 
-Media are supported for mlx-vlm's models that run in the language engine's batches. A conversation with media is
-computed alone, in one pass; encoded media are cached for later requests.
+A conversation is rendered by the chat template, with media encoded. Media are supported for mlx-vlm's models that run
+in the language engine's batches. A conversation with media is computed alone, in one pass; encoded media are cached for
+later requests.
 """
 
+import os
 import re
 from functools import partial
+from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 
+from pippin.config.errors import install_command
 from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Message
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelInfo, WorkerSpec
+from pippin.core.published import find_json
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
-from pippin.engines.encoding import EncoderInput
+from pippin.engines.base import LoadProgress
+from pippin.engines.device import configure, decide, find_facts
+from pippin.engines.encoding import EncoderInput, EncodingTokenizer, cast_weights
 from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.model.encoders import attends_both_ways, encoder_of
 from pippin.engines.language.model.head import Head
+from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prompt.preparer import open_preparer
+from pippin.engines.language.vision.checkpoint import takes_media
 from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.media import TEXT_ONLY, PromptMedia
 from pippin.engines.language.vision.model import VisionModel
@@ -113,3 +124,63 @@ class ConversationStates:
         while (medium := inputs.missing(0, len(tokens))) is not None:
             inputs.encode(medium, wait=True)
         return self._model(ids, cache, inputs=inputs.inputs(tokens, 0))
+
+
+class EncodingPreparer:
+    """The folder of a model that encodes, its tokenizer, and how long its texts may be."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.folder = Path(spec.info.path or "")
+        self.options = convert(spec.options, ModelOptions)
+        self.info: ModelInfo = spec.info
+        self.tokenizer = EncodingTokenizer(self.folder, self.options.embedding_max_length)
+        self.config = self.tokenizer.config
+        self.threads = spec.threads or os.cpu_count() or 1
+        self.sentences = find_json(self.folder / "config_sentence_transformers.json") or {}
+        self.conversations: ConversationPreparer | None = None
+
+    def see(self, spec: WorkerSpec) -> None:
+        """Prepare conversations as well, if the model takes media."""
+        if takes_media(self.config):
+            self.conversations = ConversationPreparer(spec, self.tokenizer.limit)
+            self.info = self.conversations.described(self.info)
+
+    def load_encoder(self, *, classifies: bool = False) -> nn.Module:
+        """The encoder, with its weights in memory. Raises `ServerError("load_failed")`."""
+        what = "Rerankers" if classifies else "Models that embed text"
+        try:
+            model = encoder_of(self.folder, self.config, classifies=classifies)
+            cast_weights(model, self.options)
+        except ImportError as error:
+            needed = install_command("embeddings")
+            raise ServerError("load_failed", f"{what} need mlx-vlm, which reads them: {needed}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            wanted = " as a reranker" if classifies else ""
+            raise ServerError("load_failed", f"{self.info.id} can't be loaded{wanted}: {error}") from error
+        return model
+
+    def load_language_model(
+        self, progress: LoadProgress, reading: Reading
+    ) -> tuple[nn.Module, ConversationStates | None]:
+        """The language model of which the states count, and its passes over conversations, if it sees. Raises
+        `ServerError("load_failed")`."""
+        plan = decide(find_facts(), self.options)
+        configure(plan)
+        threads = None if attends_both_ways(self.config) else self.threads
+        model = load_weights(self.info, plan, progress, reading, kernel_threads=threads)[0]
+        if self.conversations is None:
+            return model, None
+        # Before media are tried: models for embeddings get the head there that they lack.
+        seen = ConversationStates(model, self.options) if isinstance(model, VisionModel) else None
+        self.conversations.loaded(model)
+        self.info = self.conversations.described(self.info)
+        return model, seen
+
+    def too_long(self, found: str, param: str, whole: str = "") -> ServerError:
+        """The refusal of an input; `found` says how long what is, `whole` what the limit counts."""
+        return ServerError(
+            "context_length_exceeded",
+            f"{found}; {self.info.id} takes {self.tokenizer.limit}{whole}. "
+            "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
+            param,
+        )

@@ -22,7 +22,7 @@ from pippin.core.models import WorkerSpec
 from pippin.core.published import find_json
 from pippin.core.tasks import Conversation, Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
-from pippin.engines.encoders import EncodingPreparer
+from pippin.engines.conversations import EncodingPreparer
 from pippin.engines.encoding import (
     EncoderInput,
     EncodingEngine,
@@ -351,8 +351,7 @@ def refuse_unknown(name: str, architecture: str) -> None:
         )
 
 
-def open_preparer(spec: WorkerSpec) -> EmbeddingPreparer:
-    return EmbeddingPreparer(spec)
+open_preparer = EmbeddingPreparer
 
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:

@@ -6,8 +6,8 @@ language model that was trained to answer yes or no.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -17,10 +17,9 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Ranked
 from pippin.core.models import WorkerSpec
 from pippin.core.published import find_json, table
-from pippin.core.tasks import Rerank, RerankDocument, Task
+from pippin.core.tasks import Rerank, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
-from pippin.engines.conversations import ConversationPreparer, ConversationStates
-from pippin.engines.encoders import EncodingPreparer
+from pippin.engines.conversations import ConversationPreparer, ConversationStates, EncodingPreparer
 from pippin.engines.encoding import (
     EncoderInput,
     EncodingEngine,
@@ -50,11 +49,6 @@ PREFIX = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
 SEEN_INSTRUCTION = "Given a search query, retrieve relevant candidates that answer the query."
 """Qwen3-VL-Reranker's, as mlx-vlm gives it; the chat template writes the rest of the prompt."""
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-
-
-class Build(Protocol):
-    def __call__(self, query: str, document: str, *, truncating: bool) -> tuple[EncoderInput, int]:
-        """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
 
 
 class RerankingPreparer(EncodingPreparer):
@@ -112,11 +106,9 @@ class RerankingPreparer(EncodingPreparer):
                 "This reranker compares two texts and takes no `instruction`; leave it out.",
                 "instruction",
             )
-        build: Build = (
-            self._pair if self.is_classifier else partial(self._question, self._start(task.instruction))
-        )
+        start = None if self.is_classifier else self._start(task.instruction)
         for index in range(len(task.documents)):
-            yield self._sequence(build, task, index)
+            yield self._sequence(start, task, index)
 
     def _seen(self, conversations: ConversationPreparer, task: Rerank, index: int) -> EncoderInput:
         """The pair as a question to a vision model, in the words and order of mlx-vlm's `_vl_messages`."""
@@ -132,12 +124,14 @@ class RerankingPreparer(EncodingPreparer):
         messages = (Message("system", (Text(SYSTEM),)), Message("user", tuple(_joined(asked))))
         return conversations.sequence(messages, f"documents[{index}]")
 
-    def _sequence(self, build: Build, task: Rerank, index: int) -> EncoderInput:
+    def _sequence(self, start: tuple[int, ...] | None, task: Rerank, index: int) -> EncoderInput:
         document, param = task.documents[index], f"documents[{index}]"
         truncating = (task.overflow or self.options.embedding_overflow) == "truncate"
-        text = plain_text(document, param)
+        if not all(isinstance(part, Text) for part in document.parts):
+            raise ServerError("unsupported", f"{param} is not text; this reranker reads text only.", param)
+        text = "".join(part.text for part in document.parts if isinstance(part, Text))
         try:
-            sequence, length = build(task.query, text, truncating=truncating)
+            sequence, length = self._built(start, task.query, text, truncating=truncating)
         except TooLong as error:
             raise self.too_long(
                 f"{param} and the query have {error.least} tokens or more", param, " in all"
@@ -146,15 +140,14 @@ class RerankingPreparer(EncodingPreparer):
             raise self.too_long(f"{param} and the query have {length} tokens", param, " in all")
         return sequence
 
-    def _pair(self, query: str, document: str, *, truncating: bool) -> tuple[EncoderInput, int]:
-        """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
-        sequence = self.tokenizer.encode(self._prompt + query, document, truncating=truncating)
-        return sequence, len(sequence.tokens)
-
-    def _question(
-        self, start: tuple[int, ...], query: str, document: str, *, truncating: bool
+    def _built(
+        self, start: tuple[int, ...] | None, query: str, document: str, *, truncating: bool
     ) -> tuple[EncoderInput, int]:
-        """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
+        """The sequence, cut to the limit, and how many tokens it had: a pair, or a question with this `start`. Raises
+        `TooLong`."""
+        if start is None:
+            sequence = self.tokenizer.encode(self._prompt + query, document, truncating=truncating)
+            return sequence, len(sequence.tokens)
         middle = self.tokenizer.plain(f"{query}\n<Document>: {document}", truncating=truncating)
         available = self.tokenizer.limit - len(start) - len(self._end)
         length = len(start) + len(middle) + len(self._end)
@@ -223,15 +216,7 @@ def _media_first(parts: Sequence[Text | Image | Video]) -> tuple[Text | Image | 
     return tuple(sorted(parts, key=lambda part: order.index(type(part))))
 
 
-def plain_text(document: RerankDocument, param: str) -> str:
-    """The text of a document. Raises `ServerError` naming `param` for parts that are not text."""
-    if not all(isinstance(part, Text) for part in document.parts):
-        raise ServerError("unsupported", f"{param} is not text; this reranker reads text only.", param)
-    return "".join(part.text for part in document.parts if isinstance(part, Text))
-
-
-def open_preparer(spec: WorkerSpec) -> RerankingPreparer:
-    return RerankingPreparer(spec)
+open_preparer = RerankingPreparer
 
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
@@ -318,10 +303,7 @@ def _sees(passes: ConversationStates, yes: int, no: int) -> Forward:
     """The same score from a vision-language model, one pair at a time."""
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
-        scores = []
-        for sequence in batch:
-            logits = passes.last_logits(sequence)
-            scores.append(logits[yes] - logits[no])
-        return floats(mx.stack(scores)[:, None])
+        found = (passes.last_logits(sequence) for sequence in batch)
+        return floats(mx.stack([logits[yes] - logits[no] for logits in found])[:, None])
 
     return forward

@@ -32,7 +32,7 @@ from pippin.engines.encoding import cast_weights
 from pippin.engines.language.upstream.stored import read_arrays
 from pippin.engines.refusals import library_refusals, missing_package
 from pippin.engines.speech.keywords import Keywords, keywords_of
-from pippin.engines.whisper.vocabulary import whisper_tokenizer
+from pippin.engines.whisper import whisper_tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ deserves a status code is raised before the first byte. A handler that must send
 model loads) runs `start` as a task and follows the load with `pool.states()`; cancelling that task releases everything.
 """
 
-from pippin.runtime.pool.source import ModelSource
+from pippin.runtime.pool import ModelSource
 from pippin.service.service import Run, Service, open_service
 
 __all__ = ["ModelSource", "Run", "Service", "open_service"]

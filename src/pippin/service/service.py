@@ -28,8 +28,7 @@ from pippin.core.link import merged
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
-from pippin.runtime.pool.pool import Lease, Pool
-from pippin.runtime.pool.source import Estimate, ModelSource
+from pippin.runtime.pool import Estimate, Lease, ModelSource, Pool
 from pippin.runtime.workers.link import LOST, Mailbox
 from pippin.runtime.workers.process import Child
 from pippin.service.image_defaults import ImageDefaultsReader

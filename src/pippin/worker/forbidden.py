@@ -1,11 +1,14 @@
-"""Forbids a worker two things, whatever a library decides: the model's own Python code, and the network when offline.
+"""Forbids a worker, whatever a library decides, the model's own Python code, the network when offline, and a change of
+how many files it may have open.
 
 Several loaders pass `trust_remote_code=True` to transformers on their own. The interpreter's audit hooks see every code
 object just before it runs, and each connection just before it is opened; a hook cannot be removed once it is installed.
 """
 
+import functools
 import ipaddress
 import logging
+import resource
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -81,3 +84,20 @@ def _is_here(host: object) -> bool:
         return ipaddress.ip_address(str(name)).is_loopback
     except ValueError:
         return False
+
+
+def keep_file_limit() -> None:
+    """Let libraries set any limit of this process from now on but that of open files.
+
+    Importing mlx-lm sets a limit of 2048, and a hard limit of 4096 (mlx_lm.utils). If the hard limit is lower
+    (`ulimit -Hn`), the import would fail, and every load with it; if it is higher, it would be lost for the life of the
+    process.
+    """
+    set_limit = resource.setrlimit
+
+    @functools.wraps(set_limit)
+    def set_others(which: int, limits: tuple[int, int], /) -> None:
+        if which != resource.RLIMIT_NOFILE:
+            set_limit(which, limits)
+
+    resource.setrlimit = set_others

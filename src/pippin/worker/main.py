@@ -31,8 +31,7 @@ from pippin.core.models import WorkerSpec
 from pippin.core.safetensors import digest_of
 from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.engines.cpu.blas import accelerate_blas
-from pippin.engines.file_limit import keep_file_limit
-from pippin.worker.forbidden import forbid_foreign_code, forbid_network
+from pippin.worker.forbidden import forbid_foreign_code, forbid_network, keep_file_limit
 from pippin.worker.loop import (
     LinkLost,
     Preparation,

@@ -16,8 +16,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.core.verification import Verification, VerificationFailed
 from pippin.engines.cpu.blas import accelerate_blas
-from pippin.engines.file_limit import keep_file_limit
-from pippin.worker.forbidden import forbid_foreign_code
+from pippin.worker.forbidden import forbid_foreign_code, keep_file_limit
 
 
 def run() -> int:

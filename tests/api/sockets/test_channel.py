@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from starlette.websockets import WebSocketDisconnect
 
+from pippin.api import sockets
 from pippin.api.http.body import ARRIVING, HELD
-from pippin.api.sockets import channel
-from pippin.api.sockets.channel import Channel
+from pippin.api.sockets import Channel
 
 
 class Held:
@@ -49,7 +49,7 @@ class EndlessSocket:
 
 
 def test_a_client_that_never_pauses_is_closed_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr(sockets, "LONGEST_SECONDS", 0.05)
     socket: Any = EndlessSocket()
 
     async def answer_all() -> None:
@@ -61,7 +61,7 @@ def test_a_client_that_never_pauses_is_closed_when_its_time_is_over(monkeypatch:
         await talk.close()
 
     asyncio.run(answer_all())
-    assert socket.closed == [channel.SPENT]
+    assert socket.closed == [sockets.SPENT]
 
 
 class ClosingSocket(EndlessSocket):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pippin.catalog import Catalog, default_roots, footprint, read_info
-from pippin.catalog.fitting.fit import Source, measure, read_source, sequence_memory
+from pippin.catalog.fitting import Source, measure, read_source, sequence_memory
 from pippin.catalog.footprint import KERNEL_DECODERS, context_bytes
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions

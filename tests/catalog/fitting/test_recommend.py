@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pippin.catalog.fitting.recommend import QUICK, Recommended, bandwidth, pick, recommended
+from pippin.catalog.fitting import QUICK, Recommended, bandwidth, pick, recommended
 from pippin.catalog.footprint import context_bytes
 from pippin.catalog.names import is_repository
 from pippin.config.options.model import ModelOptions

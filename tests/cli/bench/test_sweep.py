@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from pippin.cli.bench import Reply, point, shown
 from pippin.cli.chat.client import Ended, parts
-from pippin.cli.verbs.bench import counts
+from pippin.cli.verbs.bench import Reply, counts, point, shown
 from pippin.config.errors import ConfigError
 from tests.cli.serving import Terminal, terminal
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pippin.cli.chat.conversation import Conversation
 from pippin.cli.chat.entry import read_entry
-from pippin.cli.chat.session import HELP, help_text, read_command
+from pippin.cli.chat.session import HELP, Conversation, help_text, read_command
 from pippin.config.errors import ConfigError
 
 

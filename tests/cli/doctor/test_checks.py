@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pippin.cli import doctor
+from pippin.cli.verbs import doctor
 from pippin.engines import device
 
 DAY = 86400.0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pippin.cli import doctor
 from pippin.cli.main import main
+from pippin.cli.verbs import doctor
 from tests.engines.tiny_models import tiny_model
 from tests.running_server import running_server
 

@@ -18,7 +18,7 @@ from msgspec import structs
 from pippin.catalog.companions import companions_of
 from pippin.core.errors import ServerError
 from pippin.core.models import Companion, ModelInfo
-from pippin.engines.speech.repositories import load_speaker
+from pippin.engines.speech.speaking import load_speaker
 from tests.engines.speech.tiny_hearing import write_tokenizer
 
 Asked = set[str]

@@ -15,7 +15,7 @@ from pippin.core.events import Event, Failed, SpeechChunk, Spoken, Voices
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import ListVoices, Speak
 from pippin.engines import speech
-from pippin.engines.speech.repositories import load_speaker
+from pippin.engines.speech.speaking import load_speaker
 from tests.engines.driving import no_progress, run
 from tests.engines.speech.tiny_speaking import FAMILIES, write_speaking_model
 

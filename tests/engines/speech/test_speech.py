@@ -18,8 +18,8 @@ from pippin.core.models import ModelInfo
 from pippin.core.tasks import ListVoices, Speak, Transcribe
 from pippin.engines import sound
 from pippin.engines.blocking import BlockingEngine, BlockingJob
-from pippin.engines.speech.speaking import SpeechModel, SpeechPreparer
-from pippin.engines.speech.voices import voices_of
+from pippin.engines.speech.keywords import keywords_of
+from pippin.engines.speech.speaking import SpeechModel, SpeechPreparer, voices_of
 from tests.engines.driving import run
 from tests.engines.speech.recordings import wav
 
@@ -132,7 +132,7 @@ def preparer(tmp_path: Path) -> SpeechPreparer:
 
 
 def speak(preparer: SpeechPreparer, model: Speaker, **fields: Any) -> list[Event]:
-    engine: BlockingEngine[Any] = BlockingEngine(lambda: SpeechModel.of(model))
+    engine: BlockingEngine[Any] = BlockingEngine(lambda: SpeechModel(model, keywords_of(model)))
     job = preparer.prepare("one", Speak(**{"text": "one two three", "format": "pcm", **fields}))
     assert not isinstance(job, tuple)
     events = run(engine, job)["one"]
@@ -248,7 +248,7 @@ def test_what_a_model_cannot_do_ends_the_request_with_a_sentence(
 
 def test_a_cancelled_request_stops_before_its_next_piece(preparer: SpeechPreparer) -> None:
     model = Speaker(seconds=0.02)
-    engine: BlockingEngine[Any] = BlockingEngine(lambda: SpeechModel.of(model))
+    engine: BlockingEngine[Any] = BlockingEngine(lambda: SpeechModel(model, keywords_of(model)))
     job = preparer.prepare("one", Speak(text="word " * 500, format="pcm"))
     assert not isinstance(job, tuple)
     engine.submit(job)

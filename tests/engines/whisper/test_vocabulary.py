@@ -3,7 +3,7 @@
 import pytest
 from mlx_audio.stt.models.whisper.tokenizer import LANGUAGES
 
-from pippin.engines.whisper.vocabulary import whisper_tokenizer
+from pippin.engines.whisper import whisper_tokenizer
 
 TEXT = " Hello, world! naïve 日本語 \n 12345"
 

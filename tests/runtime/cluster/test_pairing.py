@@ -5,7 +5,7 @@ import ssl
 
 import pytest
 
-from pippin.runtime.cluster.pairing import Identity
+from pippin.runtime.cluster.host import Identity
 
 
 async def exchanged(listening: ssl.SSLContext, speaking: ssl.SSLContext) -> bytes:

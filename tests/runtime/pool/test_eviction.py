@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from pippin.core.models import ModelInfo, ModelKind
-from pippin.runtime.pool.eviction import Shortage, shortage, victims
-from pippin.runtime.pool.slot import Slot
+from pippin.runtime.pool import Shortage, Slot, shortage, victims
 
 
 def resident(

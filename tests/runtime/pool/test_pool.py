@@ -9,7 +9,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed
 from pippin.core.tasks import Tokenize
-from pippin.runtime.pool.pool import Lease
+from pippin.runtime.pool import Lease
 from pippin.runtime.workers.link import Mailbox
 from tests.runtime.doubles import MIB, Stage, settle
 from tests.service.doubles import StaticCatalog, scripted

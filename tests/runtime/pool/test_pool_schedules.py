@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pippin.core.errors import ServerError
-from pippin.runtime.pool.pool import Lease
+from pippin.runtime.pool import Lease
 from tests.runtime.doubles import MIB, Stage, settle
 
 POLICIES = ("wait", "fail", "preempt", "wait_then_fail", "wait_then_preempt")

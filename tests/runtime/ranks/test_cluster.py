@@ -14,14 +14,15 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.runtime.cluster.asking import Clusters, refusal
 from pippin.runtime.cluster.needs import Cluster, Need, Places
-from pippin.runtime.ranks.cluster import (
+from pippin.runtime.ranks.group import RankGroup
+from pippin.runtime.ranks.places import (
     EACH,
     Held,
     members_in_cluster,
     need_of_each,
+    places,
+    refuse_public,
 )
-from pippin.runtime.ranks.group import RankGroup
-from pippin.runtime.ranks.places import places, refuse_public
 from tests.runtime.doubles import FakeWorker
 
 GB = 1 << 30

@@ -17,8 +17,7 @@ from pippin.core.completion import collect
 from pippin.core.errors import ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.runtime.cluster.needs import Cluster, Need, Node
-from pippin.runtime.replicas import processes
-from pippin.runtime.replicas.processes import Replicas, share_of
+from pippin.runtime.replicas import Replicas, processes, share_of
 from pippin.service import Service
 from tests.running_server import running_server
 from tests.runtime.doubles import FakeLauncher, FakeWorker

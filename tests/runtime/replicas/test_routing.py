@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pippin.core.conversation import Message, Text, Tool
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Detokenize, Generate
-from pippin.runtime.replicas.routing import BLOCK, Prefix, Seat, Seen, choose, prefix_of
+from pippin.runtime.replicas import BLOCK, Prefix, Seat, Seen, choose, prefix_of
 
 NO_SPEC: Any = None
 NO_WORKER: Any = None

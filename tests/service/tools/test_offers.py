@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from pippin.config.mcp_file import McpServer, McpSettings
-from pippin.config.options.server import McpOffer
+from pippin.config.options.server import McpOffer, ServerOptions
 from pippin.core.conversation import Inline, Message, Text, Tool, ToolChoice, Toolset
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
 from pippin.mcp.connection import RemoteTool
 from pippin.mcp.tools import OfferedTool, ToolServers
-from pippin.service.tools.offers import Equipped, ToolOffers
+from pippin.service.tools.loop import Equipped, ToolOffers
 from pippin.service.tools.web_search import WebSearcher
 
 ASKED = GenerationRequest(model="m", messages=(Message("user", (Text("What time is it?"),)),))
@@ -46,7 +46,7 @@ def equip(
 ) -> tuple[Equipped, list[str]]:
     """The equipped request, and the servers whose tools were asked for."""
     servers = OneServer()
-    offers = ToolOffers(servers, offer, WebSearcher(None, servers, fetches_nothing))
+    offers = ToolOffers(servers, ServerOptions(mcp_offer=offer), WebSearcher(None, servers, fetches_nothing))
     return asyncio.run(offers.equip(request, named, allowed=allowed)), servers.wanted
 
 

@@ -35,7 +35,7 @@ from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
-from pippin.service.tools.offers import Equipped, ToolOffers
+from pippin.service.tools.loop import Equipped, ToolOffers
 
 log = logging.getLogger(__name__)
 

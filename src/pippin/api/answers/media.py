@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -32,13 +32,12 @@ from pippin.core.conversation import (
     Message,
     Missing,
     Part,
-    ToolResult,
     Url,
     Video,
 )
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
-from pippin.core.tasks import Conversation, Embed, Rerank, media_of, newest_question
+from pippin.core.tasks import Conversation, Embed, Rerank, media_of, newest_question, with_attachments
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -160,13 +159,19 @@ class MediaResolver:
         if request.messages is None or not any(_has_media(message.parts) for message in request.messages):
             return request
         earlier = _Earlier.of(request, until=asyncio.get_running_loop().time() + self._seconds)
-        messages = [
-            await self._message(
-                message, f"messages[{number}]", None if number == earlier.question else earlier
-            )
-            for number, message in enumerate(request.messages)
-        ]
-        return msgspec.structs.replace(request, messages=tuple(messages))
+
+        async def resolved(part: Attachment, where: str, index: int) -> Part:
+            if index == earlier.question:
+                return await self._part(part, where)
+            # Its refusal would end the conversation for good: the model is told that it is missing.
+            try:
+                earlier.check(part, where, asyncio.get_running_loop().time())
+                return await self._part(part, where)
+            except ServerError as error:
+                return msgspec.structs.replace(part, source=Missing(error.report))
+
+        messages = await _resolved(request.messages, resolved)
+        return msgspec.structs.replace(request, messages=messages)
 
     async def resolve_embed(self, task: Embed) -> Embed:
         """The same task with all media of its conversations as bytes. Raises `ServerError` naming the input."""
@@ -175,12 +180,14 @@ class MediaResolver:
             return task
         messages = (message for each in conversations for message in each.messages)
         _check_count((part for message in messages for part in message.parts), "input")
-        inputs = [
-            msgspec.structs.replace(each, messages=await self._messages(each.messages, each.field))
-            if isinstance(each, Conversation)
-            else each
-            for each in task.inputs
-        ]
+
+        async def inlined(given: Conversation) -> Conversation:
+            messages = await _resolved(
+                given.messages, lambda part, where, _: self._part(part, given.field or where)
+            )
+            return msgspec.structs.replace(given, messages=messages)
+
+        inputs = [await inlined(each) if isinstance(each, Conversation) else each for each in task.inputs]
         return msgspec.structs.replace(task, inputs=tuple(inputs))
 
     async def resolve_rerank(self, task: Rerank) -> Rerank:
@@ -197,49 +204,6 @@ class MediaResolver:
 
     async def _inlined(self, parts: tuple[Any, ...], param: str) -> tuple[Any, ...]:
         return tuple([await self._part(part, param) for part in parts])
-
-    async def _messages(self, messages: tuple[Message, ...], field: str | None) -> tuple[Message, ...]:
-        """`field`: the request's own field for these messages, which refusals name."""
-        found: list[Message] = []
-        for number, message in enumerate(messages):
-            if field is None:
-                found.append(await self._message(message, f"messages[{number}]"))
-            else:
-                parts = await self._inlined(message.parts, field)
-                found.append(msgspec.structs.replace(message, parts=parts))
-        return tuple(found)
-
-    async def _message(self, message: Message, param: str, earlier: "_Earlier | None" = None) -> Message:
-        if not _has_media(message.parts):
-            return message
-        return msgspec.structs.replace(message, parts=await self._parts(message.parts, param, earlier))
-
-    async def _parts(
-        self, parts: tuple[Part, ...], param: str, earlier: "_Earlier | None"
-    ) -> tuple[Part, ...]:
-        found: list[Part] = []
-        for number, part in enumerate(parts):
-            where = f"{param}.content[{number}]"
-            match part:
-                case Image() | Audio() | Video() | Document():
-                    own = part.field or where
-                    found.append(
-                        await (self._earlier(part, own, earlier) if earlier else self._part(part, own))
-                    )
-                case ToolResult(parts=inner) if _has_media(inner):
-                    resolved = await self._parts(inner, where, earlier)
-                    found.append(msgspec.structs.replace(part, parts=resolved))
-                case _:
-                    found.append(part)
-        return tuple(found)
-
-    async def _earlier(self, part: Attachment, where: str, earlier: "_Earlier") -> Part:
-        """A part whose refusal would end the conversation for good: the model is told that it is missing."""
-        try:
-            earlier.check(part, where, asyncio.get_running_loop().time())
-            return await self._part(part, where)
-        except ServerError as error:
-            return msgspec.structs.replace(part, source=Missing(error.report))
 
     async def _part(self, part: Part, where: str) -> Part:
         match part:
@@ -417,6 +381,21 @@ def _check_count(parts: Iterable[Part], param: str) -> None:
     """Raises `ServerError` naming `param` where a request has too many media."""
     if (count := sum(1 for _ in media_of(parts))) > MOST_ITEMS:
         raise _refusal(param, f"hold {count} media parts; send at most {MOST_ITEMS}.")
+
+
+async def _resolved(
+    messages: Iterable[Message], resolve: Callable[[Attachment, str, int], Awaitable[Part]]
+) -> tuple[Message, ...]:
+    """The messages with what `resolve` gives for each attachment, its field and the index of its message, in order."""
+    given: list[tuple[Attachment, str, int]] = []
+
+    def note(part: Attachment, where: str, index: int) -> tuple[()]:
+        given.append((part, where, index))
+        return ()
+
+    with_attachments(messages, note)
+    found = iter([await resolve(*each) for each in given])
+    return with_attachments(messages, lambda *_: (next(found),))
 
 
 def _has_media(parts: Iterable[Part]) -> bool:

@@ -1,5 +1,5 @@
-"""Bodies and replies of all kinds of model but language: the counterpart of dialects, also without HTTP.
+"""The endpoints of all kinds of model but language: the counterpart of dialects, a module for each kind.
 
-There is one module for each kind. Each lists the contracts of its paths in
-`CONTRACTS`, from which `docs/api.md` is generated. Begin with `embeddings.py`.
+A module has the bodies and replies, `routes(api)`, and the contracts of its paths in `CONTRACTS`, from which
+`docs/api.md` is generated. Begin with `embeddings.py`.
 """

@@ -1,4 +1,4 @@
-"""Bodies and replies of `/v1/systemone` and `/v1/decisions`: TypeSafe's and mlx-vlm's form, which has a `state`,
+"""`/v1/systemone` and `/v1/decisions`: TypeSafe's and mlx-vlm's form, which has a `state`,
 OpenAI's, which has an `input`.
 
 A decision model answers by its own scoring (`Decide`). A language model scores the labels of each question as answers
@@ -8,7 +8,7 @@ to it, and their probabilities are normalised over the question's labels.
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -16,16 +16,22 @@ from uuid import uuid4
 
 import msgspec
 from msgspec import Meta, Struct, field
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from pippin.api.dialects.base import History
 from pippin.api.dialects.responses.dialect import items_of
 from pippin.api.dialects.responses.items import ItemsReader, parts_of
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, called, invalid, unsupported
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, called, decode_json, invalid, unsupported
 from pippin.api.dialects.shared.media import source_of_base64
+from pippin.api.http.forms import is_form
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.conversation import Image, Inline, Message, Part, Text
 from pippin.core.decoding import from_json
-from pippin.core.events import Decided, Usage
+from pippin.core.errors import ServerError
+from pippin.core.events import Decided, Finished, Scored, Usage
 from pippin.core.requests import Decision, GenerationRequest, Thinking
 from pippin.core.tasks import Decide
 
@@ -474,3 +480,85 @@ def listed_answer(given: ListedQuestion, chances: Sequence[float]) -> dict[str, 
         found["choice"] = names[list(chances).index(max(chances))]["value"]
     pairs = zip(names, chances, strict=True)
     return {**found, "probabilities": [{**name, "probability": chance} for name, chance in pairs]}
+
+
+# Endpoints
+
+
+@dataclass(frozen=True)
+class Deciding:
+    api: Api
+
+    async def decisions(self, request: Request) -> Response:
+        """Probabilities of the answers to questions about a state: OpenAI's form, or that of mlx-vlm's server"""
+        fields = await self.api.handler.fields_of(request, "decisions", _either)
+        if isinstance(fields, DecisionRequest):
+            return await self._about_state(request, fields, {}, as_typesafe=False)
+        return await self._scored(request, about_input(fields), listed_answer, fields.questions)
+
+    async def systemone(self, request: Request) -> Response:
+        """Probabilities of the answers to questions about a state: TypeSafe's form, as JSON or with files"""
+        files: dict[str, bytes] = {}
+        if is_form(request):
+            form = await self.api.handler.form_of(request)
+            files = {name: uploads[-1].data for name, uploads in form.files.items()}
+            fields, unknown = CONTRACT.decode("".join(form.fields.get("request", [])).encode())
+            self.api.handler.note_unknown("systemone", unknown)
+        else:
+            fields = await self.api.handler.fields_of(request, "systemone", CONTRACT.decode)
+        return await self._about_state(request, fields, files, as_typesafe=True)
+
+    async def _about_state(
+        self, request: Request, fields: DecisionRequest, files: dict[str, bytes], *, as_typesafe: bool
+    ) -> Response:
+        if model := await self._decision_model(fields.model):
+            task, run = task_of(fields), self.api.handler.result
+            found = await run(request, task, Decided, model=fields.model, operation="decisions")
+            answers = decided_answers(fields, found, as_typesafe=as_typesafe)
+            usage = DecisionUsage(input_tokens=found.used_tokens, total_tokens=found.used_tokens)
+            return json_reply(DecisionReply(model=model, answers=answers, usage=usage))
+        wanted = about_state(fields, files)
+        answer = typed_answer if as_typesafe else valued_answer
+        return await self._scored(request, wanted, answer, wanted.asked, names=fields.questions)
+
+    async def _decision_model(self, name: str) -> str | None:
+        """The id of a decision model. One that is not here yet is taken for a language model."""
+        try:
+            info = await self.api.service.find(name, "decisions")
+        except ServerError:
+            return None
+        return info.id if info.kind == "decisions" else None
+
+    async def _scored(
+        self,
+        request: Request,
+        wanted: Wanted,
+        answer: Callable[[Any, Sequence[float]], dict[str, Any]],
+        asked: Iterable[Any],
+        names: Iterable[str] = (),
+    ) -> Response:
+        """The reply with what a language model gives for the labels of each question: `answer` makes the answer to one
+        that was `asked`."""
+        runs = await self.api.handler.events(request, wanted.requests, operation="decisions")
+        scored = [event.logprobs for events in runs for event in events if isinstance(event, Scored)]
+        ended = [event.usage for events in runs for event in events if isinstance(event, Finished)]
+        model = (await self.api.service.find(wanted.requests[0].model, "language")).id
+        found = list(map(answer, asked, wanted.chances(scored)))
+        answers = dict(zip(names, found, strict=True)) if names else found
+        usage = DecisionUsage.of(ended)
+        return json_reply(DecisionReply(model=model, answers=answers, usage=usage))
+
+
+def _either(body: bytes) -> tuple[DecisionRequest | OpenAIDecisionRequest, tuple[str, ...]]:
+    """The body in the form that it has."""
+    given = decode_json(body, dict[str, msgspec.Raw])
+    return OPENAI.decode(body) if "input" in given else CONTRACT.decode(body)
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    deciding = Deciding(api)
+    asked, answered = DecisionRequest, DecisionReply
+    return [
+        *both("/systemone", deciding.systemone, "POST", body=asked, answer=answered),
+        *both("/decisions", deciding.decisions, "POST", body=asked, answer=answered),
+    ]

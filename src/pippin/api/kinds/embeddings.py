@@ -1,4 +1,4 @@
-"""Bodies and replies of `/v1/embeddings`, in OpenAI's form; pictures in the forms of Jina, mlx-vlm and vLLM."""
+"""`/v1/embeddings`, in OpenAI's form; pictures in the forms of Jina, mlx-vlm and vLLM."""
 
 import base64
 import struct
@@ -6,6 +6,9 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from pippin.api.dialects.chat.dialect import ChatMessage, UserMessage, messages_of
 from pippin.api.dialects.shared.engine_fields import Name
@@ -19,6 +22,7 @@ from pippin.api.dialects.shared.media import (
     source_of_base64,
     source_of_url,
 )
+from pippin.api.routing import Api, Endpoint, both
 from pippin.core.conversation import Image, MediaSource, Message, Part, Text, Video
 from pippin.core.events import Embedded
 from pippin.core.tasks import Conversation, Embed
@@ -220,9 +224,17 @@ def _asked(parts: tuple[Part, ...], at: str, instruction: str | None) -> Convers
     return Conversation(messages=(*system, Message("user", parts)), field=at)
 
 
-def draw(fields: EmbeddingRequest, model: str, found: Embedded) -> bytes:
+def rows_of(found: Embedded) -> list[bytes]:
+    """The vectors, each as the bytes of little-endian float32."""
     width = found.dimensions * 4
-    rows = [found.vectors[start : start + width] for start in range(0, len(found.vectors), width)]
+    return [found.vectors[start : start + width] for start in range(0, len(found.vectors), width)]
+
+
+def vectors_of(found: Embedded) -> list[list[float]]:
+    return [list(struct.unpack(f"<{found.dimensions}f", row)) for row in rows_of(found)]
+
+
+def draw(fields: EmbeddingRequest, model: str, found: Embedded) -> bytes:
     usage = TextUsage(prompt_tokens=found.prompt_tokens, total_tokens=found.prompt_tokens)
     # One vector at a time: encoding millions of numbers in one call would hold the GIL too long.
     items = [
@@ -236,6 +248,25 @@ def draw(fields: EmbeddingRequest, model: str, found: Embedded) -> bytes:
                 )
             )
         )
-        for index, row in enumerate(rows)
+        for index, row in enumerate(rows_of(found))
     ]
     return msgspec.json.encode({"object": "list", "data": items, "model": model, "usage": usage})
+
+
+def embedding(api: Api) -> Endpoint:
+    """The endpoint that answers OpenAI's embedding requests."""
+
+    async def embed(request: Request) -> Response:
+        """Vectors of texts, pictures and conversations"""
+        fields = await api.handler.fields_of(request, "embeddings", CONTRACT.decode)
+        task = await api.handler.media.resolve_embed(task_of(fields))
+        found = await api.handler.result(request, task, Embedded, model=fields.model, operation="embeddings")
+        name = (await api.service.find(fields.model, task.model_kind)).id
+        drawn = await api.handler.large.do(len(found.vectors), draw, fields, name, found)
+        return Response(drawn, media_type="application/json")
+
+    return embed
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    return list(both("/embeddings", embedding(api), "POST", body=EmbeddingRequest, answer=EmbeddingReply))

@@ -1,12 +1,17 @@
-"""Bodies and replies of `/v1/rerank`, Cohere's and Jina's."""
+"""`/v1/rerank`, Cohere's and Jina's, and `/v2/rerank`, Cohere's newer path."""
 
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
 
+from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract
 from pippin.api.kinds.embeddings import MediaObject, TextUsage, object_parts, overflow_of
+from pippin.api.routing import Api, DocumentedRoute, both, json_reply
 from pippin.core.conversation import Image, Text, Video
 from pippin.core.events import Ranked
 from pippin.core.tasks import Rerank, RerankDocument
@@ -115,3 +120,24 @@ def draw_ranking(fields: RerankRequest, found: Ranked, *, id: str, model: str, u
         usage=TextUsage(prompt_tokens=found.prompt_tokens, total_tokens=found.prompt_tokens),
         meta={"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
     )
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    async def rerank(request: Request) -> Response:
+        """Documents in the order of how well they fit a query"""
+        fields = await api.handler.fields_of(request, "rerank", RERANK.decode)
+        task = await api.handler.media.resolve_rerank(rerank_task_of(fields))
+        found = await api.handler.result(request, task, Ranked, model=fields.model, operation="rerank")
+        name = (await api.service.find(fields.model, task.model_kind)).id
+        stem = exchange_of(request.scope).id
+
+        def draw() -> Response:
+            usual = api.options.return_documents
+            return json_reply(draw_ranking(fields, found, id=stem, model=name, usual=usual))
+
+        return await api.handler.large.do(size_of(task), draw)
+
+    return [
+        *both("/rerank", rerank, "POST", body=RerankRequest, answer=RerankReply),
+        DocumentedRoute("/v2/rerank", rerank, "POST", body=RerankRequest, answer=RerankReply),
+    ]

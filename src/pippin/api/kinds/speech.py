@@ -1,20 +1,26 @@
-"""Bodies and replies of `/v1/audio/speech`, in OpenAI's form."""
+"""`/v1/audio/speech`, in OpenAI's form, and `/voices`: text to speech."""
 
 import base64
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
 
+from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid
-from pippin.api.dialects.shared.frames import event_frame, typed_frame
+from pippin.api.dialects.shared.frames import EVENTS, event_frame, typed_frame
 from pippin.api.dialects.shared.openai import error_body
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.decoding import convert
-from pippin.core.errors import ErrorReport
-from pippin.core.events import Event, SpeechChunk, Spoken
-from pippin.core.tasks import FileFormat, Speak
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.events import Event, SpeechChunk, Spoken, Voices
+from pippin.core.tasks import FileFormat, ListVoices, Speak
 
 MEDIA: Final[dict[str, str]] = {
     "mp3": "audio/mpeg",
@@ -148,3 +154,61 @@ class SpeechEvents(NamedEvents):
                 return typed_frame("speech.audio.done", usage=figures)
             case _:
                 return b""
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    speech, sounds = Speaking(api), sorted({*MEDIA.values(), EVENTS})
+    return [
+        *both("/audio/speech", speech.speak, "POST", body=SpeechRequest, media=sounds),
+        *both("/audio/voices", speech.voices),
+    ]
+
+
+@dataclass(frozen=True)
+class Speaking:
+    api: Api
+
+    async def speak(self, request: Request) -> Response:
+        """Text as speech"""
+        handler = self.api.handler
+        asked = {name: [text] for name, text in request.query_params.items()}
+
+        def decode(body: bytes) -> tuple[SpeechRequest, tuple[str, ...]]:
+            if not body and "input" in asked:  # vllm-mlx's form, whose default is wav
+                return CONTRACT.decode_form({"response_format": ["wav"], **asked})
+            return CONTRACT.decode(body)
+
+        fields = await handler.fields_of(request, "speech", decode)
+        reference = None
+        if fields.ref_audio:
+            reference = (await handler.media.fetch(fields.ref_audio, "ref_audio")).data
+        options = self.api.options
+        task = task_of(fields, reference, longest=options.max_speech_chars, usual=options.speech_format)
+        is_told = fields.stream_format == "sse"
+        operation = await handler.prepare_task(
+            request,
+            task,
+            model=fields.model,
+            operation="speech",
+            encoder=SpeechEvents() if is_told else SpeechBytes(),
+            media=EVENTS if is_told else MEDIA[task.format],
+        )
+        return await handler.answers.reply(request, operation)
+
+    async def voices(self, request: Request) -> Response:
+        """The voices of a model in memory: to look must not load one, nor download it"""
+        name = request.query_params.get("model") or "default"
+        info = await self.api.service.find(name, ListVoices.model_kind)
+        if info.id not in {state.id for state in self.api.service.pool.states() if state.state == "loaded"}:
+            if info.kind not in (ListVoices.model_kind, "scripted"):
+                message = f"The model {info.id!r} is of kind {info.kind}: name one that speaks in `model`."
+                raise ServerError("invalid_request", message, "model")
+            raise ServerError(
+                "conflict",
+                f"The model {info.id!r} is not in memory; load it with POST /v1/models/load, or let it speak first.",
+                "model",
+            )
+        self.api.handler.admit(exchange_of(request.scope))
+        found = await self.api.handler.result(request, ListVoices(), Voices, model=name, operation="voices")
+        data = [{"id": voice, "name": voice, "object": "audio.voice"} for voice in found.names]
+        return json_reply({"object": "list", "data": data, "voices": list(found.names)})

@@ -1,18 +1,24 @@
-"""Forms of `/v1/audio/transcriptions` and `/translations`, as OpenAI's SDK sends them, and their replies."""
+"""`/v1/audio/transcriptions` and `/translations`: speech to text, by forms as OpenAI's SDK sends them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, invalid, unsupported, without_effect
-from pippin.api.dialects.shared.frames import typed_frame
+from pippin.api.dialects.shared.frames import EVENTS, typed_frame
 from pippin.api.dialects.shared.openai import error_body
+from pippin.api.http.body import drawn_bytes
 from pippin.api.http.forms import Upload
 from pippin.api.kinds.speech import NamedEvents
+from pippin.api.routing import Api, both
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Event, Segment, Transcribed
@@ -234,3 +240,61 @@ class TranscriptionLines(StreamEncoder):
 
     def failed(self, report: ErrorReport) -> bytes:
         return msgspec.json.encode(error_body(report)) + b"\n"
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    audio = Transcribing(api)
+    asked, told = TranscriptionRequest, TranscriptionReply
+    written = sorted({*MEDIA.values(), LINES})
+    return [
+        *both(
+            "/audio/transcriptions",
+            audio.transcribe,
+            "POST",
+            body=asked,
+            answer=told,
+            form=True,
+            media=written,
+        ),
+        *both(
+            "/audio/translations", audio.translate, "POST", body=asked, answer=told, form=True, media=written
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class Transcribing:
+    api: Api
+
+    async def transcribe(self, request: Request) -> Response:
+        """Speech as text"""
+        return await self._transcribe(request, translate=False)
+
+    async def translate(self, request: Request) -> Response:
+        """Speech of any language as English text"""
+        return await self._transcribe(request, translate=True)
+
+    async def _transcribe(self, request: Request, *, translate: bool) -> Response:
+        handler = self.api.handler
+        form = await handler.form_of(request)
+        # As in vllm-mlx, the query string has fields too; those of the form win.
+        given = {name: [text] for name, text in request.query_params.items()} | form.fields
+        fields, unknown = CONTRACT.decode_form(given, lists=LISTS)
+        operation = "translations" if translate else "transcriptions"
+        handler.note_unknown(operation, tuple(name for name in unknown if name != "file"))
+        task = task_of(fields, form.only_file("file"), translate=translate)
+        is_lines = fields.response_format == "ndjson"
+        if is_lines or fields.stream:
+            streamed = await handler.prepare_task(
+                request,
+                task,
+                model=fields.model,
+                operation=operation,
+                encoder=TranscriptionLines(fields, task) if is_lines else TranscriptionEvents(),
+                media=LINES if is_lines else EVENTS,
+            )
+            return await handler.answers.reply(request, streamed)
+        found = await handler.task(request, task, model=fields.model, operation=operation)
+        media = MEDIA.get(fields.response_format or "json", "application/json")
+        drawn = await handler.large.do(drawn_bytes(found), draw, fields, task, found)
+        return Response(drawn, headers={"content-type": media})

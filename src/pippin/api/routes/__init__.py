@@ -1,4 +1,3 @@
-"""The endpoints other than generation: each module has a function `routes(api)` and is discovered automatically.
-
-Begin with `models.py`.
+"""The endpoints that ask no model, or come with a dialect: each module has a function `routes(api)` and is discovered
+automatically. Begin with `models.py`.
 """

@@ -25,9 +25,8 @@ from pippin.api.dialects.shared.fields import (
     refused,
     unsupported,
 )
-from pippin.api.kinds.embeddings import MOST_INPUTS, overflow_of
+from pippin.api.kinds.embeddings import MOST_INPUTS, overflow_of, vectors_of
 from pippin.api.routes.models import page_of
-from pippin.api.routes.ollama import vectors_of
 from pippin.api.routing import Api, Endpoint, both, json_reply
 from pippin.core.conversation import Text
 from pippin.core.errors import ServerError, renamed

@@ -20,8 +20,7 @@ from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared.frames import DONE
 from pippin.api.dialects.shared.openai import OpenAIErrors
-from pippin.api.kinds.embeddings import EmbeddingReply, EmbeddingRequest
-from pippin.api.routes.embeddings import embedding
+from pippin.api.kinds.embeddings import EmbeddingReply, EmbeddingRequest, embedding
 from pippin.api.routing import Api, both, json_reply
 from pippin.core.completion import Completion
 from pippin.core.events import Event, Finished, FinishReason

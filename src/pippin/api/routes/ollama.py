@@ -5,7 +5,6 @@ Paths, fields and answers are those of Ollama's API reference, https://docs.olla
 
 import asyncio
 import hashlib
-import struct
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ from pippin.api.dialects.ollama.dialect import (
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, Unused, decode_json
 from pippin.api.http.body import EventStream
-from pippin.api.kinds.embeddings import inputs_of
+from pippin.api.kinds.embeddings import inputs_of, vectors_of
 from pippin.api.routing import Api, Endpoint, both, json_reply
 from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
@@ -399,12 +398,6 @@ class OllamaAnswers:
             msgspec.json.encode(line) + (b"\n" if streams else b""),
             media_type=LINES if streams else "application/json",
         )
-
-
-def vectors_of(found: Embedded) -> list[list[float]]:
-    width = found.dimensions * 4
-    starts = range(0, len(found.vectors), width)
-    return [list(struct.unpack(f"<{found.dimensions}f", found.vectors[at : at + width])) for at in starts]
 
 
 EMBED: Final = Contract(EmbedBody)

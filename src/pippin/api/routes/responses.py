@@ -26,7 +26,7 @@ from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.body import Presence, hold
 from pippin.api.routing import VERSION, Api, Endpoint, both, json_reply, number_of
-from pippin.api.sockets.responses import ResponsesSocket
+from pippin.api.sockets import ResponsesSocket
 from pippin.api.stored_responses.response_store import OwnedHistory, StoredConversation, page_of
 from pippin.api.stored_responses.saving import TERMINAL, BackgroundResponse, SavingDialect, SavingEncoder
 from pippin.core.decoding import convert
@@ -149,7 +149,7 @@ class Responses:
 
     async def read(self, request: Request) -> Response:
         name = request.path_params["id"]
-        running = self._background.get((owner_of(request), name))
+        running = self._background.get((exchange_of(request.scope).owner, name))
         if request.query_params.get("stream") == "true":
             if running is None:
                 await self._stored(request, name)
@@ -165,7 +165,7 @@ class Responses:
         return await asyncio.to_thread(json_reply, await self._stored(request, name))
 
     async def delete(self, request: Request) -> Response:
-        name, owner = request.path_params["id"], owner_of(request)
+        name, owner = request.path_params["id"], exchange_of(request.scope).owner
         running = self._background.get((owner, name))
         if running is not None:
             await running.cancel()
@@ -175,7 +175,7 @@ class Responses:
 
     async def cancel(self, request: Request) -> Response:
         name = request.path_params["id"]
-        running = self._background.get((owner_of(request), name))
+        running = self._background.get((exchange_of(request.scope).owner, name))
         if running is not None:
             await running.cancel()
             return json_reply(running.response)
@@ -216,14 +216,9 @@ class Responses:
         return json_reply(running.response)
 
 
-def owner_of(request: Request) -> str:
-    """The owner of the history that a request may read."""
-    return exchange_of(request.scope).owner
-
-
 def history_of(api: Api, request: Request) -> OwnedHistory:
     """The caller's history; what is decoded of it counts as bytes of the request's body."""
-    return api.store.for_owner(owner_of(request), partial(hold, request.scope))
+    return api.store.for_owner(exchange_of(request.scope).owner, partial(hold, request.scope))
 
 
 class Conversations:

@@ -495,6 +495,7 @@ def request_body(status: RequestStatus, model: str) -> dict[str, Any]:
     progress = done / status.max_tokens if status.max_tokens else None
     if status.phase == "prefill" and status.prompt_tokens:
         progress = status.prefilled_tokens / status.prompt_tokens
+    hit = "exact" if status.cached_tokens >= status.prompt_tokens - 1 else "prefix"
     return {
         "request_id": status.id,
         "model": model,
@@ -503,15 +504,9 @@ def request_body(status: RequestStatus, model: str) -> dict[str, Any]:
         "ttft_s": status.time_to_first_token,
         "elapsed_s": status.elapsed,
         "progress": progress,
-        "cache_hit_type": hit_type(status),
+        "cache_hit_type": hit if status.cached_tokens else "miss",
         "prompt_tokens": status.prompt_tokens,
         "cached_tokens": status.cached_tokens,
         "generated_tokens": done,
         "max_tokens": status.max_tokens,
     }
-
-
-def hit_type(status: RequestStatus) -> str:
-    if not status.cached_tokens:
-        return "miss"
-    return "exact" if status.cached_tokens >= status.prompt_tokens - 1 else "prefix"

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pippin.catalog.gguf.metadata import Metadata
+from pippin.catalog.gguf.reader import Metadata
 from pippin.core.errors import ServerError
 
 Config = dict[str, Any]

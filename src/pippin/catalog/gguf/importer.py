@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 
 from pippin.catalog.download import Progress
 from pippin.catalog.gguf.architectures import ROPE_FACTORS, Architecture, Config, architecture, llama3_scaling
-from pippin.catalog.gguf.metadata import Metadata
-from pippin.catalog.gguf.reader import GgufFile, Tensor, malformed
-from pippin.catalog.gguf.safetensors_writer import SafetensorsWriter
+from pippin.catalog.gguf.reader import GgufFile, Metadata, Tensor, malformed
 from pippin.catalog.gguf.tokenizer import TokenizerFiles, convert_tokenizer
 from pippin.catalog.gguf.weights import (
     GROUP,
@@ -25,6 +23,7 @@ from pippin.catalog.gguf.weights import (
     STORED,
     WIDTH,
     DenseType,
+    SafetensorsWriter,
     StoredArray,
     dense,
     floats,

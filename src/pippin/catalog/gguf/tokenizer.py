@@ -8,7 +8,7 @@ from typing import Any, Final
 from gguf import TokenType
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from pippin.catalog.gguf.metadata import Metadata
+from pippin.catalog.gguf.reader import Metadata
 from pippin.core.errors import ServerError
 
 Json = dict[str, Any]

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from pippin.cli.chat.conversation import Content
 from pippin.cli.terminal import size
 from pippin.config.errors import ConfigError
+
+Content = str | list[dict[str, Any]]
 
 SOUNDS: Final = {".wav": "wav", ".mp3": "mp3", ".flac": "flac", ".ogg": "ogg", ".m4a": "m4a"}
 PICTURES: Final = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")

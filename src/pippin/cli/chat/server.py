@@ -103,7 +103,7 @@ def find(parsed: Namespace, model: str | None, *, must_know: bool = True) -> Rea
 def names_a_model(parsed: Namespace, word: str) -> bool:
     """Whether a word names a model: a repository, a path, or one that the server or this machine has. Raises
     `ServerError` for one that is nearly the name of a model here."""
-    from pippin.catalog.entry import is_script
+    from pippin.catalog.catalog import is_script
 
     if any(letter.isspace() for letter in word):
         return False
@@ -142,7 +142,7 @@ def reached(parsed: Namespace, model: str | None) -> Iterator[Reached]:
 
 def _here(parsed: Namespace, model: str | None) -> tuple[str, str]:
     """The name of a model on this machine, and the argument to serve it by. A missing model is downloaded first."""
-    from pippin.catalog.entry import is_script
+    from pippin.catalog.catalog import is_script
 
     catalog = open_catalog(settings_of(parsed))
     if model is None:

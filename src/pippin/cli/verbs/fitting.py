@@ -13,7 +13,7 @@ from pippin.config.errors import ConfigError
 from pippin.core.models import PURPOSES
 
 if TYPE_CHECKING:
-    from pippin.catalog.fitting.fit import Fit
+    from pippin.catalog.fitting import Fit
 
 
 SMALLER: Final = (
@@ -37,7 +37,7 @@ def fit(parsed: Namespace) -> int:
         value = getattr(parsed, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name} {value}: at least 1.")
-    from pippin.catalog.fitting.fit import measure, read_source
+    from pippin.catalog.fitting import measure, read_source
     from pippin.config.accelerator import memory_budget
 
     settings = settings_of(parsed)
@@ -96,8 +96,7 @@ def _facts(fit: "Fit") -> dict[str, object]:
     of_catalog,
 )
 def recommend(parsed: Namespace) -> int:
-    from pippin.catalog.fitting.fit import USUAL_WINDOW
-    from pippin.catalog.fitting.recommend import LISTED, suited
+    from pippin.catalog.fitting import LISTED, USUAL_WINDOW, suited
     from pippin.config.accelerator import memory_budget
 
     memory = int(parsed.memory * 1e9) if parsed.memory else memory_budget(settings_of(parsed).server)

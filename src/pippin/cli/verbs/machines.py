@@ -1,21 +1,19 @@
 """Several machines: `pippin join` adds this one to a Ray cluster, `worker` runs a model for a server on another one."""
 
-import asyncio
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from pippin.cli.arguments import argument, verb
-from pippin.cli.local import open_catalog
-from pippin.cli.terminal import say, size
+from pippin.cli.local import fetched, open_catalog
+from pippin.cli.terminal import say
 from pippin.config.cluster import MACHINE, OBJECTS, TOKEN, memory_here, ray_environment, token_file
 from pippin.config.errors import ConfigError, install_command
 from pippin.config.load import load
@@ -35,7 +33,6 @@ WORKING: Final = (
     "Run a model, or a part of one, for a server on another machine (`pippin serve --machines A,B`). "
     "That server starts this by ssh, or through a cluster; nobody types it. A model that is not here is fetched."
 )
-TELL_EVERY: Final = 10.0  # seconds between lines about a download
 
 
 @verb(
@@ -144,20 +141,5 @@ def _address() -> str:
 def worker(parsed: Namespace) -> int:
     folder = Path(parsed.path)
     if not folder.exists():
-        folder = fetched(parsed.model)
+        folder = Path(fetched(open_catalog(load()), parsed.model, "Fetching").path or "")
     os.execve(sys.executable, [sys.executable, "-m", "pippin.worker", "-", str(folder)], worker_environment())
-
-
-def fetched(model: str) -> Path:
-    """The model's folder on this machine, downloaded first if it is not here. Raises `ServerError`."""
-    told = time.monotonic()
-
-    def tell(done: int, total: int, what: str) -> None:
-        """Print progress to standard error, which goes to the server's log."""
-        nonlocal told
-        if time.monotonic() - told > TELL_EVERY:
-            told = time.monotonic()
-            say(f"Fetching {what}: {size(done)} of {size(total)}.", sys.stderr)
-
-    found = asyncio.run(open_catalog(load()).ensure(model, tell, by_operator=True))
-    return Path(found.path or "")

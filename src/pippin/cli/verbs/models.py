@@ -165,7 +165,7 @@ def import_model(parsed: Namespace) -> int:
     imports, file = places.imports, Path(parsed.file)
     name = parsed.name or file.stem.lower()
     if not file.exists():
-        from pippin.catalog.others import scan_others
+        from pippin.catalog.scan import scan_others
 
         found = next((each for each in scan_others(places.others) if each.id == parsed.file), None)
         if found is not None and found.is_gguf:

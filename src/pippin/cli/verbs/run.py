@@ -116,8 +116,7 @@ def read_schema(text: str) -> Any:
 
 
 def _session(parsed: Namespace, reached: "Reached", wishes: "Wishes") -> "Session":
-    from pippin.cli.chat.conversation import Conversation
-    from pippin.cli.chat.session import Session
+    from pippin.cli.chat.session import Conversation, Session
 
     kind = reached.facts.get("kind")
     if kind not in ("language", "scripted"):

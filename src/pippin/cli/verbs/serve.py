@@ -8,17 +8,25 @@ import faulthandler
 import logging
 import os
 import resource
+import shutil
 import signal
+import sys
+import tempfile
+import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
+from pippin import __version__
 from pippin.cli.arguments import option_parser, verb
 from pippin.cli.local import open_catalog, settings_of
-from pippin.cli.running import RunningServer, announced, end_with_owner, log_file
-from pippin.cli.verbs.doctor import version
+from pippin.cli.running import RunningServer, announced, end_at_the_end_of, end_with_owner, log_file
 from pippin.config.errors import ConfigError, install_command
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import GivenFlag, Settings
@@ -27,8 +35,6 @@ from pippin.core.logs import without_secrets
 from pippin.runtime.workers.process import Child
 
 if TYPE_CHECKING:
-    from socket import socket
-
     from pippin.catalog import Catalog
 
 log = logging.getLogger(__name__)
@@ -39,7 +45,8 @@ MOST_FILES: Final = 65_536
 @verb("serve", "Serve models behind the OpenAI and Anthropic APIs.", parser=option_parser)
 def serve(parsed: Namespace) -> int:
     if any(flag.name == "--version" for flag in parsed.given):
-        return version.run([])
+        print(f"pippin {__version__}")
+        return 0
     faulthandler.enable()  # a crash in a library then prints its traceback
     settings = settings_of(parsed)
     if not settings.server.restart:
@@ -47,14 +54,13 @@ def serve(parsed: Namespace) -> int:
 
     import pippin.api.server  # noqa: F401 - so that no child imports it again
     from pippin.api.listening import open_listeners
-    from pippin.cli.supervising import supervise
 
     listeners = open_listeners(settings.server)
     own = supervise(settings, listeners)
     return own if isinstance(own, int) else _serve(own, parsed.given, listeners)
 
 
-def _serve(settings: Settings, given: Sequence[GivenFlag], listeners: "Sequence[socket]" = ()) -> int:
+def _serve(settings: Settings, given: Sequence[GivenFlag], listeners: Sequence[socket] = ()) -> int:
     allow_many()  # the workers, too
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, no child can be waited for
     with begun(settings.server) as waiting:
@@ -103,7 +109,7 @@ def _begin_log(settings: Settings, given: Sequence[GivenFlag]) -> None:
 
 def check(server: ServerOptions, catalog: "Catalog") -> None:
     """Raises `ConfigError` for models that are named and can't be served, and where nothing computes models."""
-    from pippin.catalog.entry import is_script
+    from pippin.catalog.catalog import is_script
 
     scripts = [is_script(entry.path) for entry in server.models if entry.listed]
     if find_spec("mlx") is None and not (scripts and all(scripts)):
@@ -152,7 +158,7 @@ def check_beside(server: ServerOptions, catalog: "Catalog") -> None:
                 )
 
 
-def _run(settings: Settings, catalog: "Catalog", listeners: "Sequence[socket]", waiting: list[Child]) -> int:
+def _run(settings: Settings, catalog: "Catalog", listeners: Sequence[socket], waiting: list[Child]) -> int:
     from pippin.api.listening import run_server
     from pippin.catalog import footprint
     from pippin.cli.greeting import Preparation, example_of, greet, served_models
@@ -177,3 +183,66 @@ def _run(settings: Settings, catalog: "Catalog", listeners: "Sequence[socket]", 
 
     with until_the_end:
         return run_server(service, settings, on_ready, preparation.run, listeners)
+
+
+ASKED: Final = frozenset({signal.SIGINT, signal.SIGTERM})
+WATCHED: Final = ASKED | {signal.SIGHUP, signal.SIGCHLD}
+YOUNG: Final = 10.0  # seconds; a server that gives up before is not started again
+APART: Final = 1.0  # seconds between the starts of two servers
+
+
+def supervise(settings: Settings, listeners: Sequence[socket]) -> Settings | int:
+    """Be the parent of a server that is started again when it dies (`--restart`). Returns more than once: in each
+    server's process its settings, in the parent the exit status at the end.
+
+    The parent listens and each server accepts, so clients that connect meanwhile wait instead of being refused. A
+    server is a fork of the parent, which has imported everything, so the next one answers at once. Workers end with
+    their server.
+
+    Responses that are stored nowhere else are kept in a file for as long as the parent lives.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="pippin-"))
+    if settings.server.response_store is None:
+        store = str(folder / "responses.sqlite3")
+        settings = replace(settings, server=replace(settings.server, response_store=store))
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # where it is ignored, it can't be waited for
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    while True:
+        begun = time.monotonic()
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(writing)
+            os.setsid()  # ctrl-C in the terminal is meant for the parent, which passes it on
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+            # The pipe ends with the parent.
+            watch = threading.Thread(target=end_at_the_end_of, args=(reading,), name="parent", daemon=True)
+            watch.start()
+            return settings
+        os.close(reading)
+        status, asked = _until_ended(pid, listeners)
+        os.close(writing)
+        lived = time.monotonic() - begun
+        if asked or status == 0 or (status > 0 and lived < YOUNG):
+            shutil.rmtree(folder, ignore_errors=True)
+            return status if status >= 0 else 128 - status
+        how = f"by signal {-status}" if status < 0 else f"with status {status}"
+        print(f"pippin: the server ended {how}; it is started again.", file=sys.stderr, flush=True)
+        time.sleep(max(0.0, APART - lived))
+
+
+def _until_ended(pid: int, listeners: Sequence[socket]) -> tuple[int, bool]:
+    """Pass signals on to a server until it ends; returns its exit status (or a negative signal number), and whether it
+    was asked to stop."""
+    asked = False
+    while True:
+        number = signal.sigwait(WATCHED)
+        if number in ASKED:
+            asked = True
+            for listener in listeners:  # a server that stops accepts no more, and nobody else does
+                listener.close()
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status), asked
+        if number != signal.SIGCHLD:
+            os.kill(pid, number)

@@ -21,16 +21,14 @@ from pippin.core.conversation import (
     Document,
     Image,
     Inline,
-    Message,
     Missing,
     Part,
     Text,
-    ToolResult,
     Video,
 )
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.requests import GenerationRequest
-from pippin.core.tasks import attachments, newest_question
+from pippin.core.tasks import Change, attachments, newest_question, with_attachments
 from pippin.engines.attachments.documents import Documents
 
 KINDS: Final[dict[type[Attachment], tuple[str, str]]] = {
@@ -42,9 +40,6 @@ KINDS: Final[dict[type[Attachment], tuple[str, str]]] = {
 """The modality of a part, and the word for it."""
 FEWER: Final = "this model takes fewer of them in a request"
 NO_PLACE: Final = "this model takes none at this place of a conversation"
-
-Change = Callable[[Attachment, str, int], Iterable[Part]]
-"""What takes the place of an attachment, of its field, in the message of an index."""
 
 
 class AttachmentReader:
@@ -105,8 +100,7 @@ class Readable:
 
     def change(self, change: Change) -> None:
         if self.request.messages is not None:
-            messages = enumerate(self.request.messages)
-            changed = tuple(_changed(message, index, change) for index, message in messages)
+            changed = with_attachments(self.request.messages, change)
             self.request = replace(self.request, messages=changed)
 
     def leave_out(
@@ -140,23 +134,6 @@ class Readable:
             lambda part, where, index: self.leave_out(part, index, reason) if where in going else (part,)
         )
         return bool(going)
-
-
-def _changed(message: Message, index: int, change: Change) -> Message:
-    def parts_of(parts: Iterable[Part], where: str) -> list[Part]:
-        found: list[Part] = []
-        for number, part in enumerate(parts):
-            at = f"{where}.content[{number}]"
-            match part:
-                case ToolResult(parts=inner):
-                    found.append(replace(part, parts=tuple(parts_of(inner, at))))
-                case Image() | Audio() | Video() | Document():
-                    found += change(part, part.field or at, index)
-                case _:
-                    found.append(part)
-        return found
-
-    return replace(message, parts=tuple(parts_of(message.parts, f"messages[{index}]")))
 
 
 def _not_taken(modality: str, where: str, taken: Container[str]) -> tuple[ServerError, str]:

@@ -1,27 +1,217 @@
-"""A request for speech, from its check to encoded sound."""
+"""A model of mlx-audio, whose codec or tokenizer may lie in a repository of its own, its voices, and a request for
+speech, from its check to encoded sound."""
 
+import json
+import re
+import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import huggingface_hub
+import huggingface_hub.constants
 import mlx.core as mx
 import numpy as np
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, SpeechChunk, Spoken, Usage, Voices
-from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.models import Companion, ModelInfo, WorkerSpec
+from pippin.core.published import object_in
 from pippin.core.tasks import ListVoices, Speak, Task
 from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
-from pippin.engines.refusals import library_refusals
+from pippin.engines.refusals import library_refusals, missing_package
 from pippin.engines.speech.keywords import Keywords, arguments_of, keywords_of
-from pippin.engines.speech.repositories import load_speaker
-from pippin.engines.speech.voices import RECORDING, TAKES_FILES, FolderVoices, voices_of
+
+NAMES_A_TOKENIZER: Final = ("llama", "qwen2", "qwen3", "outetts", "indextts")
+"""Families whose configuration names the tokenizer, which they fetch even if it lies beside the weights."""
+
+TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
+
+
+def load_speaker(info: ModelInfo) -> Any:
+    """mlx-audio's model. Raises `ServerError("load_failed")`, which names what is missing.
+
+    mlx-audio decides whether a model can be loaded: what Pippin knows of other repositories only explains a failed
+    load. Only what mlx-audio would miss later is refused before.
+    """
+    missing = [each for each in info.companions if each.needed and not _is_here(each)]
+    if any(each.missed_late for each in missing):
+        raise _incomplete(info, missing)
+    # What is missing was not allowed to be fetched, or could not be; mlx-audio must not fetch it either.
+    with _offline() if missing else nullcontext():
+        try:
+            return _loaded(info)
+        except Exception as error:
+            if missing and not isinstance(error.__cause__, ImportError):
+                raise _incomplete(info, missing) from error
+            raise
+
+
+def _loaded(info: ModelInfo) -> Any:
+    from mlx_audio.tts.utils import load_model
+
+    with _naming_its_tokenizer(Path(info.path or ""), info.id) as folder:
+        try:
+            return load_model(folder)
+        except ValueError as error:
+            raise ServerError("load_failed", f"mlx-audio can't speak with {info.id}: {error}") from error
+        except ImportError as error:
+            raise missing_package(error) from error
+
+
+def _incomplete(info: ModelInfo, missing: list[Companion]) -> ServerError:
+    which = " and ".join(each.repository for each in missing)
+    return ServerError(
+        "load_failed",
+        f"{info.id} needs {which} beside its own files, which {'are' if len(missing) > 1 else 'is'} not on this "
+        f"machine. `pippin pull {info.path or info.id}` fetches what is missing.",
+    )
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Restrict the Hub's client to what its cache has."""
+    before = huggingface_hub.constants.HF_HUB_OFFLINE
+    huggingface_hub.constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        huggingface_hub.constants.HF_HUB_OFFLINE = before
+
+
+def _is_here(companion: Companion) -> bool:
+    """Whether a repository's files lie in the cache of the Hub: at least one of the first pattern."""
+    try:
+        folder = huggingface_hub.snapshot_download(companion.repository, local_files_only=True)
+    except (LocalEntryNotFoundError, OSError):
+        return False
+    return any(Path(folder).rglob(companion.files[0]))
+
+
+@contextmanager
+def _naming_its_tokenizer(folder: Path, name: str) -> Iterator[Path]:
+    """The folder, or a folder of links to its files whose configuration names the tokenizer in it. Needed while the
+    model is loaded."""
+    config = object_in(folder / "config.json")  # the load reports what is wrong
+    has_own = any((folder / name).is_file() for name in TOKENIZERS)
+    if config.get("model_type") not in NAMES_A_TOKENIZER or not has_own:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="pippin-speech-") as made:
+        # The name tells mlx-audio the family, where a configuration says no more than `llama`.
+        view = Path(made) / name.rpartition("/")[2]
+        view.mkdir()
+        for each in folder.iterdir():
+            if each.name != "config.json":
+                (view / each.name).symlink_to(each.resolve())
+        (view / "config.json").write_text(json.dumps({**config, "tokenizer_name": str(folder.resolve())}))
+        yield view
+
+
+FOLDERS: Final = ("voices", "voice_embedding", "embeddings")
+SUFFIXES: Final = (".safetensors", ".npz", ".json", ".wav")
+NAME: Final = re.compile(r"[^\W_][^/\\:~\x00-\x1f]{0,127}")
+"""A word for a voice of a model that has no list of them: nothing that could be a path or an address."""
+RECORDING: Final = ".wav"
+BLENDS: Final = ("kokoro",)
+"""Families that mix several voices, whose names are separated by commas."""
+FETCHES_VOICES: Final = ("kokoro",)
+"""Families that ask the Hub for a voice that is not in the folder."""
+TAKES_FILES: Final = ("outetts",)
+"""Families that take the path of a voice's file, and not its name."""
+
+
+@dataclass(frozen=True)
+class FolderVoices:
+    """The voices of one model. `files` holds those that are a file each, by name.
+
+    A client's name of a voice must never reach a model unchecked: several of mlx-audio's models take a name that ends
+    like a file name for a path, and one that begins like an address for something to fetch.
+    """
+
+    model: str
+    family: str | None
+    names: tuple[str, ...]
+    files: dict[str, Path]
+
+    def checked(self, voice: str) -> str:
+        """The model's own spelling of a client's word. Raises `ServerError` for what is no voice of this model."""
+        parts = voice.split(",") if self.family in BLENDS else [voice]
+        return ",".join(self._one(part.strip()) for part in parts)
+
+    def _one(self, voice: str) -> str:
+        if self.names:
+            same = [name for name in self.names if name.casefold() == voice.casefold()]
+            if not same:
+                message = f"voice is {voice!r}; {self.model} has {', '.join(self.names)}."
+                raise ServerError("invalid_request", message, "voice")
+            return voice if voice in same else same[0]
+        if self.family in FETCHES_VOICES:
+            message = f"voice is {voice!r}; no voice lies in the folder of {self.model}."
+            raise ServerError("invalid_request", message, "voice")
+        if NAME.fullmatch(voice) is None or voice.lower().endswith(SUFFIXES):
+            raise ServerError(
+                "invalid_request",
+                "voice is a name, and not a path or an address; send a recording to imitate in `ref_audio`.",
+                "voice",
+            )
+        return voice
+
+
+def voices_of(folder: Path, model: str) -> FolderVoices:
+    """The voices of a model: a file each in one of `FOLDERS`, arrays of an archive, or names in its configuration."""
+    config = object_in(folder / "config.json")  # loading the model reports what is wrong
+    files = {
+        path.stem: path
+        for name in FOLDERS
+        for path in sorted((folder / name).glob("*"))
+        if path.suffix in SUFFIXES
+    }
+    family = config.get("model_type") or ("kokoro" if "istftnet" in config else None)
+    names = {*files, *_archived(folder, config), *_configured(config)}
+    if not names and (family == "pocket_tts" or {"flow_lm", "mimi"} <= config.keys()):
+        from mlx_audio.tts.models.pocket_tts.utils import PREDEFINED_VOICES
+
+        names = set(PREDEFINED_VOICES)  # which lie in a repository of their own
+    return FolderVoices(model, family, tuple(sorted(names)), files)
+
+
+def _archived(folder: Path, config: dict[str, Any]) -> Iterator[str]:
+    """The names of KittenTTS: arrays of `voices.npz`, and others that its configuration has for them."""
+    path = folder / Path(str(config.get("voices_path") or "voices.npz")).name
+    if not path.is_file():
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield from (name.removesuffix(".npy") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return
+    yield from _keys(config.get("voice_aliases"))
+
+
+def _configured(config: dict[str, Any]) -> Iterator[str]:
+    """The names of MeloTTS, of Rumik, and of Qwen3-TTS."""
+    yield from _keys(config.get("spk2id"))
+    speakers = config.get("speakers")
+    if isinstance(speakers, list):
+        yield from (name for name in speakers if isinstance(name, str))
+    talker = config.get("talker_config")
+    yield from _keys(talker.get("spk_id") if isinstance(talker, dict) else None)
+
+
+def _keys(found: Any) -> Iterator[str]:
+    if isinstance(found, dict):
+        yield from (name for name in found if isinstance(name, str))
+
 
 RATE = 24000
 """Samples a second of a recording to imitate, for most models."""
@@ -36,10 +226,6 @@ class SpeechModel:
 
     library: Any
     keywords: Keywords
-
-    @classmethod
-    def of(cls, library: Any) -> "SpeechModel":
-        return cls(library, keywords_of(library))
 
     @property
     def rate(self) -> int:
@@ -82,7 +268,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         progress(0, spec.info.size_bytes, "weights")
         model = load_speaker(spec.info)
         cast_weights(model, options)
-        return SpeechModel.of(model)
+        return SpeechModel(model, keywords_of(model))
 
     return BlockingEngine(load)
 

@@ -20,9 +20,8 @@ from typing import Any, Final, TypeVar
 
 from pippin.config.cluster import set_ray_environment
 from pippin.config.errors import install_command
-from pippin.runtime.cluster.host import LINK, LOG, READ_SIZE, SILENT, Host, Ticket, pump, watch
+from pippin.runtime.cluster.host import LINK, LOG, READ_SIZE, SILENT, Host, Identity, Ticket, pump, watch
 from pippin.runtime.cluster.needs import Need
-from pippin.runtime.cluster.pairing import Identity
 
 ASK_EVERY: Final = 3.0  # seconds between probes of the actor
 LAST_WORD: Final = 15.0  # seconds from the end of the link to the worker's status

@@ -12,8 +12,7 @@ import msgspec
 
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
-from pippin.runtime.ranks.cluster import Held, members_in_cluster
-from pippin.runtime.ranks.places import members
+from pippin.runtime.ranks.places import Held, members, members_in_cluster
 from pippin.runtime.workers.worker import Requests, Stages, Worker
 
 

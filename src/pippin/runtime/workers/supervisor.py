@@ -147,11 +147,7 @@ T = TypeVar("T")
 
 
 class WorkerProcess(Stages):
-    """One worker: its process, and its socket, over which its requests go.
-
-    `prompt_ready` resolves first, and `weights_ready` some time after `load_weights`; either may raise a `ServerError`.
-    `died` always resolves in the end, with the error to report to clients.
-    """
+    """One worker, as `Worker` says: its process, and its socket, over which its requests go."""
 
     def __init__(self, spec: WorkerSpec, process: Popen[bytes]) -> None:
         super().__init__()

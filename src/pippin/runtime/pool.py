@@ -1,35 +1,273 @@
 """Decides which models are in memory: loads them on request, unloads them to make room or when idle.
 
-Everything runs on one event loop. A slot (`slot.py`) is changed between two awaits, and every change wakes those who
+Everything runs on one event loop. A slot is changed between two awaits, and every change wakes those who
 wait for one.
 """
 
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Literal, Protocol
 
 import msgspec
 
 from pippin.config.accelerator import memory_budget
-from pippin.config.options.model import machines_of, ranks_here, replicas_here
+from pippin.config.options.model import ModelOptions, machines_of, ranks_here, replicas_here
 from pippin.config.options.server import ServerOptions
 from pippin.config.worker_environment import blas_threads
 from pippin.core.errors import SHUTTING_DOWN, ErrorKind, ErrorReport, ServerError, without_folders
-from pippin.core.models import EngineStats, LoadState, ModelInfo, ModelKind, ModelState, WorkerSpec
+from pippin.core.models import (
+    EngineStats,
+    HubModel,
+    LoadState,
+    ModelInfo,
+    ModelKind,
+    ModelState,
+    Purpose,
+    Suggestion,
+    WorkerSpec,
+)
 from pippin.runtime.cluster.asking import Clusters
-from pippin.runtime.pool.eviction import Shortage, shortage, victims
-from pippin.runtime.pool.slot import Slot
-from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.ranks.group import launch_ranks
-from pippin.runtime.replicas.processes import launch_replicas
+from pippin.runtime.replicas import launch_replicas
 from pippin.runtime.workers.link import LOST
 from pippin.runtime.workers.process import Child
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Launcher, Worker
+
+Estimate = Callable[[ModelInfo, ModelOptions], int]
+"""Estimates the bytes that a model takes once loaded."""
+
+
+class ModelSource(Protocol):
+    """What the pool and the service need of `pippin.catalog.Catalog`."""
+
+    def models(self) -> list[ModelInfo]: ...
+
+    def missing(self) -> list[ModelInfo]:
+        """The models that the operator named and that are not downloaded yet."""
+        ...
+
+    def resolve(self, name: str) -> ModelInfo:
+        """The model that a name means. Raises `ServerError` for an unknown or ambiguous name."""
+        ...
+
+    def knows(self, name: str) -> bool:
+        """Whether the name belongs to a model that is here, or that the operator named."""
+        ...
+
+    async def ensure(self, name: str, on_progress: Callable[[int, int, str], None]) -> ModelInfo:
+        """Resolve the name as `resolve` does, but first download a missing model, if requests may trigger that."""
+        ...
+
+    async def complete(self, info: ModelInfo, on_progress: Callable[[int, int, str], None]) -> None:
+        """Download the files that the model's options name, if requests may trigger that."""
+        ...
+
+    async def search(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
+        """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
+        ...
+
+    def suited(self, purpose: Purpose) -> list[Suggestion]:
+        """Models that fit this machine, the best first."""
+        ...
+
+    def remove(self, name: str) -> object:
+        """Delete a model's files. Raises `ServerError` if they are not Pippin's to delete."""
+        ...
+
+    def adopt(self, options: ServerOptions) -> None: ...
+
+    def options_for(self, info: ModelInfo) -> ModelOptions: ...
+
+
+FAILURE_KEPT: Final = 10.0  # seconds for which a failed load answers further requests; doubled each time
+KILLS_BEFORE_FAILURE: Final = 3  # of loads
+DEATHS_BEFORE_PAUSE: Final = 3
+DEATHS_COUNTED: Final = 120.0  # seconds for which a death is remembered
+LONGEST_PAUSE: Final = 120.0  # seconds
+KEPT_FOR_OTHERS: Final = 4
+"""One part in so many of a model's places is for other accounts, as soon as several accounts use the model."""
+
+
+@dataclass(eq=False)
+class Slot:
+    """A model in the pool. Times use the pool's clock, except those that are displayed."""
+
+    info: ModelInfo
+    options: ModelOptions
+    pinned: bool
+    state: LoadState = "unloaded"
+    stage: Literal["waiting", "starting", "prompt", "weights"] | None = None
+    # The requests of each account that hold this load or wait for it; while `closing`, new ones wait for the next load.
+    claimants: Counter[str] = field(default_factory=Counter)
+    several: bool = False  # two accounts have claimed it at the same time
+    drains: int = 0  # callers that want it unloaded once its requests are done
+    resident: bool = False  # its footprint is counted against the budget
+    footprint: int = 0
+    memory: int = 0  # bytes that the worker may take
+    worker: Worker | None = None
+    ready: "asyncio.Future[Worker] | None" = None  # resolves to the worker once it can prepare requests
+    loading: "asyncio.Task[None] | None" = None
+    unloading: "asyncio.Task[None] | None" = None
+    last_used: float = 0.0
+    last_used_wall: float | None = None
+    loaded_at: float | None = None
+    load_seconds: float | None = None
+    idle_seconds: float | None = None  # from the last request, overrides the option
+    idle_timer: asyncio.TimerHandle | None = None
+    died: bool = False  # the next load is a restart
+    restarts: int = 0
+    loads: int = 0
+    evictions: int = 0
+    error: ErrorReport | None = None
+    failures: int = 0  # failed loads since the last success
+    refuse_until: float = 0.0
+    deaths: list[float] = field(default_factory=list)  # since it last answered
+    # Held by a request that may be what ends workers.
+    suspects: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def claims(self) -> int:
+        return self.claimants.total()
+
+    @property
+    def closing(self) -> bool:
+        return self.drains > 0 or self.state == "unloading"
+
+    @property
+    def idle(self) -> bool:
+        return self.state == "loaded" and self.claims == 0 and self.drains == 0
+
+    @property
+    def lost(self) -> ErrorReport | None:
+        """The report of a worker that has died, until the slot is vacated for it."""
+        return self.worker.died.result() if self.worker is not None and self.worker.died.done() else None
+
+    def cut(self, message: str) -> None:
+        """Fail all requests, which may be sent again."""
+        if self.worker is not None:
+            self.worker.requests.fail_all(ErrorReport(kind="overloaded", message=message, retry_after=5.0))
+
+    def as_state(self) -> ModelState:
+        return ModelState(
+            id=self.info.id,
+            kind=self.info.kind,
+            state="unloading" if self.closing else self.state,
+            stage=self.stage,
+            progress=self.worker.progress if self.worker is not None else None,
+            pinned=self.pinned,
+            active=self.claims,
+            last_used=self.last_used_wall,
+            loaded_at=self.loaded_at,
+            load_seconds=self.load_seconds,
+            footprint=self.footprint if self.resident else 0,
+            pid=self.worker.pid if self.worker is not None else None,
+            restarts=self.restarts,
+            loads=self.loads,
+            evictions=self.evictions,
+            error=self.error,
+        )
+
+    def check_failure(self, now: float) -> None:
+        """Raise a recent failure again, instead of trying at once."""
+        if now < self.refuse_until and self.error is not None:
+            report = self.error
+            raise ServerError(report.kind, report.message, retry_after=round(self.refuse_until - now, 1))
+
+    @property
+    def paused_until(self) -> float:
+        """When the model may be started again after several deaths."""
+        return self.refuse_until if self.error is not None and self.error.kind == "overloaded" else 0.0
+
+    def check_queue(self, account: str) -> None:
+        """Refuse a request beyond the model's batch and queue, or beyond its account's share. Raises `ServerError`."""
+        self.several = self.several or bool(account and self.claimants.keys() - {account, ""})
+        places = self.options.max_num_seqs + self.options.queue_size
+        own, others = self.claimants[account], places // KEPT_FOR_OTHERS if self.several else 0
+        if self.claims >= places or own >= places - others:
+            whose = "" if self.claims >= places else f" for you: {own} of {places} places are yours"
+            message = f"The queue of model {self.info.id!r} is full{whose}; try again later."
+            raise ServerError("overloaded", message, retry_after=5.0)
+
+    def load_failed(self, error: ErrorReport, now: float) -> None:
+        """Remember a failed load; it is repeated to clients for longer each time, until a load succeeds."""
+        self.error = error
+        self.failures += 1
+        self.refuse_until = now + min(FAILURE_KEPT * 2.0 ** (self.failures - 1), LONGEST_PAUSE)
+
+    def worker_died(self, error: ErrorReport, now: float) -> None:
+        """Remember a death. After several in a short time, pause before the next start, longer each time."""
+        self.error = error
+        self.died = True
+        if error.blameless:
+            return
+        self.deaths = [death for death in self.deaths if now - death < DEATHS_COUNTED] + [now]
+        excess = len(self.deaths) - DEATHS_BEFORE_PAUSE
+        if excess >= 0:
+            pause = min(FAILURE_KEPT * 2.0**excess, LONGEST_PAUSE)
+            self.refuse_until = now + pause
+            self.error = ErrorReport(
+                kind="overloaded",
+                message=f"The process of model {self.info.id!r} has died {len(self.deaths)} times within "
+                f"{DEATHS_COUNTED:.0f} seconds; it is started again in {pause:.0f} seconds at the earliest.",
+            )
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """What a load lacks: bytes of memory, and the number of models in excess, in all and of its kind."""
+
+    bytes: int
+    models: int
+    kind: ModelKind
+    of_kind: int = 0
+
+    def __bool__(self) -> bool:
+        return self.bytes > 0 or self.models > 0 or self.of_kind > 0
+
+    def met_by(self, leaving: list[Slot]) -> bool:
+        """Whether there is room once these models are gone."""
+        return (
+            sum(each.footprint for each in leaving) >= self.bytes
+            and len(leaving) >= self.models
+            and sum(each.info.kind == self.kind for each in leaving) >= self.of_kind
+        )
+
+
+def shortage(residents: list[Slot], new: Slot, budget: int, options: ServerOptions) -> Shortage:
+    """The shortage for loading a model beside the resident ones, within a budget in bytes."""
+    used = sum(resident.footprint for resident in residents)
+    most, most_of_kind = options.max_models, options.max_models_per_kind
+    models = 0 if most is None else len(residents) + 1 - most
+    same = sum(resident.info.kind == new.info.kind for resident in residents)
+    of_kind = 0 if most_of_kind is None else same + 1 - most_of_kind
+    return Shortage(max(0, used + new.footprint - budget), max(0, models), new.info.kind, max(0, of_kind))
+
+
+def victims(residents: list[Slot], missing: Shortage) -> list[Slot] | None:
+    """The models to evict: idle before busy, least recently used first, no more than needed.
+
+    None if evicting every unpinned model would not be enough.
+    """
+    chosen: list[Slot] = []
+    movable = [resident for resident in residents if not resident.pinned]
+    for resident in sorted(movable, key=lambda each: (each.claims > 0, each.last_used)):
+        if missing.met_by(chosen):
+            break
+        chosen.append(resident)
+    if not missing.met_by(chosen):
+        return None
+    # Later choices may have made earlier ones unnecessary; busy models are spared first.
+    for resident in chosen[::-1]:
+        rest = [each for each in chosen if each is not resident]
+        if missing.met_by(rest):
+            chosen = rest
+    return chosen
 
 
 class Clock:
@@ -212,7 +450,10 @@ class Residency:
         ready, slot.ready = slot.ready, None
         slot.stage = None
         if error.kind == LOST:
-            error = slot.load_killed(error)
+            # Its process was killed: it is tried again at once, until it has been killed several times in a row.
+            slot.failures += 1
+            if slot.failures >= KILLS_BEFORE_FAILURE:
+                error = msgspec.structs.replace(error, kind="load_failed")
         failed = error.kind == "load_failed"
         if failed:
             log.error("%s", error.message)

@@ -1,1 +1,0 @@
-"""Which models are in memory. Begin with `pool.py`."""
