@@ -39,7 +39,6 @@ from pippin.core.logs import without_secrets
     switch("--report", help="print facts to send with a question, without paths or keys"),
 )
 def doctor(parsed: Namespace) -> int:
-
     if parsed.report:
         print(json.dumps(report(parsed), indent=2))
         return 0
