@@ -18,7 +18,7 @@ from pippin.catalog.fitting.recommend import suited
 from pippin.catalog.hub_search import search_hub
 from pippin.catalog.info import read_info
 from pippin.catalog.names import check_name, check_path, is_repository, match_partial, not_found
-from pippin.catalog.others import scan_others
+from pippin.catalog.others import scan_others, way_out
 from pippin.catalog.scan import (
     CatalogRoots,
     Found,
@@ -451,8 +451,8 @@ class Catalog:
     def _entry(self, found: Found, kind: ModelKind | None = None) -> CatalogEntry:
         """The entry of a folder; its files are read again only if they have changed."""
         if found.is_gguf:
-            message = f"{found.id} is a GGUF file of {found.source}: `pippin import {found.id}` makes a model of it."
-            return CatalogEntry(found, None, ErrorReport(kind="load_failed", message=message, param="model"))
+            error = ErrorReport(kind="load_failed", message=way_out(found), param="model")
+            return CatalogEntry(found, None, error)
         stamp = stamp_of(found.folder)
         key = (found, kind)
         remembered = self._read.get(key)
