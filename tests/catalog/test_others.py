@@ -61,8 +61,16 @@ def test_a_moved_folder_is_found(home: Path, tmp_path: Path) -> None:
         json.dumps({"downloadsFolder": str(tmp_path / "moved")})
     )
     ollama(tmp_path / "ollama", "registry.ollama.ai/library/tiny/latest", "model")
+    write_model(tmp_path / "studio" / "models" / "org" / "two")
+    (home / ".lmstudio-home-pointer").write_text(f"{tmp_path / 'studio'}\n")
+    write_model(tmp_path / "omlx" / "three")
+    (home / ".omlx").mkdir()
+    (home / ".omlx" / "settings.json").write_text(
+        json.dumps({"model": {"model_dirs": [str(tmp_path / "omlx"), 5], "model_dir": None}})
+    )
     roots = default_roots({"OLLAMA_MODELS": str(tmp_path / "ollama")}, home)
-    assert sources(roots) == {"org/one": "LM Studio", "tiny:latest": "Ollama"}
+    found = {"org/one": "LM Studio", "org/two": "LM Studio", "three": "oMLX", "tiny:latest": "Ollama"}
+    assert sources(roots) == found
 
 
 def test_the_files_of_ollama_have_the_names_of_ollama(home: Path, roots: CatalogRoots) -> None:
@@ -74,6 +82,22 @@ def test_the_files_of_ollama_have_the_names_of_ollama(home: Path, roots: Catalog
     assert set(sources(roots)) == {"tiny:latest", "org/tiny:4b", "hf.co/org/tiny:Q4_0"}
     with pytest.raises(ServerError, match="`pippin import tiny:latest`"):
         Catalog(ServerOptions(), roots).resolve("tiny:latest")
+
+
+def test_what_lies_beside_a_file_of_ollama_is_told(
+    home: Path, roots: CatalogRoots, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = home / ".ollama" / "models"
+    blob = ollama(folder, "registry.ollama.ai/org/tiny/4b", "model", "params", "projector", "license")
+    ollama(folder, "registry.ollama.ai/org/tuned/4b", "model", "adapter")
+    assert main(["import", "org/tiny:4b"]) == 0
+    assert "Without what lies beside it: params, projector." in capsys.readouterr().out
+    assert main(["import", "org/tuned:4b"]) == 1
+    assert "org/tuned:4b is a model and an adapter" in capsys.readouterr().err
+    blob.unlink()
+    for command in (["import", "org/tiny:4b"], ["show", "org/tiny:4b"]):
+        assert main(command) == 1
+        assert "The file of org/tiny:4b is missing: fetch it with Ollama again" in capsys.readouterr().err
 
 
 def test_a_file_of_another_program_takes_no_part_of_a_name(home: Path, roots: CatalogRoots) -> None:

@@ -27,6 +27,7 @@ from pippin.catalog.scan import (
     scan_hub,
     scan_others,
     snapshot_of,
+    way_out,
 )
 from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions
@@ -514,8 +515,8 @@ class Catalog:
     def _entry(self, found: Found, kind: ModelKind | None = None) -> CatalogEntry:
         """The entry of a folder; its files are read again only if they have changed."""
         if found.is_gguf:
-            message = f"{found.id} is a GGUF file of {found.source}: `pippin import {found.id}` makes a model of it."
-            return CatalogEntry(found, None, ErrorReport(kind="load_failed", message=message, param="model"))
+            error = ErrorReport(kind="load_failed", message=way_out(found), param="model")
+            return CatalogEntry(found, None, error)
         stamp = stamp_of(found.folder)
         key = (found, kind)
         remembered = self._read.get(key)

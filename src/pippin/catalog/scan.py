@@ -3,13 +3,14 @@ and those of other programs (LM Studio's and oMLX's folders, GGUF files of LM St
 they lie, and never written."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from pippin.config.environment import home as pippin_home
-from pippin.core.published import HUB_PREFIX, find_text, object_in
+from pippin.core.published import HUB_PREFIX, find_text, object_in, table
 
 Source = Literal["hub", "folder", "import", "operator", "LM Studio", "oMLX", "Ollama"]
 MARKS: Final = ("config.json", "model_index.json", "modules.json")
@@ -102,38 +103,44 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-FOLDERS: Final[tuple[tuple[Source, str], ...]] = (
-    ("LM Studio", ".lmstudio/models"),
-    ("LM Studio", ".cache/lm-studio/models"),
-    ("oMLX", ".omlx/models"),
-)
-"""Where the programs keep models, each in a folder NAME or PUBLISHER/NAME."""
-
-LM_STUDIO_SETTINGS: Final = ".lmstudio/settings.json"
+LM_STUDIO: Final = (".lmstudio", ".cache/lm-studio")
+LM_STUDIO_POINTER: Final = ".lmstudio-home-pointer"
+"""A file with the path of the folder that LM Studio keeps all of its own in."""
+OMLX: Final = ".omlx"
 OLLAMA: Final = ".ollama/models"
-WEIGHTS: Final = "application/vnd.ollama.image.model"
+LAYER: Final = "application/vnd.ollama.image."
+DIGEST: Final = re.compile(r"sha256[:-][0-9a-f]+")
 REGISTRY, LIBRARY = "registry.ollama.ai", "library"
 """The parts of a manifest's path that Ollama leaves out of a name."""
 
 
 def default_roots(environment: Mapping[str, str], home: Path) -> CatalogRoots:
     """The default folders, relocated by the same variables as Hugging Face's own tools and Ollama, by PIPPIN_HOME and
-    by LM Studio's settings."""
+    by the settings of LM Studio and oMLX."""
 
     def folder(text: str) -> Path:
         return home / text[2:] if text.startswith("~/") else Path(text)
 
     cache = folder(environment.get("XDG_CACHE_HOME") or "~/.cache")
     hugging_face = folder(environment.get("HF_HOME") or str(cache / "huggingface"))
-    found = [(source, home / folder) for source, folder in FOLDERS]
-    if isinstance(moved := object_in(home / LM_STUDIO_SETTINGS).get("downloadsFolder"), str):
-        found.append(("LM Studio", Path(moved)))
-    ollama = environment.get("OLLAMA_MODELS")
+    pointed = (find_text(home / LM_STUDIO_POINTER) or "").strip()
+    studios = [*([folder(pointed)] if pointed else ()), *(home / each for each in LM_STUDIO)]
+    moved = [object_in(studio / "settings.json").get("downloadsFolder") for studio in studios]
+    of_omlx = table(object_in(home / OMLX / "settings.json").get("model"))
+    several = of_omlx.get("model_dirs")
+    told: dict[Source, list[object]] = {
+        "LM Studio": [*(str(studio / "models") for studio in studios), *moved],
+        "oMLX": [f"~/{OMLX}/models", of_omlx.get("model_dir")],
+    }
+    told["oMLX"] += several if isinstance(several, list) else []
+    found = [
+        (source, folder(each)) for source in told for each in told[source] if each and isinstance(each, str)
+    ]
     hub = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
     return CatalogRoots(
         hub=folder(hub) if hub else hugging_face / "hub",
         imports=pippin_home(environment) / "models",
-        others=(*dict.fromkeys(found), ("Ollama", Path(ollama) if ollama else home / OLLAMA)),
+        others=(*dict.fromkeys(found), ("Ollama", folder(environment.get("OLLAMA_MODELS") or f"~/{OLLAMA}"))),
     )
 
 
@@ -156,21 +163,29 @@ def _files(folder: Path, source: Source) -> Iterator[Found]:
 
 
 def _ollama(folder: Path) -> Iterator[Found]:
-    """The file of each manifest's model, under the name that Ollama gives it."""
+    """The file of each manifest's model, under the name that Ollama gives it, whether it is there or not."""
     manifests = folder / "manifests"
     for path in sorted(manifests.glob("*/*/*/*")):
         registry, space, name, tag = path.relative_to(manifests).parts
-        layers = object_in(path).get("layers")
-        digests = [
-            layer["digest"]
-            for layer in (layers if isinstance(layers, list) else [])
-            if isinstance(layer, dict)
-            and layer.get("mediaType") == WEIGHTS
-            and isinstance(layer.get("digest"), str)
-        ]
-        if len(digests) != 1 or "/" in digests[0]:
-            continue
-        blob = folder / "blobs" / digests[0].replace(":", "-")
+        layers = layers_of(path)
         shown = [registry] * (registry != REGISTRY) + [space] * (space != LIBRARY) + [name]
-        if blob.is_file():
+        if len(models := layers.get("model", ())) == 1 and DIGEST.fullmatch(models[0]):
+            blob = folder / "blobs" / models[0].replace(":", "-")
             yield Found(f"{'/'.join(shown)}:{tag}", blob, "Ollama", path)
+
+
+def layers_of(manifest: Path) -> dict[str, list[str]]:
+    """The digests of the layers in a manifest of Ollama, by what they are: `model`, `template`, `adapter`, ..."""
+    listed, found = object_in(manifest).get("layers"), dict[str, list[str]]()
+    for layer in map(table, listed if isinstance(listed, list) else ()):
+        kind, digest = layer.get("mediaType"), layer.get("digest")
+        if isinstance(kind, str) and kind.startswith(LAYER) and isinstance(digest, str):
+            found.setdefault(kind.removeprefix(LAYER), []).append(digest)
+    return found
+
+
+def way_out(found: Found) -> str:
+    """What is told of a GGUF file that a request or a person names."""
+    if not found.folder.is_file():
+        return f"The file of {found.id} is missing: fetch it with {found.source} again."
+    return f"{found.id} is a GGUF file of {found.source}: `pippin import {found.id}` makes a model of it."

@@ -15,6 +15,7 @@ from pippin.cli.arguments import JSON, argument, of_catalog, switch, verb
 from pippin.cli.local import open_catalog, roots, settings_of
 from pippin.cli.terminal import ago, progress, say, size, table
 from pippin.config.settings import GivenFlag
+from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
     from pippin.catalog import CatalogEntry
@@ -52,7 +53,8 @@ def _listed(entry: "CatalogEntry") -> tuple[str, ...]:
     info = entry.info
     if info is None:
         state = "incomplete" if entry.incomplete else "not usable"
-        state = f"of {entry.found.source}" if entry.found.is_gguf else state
+        if entry.found.is_gguf and entry.found.folder.is_file():
+            return (entry.found.id, *5 * ("-",), f"{entry.found.source}: `pippin import {entry.found.id}`")
         return (entry.found.id, *5 * ("-",), f"{state}: {entry.error.message if entry.error else '-'}")
     return (
         info.id,
@@ -162,19 +164,28 @@ def rm(parsed: Namespace) -> int:
 )
 def import_model(parsed: Namespace) -> int:
     places = roots()
-    imports, file = places.imports, Path(parsed.file)
+    imports, file, left = places.imports, Path(parsed.file), list[str]()
     name = parsed.name or file.stem.lower()
     if not file.exists():
-        from pippin.catalog.scan import scan_others
+        from pippin.catalog.scan import layers_of, scan_others, way_out
 
         found = next((each for each in scan_others(places.others) if each.id == parsed.file), None)
         if found is not None and found.is_gguf:
             file, name = found.folder, parsed.name or re.sub("[/:]", "-", found.id).lower()
+            layers = layers_of(found.root)
+            if "adapter" in layers:
+                raise ServerError(
+                    "unsupported", f"{found.id} is a model and an adapter, which is not read here."
+                )
+            if not file.is_file():
+                raise ServerError("model_not_found", way_out(found))
+            left = sorted(layers.keys() & {"params", "projector", "system"})
     if parsed.if_missing and (imports / name / "config.json").is_file():
         return 0
     from pippin.catalog.gguf import import_gguf
 
     with progress(f"Importing {name}:", bytes_counted=True) as tell:
         info = import_gguf(file, imports, name, tell)
-    print(f"{name} is imported ({size(info.size_bytes)}). Serve it: pippin serve {name}")
+    beside = f" Without what lies beside it: {', '.join(left)}." if left else ""
+    print(f"{name} is imported ({size(info.size_bytes)}).{beside} Serve it: pippin serve {name}")
     return 0
