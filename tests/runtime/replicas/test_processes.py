@@ -16,8 +16,9 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.completion import collect
 from pippin.core.errors import ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
+from pippin.runtime import replicas
 from pippin.runtime.cluster.needs import Cluster, Need, Node
-from pippin.runtime.replicas import Replicas, processes, share_of
+from pippin.runtime.replicas import Replicas, share_of
 from pippin.service import Service
 from tests.running_server import running_server
 from tests.runtime.doubles import FakeLauncher, FakeWorker
@@ -74,7 +75,7 @@ def test_a_killed_replica_costs_no_whole_answer_and_comes_back(tmp_path: Path) -
 
 
 def test_a_replica_that_finds_no_place_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(replicas, "LONGEST_PAUSE", 0.01)
 
     async def play() -> None:
         launcher = FakeLauncher()
