@@ -90,7 +90,9 @@ def try_draws(engine: LanguageEngine, tokenizer: Tokenizer) -> None:
     mx.eval(usual_draws(tokenizer, logits[:, -1]))
     if mx.any(mx.isnan(logits)).item():
         kind = str(logits.dtype).removeprefix("mlx.core.")
-        message = f"The logits of this model are no numbers in {kind}: give it another dtype, bfloat16 or float32."
+        message = (
+            f"The logits of this model are no numbers in {kind}: give it another dtype, bfloat16 or float32."
+        )
         raise ServerError("load_failed", message, "dtype")
 
 
