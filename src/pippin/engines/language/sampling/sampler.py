@@ -328,8 +328,6 @@ class Sampled:
 
     def arrays(self) -> list[mx.array]:
         """What to hand to `mx.async_eval`."""
-        if not self.scored:
-            return [self.tokens]
         found = (self.tokens, self.logprobs, self.top_ids, self.top_logprobs)
         return [array for array in found if array is not None]
 
