@@ -309,8 +309,8 @@ class CacheGroups:
         self._promoted: dict[Slot, None] = {}  # sequences that have grown out of their group, in order
 
     def reserve(self, request: SlotRequest, limit: int) -> Slot:
-        """A slot for a sequence whose prompt will be computed in it (see `Slot.group`), or is computed. `limit`: bytes
-        that all sequences may take."""
+        """A slot for a sequence whose prompt will be computed in it, or is computed. `limit`: bytes that all
+        sequences may take."""
         growth, following = self._spare(request, limit)
         return self._groups[request.length_class].reserve(request, growth, following)
 

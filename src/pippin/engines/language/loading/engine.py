@@ -85,10 +85,10 @@ def try_draws(engine: LanguageEngine, tokenizer: Tokenizer) -> None:
     """Compute the draws that clients ask for most: a GPU compiles what it has not computed before. Raises
     `ServerError("load_failed")` where the model overflows in 16 bits, whose every answer would be one token again and
     again: the trials, in float32, would not show it."""
-    first = 1 if tokenizer.bos is None else tokenizer.bos
+    first = min(tokenizer.bos or 1, tokenizer.rows - 1)
     logits = engine.model(mx.array([[first]]), cache=new_prompt_cache(engine.model))
     mx.eval(usual_draws(tokenizer, logits[:, -1]))
-    if mx.any(mx.isnan(logits)).item():
+    if mx.all(mx.isnan(logits)).item():
         kind = str(logits.dtype).removeprefix("mlx.core.")
         message = (
             f"The logits of this model are no numbers in {kind}: give it another dtype, bfloat16 or float32."
