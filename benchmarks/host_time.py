@@ -18,6 +18,7 @@ little.
 """
 
 import argparse
+import gc
 import tempfile
 import time
 from collections import deque
@@ -225,6 +226,8 @@ def main() -> None:
             for name, sampling in DRAWS.items()
         }
         keep_at_hand(bench.model)
+        gc.collect()
+        gc.freeze()  # as a worker does once its model is loaded
         stand_in()  # once the trials of the loads are over
         cache, token, alone = make_prompt_cache(bench.model), mx.array([[1]]), []
         for _ in range(-(-asked.steps // (TURN - UNCOUNTED))):

@@ -10,9 +10,13 @@ import msgspec
 import pytest
 from mlx.utils import tree_flatten
 
+from pippin.catalog.info import read_info
 from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
 from pippin.core.events import Finished
+from pippin.core.models import WorkerSpec
 from pippin.core.requests import Sampling
+from pippin.engines import language
 from pippin.engines.device import DeviceFacts
 from pippin.engines.language.loading import engine as loading
 from tests.as_on_a_mac.gpu import Gpu, compute_as_a_gpu
@@ -76,7 +80,7 @@ def test_no_step_of_clients_needs_an_operation_that_the_load_has_not_computed(
     bench = Bench(
         folder, ModelOptions(prefix_cache=False), msgspec.structs.replace(PLAN, run_type="bfloat16")
     )
-    loading.compile_draws(bench.engine, bench.tokenizer)
+    loading.try_draws(bench.engine, bench.tokenizer)
     before = set(compiled)
     compiled.clear()
     for count in (1, 2, 5):
@@ -87,3 +91,22 @@ def test_no_step_of_clients_needs_an_operation_that_the_load_has_not_computed(
         while bench.engine.busy:
             bench.engine.step()
     assert compiled <= before
+
+
+def test_a_model_that_overflows_in_16_bits_is_refused(tmp_path: Path) -> None:
+    folder = tiny_model("llama", tmp_path / "llama")
+    weights = dict(mx.load(str(folder / "model.safetensors")))
+    name = next(each for each in weights if each.endswith("layers.0.mlp.down_proj.weight"))
+    weights[name] = weights[name] * 1e5
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
+    preparer = language.open_preparer(spec := WorkerSpec(info=read_info(folder, kind="language"), threads=1))
+    for dtype in ("bfloat16", "float32"):
+        language.open_engine(
+            msgspec.structs.replace(spec, options={"dtype": dtype}), preparer, ignored
+        ).close()
+    with pytest.raises(ServerError, match="no numbers in float16"):
+        language.open_engine(msgspec.structs.replace(spec, options={"dtype": "float16"}), preparer, ignored)
+
+
+def ignored(*_: Any) -> None:
+    """Of the progress of a load."""

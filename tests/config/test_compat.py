@@ -108,8 +108,8 @@ def test_every_flag_is_taken_or_refused_with_and_without_its_profile(server: Ser
             text = str(file)
         for compat in (None, server.name):
             refused = pytest.raises(ConfigError, match=f"^{term.name} is not supported: ")
-            meant = flag_terms(compat)[term.name].effect  # type: ignore[arg-type]
-            with refused if meant == "refused" else contextlib.nullcontext():
+            meant = flag_terms(compat).get(term.name)  # None: an option's own name  # type: ignore[arg-type]
+            with refused if meant is not None and meant.effect == "refused" else contextlib.nullcontext():
                 load(under(compat, GivenFlag(term.name, text)), {})  # type: ignore[arg-type]
 
 
@@ -573,3 +573,12 @@ def test_a_peers_names_of_models_are_known_under_its_profile_beside_the_operator
     assert name not in resolved().server.aliases
     aliases = resolved(f"--compat={compat}", "--alias=mine=a/b").server.aliases
     assert (aliases[name], aliases["mine"]) == (repository, "a/b")
+
+
+def test_a_flag_of_pippins_own_means_something_else_under_its_servers_profile_alone() -> None:
+    """LM Studio's `--exact` is about names of models."""
+    assert defaults("--exact").exact
+    assert not defaults("--exact", compat="lm-studio").exact
+    own = {option.flag for option in options().values()}
+    others = [term.name for term in flag_terms(None).values() if term.name in own and term.effect != "same"]
+    assert others == []

@@ -191,6 +191,7 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
             return run_rank(spec, kind, preparer, loop, link)
         engine: Engine = kind.open_engine(spec, preparer, _progress(link))
         give_memory_back()
+        gc.freeze()  # the engine stays, too: looking through it takes as long as several steps
         footprint = max(resident_bytes(), engine.stats().active_bytes)
         link.send(Stage("weights", preparer.info, footprint))
         return serve(loop, engine, link)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pippin.config.compat.terms import EFFECTS, Server, Term
+from pippin.config.options.declaration import options
 from pippin.config.options.start import Compat
 from pippin.core.decoding import convert, from_json
 
@@ -44,10 +45,14 @@ def in_order(compat: Compat | None) -> Iterable[Server]:
 
 @cache
 def flag_terms(compat: Compat | None) -> dict[str, Term]:
-    """The term of each foreign flag. Where several servers have a flag, a term with a conversion is preferred."""
+    """The term of each foreign flag. Where several servers have a flag, a term with a conversion is preferred. A flag
+    of Pippin's own means something else only under the profile of the server where it does."""
     terms: dict[str, Term] = {}
+    own = {option.flag for option in options().values()}
     for server in in_order(compat):
         for term in server.flags:
+            if server.name != compat and term.effect != "same" and term.name in own:
+                continue
             known = terms.get(term.name)
             if known is None or (server.name != compat and _says_more(term, known, compat)):
                 terms[term.name] = term

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 import mlx.core as mx
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -377,6 +378,14 @@ def test_greedy_sequences_take_the_best_and_bias_moves_it():
         [Sampling(), Sampling(logit_bias={4: 100.0}), Sampling(temperature=1.0)], [0] * 3, logits[None]
     )[0]
     assert moved[:2].tolist() == [best[0], 4]
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-6, 1e-30, 1e-38, 1e-45, 1e-320])
+def test_next_to_no_temperature_takes_the_best(temperature: float) -> None:
+    logits = logits_of(9, 3, scale=30.0)
+    warm = Sampling(temperature=temperature)
+    samplings = [warm, msgspec.structs.replace(warm, top_k=20), msgspec.structs.replace(warm, top_p=0.9)]
+    assert run(samplings, [1, 2, 3], logits[None])[0].tolist() == logits.argmax(-1).tolist()
 
 
 def test_only_what_a_mask_allows_is_chosen():

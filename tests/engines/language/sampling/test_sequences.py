@@ -115,6 +115,7 @@ def folder(tiny_models: TinyModels, tmp_path_factory: pytest.TempPathFactory) ->
     return Path(shutil.copytree(tiny_models("llama"), tmp_path_factory.mktemp("asking") / "llama"))
 
 
+@pytest.mark.even
 @pytest.mark.parametrize("way", ["ahead", "in order", "prompt_lookup", "draft_model_path"])
 def test_an_answer_holds_nothing_forbidden_alone_in_a_batch_from_the_cache_and_with_drafts(
     folder: Path, way: str, always: None

@@ -101,6 +101,20 @@ def test_a_prompt_is_charged_for_its_slot_and_for_the_state_beside_it() -> None:
     assert queue.slot_request(second).following == 0
 
 
+@given(st.lists(st.tuples(st.integers(1, 20_000), st.integers(0, 600)), max_size=6), st.booleans())
+def test_running_sequences_are_charged_alike_alone_and_beside_prompts(
+    sequences: list[tuple[int, int]], drafts: bool
+) -> None:
+    """Each at the longest of its class of lengths."""
+    queue = scheduler(sequence_bytes=lambda capacity: 3 * capacity, memory=1 << 40, max_sequences=8, slack=4)
+    queue.limits.draft_bytes = (lambda tokens: tokens) if drafts else queue.limits.draft_bytes
+    for place, (length, tokens) in enumerate(sequences):
+        [running] = queue.start(admitted(queue, prompt(f"r{place}", place, length=length, growth=1000)))
+        for _ in range(tokens):
+            queue.grew(running)
+    assert queue.charged == queue._charge(queue.running, growth=1)
+
+
 def test_a_lone_prompt_ends_only_when_memory_shrinks_below_its_sequence() -> None:
     queue = scheduler(
         prompts_in_slots=True, sequence_bytes=lambda capacity: capacity, aside_bytes=lambda capacity: 7

@@ -309,18 +309,14 @@ class CacheGroups:
         self._promoted: dict[Slot, None] = {}  # sequences that have grown out of their group, in order
 
     def reserve(self, request: SlotRequest, limit: int) -> Slot:
-        """A slot for a sequence whose prompt will be computed in it (see `prompt_cache`), or is computed. `limit`:
-        bytes that all sequences may take."""
+        """A slot for a sequence whose prompt will be computed in it, or is computed. `limit`: bytes that all
+        sequences may take."""
         growth, following = self._spare(request, limit)
         return self._groups[request.length_class].reserve(request, growth, following)
 
-    def prompt_cache(self, slot: Slot) -> PromptCache:
-        """A new cache for the prompt of a reserved slot, in the slot as far as the kinds of cache allow it."""
-        return slot.group.prompt_cache(slot)
-
     def join(self, cache: PromptCache, slot: Slot, shift: int = 0) -> None:
         """Let steps compute a reserved slot, whose prompt is in `cache`. That may be used again if it is not the one of
-        `prompt_cache`. `shift` is what rotary positions of later tokens differ by from their indexes."""
+        the slot. `shift` is what rotary positions of later tokens differ by from their indexes."""
         slot.group.join(slot, cache, shift)
 
     def leave(self, slots: Iterable[Slot]) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
+from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import (
@@ -72,18 +73,27 @@ def open_engine(
     preparer.finds_partings = engine.prefixes.has_snapshots
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
     keep_at_hand(way.model)
-    if plan.compiles:
-        compile_draws(engine, preparer.tokenizer)
+    if plan.compiles or plan.run_type != "float32":
+        try_draws(engine, preparer.tokenizer)
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
         log.info("computed %d warm prompts", count)
     return engine
 
 
-def compile_draws(engine: LanguageEngine, tokenizer: Tokenizer) -> None:
-    """Compute the draws that clients ask for most: a GPU compiles what it has not computed before."""
-    logits = engine.model(mx.array([[1]]), cache=new_prompt_cache(engine.model))
+def try_draws(engine: LanguageEngine, tokenizer: Tokenizer) -> None:
+    """Compute the draws that clients ask for most: a GPU compiles what it has not computed before. Raises
+    `ServerError("load_failed")` where the model overflows in 16 bits, whose every answer would be one token again and
+    again: the trials, in float32, would not show it."""
+    first = min(tokenizer.bos or 1, tokenizer.rows - 1)
+    logits = engine.model(mx.array([[first]]), cache=new_prompt_cache(engine.model))
     mx.eval(usual_draws(tokenizer, logits[:, -1]))
+    if mx.all(mx.isnan(logits)).item():
+        kind = str(logits.dtype).removeprefix("mlx.core.")
+        message = (
+            f"The logits of this model are no numbers in {kind}: give it another dtype, bfloat16 or float32."
+        )
+        raise ServerError("load_failed", message, "dtype")
 
 
 def build_engine(

@@ -37,6 +37,7 @@ OUT = -math.inf
 BEST = 1024  # tokens searched first for a nucleus
 BLOCK = 16  # tokens of which only the best is looked at first; most vocabularies are a multiple of it
 MOST = 1 << 24  # tokens: no vocabulary has more, and float32 holds the number
+COLDEST = 1e-6  # temperature: a colder row is greedy, for logits divided by so little are no float32
 
 
 def top_n_sigma(x: mx.array, n: mx.array) -> mx.array:
@@ -327,8 +328,6 @@ class Sampled:
 
     def arrays(self) -> list[mx.array]:
         """What to hand to `mx.async_eval`."""
-        if not self.scored:
-            return [self.tokens]
         found = (self.tokens, self.logprobs, self.top_ids, self.top_logprobs)
         return [array for array in found if array is not None]
 
@@ -379,7 +378,7 @@ class _Row:
 
     @property
     def kind(self) -> Literal["greedy", "short", "wide"]:
-        if not self.sampling.temperature:
+        if (self.sampling.temperature or 0) < COLDEST:
             return "greedy"
         return "short" if 0 < (self.sampling.top_k or 0) <= SHORT else "wide"
 

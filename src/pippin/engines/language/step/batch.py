@@ -161,10 +161,7 @@ class Batch:
 
     def sample(self) -> None:
         """Draw for the sequences that are here now, as masks and forced tokens have it."""
-        masked: list[int] = []
-        for index, each in enumerate(self.running):
-            if each.sequence.decoder.needs_mask:
-                masked.append(index)
+        masked = self._to_mask()
         masks = self._masks(masked) if masked else None
         self._drawn = self._sampler.sample(self._in_order(self._logits), masks)
         mx.async_eval(*self._drawn.arrays())  # type: ignore[no-untyped-call]
@@ -173,6 +170,9 @@ class Batch:
         for index, each in enumerate(self.running):
             # One that was checked before may have another input from there.
             each.source, each.next_token = index, None
+
+    def _to_mask(self) -> list[int]:
+        return [index for index, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
 
     def _masks(self, masked: list[int]) -> Masks:
         """The tokens that these sequences may take next."""
@@ -238,7 +238,7 @@ class Batch:
 
     def _masks_ahead(self, chains: list[list[int]]) -> Masks | None:
         """The masks at each place of these chains, as if the tokens before it had been chosen."""
-        masked = [index for index, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
+        masked = self._to_mask()
         if not masked:
             return None
         width = max(map(len, chains)) + 1

@@ -136,10 +136,7 @@ class Decoding:
     def build_ahead(self) -> None:
         """Build the pass of the next step. It takes the drawn tokens as its input on the device, so that the host need
         not know them. It would be wasted if a sequence gets its last token now."""
-        for each in self.batch.running:
-            if each.growth <= 1:
-                return
-        if self.fit():
+        if min(each.growth for each in self.batch.running) > 1 and self.fit():
             self.batch.forward(queues=self.queueing.early)
 
     def read(self) -> None:
@@ -201,13 +198,8 @@ class SpeculativeDecoding(Decoding):
     def _may_propose(self) -> bool:
         """Whether any sequence can have proposals: without options, those alone whose client predicts the answer, or
         wants it in a grammar, which forces some tokens."""
-        if self.speculation.always:
-            return True
-        for each in self.batch.running:
-            job = each.sequence.request.job
-            if job.prediction or job.grammar is not None:
-                return True
-        return False
+        jobs = (each.sequence.request.job for each in self.batch.running)
+        return self.speculation.always or any(job.prediction or job.grammar is not None for job in jobs)
 
     def _check(self) -> Judged:
         """Let the model check proposals, if there are any that may pay."""
@@ -322,7 +314,8 @@ class LanguageEngine:
         # After the tokens of this step are known: sequences that have ended need no memory for the next step.
         self.lifecycle.preempt()
         self._observe(time.monotonic() - started, prefilled, turn)
-        return self.lifecycle.take_events()
+        events, self.lifecycle.events = self.lifecycle.events, []
+        return events
 
     def _in_order(self, _: bool) -> tuple[Turn, int]:
         """A step on a CPU, where host and device are the same: its pass is built, computed and drawn from within it.

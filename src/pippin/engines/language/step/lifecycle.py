@@ -66,11 +66,6 @@ class Lifecycle:
     def busy(self) -> bool:
         return bool(self._live or self.events or self._left)
 
-    def take_events(self) -> list[Emission]:
-        """Return the events to send now, and forget them."""
-        taken, self.events = self.events, []
-        return taken
-
     # From the job to the batch
 
     def submit(self, job: LanguageJob) -> None:

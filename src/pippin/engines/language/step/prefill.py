@@ -186,7 +186,7 @@ class Prefill:
             return self._groups.layout.new_prompt_cache(prompt.length + longest)
         request = self._scheduler.slot_request(prompt)
         prompt.slot = self._groups.reserve(request, self._scheduler.for_running())
-        return self._groups.prompt_cache(prompt.slot)
+        return prompt.slot.group.prompt_cache(prompt.slot)
 
     def _restore(self, prompt: Prefilling, cache: PromptCache, prefixes: PrefixCache) -> int:
         """Copy the prompt's known tokens from the prefix cache; return how many there are."""

@@ -23,8 +23,8 @@ REMEMBERED = 24  # steps of each kind
 SEQUENCES, TOKENS, PAIRS, COPIES = 64, 256, 1 << 20, 1 << 12
 OUTLIER = 2.0  # times the expected time: a longer step counts as this long, because something else delayed it
 PARTS, KINDS = 6, 4
-# How many steps a fit may lag where it only caps outliers: a fit for each step would cost as much as a token's work.
-STALE = 4
+# How many steps a fit may lag where it only tells outliers: a fit for each step would cost as much as a token's work.
+STALE = 24
 NEXT_TO_NOTHING = 1e-11
 ENOUGH = 8  # steps before there is an expectation
 
@@ -63,8 +63,8 @@ class StepCost:
         """Learn from a step."""
         kind = 2 * (step.tokens > 0) + (step.sequences > 0)
         features, seconds, number = step.features, step.seconds, self._counts[kind]
-        if number >= ENOUGH:
-            seconds = min(seconds, OUTLIER * self._expected(features, STALE))
+        if number >= ENOUGH and seconds > OUTLIER * self._expected(features, STALE):
+            seconds = min(seconds, OUTLIER * self._expected(features))
         self._known[kind, number % REMEMBERED] = *features, seconds
         self._counts[kind] += 1
         self._unfitted += 1
@@ -404,9 +404,8 @@ class Scheduler:
     def fits_alone(self, length: int, count: int = 1) -> bool:
         """Whether a prompt of `length` tokens, for `count` sequences, can be computed, if need be alone. It may need
         more memory than the running sequence that it was."""
-        limits = self.limits
-        own = limits.sequence_bytes(rounded(length + 1 + limits.slack)) + self._draft_bytes(length + 1)
-        return self._with_prompt(count * own, length, count) <= limits.memory
+        own = count * self._slot_bytes(length + 1)
+        return self._with_prompt(own, length, count) <= self.limits.memory
 
     def longest(self) -> int:
         """The longest sequence for which `fits_alone` holds, to within a block of capacity."""
@@ -424,7 +423,17 @@ class Scheduler:
     @property
     def charged(self) -> int:
         """Bytes that prompts under way and running sequences need, each with one token more."""
-        return self._charge([*self.prefilling, *self.running], growth=1)
+        if self.prefilling:
+            return self._charge([*self.prefilling, *self.running], growth=1)
+        # In nearly all steps: a tenth of the time.
+        return sum(count * self._slot_bytes(longest) for count, longest in self._running_by_class())
+
+    def _running_by_class(self) -> Iterable[tuple[int, int]]:
+        """How many sequences run of each class of lengths, and the tokens of the longest, each with one more."""
+        found: dict[int, list[int]] = {}
+        for each in self.running:
+            found.setdefault(each.length_class, []).append(each.length + 1)
+        return ((len(lengths), max(lengths)) for lengths in found.values())
 
     def for_running(self) -> int:
         """Bytes that running sequences may take now: those that prompts under way and a drafter leave."""
@@ -433,11 +442,7 @@ class Scheduler:
             left -= self._prompt_bytes(prompt.length, prompt.count)
             if rows := prompt.waiting.rows:  # which lie in no slots
                 left -= rows * self.limits.prompt_bytes(prompt.length + prompt.growth + sizes.CAPACITY_STEP)
-        longest: dict[int, int] = {}
-        for each in self.running:
-            longest[each.length_class] = max(longest.get(each.length_class, 0), each.length + 1)
-        one = {name: self._draft_bytes(tokens) for name, tokens in longest.items()}
-        return left - sum(one[each.length_class] for each in self.running)
+        return left - sum(count * self._draft_bytes(longest) for count, longest in self._running_by_class())
 
     def observe(self, seconds: float, prompt_tokens: int, sequences: int, *, late: bool = False) -> int:
         """Learn from a step that took `seconds` and in which `sequences` sequences decoded; `late`: its prompts are
@@ -462,7 +467,6 @@ class Scheduler:
         """Bytes of these stages. Each sequence is padded to the longest of its length class, rounded up to a step of
         capacity, and has `growth` tokens more than now, or the tokens that it is admitted for.
         """
-        limits = self.limits
         longest: dict[int, int] = {}
         reckoned = []
         for each in stages:
@@ -472,9 +476,7 @@ class Scheduler:
                 padded_as = max(padded_as, each.length_class)
             longest[padded_as] = max(longest.get(padded_as, 0), tokens)
             reckoned.append((each, padded_as))
-        one: dict[int, int] = {}
-        for name, tokens in longest.items():
-            one[name] = limits.sequence_bytes(rounded(tokens + limits.slack)) + self._draft_bytes(tokens)
+        one = {name: self._slot_bytes(tokens) for name, tokens in longest.items()}
         size = 0
         for each, padded_as in reckoned:
             own = each.count * one[padded_as]
@@ -486,6 +488,11 @@ class Scheduler:
         which may be larger than they are, and is freed when they run."""
         aside = self._prompt_bytes(length, count)
         return sequences + aside if self.computes_in_slot(count) else max(sequences, aside)
+
+    def _slot_bytes(self, tokens: int) -> int:
+        """Bytes of a sequence of so many tokens, with what a drafter keeps of it."""
+        limits = self.limits
+        return limits.sequence_bytes(rounded(tokens + limits.slack)) + self._draft_bytes(tokens)
 
     def _draft_bytes(self, tokens: int) -> int:
         limits = self.limits

@@ -44,6 +44,8 @@ class BatchedAttention(BatchedCache):
 
     form: tuple[int, ...] = ()
     """Bits of keys, bits of values and group size where they are quantised; empty where they are kept as they come."""
+    ring: int | None = None
+    """Tokens after which the next one takes the place of the first; None where all are kept."""
 
     def __init__(self, slots: SlotTable) -> None:
         super().__init__(slots)
@@ -118,7 +120,7 @@ class BatchedAttention(BatchedCache):
 
     def _reach(self) -> int:
         """Tokens along the buffers that this step attends to."""
-        return self.slots.longest + self.slots.count
+        return self._size(self.slots.longest + self.slots.count)
 
     def _encoded(self, keys: mx.array, values: mx.array) -> list[mx.array]:
         """What is stored of new keys and values, one array for each buffer."""
@@ -134,21 +136,19 @@ class BatchedAttention(BatchedCache):
 
     def _size(self, capacity: int) -> int:
         """Tokens that the buffers hold for such a capacity."""
-        return capacity
+        return capacity if self.ring is None else min(capacity, self.ring)
 
     def _at(self, index: Any) -> Any:
         """Where tokens with these indexes lie."""
-        return index
-
-    def _in_pieces(self) -> bool:
-        """Whether the new tokens of slots of one length are written as a piece: there are few such pieces."""
-        return len(self.slots.runs) <= MOST_PIECES
+        return index if self.ring is None else index % self.ring
 
     def _written(self, buffer: mx.array, new: mx.array) -> mx.array:
         slots = self.slots
         if not new.size:
             return buffer
-        if new.shape[2] == slots.count and self._in_pieces():
+        # The new tokens of slots of one length are a piece, unless they may begin anew in a ring.
+        in_pieces = len(slots.runs) <= MOST_PIECES and (self.ring is None or slots.count == 1)
+        if in_pieces and new.shape[2] == slots.count:
             for low, high, length in slots.runs:
                 start = self._at(length)
                 own = new if slots.level else new[low - slots.low : high - slots.low]
@@ -159,8 +159,7 @@ class BatchedAttention(BatchedCache):
             before, after = slots.low, len(slots.lengths) - slots.high
             if before or after:
                 new = mx.pad(new, [(before, after), (0, 0), (0, 0), (0, 0)])
-            indexes = mx.broadcast_to(self._at(slots.next_indexes), new.shape)
-            buffer = mx.put_along_axis(buffer, indexes, new, axis=2)
+            buffer = mx.put_along_axis(buffer, slots.places(new.shape, self.ring), new, axis=2)
         else:
             rows = mx.arange(slots.low, slots.high)
             places = self._at(self._positions(new.shape[2]))

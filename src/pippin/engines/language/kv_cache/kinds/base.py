@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import pairwise
 from typing import Any, ClassVar, Protocol, Self
 
 import mlx.core as mx
@@ -180,13 +180,12 @@ class SlotTable:
         # Of this step; the offsets are one number where all sequences are equally long.
         self.starts: int | mx.array = 0  # indexes of first tokens; offsets are rotary positions
         self.offset_before: int | mx.array = 0
-        self.offset_after: int | mx.array = 0
         self.longest = 0
         self.level = True  # all sequences are equally long
         # Slots side by side of one length: from, to, and the length.
         self.runs: list[tuple[int, int, int]] = []
-        # Indexes of each slot's next token, [slots, 1, 1, 1]; only where not level.
-        self.next_indexes = mx.array([], dtype=mx.int32)
+        # Where the next token of each slot is written, for arrays of a shape and a ring's size; only where not level.
+        self._places: dict[tuple[tuple[int, ...], int | None], mx.array] = {}
 
     def begin(self, count: int) -> None:
         """A step of `count` tokens for each sequence begins."""
@@ -194,19 +193,29 @@ class SlotTable:
         self.count = count
         lengths = self.lengths[self.low : self.high]
         self.longest = max(lengths)
-        self.runs, start = [], self.low
-        for length, run in groupby(lengths):
-            stop = start + len(list(run))
-            self.runs.append((start, stop, length))
-            start = stop
-        self.level = len(self.runs) == 1
-        if self.level:
-            self.starts = lengths[0]
-        else:
-            self.starts = mx.array(lengths, dtype=mx.int32)
-            self.next_indexes = mx.array(self.lengths, dtype=mx.int32).reshape(-1, 1, 1, 1)
+        ends = [at for at, (one, other) in enumerate(pairwise(lengths), self.low + 1) if one != other]
+        cuts = [self.low, *ends, self.high]
+        self.runs = [(start, stop, self.lengths[start]) for start, stop in pairwise(cuts)]
+        self.level = not ends
+        self.starts = lengths[0] if self.level else mx.array(lengths, dtype=mx.int32)
+        self._places.clear()
         self.offset_before = self.starts
-        self.offset_after = self.offset_before + count
+        vars(self).pop("offset_after", None)
+
+    @cached_property
+    def offset_after(self) -> int | mx.array:
+        """What the offset is once the step's tokens are there, for which few models ask."""
+        return self.offset_before + self.count
+
+    def places(self, shape: tuple[int, ...], ring: int | None) -> mx.array:
+        """The index of each slot's next token, modulo a ring's size if there is one, for an array of this shape [slots,
+        heads, 1, size]. The layers of a step share it."""
+        found = self._places.get((shape, ring))
+        if found is None:
+            indexes = self.lengths if ring is None else [length % ring for length in self.lengths]
+            column = mx.array(indexes, dtype=mx.int32).reshape(-1, 1, 1, 1)
+            found = self._places[shape, ring] = mx.broadcast_to(column, shape)
+        return found
 
     def advance(self, taken: Iterable[int]) -> None:
         """The step's tokens lie in these slots."""

@@ -211,13 +211,10 @@ class BatchedPooling(BatchedCache):
         tokens = begin[:, None] + mx.arange((most + self._overlap) * ratio)
         found = [ring[rows, 0, tokens % self._ring] for ring in self._rings]
         if self._overlap and not all(first):
-            found[1] = self._without_earlier(found[1], tokens)
+            # Nothing of what would be before a sequence's first token counts in its first entry.
+            gate, into_next = found[1], mx.arange(found[1].shape[2]) < found[1].shape[2] // 2
+            found[1] = mx.where((tokens < 0)[..., None] & into_next, mx.array(-mx.inf, gate.dtype), gate)
         return found[0], found[1], begin
-
-    def _without_earlier(self, gate: mx.array, tokens: mx.array) -> mx.array:
-        """The gates with nothing of what would be before a sequence's first token in its first entry."""
-        into_next = mx.arange(gate.shape[2]) < gate.shape[2] // 2
-        return mx.where((tokens < 0)[..., None] & into_next, mx.array(-mx.inf, gate.dtype), gate)
 
     def update_and_fetch(self, pooled: mx.array) -> mx.array:
         slots = self.slots

@@ -73,7 +73,7 @@ class BatchedRing(BatchedAttention):
     def __init__(self, slots: SlotTable, kind: SlidingKind) -> None:
         super().__init__(slots)
         self.span = kind.span
-        self.ring = kind.span + slots.slack
+        self.ring: int = kind.span + slots.slack
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
         span = self.span if window_size is None else min(window_size, self.span)
@@ -87,18 +87,6 @@ class BatchedRing(BatchedAttention):
         queries = positions[..., None]
         mask = (keys >= 0) & (keys <= queries) & (keys > queries - span)
         return mask[:, None]
-
-    def _reach(self) -> int:
-        return min(super()._reach(), self.ring)
-
-    def _size(self, capacity: int) -> int:
-        return min(capacity, self.ring)
-
-    def _at(self, index: Any) -> Any:
-        return index % self.ring
-
-    def _in_pieces(self) -> bool:
-        return self.slots.count == 1 and super()._in_pieces()
 
     def store(self, slot: int, cache: Any) -> None:
         if cache.keys is None:
