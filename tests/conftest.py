@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,17 +136,29 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     end_with_process(item)  # once more: pytest disarms it where a test fails
 
 
-def pytest_runtest_logfinish() -> None:
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    node.config.stash[ENDS] = 0.0
+
+
+def pytest_sessionfinish() -> None:
     faulthandler.cancel_dump_traceback_later()
+
+
+ENDS = pytest.StashKey[float]()
+"""When the process ends, on the monotonic clock, unless that is put off; zero where nothing would end it."""
+SLACK = 20.0  # seconds
 
 
 def end_with_process(item: pytest.Item) -> None:
     """Bound a test that outlives the signal of its time limit, in C or in a wait of its fixtures: it ends with its
     process, whose threads are printed. A run with `-n` goes on, and reports that test as failed."""
     marker = item.get_closest_marker("timeout")
-    seconds = marker.args[0] if marker else item.config.getoption("timeout")
-    stderr = item.config.stash[fault_handler_stderr_fd_key]
-    faulthandler.dump_traceback_later(seconds + 60, file=stderr, exit=True)
+    seconds = (marker.args[0] if marker else item.config.getoption("timeout")) + 60
+    stash = item.config.stash
+    # Each time that it is put off, a thread ends and another starts. For each test that would take longer than many do.
+    if not 0 <= stash.get(ENDS, 0.0) - time.monotonic() - seconds <= SLACK:
+        stash[ENDS] = time.monotonic() + seconds + SLACK
+        faulthandler.dump_traceback_later(seconds + SLACK, file=stash[fault_handler_stderr_fd_key], exit=True)
 
 
 @pytest.fixture(autouse=True)
