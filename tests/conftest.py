@@ -20,6 +20,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.cpu.blas import accelerate_blas
 from tests import fast
+from tests.homes import SHARED
 
 if TYPE_CHECKING:  # most tests have no use for them, and they take a second to import
     from anthropic import Anthropic
@@ -40,6 +41,9 @@ if hasattr(os, "SCHED_BATCH"):  # Linux has it
 # What Pippin keeps between two starts is this run's alone, not the user's.
 KEPT = tempfile.TemporaryDirectory(prefix="pippin-home-", ignore_cleanup_errors=True)
 os.environ["PIPPIN_HOME"] = KEPT.name
+os.environ.setdefault(
+    SHARED, str(Path(KEPT.name, "of-servers"))
+)  # the processes of `-n` have it of the first
 
 # Of tests that say nothing else. No example has a deadline: a machine that is shared may be late.
 settings.register_profile("quick", deadline=None, max_examples=25)
