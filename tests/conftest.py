@@ -56,7 +56,15 @@ CACHE = ROOT / ".cache"
 DEMO_NAME = "smollm2-135m-instruct"
 TOGETHER = {"tests/page/": "pages", "tests/test_architecture": "source", "tests/test_words": "source"}
 """Files that share a browser and servers, or the parsed source, by how their names begin."""
-FIRST = ("tests/page/", "tests/engines/language/step/")
+FIRST = (
+    "tests/page/",
+    "tests/engines/language/step/",
+    "tests/test_architecture",
+    "tests/test_words",
+    "tests/output/test_grammars",
+    "tests/output/test_wire",
+)
+"""What takes longest, by how their names begin: nothing of it is left where a process has nothing else to do."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -128,7 +136,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest goes first, so that no process ends long after the others."""
-    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+    items.sort(
+        key=lambda item: next((n for n, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
