@@ -54,8 +54,17 @@ settings.load_profile("quick")
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 DEMO_NAME = "smollm2-135m-instruct"
-TOGETHER = {"tests/page/": "pages", "tests/test_architecture": "source", "tests/test_words": "source"}
-"""Files that share a browser and servers, or the parsed source, by how their names begin."""
+TOGETHER = {
+    "tests/page/": "pages",
+    "tests/test_architecture": "source",
+    "tests/test_words": "source",
+    "tests/api/dialects/test_golden_frames": "vendors",
+    "tests/api/dialects/test_streams": "vendors",
+    "tests/api/dialects/test_anthropic": "vendors",
+    "tests/api/clients/gemini/": "vendors",
+}
+"""Files that share a browser and servers, the parsed source, or vendors' types, which take seconds to import, by how
+their names begin."""
 FIRST = (
     "tests/page/",
     "tests/engines/language/step/",
