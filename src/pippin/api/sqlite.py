@@ -117,8 +117,9 @@ def _opened(path: Path, schema: Schema) -> SQLite:
         if version not in (0, schema.version):
             raise _UselessError(f"is of version {version}, which this Pippin cannot read")
         connection.executescript(schema.tables)
-        connection.execute(f"PRAGMA user_version = {schema.version}")
-        connection.commit()
+        # What is there already is opened without a write, so that a server starts although the disk is full.
+        if version == 0:
+            connection.execute(f"PRAGMA user_version = {schema.version}")
     except BaseException as error:
         connection.close()
         if isinstance(error, sqlite3.DatabaseError) and error.sqlite_errorcode in USELESS:
