@@ -61,6 +61,12 @@ def test_what_is_there_is_opened_without_a_write(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_database_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="cannot be opened"):
+        open_file(tmp_path / "db", Schema(version=3, tables=f"{TABLES} CREATE nothing"))
+    assert sqlite3.connect(tmp_path / "db").execute("SELECT name FROM sqlite_master").fetchall() == []
+
+
 def test_only_its_owner_may_read_a_file(tmp_path: Path) -> None:
     open_file(tmp_path / "new" / "db", SCHEMA).close()
     assert (tmp_path / "new" / "db").stat().st_mode & 0o777 == 0o600
