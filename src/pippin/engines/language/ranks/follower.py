@@ -65,8 +65,6 @@ class HeardDecoder(SequenceDecoder):
         # The base class is not initialised: it would read text, which only rank 0 does.
         self._hearing = hearing
         self.finished: FinishReason | None = "length" if job.max_tokens == 0 else None
-        self.stop_sequence = None
-        self.completion_tokens = self.reasoning_tokens = 0
 
     def accept(self, token: int, logprob: float | None = None, top: tuple[TopToken, ...] = ()) -> list[Event]:
         self.completion_tokens += 1
