@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.engines.language.loading.engine import build_engine
@@ -16,14 +17,15 @@ from tests.engines.tiny_models import tiny_model
 
 PROMPTS = {"short": (5, 4), "long": (90, 9), "twice": (23, 6)}
 """How many tokens each prompt and its answer have."""
-IN_ORDER = msgspec.structs.replace(PLAN, overlaps=False, writes_in_place=True)
 
 
-def test_a_follower_ends_every_answer_where_rank_0_has_ended_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("overlaps", [False, True], ids=["CPU", "GPU"])
+def test_a_follower_ends_every_answer_where_rank_0_has_ended_it(tmp_path: Path, overlaps: bool) -> None:
+    plan = msgspec.structs.replace(PLAN, overlaps=overlaps, writes_in_place=not overlaps)
     bench = Bench(tiny_model("llama", tmp_path / "llama"), ModelOptions())
 
     def build(steering: Steering) -> LanguageEngine:
-        return build_engine(bench.model, bench.tokenizer, ModelOptions(), IN_ORDER, steering=steering)
+        return build_engine(bench.model, bench.tokenizer, ModelOptions(), plan, steering=steering)
 
     said = Said()
     leader = LeadingEngine(said, build)
