@@ -37,6 +37,8 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
 }
 SCHEDULES: Final = "20"
 """Random schedules of each architecture, where `PIPPIN_SCHEDULES` says nothing else; the tests have a thousand."""
+MINUTES: Final = "10"
+"""Of all fuzzers together, where `PIPPIN_FUZZ_MINUTES` says nothing else."""
 SECONDS: Final = 1800  # of a test
 
 
@@ -56,7 +58,7 @@ def run(group: str, more: list[str]) -> bool:
         ended = subprocess.run(
             [*command, *words_of(group), *more],
             cwd=ROOT,
-            env={"PIPPIN_SCHEDULES": SCHEDULES, **os.environ},
+            env={"PIPPIN_SCHEDULES": SCHEDULES, "PIPPIN_FUZZ_MINUTES": MINUTES, **os.environ},
             stdout=file,
             stderr=subprocess.STDOUT,
             check=False,
