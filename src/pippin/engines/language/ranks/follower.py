@@ -97,7 +97,7 @@ class HeardSample(Sampled):
         object.__setattr__(self, "hear", hear)
 
     @cached_property
-    def tokens(self) -> mx.array:  # type: ignore[override]
+    def tokens(self) -> mx.array:
         return self.hear()
 
     def arrays(self) -> list[mx.array]:
