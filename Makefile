@@ -80,7 +80,7 @@ prepare: $(TO_TEST) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(DEMO_FILE) $(TEST
 
 .PHONY: test-fast
 test-fast: $(TO_TEST) ## Run the tests without a model, a socket or a process
-	$(BIN)/pytest --fast -n 2 --dist loadfile $(ARGS)
+	$(BIN)/pytest --fast -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test
 test: prepare lint ## Run the checks and the tests, in minutes
@@ -102,6 +102,10 @@ corpus: $(TO_TEST) ## Make tests/corpus anew from the vendors' newest packages; 
 test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) lint ## Run the long tests too
 	PIPPIN_ORACLE_PYTHON=$(CURDIR)/.venv-oracle/bin/python \
 	  $(BIN)/pytest -m '' --timeout=1800 --hypothesis-profile=thorough $(ARGS)
+
+.PHONY: test-long
+test-long: prepare ## Run the long tests in groups, with a line for each; ONLY="cluster chaos" runs these
+	@$(BIN)/python -m tests.long $(ONLY) $(ARGS)
 
 .PHONY: test-oracle
 test-oracle: $(TO_TEST) $(ORACLE) ## Compare the answers of every architecture with those of transformers

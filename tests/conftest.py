@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.cpu.blas import accelerate_blas
 from tests import fast
+from tests.homes import SHARED
 
 if TYPE_CHECKING:  # most tests have no use for them, and they take a second to import
     from anthropic import Anthropic
@@ -39,6 +41,9 @@ if hasattr(os, "SCHED_BATCH"):  # Linux has it
 # What Pippin keeps between two starts is this run's alone, not the user's.
 KEPT = tempfile.TemporaryDirectory(prefix="pippin-home-", ignore_cleanup_errors=True)
 os.environ["PIPPIN_HOME"] = KEPT.name
+os.environ.setdefault(
+    SHARED, str(Path(KEPT.name, "of-servers"))
+)  # the processes of `-n` have it of the first
 
 # Of tests that say nothing else. No example has a deadline: a machine that is shared may be late.
 settings.register_profile("quick", deadline=None, max_examples=25)
@@ -49,9 +54,26 @@ settings.load_profile("quick")
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 DEMO_NAME = "smollm2-135m-instruct"
-TOGETHER = {"tests/page/": "pages", "tests/test_architecture": "source", "tests/test_words": "source"}
-"""Files that share a browser and servers, or the parsed source, by how their names begin."""
-FIRST = ("tests/page/", "tests/engines/language/step/")
+TOGETHER = {
+    "tests/page/": "pages",
+    "tests/test_architecture": "source",
+    "tests/test_words": "source",
+    "tests/api/dialects/test_golden_frames": "vendors",
+    "tests/api/dialects/test_streams": "vendors",
+    "tests/api/dialects/test_anthropic": "vendors",
+    "tests/api/clients/gemini/": "vendors",
+}
+"""Files that share a browser and servers, the parsed source, or vendors' types, which take seconds to import, by how
+their names begin."""
+FIRST = (
+    "tests/page/",
+    "tests/engines/language/step/",
+    "tests/test_architecture",
+    "tests/test_words",
+    "tests/output/test_grammars",
+    "tests/output/test_wire",
+)
+"""What takes longest, by how their names begin: nothing of it is left where a process has nothing else to do."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -123,7 +145,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest goes first, so that no process ends long after the others."""
-    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+    items.sort(
+        key=lambda item: next((n for n, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -135,17 +159,29 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     end_with_process(item)  # once more: pytest disarms it where a test fails
 
 
-def pytest_runtest_logfinish() -> None:
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    node.config.stash[ENDS] = 0.0
+
+
+def pytest_sessionfinish() -> None:
     faulthandler.cancel_dump_traceback_later()
+
+
+ENDS = pytest.StashKey[float]()
+"""When the process ends, on the monotonic clock, unless that is put off; zero where nothing would end it."""
+SLACK = 20.0  # seconds
 
 
 def end_with_process(item: pytest.Item) -> None:
     """Bound a test that outlives the signal of its time limit, in C or in a wait of its fixtures: it ends with its
     process, whose threads are printed. A run with `-n` goes on, and reports that test as failed."""
     marker = item.get_closest_marker("timeout")
-    seconds = marker.args[0] if marker else item.config.getoption("timeout")
-    stderr = item.config.stash[fault_handler_stderr_fd_key]
-    faulthandler.dump_traceback_later(seconds + 60, file=stderr, exit=True)
+    seconds = (marker.args[0] if marker else item.config.getoption("timeout")) + 60
+    stash = item.config.stash
+    # Each time that it is put off, a thread ends and another starts. For each test that would take longer than many do.
+    if not 0 <= stash.get(ENDS, 0.0) - time.monotonic() - seconds <= SLACK:
+        stash[ENDS] = time.monotonic() + seconds + SLACK
+        faulthandler.dump_traceback_later(seconds + SLACK, file=stash[fault_handler_stderr_fd_key], exit=True)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.homes import share_kept
+
 ROOT = Path(__file__).resolve().parent.parent
 MAC = "PIPPIN_TEST_MAC"  # of `tests.as_on_a_mac`, for workers too
 SECONDS = 300  # the demo model warms up slowly on a machine that is shared
@@ -40,7 +42,7 @@ def running_process(
     ready: str = r"is ready after",
     variables: Mapping[str, str] | None = None,
 ) -> Iterator[Running]:
-    """Serve what `words` say on a free port, with an empty home; gives it once the log says `ready`.
+    """Serve what `words` say on a free port, with a home of its own; gives it once the log says `ready`.
 
     Pippin is imported from the folder `source`, and `module` is run as its command. The output is in `server.log` in
     `home`. Linear algebra keeps to one thread, so that tests can share a machine. With `kill` it ends by SIGKILL, as
@@ -53,6 +55,7 @@ def running_process(
         environment["PYTHONPATH"] += f"{os.pathsep}{ROOT / 'tests/as_on_a_mac/site'}"
     output = home / "server.log"
     environment |= variables or {}
+    share_kept(environment)
     command = [sys.executable, "-m", module, verb, "--port", "0", *words]
     with output.open("w") as file:
         process = subprocess.Popen(command, env=environment, cwd=home, stdout=file, stderr=subprocess.STDOUT)

@@ -17,3 +17,9 @@ def trees() -> dict[Path, ast.Module]:
         return {path: ast.parse(path.read_text("utf-8")) for path in MODULES}
     finally:
         gc.enable()
+
+
+@cache
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of a module: a dozen rules look at each, and to walk takes longer than to look."""
+    return tuple(ast.walk(tree))

@@ -86,7 +86,7 @@ def room(path: Path) -> str:
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+    for node in source.nodes(tree):
         match node:
             case ast.Import(names=names):
                 yield from ((node.lineno, alias.name) for alias in names)
@@ -146,7 +146,7 @@ def test_only_the_command_line_prints_and_only_config_reads_the_environment(
     trees: dict[Path, ast.Module],
 ) -> None:
     def rule(own: str, tree: ast.Module) -> Offences:
-        for node in ast.walk(tree):
+        for node in source.nodes(tree):
             match node:
                 case ast.Call(func=ast.Name(id="print")) if own != "cli":
                     yield node.lineno, "print"
@@ -160,7 +160,7 @@ def test_only_the_command_line_prints_and_only_config_reads_the_environment(
 
 def test_functions_are_short(trees: dict[Path, ast.Module]) -> None:
     def rule(_: str, tree: ast.Module) -> Offences:
-        for node in ast.walk(tree):
+        for node in source.nodes(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or 0) - node.lineno + 1
                 if length > LONGEST_FUNCTION:
@@ -179,7 +179,7 @@ def test_every_module_says_what_it_owns(trees: dict[Path, ast.Module]) -> None:
 
 def test_nobody_evaluates_text_or_writes_to_globals(trees: dict[Path, ast.Module]) -> None:
     def rule(_: str, tree: ast.Module) -> Offences:
-        for node in ast.walk(tree):
+        for node in source.nodes(tree):
             match node:
                 case ast.Global():
                     yield node.lineno, "global"
@@ -195,7 +195,7 @@ def test_one_file_alone_gives_modules_other_classes(trees: dict[Path, ast.Module
     found = {
         relative(path)
         for path, tree in trees.items()
-        for node in ast.walk(tree)
+        for node in source.nodes(tree)
         if isinstance(node, ast.Attribute) and node.attr == "__class__" and isinstance(node.ctx, ast.Store)
     }
     assert found == {"engines/language/classes.py"}
@@ -208,7 +208,7 @@ def inside(name: str, house: str) -> str | None:
 
 def imported_modules(tree: ast.Module, names: set[str]) -> Iterator[str]:
     """Modules of Pippin that a module imports; `from package import module` imports the module."""
-    for node in ast.walk(tree):
+    for node in source.nodes(tree):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
@@ -310,7 +310,7 @@ def is_private(name: object) -> bool:
 def privates_of(tree: ast.Module) -> set[str]:
     """The private names that a module defines or sets."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in source.nodes(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 found.add(name)

@@ -53,6 +53,20 @@ def test_a_database_that_cannot_be_opened_now_stays_where_it_is(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["db"]
 
 
+def test_what_is_there_is_opened_without_a_write(tmp_path: Path) -> None:
+    """A disk may be full, and the server is started again."""
+    open_file(tmp_path / "db", SCHEMA).close()
+    again = open_file(tmp_path / "db", SCHEMA)
+    assert (tmp_path / "db-wal").stat().st_size == 0
+    again.close()
+
+
+def test_a_database_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="cannot be opened"):
+        open_file(tmp_path / "db", Schema(version=3, tables=f"{TABLES} CREATE nothing"))
+    assert sqlite3.connect(tmp_path / "db").execute("SELECT name FROM sqlite_master").fetchall() == []
+
+
 def test_only_its_owner_may_read_a_file(tmp_path: Path) -> None:
     open_file(tmp_path / "new" / "db", SCHEMA).close()
     assert (tmp_path / "new" / "db").stat().st_mode & 0o777 == 0o600

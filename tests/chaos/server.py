@@ -17,6 +17,8 @@ from typing import Any
 import httpx
 import psutil
 
+from tests.homes import share_kept
+
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
 CLOCK = """
@@ -91,6 +93,7 @@ class ServerProcess:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONPATH": f"{self.folder / 'site'}{os.pathsep}{ROOT / 'src'}",
         }
+        share_kept(environment)
         command = [sys.executable, "-m", "pippin", "serve", *self.flags, "--port", str(self.port)]
         with self.log.open("ab") as file:
             self.process = subprocess.Popen(  # noqa: ASYNC220 - a fork is short

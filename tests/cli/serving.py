@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.homes import share_kept
+
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 30
 
@@ -21,6 +23,7 @@ class Terminal:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT / "src")}
+        share_kept(self.environment)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

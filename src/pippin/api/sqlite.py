@@ -116,9 +116,9 @@ def _opened(path: Path, schema: Schema) -> SQLite:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, schema.version):
             raise _UselessError(f"is of version {version}, which this Pippin cannot read")
-        connection.executescript(schema.tables)
-        connection.execute(f"PRAGMA user_version = {schema.version}")
-        connection.commit()
+        # One transaction makes all or nothing of a new database. What there is is opened without a write: disks fill.
+        begun = f"PRAGMA user_version = {schema.version};" if version == 0 else ""
+        connection.executescript(f"BEGIN; {schema.tables}; {begun} COMMIT")
     except BaseException as error:
         connection.close()
         if isinstance(error, sqlite3.DatabaseError) and error.sqlite_errorcode in USELESS:

@@ -1,28 +1,46 @@
 """What the Responses and Messages dialects put on the wire, byte by byte, and that the vendors' types take it."""
 
 import json
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from anthropic.types import Message, RawMessageStreamEvent
-from google.genai.types import GenerateContentResponse
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from tests.api.dialects.golden import FOLDER, SPOKEN, drawn, streamed, whole
 from tests.api.golden_events import SEQUENCES
 
-EVENTS: dict[str, TypeAdapter[Any]] = {
-    "responses": TypeAdapter(ResponseStreamEvent),
-    "messages": TypeAdapter(RawMessageStreamEvent),
-    "gemini": TypeAdapter(GenerateContentResponse),
-}
-ANSWERS: dict[str, TypeAdapter[Any]] = {
-    "responses": TypeAdapter(Response),
-    "messages": TypeAdapter(Message),
-    "gemini": TypeAdapter(GenerateContentResponse),
-}
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+
+# The vendors' types take seconds to import, and every process that collects this file would.
+@cache
+def events() -> "dict[str, TypeAdapter[Any]]":
+    from anthropic.types import RawMessageStreamEvent
+    from google.genai.types import GenerateContentResponse
+    from openai.types.responses import ResponseStreamEvent
+    from pydantic import TypeAdapter
+
+    return {
+        "responses": TypeAdapter(ResponseStreamEvent),
+        "messages": TypeAdapter(RawMessageStreamEvent),
+        "gemini": TypeAdapter(GenerateContentResponse),
+    }
+
+
+@cache
+def answers() -> "dict[str, TypeAdapter[Any]]":
+    from anthropic.types import Message
+    from google.genai.types import GenerateContentResponse
+    from openai.types.responses import Response
+    from pydantic import TypeAdapter
+
+    return {
+        "responses": TypeAdapter(Response),
+        "messages": TypeAdapter(Message),
+        "gemini": TypeAdapter(GenerateContentResponse),
+    }
 
 
 def payloads(stream: bytes) -> list[dict[str, Any]]:
@@ -46,13 +64,13 @@ def test_no_golden_file_is_left_over(name: str) -> None:
 def test_the_vendors_types_take_every_event(name: str, sequence: str) -> None:
     for payload in payloads(streamed(name, SEQUENCES[sequence])):
         if payload.get("type") not in ("ping", "error") and "error" not in payload:
-            EVENTS[name].validate_python(payload)
+            events()[name].validate_python(payload)
 
 
 @pytest.mark.parametrize("sequence", [name for name in SEQUENCES if not name.startswith("fails")])
 @pytest.mark.parametrize("name", SPOKEN)
 def test_the_vendors_types_take_the_whole_answer(name: str, sequence: str) -> None:
-    ANSWERS[name].validate_json(whole(name, SEQUENCES[sequence]))
+    answers()[name].validate_json(whole(name, SEQUENCES[sequence]))
 
 
 @pytest.mark.parametrize("sequence", [name for name in SEQUENCES if not name.startswith("fails")])

@@ -129,8 +129,13 @@ def test_items_and_blocks_of_any_shape(
         b'{"input": "x", "max_output_tokens": 99999999999999999999999}',
         b'{"model": "m", "input": "x", "messages": [], "nobody_knows": {"\xb1": 1}}',
         b'{"model": "m", "input": "x", "messages": [], "nobody_knows": "\xc3\x28"}',
+        # What may be written otherwise comes first, and then what nobody can read.
+        b"3.0 and more",
+        b"null and more",
+        b"1.0" + b"[" * 5000,
+        b'{"a": 1} and more',
     ],
-    ids=range(15),
+    ids=range(19),
 )
 def test_bodies_that_are_no_requests(dialect: AnyDialect, body: bytes) -> None:
     attempt(dialect, body)

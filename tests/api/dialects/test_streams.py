@@ -4,11 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from anthropic.lib.streaming._messages import accumulate_event
-from anthropic.types import RawMessageStreamEvent
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from pippin.core.completion import collect
 from pippin.core.events import (
@@ -23,6 +20,7 @@ from pippin.core.events import (
     Usage,
 )
 from tests.api.dialects.golden import encoder_of, streamed
+from tests.api.dialects.test_golden_frames import events as vendors_events
 from tests.api.dialects.test_golden_frames import payloads
 
 text = st.text(alphabet='aé😀\u2028"\\ \n\x00', max_size=8)
@@ -113,12 +111,13 @@ def test_the_deltas_of_an_item_are_its_text(events: list[Event]) -> None:
 
 @given(generations())
 def test_the_messages_stream_folds_to_the_whole_answer(events: list[Event]) -> None:
+    from anthropic.lib.streaming._messages import accumulate_event
+
     snapshot: Any = None
     buffers: dict[int, bytes] = {}
-    adapter: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
     for payload in payloads(streamed("messages", events)):
         if payload["type"] != "ping":
-            event = adapter.validate_python(payload)
+            event = vendors_events()["messages"].validate_python(payload)
             snapshot = accumulate_event(event=event, current_snapshot=snapshot, json_bufs=buffers)
     folded = snapshot.to_dict(mode="json")
     expected = json.loads(encoder_of("messages").whole([collect(events)]))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.homes import share_kept
 from tests.running_server import ROOT
 
 NODE = "0.6"  # GB that replicas may take
@@ -25,7 +26,10 @@ def free_port() -> int:
 
 
 def environment(home: Path) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+    found = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": path}
+    share_kept(found)
+    return found
 
 
 @contextlib.contextmanager

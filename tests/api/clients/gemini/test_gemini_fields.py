@@ -6,8 +6,6 @@ from typing import Any, Final, get_args
 
 import msgspec
 import pytest
-from google.genai import types
-from pydantic import BaseModel
 
 from pippin.api.dialects.base import DecodeContext
 from pippin.api.dialects.gemini import content, dialect, tools
@@ -74,12 +72,16 @@ READ_AS_THEY_COME: Final = {
 
 @pytest.mark.parametrize("name", READ_BY)
 def test_every_field_of_a_type_is_known(name: str) -> None:
+    from google.genai import types  # it takes a second to import
+
     given = {field.alias or key for key, field in getattr(types, name).model_fields.items()}
     assert given <= set(READ_BY[name])
 
 
 @pytest.mark.parametrize("name", READ_BY)
 def test_every_type_inside_it_is_looked_at(name: str) -> None:
+    from google.genai import types
+
     inner = {
         kind.__name__
         for field in getattr(types, name).model_fields.values()
@@ -89,12 +91,16 @@ def test_every_type_inside_it_is_looked_at(name: str) -> None:
 
 
 def kinds_in(annotation: Any) -> set[type]:
+    from pydantic import BaseModel
+
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         return {annotation}
     return {kind for each in get_args(annotation) for kind in kinds_in(each)}
 
 
 def test_every_key_of_a_schema_has_its_meaning() -> None:
+    from google.genai import types
+
     given: dict[str, Any] = {
         "anyOf": [{"type": "STRING"}],
         "additionalProperties": {"type": "NUMBER"},

@@ -201,7 +201,8 @@ def _decode(data: bytes | msgspec.Raw, type: type[Decodable], path: str = "") ->
         return cast(Decodable, decoding.json_decoder(cast(Any, type)).decode(data))
     except msgspec.ValidationError as error:
         if _REWRITABLE.search(str(error)):
-            return convert(from_json(data), type, path)
+            # What stands behind the value has not been read yet: it may be no JSON, or too deep.
+            return convert(_decode(data, cast(Any, Any), path), type, path)
         raise validation_error(str(error), type, path) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise malformed(bytes(data), str(error)) from None

@@ -1,6 +1,8 @@
 """The other ranks: an engine that repeats the steps of rank 0 and neither samples nor emits anything."""
 
 from collections import deque
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import TypeVar
 
 import mlx.core as mx
@@ -65,8 +67,6 @@ class HeardDecoder(SequenceDecoder):
         # The base class is not initialised: it would read text, which only rank 0 does.
         self._hearing = hearing
         self.finished: FinishReason | None = "length" if job.max_tokens == 0 else None
-        self.stop_sequence = None
-        self.completion_tokens = self.reasoning_tokens = 0
 
     def accept(self, token: int, logprob: float | None = None, top: tuple[TopToken, ...] = ()) -> list[Event]:
         self.completion_tokens += 1
@@ -87,6 +87,23 @@ class HeardDecoder(SequenceDecoder):
         return False
 
 
+class HeardSample(Sampled):
+    """The tokens that rank 0 has drawn, waited for where they are needed: where host and device overlap, rank 0 may
+    compute prompts before it reads them."""
+
+    hear: Callable[[], mx.array]
+
+    def __init__(self, hear: Callable[[], mx.array]) -> None:
+        object.__setattr__(self, "hear", hear)
+
+    @cached_property
+    def tokens(self) -> mx.array:
+        return self.hear()
+
+    def arrays(self) -> list[mx.array]:
+        return []
+
+
 class HeardSampler(BatchSampler):
     """A sampler that returns the tokens that rank 0 has drawn."""
 
@@ -95,10 +112,13 @@ class HeardSampler(BatchSampler):
         self._hearing = hearing
 
     def sample(self, logits: mx.array, masks: Masks | None = None) -> Sampled:
+        return HeardSample(partial(self._hear, len(self)))
+
+    def _hear(self, rows: int) -> mx.array:
         tokens = self._hearing.expect(Tokens).tokens
-        if len(tokens) != len(self):
-            raise Astray(f"rank 0 drew {len(tokens)} tokens, and {len(self)} sequences run here")
-        return Sampled(mx.array(tokens, dtype=mx.int32))
+        if len(tokens) != rows:
+            raise Astray(f"rank 0 drew {len(tokens)} tokens, and {rows} sequences run here")
+        return mx.array(tokens, dtype=mx.int32)
 
 
 class Follower:

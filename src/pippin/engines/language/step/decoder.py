@@ -97,18 +97,20 @@ logger = logging.getLogger(__name__)
 class SequenceDecoder:
     """Takes every token of a choice in order. The engine adds `Finished`, with usage and timings."""
 
+    # What the engine asks of every decoder, also of one that reads no text (`ranks/follower.py`).
+    stop_sequence: str | None = None
+    completion_tokens = 0
+    reasoning_tokens = 0
+    warnings: tuple[str, ...] = ()  # what the choice does not keep to, once it has ended
+    forced: tuple[int, ...] = ()
+    """Tokens that must come next whatever the model says: the end of reasoning whose budget is used up, or those that
+    the grammar leaves no choice about."""
+    forced_tokens = 0  # that have come so
+
     def __init__(self, job: LanguageJob, choice: int, tokenizer: Tokenizer) -> None:
         self.job = job
         self.choice = choice
         self.finished: FinishReason | None = "length" if job.max_tokens == 0 else None
-        self.stop_sequence: str | None = None
-        self.completion_tokens = 0
-        self.reasoning_tokens = 0
-        self.warnings: tuple[str, ...] = ()  # what the choice does not keep to, once it has ended
-        self.forced: tuple[int, ...] = ()
-        """Tokens that must come next whatever the model says: the end of reasoning whose budget is used up, or those
-        that the grammar leaves no choice about."""
-        self.forced_tokens = 0  # that have come so
         request = job.request
         self._closed = False
         self._tokenizer = tokenizer
