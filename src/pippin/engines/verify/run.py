@@ -121,7 +121,9 @@ class Verifier:
         found = [*template.check(self._written, outcomes)]
         if self._against is not None:
             other = Tokenizer.load(self._against)
-            found += template.compare(self._written, template.Written.open(other, self._spec.info.architecture))
+            found += template.compare(
+                self._written, template.Written.open(other, self._spec.info.architecture)
+            )
         return found, {
             "conversations kept": kept,
             "changed": len(outcomes) - kept - refused,
