@@ -183,7 +183,8 @@ def _publisher(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
         yield finding("publisher-unread", reason=str(error).splitlines()[0][:120])
         return
     cut = json.dumps(json.loads(tokenizer.backend.to_str())["pre_tokenizer"])
-    if getattr(getattr(other, "backend_tokenizer", None), "fix_mistral_regex", None) is False and "Split" in cut and TEKKEN not in cut:
+    doubted = getattr(getattr(other, "backend_tokenizer", None), "fix_mistral_regex", None) is False
+    if doubted and "Split" in cut and TEKKEN not in cut:
         yield finding("mistral-cuts")
     for text in texts():
         own, ids = tokenizer.encode(text), list(other(text, add_special_tokens=False)["input_ids"])

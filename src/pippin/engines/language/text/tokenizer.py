@@ -350,7 +350,7 @@ class Tokenizer:
         text_config = config.get("text_config") or {}
         backend.encode_special_tokens = read.splits_special
         ends = ids_in(read.eos, generation.get("eos_token_id"), config.get("eos_token_id"))
-        # transformers writes what the text model's class has where its publisher said nothing: any word of a vocabulary.
+        # transformers writes what the text model's class has where its publisher said nothing: any word there is.
         inner = ids_in(text_config.get("eos_token_id"))
         return cls(
             backend,
