@@ -159,7 +159,9 @@ class Verifier:
     @cached_property
     def _written(self) -> template.Written:
         """The template as the server uses it. Raises `ServerError` for a broken one."""
-        tokenizer = open_preparer(self._spec).tokenizer
+        return self._as_written(open_preparer(self._spec).tokenizer)
+
+    def _as_written(self, tokenizer: Tokenizer) -> template.Written:
         try:
             return template.Written.open(tokenizer, self._spec.info.architecture)
         except jinja2.TemplateSyntaxError as error:
