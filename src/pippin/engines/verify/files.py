@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -119,9 +120,10 @@ def _pictures(folder: Folder) -> Iterator[Finding]:
     """How pictures become numbers. Published spreads are no larger than their means, but where both change nothing."""
     processor = object_in(folder.path / "processor_config.json").get("image_processor")
     for settings in (object_in(folder.path / "preprocessor_config.json"), table(processor)):
-        mean, spread = settings.get("image_mean"), settings.get("image_std")
-        if isinstance(mean, list) and isinstance(spread, list) and any(mean) and sum(spread) > sum(mean):
-            yield finding("picture-numbers", mean=mean, spread=spread)
+        mean, spread = settings.get("image_mean") or (), settings.get("image_std") or ()
+        with suppress(TypeError):  # for what are no numbers
+            if any(mean) and sum(spread) > sum(mean):
+                yield finding("picture-numbers", mean=mean, spread=spread)
 
 
 def _templates(folder: Folder) -> Iterator[Finding]:

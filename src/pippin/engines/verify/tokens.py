@@ -10,7 +10,7 @@ from typing import Any, Final
 from tokenizers import Tokenizer as Backend
 
 from pippin.core.parameters import OF_CHECKPOINTS, OF_LENGTHS, left_out
-from pippin.core.verification import Finding
+from pippin.core.verification import Finding, Severity
 from pippin.engines.language.configuration import fields_of
 from pippin.engines.language.text.tokenizer import Tokenizer, encode_text, ids_in
 from pippin.engines.verify.findings import data, finding
@@ -22,9 +22,8 @@ MARK: Final = re.compile(rb"<.*>|\[.*\]")
 LEAST: Final = -50.0  # a bias with which no token is drawn
 FEW: Final = 20  # merges; a vocabulary of so few has no order
 IN_ORDER: Final = 0.75  # share of merges; of a random order, half
-TEKKEN: Final = (
-    r"\\p{Lu}"  # what Mistral's way to cut words has and the one that was published by mistake lacks
-)
+TEKKEN: Final = r"\\p{Lu}"
+"""What Mistral's way to cut words has, and the one lacks that was published by mistake."""
 
 
 @cache
@@ -97,9 +96,8 @@ def _starts(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
     if said:
         # Files keep the one of transformers' class, which nobody reads.
         usual = {fields_of(part).defaults.get("bos_token_id") for part in (folder.config, folder.text)}
-        yield finding(
-            "bos-disagrees", "note" if said <= usual else None, own=tokenizer.bos, said=sorted(said)
-        )
+        grave: Severity | None = None if said - usual else "note"
+        yield finding("bos-disagrees", grave, own=tokenizer.bos, said=sorted(said))
     if tokenizer.encode("a", add_special_tokens=True)[:2] == [tokenizer.bos] * 2:
         yield finding("bos-twice", who="tokenizer")
 
