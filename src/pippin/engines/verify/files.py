@@ -4,6 +4,8 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any, Final
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
@@ -26,6 +28,7 @@ COMPUTES: Final = frozenset(
 """Fields that change what a model computes."""
 ROWS_MORE: Final = {"mllama": 8}
 """Rows of an embedding beyond the vocabulary, by architecture: tokens of pictures, which are never drawn."""
+ALIKE: Final = 0.9  # of two names, by difflib, of which one may be the other misspelt
 BYTES: Final = ("I8", "F8_E4M3", "F8_E5M2")
 SCALES: Final = ("_scale", "_scale_inv", "_scales")
 
@@ -117,9 +120,10 @@ def _pictures(folder: Folder) -> Iterator[Finding]:
     """How pictures become numbers. Published spreads are no larger than their means, but where both change nothing."""
     processor = object_in(folder.path / "processor_config.json").get("image_processor")
     for settings in (object_in(folder.path / "preprocessor_config.json"), table(processor)):
-        mean, spread = settings.get("image_mean"), settings.get("image_std")
-        if isinstance(mean, list) and isinstance(spread, list) and any(mean) and sum(spread) > sum(mean):
-            yield finding("picture-numbers", mean=mean, spread=spread)
+        mean, spread = settings.get("image_mean") or (), settings.get("image_std") or ()
+        with suppress(TypeError):  # for what are no numbers
+            if any(mean) and sum(spread) > sum(mean):
+                yield finding("picture-numbers", mean=mean, spread=spread)
 
 
 def _templates(folder: Folder) -> Iterator[Finding]:
@@ -164,6 +168,10 @@ def _unread(folder: Folder) -> Iterator[Finding]:
     # Of these the library reads some elsewhere; rotary settings, sizes and ids have checks of their own.
     read |= {"quantization", "auto_map", "dtype", "torch_dtype", "vocab_size", *PretrainedConfig().to_dict()}
     usual = CONFIG_MAPPING[kind]().to_dict() if kind in CONFIG_MAPPING else {}
+    known = {*read, *usual, "rope_theta", "rope_scaling", "rope_parameters"}
+    for name in sorted(folder.config.keys() - known):
+        for meant in get_close_matches(name, known - folder.config.keys(), 1, ALIKE):
+            yield finding("field-misspelt", name=name, meant=meant)
     unread = {
         name: value
         for name, value in folder.config.items()

@@ -82,9 +82,8 @@ class Verifier:
         try:
             if name in ("template", "tools") and not open_preparer(self._spec).info.capabilities.chat:
                 chats = name == "template" and CHATS.search(self._spec.info.id) is not None
-                return Section(
-                    name=name, left_out=LEFT_OUT, findings=(finding("template-missing"),) if chats else ()
-                )
+                missing = (finding("template-missing"),) * chats
+                return Section(name=name, left_out=LEFT_OUT, findings=missing)
             if name in ("numbers", "questions") and not self._served.scores:
                 return Section(name=name, left_out="the model's library tells no log probabilities")
             if name == "questions" and not self._served.branches:
@@ -119,11 +118,8 @@ class Verifier:
         kept = sum(each == "kept" for each in outcomes.values())
         reasoning = self._written.reasoning
         found = [*template.check(self._written, outcomes)]
-        if self._against is not None:
-            other = Tokenizer.load(self._against)
-            found += template.compare(
-                self._written, template.Written.open(other, self._spec.info.architecture)
-            )
+        if self._against is not None and (other := Tokenizer.load(self._against)).chat_templates:
+            found += template.compare(self._written, self._as_written(other))
         return found, {
             "conversations kept": kept,
             "changed": len(outcomes) - kept - refused,
@@ -159,7 +155,9 @@ class Verifier:
     @cached_property
     def _written(self) -> template.Written:
         """The template as the server uses it. Raises `ServerError` for a broken one."""
-        tokenizer = open_preparer(self._spec).tokenizer
+        return self._as_written(open_preparer(self._spec).tokenizer)
+
+    def _as_written(self, tokenizer: Tokenizer) -> template.Written:
         try:
             return template.Written.open(tokenizer, self._spec.info.architecture)
         except jinja2.TemplateSyntaxError as error:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from tokenizers import Tokenizer as Backend
 
 from pippin.core.parameters import OF_CHECKPOINTS, OF_LENGTHS, left_out
-from pippin.core.verification import Finding
+from pippin.core.verification import Finding, Severity
 from pippin.engines.language.configuration import fields_of
 from pippin.engines.language.text.tokenizer import Tokenizer, encode_text, ids_in
 from pippin.engines.verify.findings import data, finding
@@ -22,9 +22,8 @@ MARK: Final = re.compile(rb"<.*>|\[.*\]")
 LEAST: Final = -50.0  # a bias with which no token is drawn
 FEW: Final = 20  # merges; a vocabulary of so few has no order
 IN_ORDER: Final = 0.75  # share of merges; of a random order, half
-TEKKEN: Final = (
-    r"\\p{Lu}"  # what Mistral's way to cut words has and the one that was published by mistake lacks
-)
+TEKKEN: Final = r"\\p{Lu}"
+"""What Mistral's way to cut words has, and the one lacks that was published by mistake."""
 
 
 @cache
@@ -97,9 +96,8 @@ def _starts(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
     if said:
         # Files keep the one of transformers' class, which nobody reads.
         usual = {fields_of(part).defaults.get("bos_token_id") for part in (folder.config, folder.text)}
-        yield finding(
-            "bos-disagrees", "note" if said <= usual else None, own=tokenizer.bos, said=sorted(said)
-        )
+        grave: Severity | None = None if said - usual else "note"
+        yield finding("bos-disagrees", grave, own=tokenizer.bos, said=sorted(said))
     if tokenizer.encode("a", add_special_tokens=True)[:2] == [tokenizer.bos] * 2:
         yield finding("bos-twice", who="tokenizer")
 
@@ -108,9 +106,9 @@ def _ends(folder: Folder, tokenizer: Tokenizer, turn_end: str) -> Iterator[Findi
     generation = ids_in(folder.generation.get("eos_token_id"))
     others = ids_in(
         folder.config.get("eos_token_id"),
-        folder.text.get("eos_token_id"),
         tokenizer.backend.token_to_id(tokenizer.special_names.get("eos_token", "")),
     )
+    others |= ids_in(folder.text.get("eos_token_id")) & tokenizer.eos
     if ids_in(tokenizer.encode("a", add_special_tokens=True)[-1:]) & (generation | others):
         yield finding("eos-appended")
     vocabulary = set(tokenizer.backend.get_vocab(with_added_tokens=True).values())
@@ -183,7 +181,8 @@ def _publisher(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
         yield finding("publisher-unread", reason=str(error).splitlines()[0][:120])
         return
     cut = json.dumps(json.loads(tokenizer.backend.to_str())["pre_tokenizer"])
-    if getattr(other, "fix_mistral_regex", None) is False and "Split" in cut and TEKKEN not in cut:
+    doubted = getattr(getattr(other, "backend_tokenizer", None), "fix_mistral_regex", None) is False
+    if doubted and "Split" in cut and TEKKEN not in cut:
         yield finding("mistral-cuts")
     for text in texts():
         own, ids = tokenizer.encode(text), list(other(text, add_special_tokens=False)["input_ids"])
