@@ -175,6 +175,9 @@ NO_LIMITS = [0.0, float("inf")]
 
 SPECIAL: dict[str, Callable[[Config], str]] = {
     "dbrx": _other_experts,
+    "deepseek_v2": lambda config: (
+        "" if (config.get("rope_scaling") or {}).get("rope_type", "yarn") == "yarn" else "rope_scaling"
+    ),
     # Where no layer has a window and one is named, none turns; the class turns all.
     "exaone_moe": lambda config: (
         "layer_types"
