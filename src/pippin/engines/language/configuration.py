@@ -39,6 +39,7 @@ FROM_LENGTH = ("llama3", "yarn", "longrope")
 DERIVED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "head_dim": lambda config: head_size(config),
     "block_dim": lambda config: config.get("hidden_size"),
+    "mlp_only_layers": lambda config: [],
     "n_ctx": lambda config: config.get("n_positions"),
     "is_moe_layer": lambda config: [kind == "sparse" for kind in config["mlp_layer_types"]],
 }

@@ -199,5 +199,7 @@ class Arguments:
         ]
         found = filled(with_required(config, required))
         # What transformers' class takes for granted counts, and not what mlx-lm's does.
-        usual = {name: value for name, value in fields_of(config).defaults.items() if value is not None}
+        usual = {
+            name: each for name, each in fields_of(config).defaults.items() if each not in (None, "auto")
+        }
         return self.kind.from_dict({**usual, **found})

@@ -45,7 +45,7 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     whole |= _in_tables(config, {"partial_rotary_factor": 1.0})
     if part != 1.0 and _leaves_out(model, make, {**config, **whole}):
         _refuse_other_part(model, config, part)
-    _take_bases(model, used, types)
+    _take_bases(model, used, config.get("layer_types") or ())
     _refuse_one_for_all(model, config, used)
 
 
@@ -99,7 +99,7 @@ def _take_bases(model: nn.Module, tables: Mapping[str, Config], types: Iterable[
     has."""
     layers = list(zip(getattr(model, "layers", ()), types, strict=False))
     for part, kind in [(model, kind) for kind in tables] if len(tables) == 1 else layers:
-        theta, bases = tables[kind].get("rope_theta"), _bases(part)
+        theta, bases = tables.get(kind, {}).get("rope_theta"), _bases(part)
         for _, _, each in rotary_modules(part) if theta and len(bases) == 1 else ():
             each.base = theta
     bases = _bases(model)
