@@ -11,7 +11,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -74,12 +74,16 @@ def with_required(config: Config, required: Iterable[str]) -> Config:
 
 
 class Turns(Struct, frozen=True):
-    """The rotary settings of a configuration and of its parts, as transformers' classes read them."""
+    """The rotary settings and the activation of a configuration and of its parts, as transformers' classes read
+    them."""
 
     parts: dict[str, "Turns"]
     table: Config | None = None
     """`rope_parameters`; empty for a model that has no rotary settings, None for one that transformers can't tell."""
+    activation: str | None = None
 
+
+NONE: Final = Turns({})
 
 UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError, ArithmeticError)
 
@@ -89,7 +93,7 @@ def turns_of(config: Mapping[str, Any]) -> Turns:
     try:
         return _turns_of(str(config.get("model_type")), json.dumps(config))
     except (TypeError, ValueError):
-        return Turns({})  # no configuration of a file
+        return NONE  # no configuration of a file
 
 
 @cache
@@ -107,7 +111,7 @@ def _turns_of(kind: str, words: str) -> Turns:
             with warnings.catch_warnings(action="ignore"):  # older spellings are read all the same
                 return _turns(CONFIG_MAPPING[kind](**given), given)
         except (*UNREADABLE, StrictDataclassError):
-            return Turns({})
+            return NONE
 
     return kept(Turns, ask, kind, words)
 
@@ -121,8 +125,8 @@ def _turns(made: Any, given: Config) -> Turns:
     elif text is not made:  # older files have the fields of the text model beside its parts
         text = type(text)(**given)
     if "rope_parameters" in type(text).__dataclass_fields__:
-        return Turns(read, text.rope_parameters)
-    return Turns(read, None if made.sub_configs else {})
+        return Turns(read, text.rope_parameters, getattr(text, "hidden_act", None))
+    return Turns(read, None if made.sub_configs else {}, getattr(made, "hidden_act", None))
 
 
 def spelled_out(config: Mapping[str, Any], turns: Turns | None = None) -> Config:

@@ -9,15 +9,19 @@ from typing import Any
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from pippin.engines.language.configuration import BESIDE, Config, rotary_tables, scaling_of, spelled_out
+from pippin.engines.language.configuration import (
+    BESIDE,
+    UNREADABLE,
+    Config,
+    rotary_tables,
+    scaling_of,
+    spelled_out,
+)
 from pippin.engines.language.upstream.fields import with_pattern
 from pippin.engines.language.upstream.quantised import Arrays
 
 CLASSES = {"text_config": "TextConfig", "vision_config": "VisionConfig", "audio_config": "AudioConfig"}
 """A family's classes of the configurations of its parts."""
-
-UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError)
-
 
 OF_PART = {
     ("llava", "vision_config", "pixtral"): "pixtral",
