@@ -147,7 +147,7 @@ def hold_spellings(architecture: str, kind: str, scaling: Json, unscaled: Any) -
         ("gemma4_text", {"rope_theta": THETA}, {10000.0}),
         ("qwen3_5", {"rope_theta": THETA}, {THETA}),
         ("qwen3_5", {}, {10000.0}),
-        ("laguna", {"rope_theta": THETA}, {10000.0, 500000.0}),
+        ("laguna", {"rope_theta": THETA}, {500000.0}),
         ("mellum", {"rope_theta": THETA}, {10000.0, 500000.0}),
         ("olmo3", {"rope_theta": THETA}, {THETA, 500000.0}),
     ],

@@ -81,6 +81,8 @@ class Turns(Struct, frozen=True):
     table: Config | None = None
     """`rope_parameters`; empty for a model that has no rotary settings, None for one that transformers can't tell."""
     activation: str | None = None
+    types: list[str] | None = None
+    """`layer_types`, which older files leave out, where the table has one for each."""
 
 
 NONE: Final = Turns({})
@@ -125,7 +127,9 @@ def _turns(made: Any, given: Config) -> Turns:
     elif text is not made:  # older files have the fields of the text model beside its parts
         text = type(text)(**given)
     if "rope_parameters" in type(text).__dataclass_fields__:
-        return Turns(read, text.rope_parameters, getattr(text, "hidden_act", None))
+        by_type = any(isinstance(each, dict) for each in text.rope_parameters.values())
+        types = getattr(text, "layer_types", None) if by_type else None
+        return Turns(read, text.rope_parameters, getattr(text, "hidden_act", None), types)
     return Turns(read, None if made.sub_configs else {}, getattr(made, "hidden_act", None))
 
 
@@ -135,6 +139,8 @@ def spelled_out(config: Mapping[str, Any], turns: Turns | None = None) -> Config
     turns = turns or turns_of(config)
     if turns.table is not None and not isinstance(config.get("rope_theta"), list):  # one for each layer
         config = {**config, "rope_parameters": turns.table, "rope_scaling": None}
+        if turns.types and not config.get("layer_types"):
+            config["layer_types"] = turns.types
     found: Config = {}
     # Fields under the other names that transformers knows them by. It writes one of the two. Some map the size of a
     # head to that of its part which is turned: other classes read the whole size there.
