@@ -123,7 +123,7 @@ def with_older_base(path: Path) -> None:
     """Have a configuration tell its base in the older field alone."""
     config = json.loads(path.read_text("utf-8"))
     text = config.get("text_config", config)
-    del text["rope_parameters"]
+    text.pop("rope_parameters", None)
     text["rope_theta"] = 54321.0
     path.write_text(json.dumps(config))
 

@@ -92,10 +92,7 @@ UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError, Arit
 
 def turns_of(config: Mapping[str, Any]) -> Turns:
     """What the class of an architecture makes of all spellings, and takes for granted where none is there."""
-    try:
-        return _turns_of(str(config.get("model_type")), json.dumps(config))
-    except (TypeError, ValueError):
-        return NONE  # no configuration of a file
+    return _turns_of(str(config.get("model_type")), json.dumps(config))
 
 
 @cache
