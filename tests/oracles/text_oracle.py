@@ -26,7 +26,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 Json = dict[str, Any]
 
 SETTINGS = yaml.safe_load(Path(__file__).with_name("text.yaml").read_text("utf-8"))
-CHECKPOINTS = SETTINGS["checkpoints"] | {f"{kind}-scaled": SETTINGS["scaling"] for kind in SETTINGS["scaled"]}
+CHECKPOINTS = (
+    SETTINGS["checkpoints"]
+    | {f"{kind}-scaled": SETTINGS["scaling"] for kind in SETTINGS["scaled"]}
+    | {f"{kind}-older": {} for kind in SETTINGS["older"]}
+)
 PROMPT, ANSWER = 41, 20
 SPREAD = 0.1
 
@@ -91,6 +95,8 @@ def write(name: str, folder: Path) -> None:
     model.save_pretrained(folder)
     words = Tokenizer(models.WordLevel({f"<{place}>": place for place in range(250)}, unk_token="<3>"))
     PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+    if name.endswith("-older"):
+        with_older_base(folder / "config.json")
     # What the folder says is compared, not what was in memory.
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
@@ -111,6 +117,15 @@ def write(name: str, folder: Path) -> None:
         model.generation_config = GenerationConfig(max_new_tokens=ANSWER, **rules)
         ruled = model.generate(torch.tensor([prompt]), use_cache=False)[0, PROMPT:]
         np.save(folder / "ruled.npy", ruled.numpy())
+
+
+def with_older_base(path: Path) -> None:
+    """Have a configuration tell its base in the older field alone."""
+    config = json.loads(path.read_text("utf-8"))
+    text = config.get("text_config", config)
+    text.pop("rope_parameters", None)
+    text["rope_theta"] = 54321.0
+    path.write_text(json.dumps(config))
 
 
 def rules_against(answer: list[int]) -> Json:

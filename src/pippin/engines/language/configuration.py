@@ -7,9 +7,11 @@ that it knows.
 """
 
 import contextlib
+import json
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -37,6 +39,7 @@ FROM_LENGTH = ("llama3", "yarn", "longrope")
 DERIVED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "head_dim": lambda config: head_size(config),
     "block_dim": lambda config: config.get("hidden_size"),
+    "mlp_only_layers": lambda config: [],
     "n_ctx": lambda config: config.get("n_positions"),
     "is_moe_layer": lambda config: [kind == "sparse" for kind in config["mlp_layer_types"]],
 }
@@ -70,11 +73,71 @@ def with_required(config: Config, required: Iterable[str]) -> Config:
     return found
 
 
-def spelled_out(config: Mapping[str, Any]) -> Config:
-    """The configuration, and those of its parts, with rotary settings in the older fields as well.
+class Turns(Struct, frozen=True):
+    """The rotary settings and the activation of a configuration and of its parts, as transformers' classes read
+    them."""
 
-    Where both spellings are there, `rope_scaling` holds, and then `rope_parameters`, as in transformers.
-    """
+    parts: dict[str, "Turns"]
+    table: Config | None = None
+    """`rope_parameters`; empty for a model that has no rotary settings, None for one that transformers can't tell."""
+    activation: str | None = None
+    types: list[str] | None = None
+    """`layer_types`, which older files leave out, where the table has one for each."""
+
+
+NONE: Final = Turns({})
+
+UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError, ArithmeticError)
+
+
+def turns_of(config: Mapping[str, Any]) -> Turns:
+    """What the class of an architecture makes of all spellings, and takes for granted where none is there."""
+    return _turns_of(str(config.get("model_type")), json.dumps(config))
+
+
+@cache
+def _turns_of(kind: str, words: str) -> Turns:
+    def ask() -> Turns:
+        from huggingface_hub.errors import StrictDataclassError
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+        given: Config = json.loads(words)
+        # Where DBRX was published with its base, and where the base of others stays if only a scaling is added:
+        # transformers 5 leaves out both.
+        beside = given.get("attn_config") or (given.get("rope_scaling") and given.get("rope_parameters"))
+        given = {**{name: value for name, value in object_of(beside).items() if name in BESIDE}, **given}
+        try:
+            with warnings.catch_warnings(action="ignore"):  # older spellings are read all the same
+                return _turns(CONFIG_MAPPING[kind](**given), given)
+        except (*UNREADABLE, StrictDataclassError):
+            return NONE
+
+    return kept(Turns, ask, kind, words)
+
+
+def _turns(made: Any, given: Config) -> Turns:
+    parts = {name: getattr(made, name, None) for name, each in given.items() if isinstance(each, dict)}
+    read = {name: _turns(part, given[name]) for name, part in parts.items() if hasattr(part, "sub_configs")}
+    text = made.get_text_config()
+    if "text_config" in given:
+        text = made
+    elif text is not made:  # older files have the fields of the text model beside its parts
+        text = type(text)(**given)
+    if "rope_parameters" in type(text).__dataclass_fields__:
+        by_type = any(isinstance(each, dict) for each in text.rope_parameters.values())
+        types = getattr(text, "layer_types", None) if by_type else None
+        return Turns(read, text.rope_parameters, getattr(text, "hidden_act", None), types)
+    return Turns(read, None if made.sub_configs else {}, getattr(made, "hidden_act", None))
+
+
+def spelled_out(config: Mapping[str, Any], turns: Turns | None = None) -> Config:
+    """The configuration, and those of its parts, with rotary settings in the older fields as well, as transformers
+    reads them in whichever fields they are."""
+    turns = turns or turns_of(config)
+    if turns.table is not None and not isinstance(config.get("rope_theta"), list):  # one for each layer
+        config = {**config, "rope_parameters": turns.table, "rope_scaling": None}
+        if turns.types and not config.get("layer_types"):
+            config["layer_types"] = turns.types
     found: Config = {}
     # Fields under the other names that transformers knows them by. It writes one of the two. Some map the size of a
     # head to that of its part which is turned: other classes read the whole size there.
@@ -87,7 +150,8 @@ def spelled_out(config: Mapping[str, Any]) -> Config:
         full = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
         found |= {other: sizes[name] for name, other in full.items() if name in sizes}
     for name, each in config.items():
-        found[name] = spelled_out(each) if name.endswith("config") and isinstance(each, dict) else each
+        part = name.endswith("config") and isinstance(each, dict)
+        found[name] = spelled_out(each, turns.parts.get(name)) if part else each
     if (base := config.get("rope_theta")) is not None:
         found = {**dict.fromkeys(BASES["full_attention"], base), **found}
     tables = rotary_tables(config)

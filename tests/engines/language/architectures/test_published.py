@@ -34,7 +34,10 @@ from tests.engines.language.bench import PLAN, Bench, run_all
 ORACLES = Path(__file__).parents[3] / "oracles"
 VERDICTS = ORACLES / "text_verdicts.json"
 SETTINGS = yaml.safe_load((ORACLES / "text.yaml").read_text("utf-8"))
-NAMES = [*SETTINGS["checkpoints"], *(f"{kind}-scaled" for kind in SETTINGS["scaled"])]
+NAMES = [
+    *SETTINGS["checkpoints"],
+    *(f"{kind}-{each}" for each in ("scaled", "older") for kind in SETTINGS[each]),
+]
 CLOSE = 1e-4  # of the logits' standard deviation
 CUT = 23  # the prompt is computed in two parts
 

@@ -99,7 +99,8 @@ def _granite(config: Config) -> Config:
     """The types of layers under the names that mlx-lm's class has for them."""
     kinds = {"linear_attention": "mamba", "full_attention": "attention"}
     types = config.get("layer_types")
-    return {} if types is None else {"layer_types": [kinds.get(each, each) for each in types]}
+    found = {} if types is None else {"layer_types": [kinds.get(each, each) for each in types]}
+    return {"position_embedding_type": config.get("position_embedding_type") or "nope", **found}
 
 
 def _dense_first(config: Config) -> int:
@@ -175,6 +176,9 @@ NO_LIMITS = [0.0, float("inf")]
 
 SPECIAL: dict[str, Callable[[Config], str]] = {
     "dbrx": _other_experts,
+    "deepseek_v2": lambda config: (
+        "" if (config.get("rope_scaling") or {}).get("rope_type", "yarn") == "yarn" else "rope_scaling"
+    ),
     # Where no layer has a window and one is named, none turns; the class turns all.
     "exaone_moe": lambda config: (
         "layer_types"

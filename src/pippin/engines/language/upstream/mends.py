@@ -11,7 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.engines.language.classes import become
-from pippin.engines.language.configuration import Config, rotary_tables, spelled_out, with_required
+from pippin.engines.language.configuration import Config, fields_of, rotary_tables, spelled_out, with_required
 from pippin.engines.language.upstream import windows
 from pippin.engines.language.upstream.fields import filled, refuse_left_out, refuse_unread
 from pippin.engines.language.upstream.library import get_classes
@@ -197,4 +197,9 @@ class Arguments:
         required = [
             each.name for each in fields(self.kind) if each.default is each.default_factory is MISSING
         ]
-        return self.kind.from_dict(filled(with_required(config, required)))
+        found = filled(with_required(config, required))
+        # What transformers' class takes for granted counts, and not what mlx-lm's does.
+        usual = {
+            name: each for name, each in fields_of(config).defaults.items() if each not in (None, "auto")
+        }
+        return self.kind.from_dict({**usual, **found})

@@ -9,15 +9,19 @@ from typing import Any
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from pippin.engines.language.configuration import BESIDE, Config, rotary_tables, scaling_of, spelled_out
+from pippin.engines.language.configuration import (
+    BESIDE,
+    UNREADABLE,
+    Config,
+    rotary_tables,
+    scaling_of,
+    spelled_out,
+)
 from pippin.engines.language.upstream.fields import with_pattern
 from pippin.engines.language.upstream.quantised import Arrays
 
 CLASSES = {"text_config": "TextConfig", "vision_config": "VisionConfig", "audio_config": "AudioConfig"}
 """A family's classes of the configurations of its parts."""
-
-UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError)
-
 
 OF_PART = {
     ("llava", "vision_config", "pixtral"): "pixtral",
@@ -50,12 +54,13 @@ def taken(spelled: Config, config: Config) -> Config:
     missing in `config` and that nobody takes, since some families give a class all fields of its part."""
     import mlx_vlm.utils
 
-    if not any(isinstance(config.get(part), dict) for part in CLASSES):
-        return with_pattern(spelled)
+    flat = not any(isinstance(config.get(part), dict) for part in CLASSES)
     try:
         package, _ = mlx_vlm.utils.get_model_and_args(config)
     except UNREADABLE:
-        return spelled
+        return with_pattern(spelled) if flat else spelled
+    if flat:
+        return with_pattern(spelled) | _whole_table(spelled, package.ModelConfig)
     found, least = dict(spelled), dict(spelled)
     for part, name in CLASSES.items():
         held, own, kind = spelled.get(part), config.get(part), getattr(package, name, None)
@@ -78,8 +83,7 @@ def _of_part(config: Config, kind: type, family: str) -> Config:
     found, fields = with_pattern(config), inspect.signature(kind).parameters
     if "rope_parameters" not in fields and "rope_theta" in fields:
         found.pop("rope_parameters", None)
-    if "rope_parameters" in fields:
-        found |= _whole_table(config, kind)
+    found |= _whole_table(config, kind)
     scaling = found.get("rope_scaling") or {}
     if family == "hunyuan_vl" and "mrope_section" in scaling:
         found["rope_scaling"] = {**scaling, "type": "xdrope", "xdrope_section": scaling["mrope_section"]}
@@ -98,25 +102,20 @@ def _of_part(config: Config, kind: type, family: str) -> Config:
 def _whole_table(config: Config, kind: type) -> Config:
     """`rope_parameters` for a class that reads this table alone, and may require all of its own: from the older fields,
     or with what transformers takes for granted."""
+    field = getattr(kind, "__dataclass_fields__", {}).get("rope_parameters")
+    usual = field.default_factory() if field is not None and callable(field.default_factory) else {}
     tables = rotary_tables(config) or {"full_attention": {}}
     table = {name: config[name] for name in BESIDE if config.get(name) is not None} | tables.get(
         "full_attention", {}
     )
-    make = kind.__dataclass_fields__["rope_parameters"].default_factory  # type: ignore[attr-defined]
-    usual = make() if callable(make) else {}
     known = config.get("rope_parameters") and usual.keys() - {"type", "rope_type"} <= table.keys()
     # A class of windows may have a table for each type of layers, which it makes of other fields.
     windows = not usual and "sliding_window" in inspect.signature(kind).parameters
     own = len(tables) == 1 and not windows and not any(isinstance(each, dict) for each in usual.values())
-    if not table or known or not own or usual.get("rope_type") == "yarn":
+    if field is None or not table or known or not own or usual.get("rope_type") == "yarn":
         return {}
-    return {
-        "rope_parameters": {
-            **usual,
-            **scaling_of(table, config),
-            **{k: v for k, v in table.items() if k in BESIDE},
-        }
-    }
+    beside = {name: value for name, value in table.items() if name in BESIDE}
+    return {"rope_parameters": {**usual, **scaling_of(table, config), **beside}}
 
 
 ENCODER_OF_STEP = {

@@ -4,7 +4,7 @@ import copy
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,9 @@ import mlx.nn as nn
 
 from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
-from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
+from pippin.engines.language.configuration import NONE, Config, rotary_tables, spelled_out, turns_of
 from pippin.engines.language.upstream.fields import refuse_left_out
 from pippin.engines.language.upstream.newest import (
-    UNREADABLE,
     for_mlx_vlm,
     in_columns,
     in_its_family,
@@ -184,13 +183,7 @@ def _activation(config: Config) -> str | None:
     part = config.get("vision_config")
     if not isinstance(part, dict) or "hidden_act" in part or config.get("model_type") in CODED:
         return part.get("hidden_act") if isinstance(part, dict) else None
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    with suppress(*UNREADABLE, StrictDataclassError):
-        usual = CONFIG_MAPPING[config["model_type"]](vision_config=dict(part)).vision_config
-        return getattr(usual, "hidden_act", None)
-    return None
+    return turns_of(config).parts.get("vision_config", NONE).activation
 
 
 def _language(model: nn.Module) -> nn.Module:

@@ -5,7 +5,7 @@ found by making the model again from a configuration without the setting: if its
 does not read it. No weight is read for this.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -35,7 +35,6 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     tables = rotary_tables(config)
     types = tables if len(tables) == 1 else config.get("layer_types") or tables
     used = {kind: table for kind, table in tables.items() if kind in types}
-    _refuse_other_bases(model, used)
     main = used.get("full_attention", {})
     scaling = scaling_of(main, config)
     unscaled = {"rope_scaling": None, **_in_tables(config, {"rope_type": "default", "type": "default"})}
@@ -46,6 +45,7 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     whole |= _in_tables(config, {"partial_rotary_factor": 1.0})
     if part != 1.0 and _leaves_out(model, make, {**config, **whole}):
         _refuse_other_part(model, config, part)
+    _take_bases(model, used, config.get("layer_types") or ())
     _refuse_one_for_all(model, config, used)
 
 
@@ -68,15 +68,15 @@ def _leaves_out(model: nn.Module, make: Make, without: Config) -> bool:
 
 def _scale(model: nn.Module, config: Config, scaling: Config, *, alone: bool) -> None:
     """Put scaled modules in the places of plain ones."""
-    found = list(rotary_modules(model))
-    alike = alone and all(type(each) is nn.RoPE for _, _, each in found)
-    if not alike or len({each.base for _, _, each in found}) != 1:
+    found, bases = list(rotary_modules(model)), _bases(model)
+    if not alone or len(bases) != 1:
         raise ValueError(
             f"rope_scaling of the type {scaling['rope_type']!r} is not read by the class of this architecture"
         )
+    base = config.get("rope_theta") or bases.pop()
     for parent, name, each in found:
         scaled = initialize_rope(
-            each.dims, each.base, each.traditional, scaling, config.get("max_position_embeddings")
+            each.dims, base, each.traditional, scaling, config.get("max_position_embeddings")
         )
         setattr(parent, name, scaled)
 
@@ -94,16 +94,25 @@ def _refuse_other_part(model: nn.Module, config: Config, part: float) -> None:
     )
 
 
-def _refuse_other_bases(model: nn.Module, tables: Mapping[str, Config]) -> None:
-    """Raises `ValueError` for a base that no module has, if all modules are plain ones, which tell theirs."""
-    modules = [each for _, _, each in rotary_modules(model)]
-    if not modules or any(type(each) is not nn.RoPE for each in modules):
-        return
-    bases = {float(each.base) for each in modules}
+def _take_bases(model: nn.Module, tables: Mapping[str, Config], types: Iterable[str]) -> None:
+    """Give plain modules, which tell their base, that of their layer. Raises `ValueError` for one that no module
+    has."""
+    layers = list(zip(getattr(model, "layers", ()), types, strict=False))
+    for part, kind in [(model, kind) for kind in tables] if len(tables) == 1 else layers:
+        theta, bases = tables.get(kind, {}).get("rope_theta"), _bases(part)
+        for _, _, each in rotary_modules(part) if theta and len(bases) == 1 else ():
+            each.base = theta
+    bases = _bases(model)
     for kind, table in tables.items():
         theta = table.get("rope_theta")
-        if theta is not None and float(theta) not in bases:
+        if bases and theta is not None and float(theta) not in bases:
             raise ValueError(f"rope_theta {theta} of {kind} is not read by the class of this architecture")
+
+
+def _bases(model: nn.Module) -> set[float]:
+    """Those of modules that are all plain ones; none of others."""
+    modules = [each for _, _, each in rotary_modules(model)]
+    return {float(each.base) for each in modules} if all(type(each) is nn.RoPE for each in modules) else set()
 
 
 def _refuse_one_for_all(model: nn.Module, config: Config, tables: Mapping[str, Config]) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
-ALL_LAYERS = ("ministral3", "mistral", "mixtral", "phi3", "phimoe", "starcoder2")
-"""Types of which `sliding_window` alone tells that every layer has one."""
+from pippin.engines.language.configuration import fields_of
+
+ALL_LAYERS = ("ministral3", "mistral", "mixtral", "phi3", "phimoe", "qwen3_moe", "starcoder2")
+"""Types of which `sliding_window` alone tells that every layer has one, if it is used."""
 
 
 TYPES = {"sliding_window", "layer_types"}
@@ -54,10 +56,11 @@ def complete(model: nn.Module, config: Mapping[str, Any], taken: Collection[str]
 
 def windowed(config: Mapping[str, Any], layers: int) -> list[bool]:
     """Which layers have a window."""
+    usual = fields_of(config).defaults.get("use_sliding_window", True)
+    if not config.get("use_sliding_window", usual):
+        return [False] * layers
     if config.get("model_type") in ALL_LAYERS:
         return [True] * layers
-    if not config.get("use_sliding_window", True):
-        return [False] * layers
     if types := config.get("layer_types"):
         return [kind == "sliding_attention" for kind in types]
     first = config.get("max_window_layers", layers) if config.get("use_sliding_window") else layers
