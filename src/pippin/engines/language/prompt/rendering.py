@@ -1,12 +1,12 @@
 """Renders the prompt of a request with the model's chat template, tokenizes it, and fits it into the context window."""
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import msgspec
@@ -68,6 +68,7 @@ class RenderedPrompt:
     continued: str = ""  # the assistant's words that the answer continues
     pins: tuple[int, ...] = ()  # counts of tokens after which the prefix cache keeps the prompt
     partings: tuple[int, ...] = ()  # counts of tokens after which other prompts are likely to go on otherwise
+    tool_ends: tuple[int, ...] = ()  # counts of tokens before and between the tools on offer
     dropped: int = 0  # messages that were dropped to fit the context window
     media: PromptMedia | WholePrompt | None = None
     warnings: tuple[str, ...] = ()
@@ -239,6 +240,31 @@ class PromptRenderer:
                 found.add(max(len(whole.tokens) - len(rest), 0))
         return tuple(sorted(found - {0}))
 
+    def tool_ends(
+        self, request: GenerationRequest, tools: tuple[Tool, ...], whole: RenderedPrompt
+    ) -> tuple[int, ...]:
+        """How many of a prompt's tokens stand before a tool on offer, and before its name: another list of tools may go
+        on there. Of many tools some are left out; none is found where the template writes them in different ways."""
+        messages = request.messages or ()
+        text = self._render(request, messages, tools, generation=True)
+        other = self._render(request, messages, (*tools, LATER), generation=True)
+        stop = shared_length(text, other)
+        opening, named, _ = other[stop:].partition(LATER.name)
+        opening = opening.lstrip(SEPARATORS)
+        first = opening.partition(LATER.description)[0]
+        # Of a description all is passed over; it has no other tool's beginning in it.
+        passed = f"(?:(?!{re.escape(first)}).)*"
+        written = re.escape(opening).replace(re.escape(LATER.description), passed)
+        starts = [each.start() for each in re.compile(written, re.DOTALL).finditer(text, 0, stop)]
+        if not named or not first or len(starts) != len(tools):
+            return ()
+        before = {len(text[:start].rstrip(SEPARATORS)) for start in starts}
+        places = sorted(before | {start + len(first) for start in starts})
+        places = places[:: -(-len(places) // MOST_TOOL_ENDS)]
+        # Media come behind the tools, so that tokens are counted from the beginning.
+        lengths = list(accumulate(len(self._tokenizer.raw(token)) for token in whole.tokens))
+        return tuple(bisect_right(lengths, len(plain(text[:place]).encode())) for place in places)
+
     def _chat(
         self,
         request: GenerationRequest,
@@ -400,7 +426,11 @@ def fit_prompt(
             kept: list[Other] = [(messages[: index + 1], tools, False) for index in pinned]
             likely = _likely(messages, tools) if partings else []
             pins, parted = (renderer.partings(request, tools, whole, others) for others in (kept, likely))
-            return replace(whole, pins=pins, partings=parted)
+            ends: tuple[int, ...] = ()
+            if len(likely) > 1 and tools:  # it only begins
+                with suppress(ServerError):  # a tool more may break the template's rules
+                    ends = renderer.tool_ends(request, tools, whole)
+            return replace(whole, pins=pins, partings=parted, tool_ends=ends)
         length = f"{len(whole.tokens)} tokens"
     if truncates and request.messages is not None:
         shorter = _truncated(renderer, request, request.messages, tools, context_window - reserve)
@@ -422,8 +452,12 @@ def too_long(length: str, context_window: int, request: GenerationRequest) -> Se
 
 WORDS: Final = (Text("\N{WHITE SQUARE}"),)
 """What somebody else says, or later."""
-LATER: Final = Tool("\N{WHITE SQUARE}", "\N{WHITE SQUARE}", {"type": "object", "properties": {}})
+LATER: Final = Tool("\N{WHITE SQUARE}", "\N{WHITE DIAMOND}", {"type": "object", "properties": {}})
 """A tool that is offered later, behind the others."""
+SEPARATORS: Final = " \t\n,<"
+"""What templates write between tools, or begin what is behind the last of them with."""
+MOST_TOOL_ENDS: Final = 32
+"""States of layers that cannot be cut take megabytes each."""
 
 
 def _likely(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[Other]:
