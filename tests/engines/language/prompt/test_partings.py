@@ -37,7 +37,9 @@ def step(number: int) -> tuple[Message, ...]:
 
 FIRST = (SYSTEM, user("Mend the tests."))
 WORKED = (*FIRST, *step(1), *step(2), *step(3))
+EMPTIED = (FIRST[0], FIRST[1], step(1)[0], Message("tool", (ToolResult("call_1", (Text("[left out]"),)),)))
 SESSIONS: dict[str, tuple[tuple[Message, ...], ...]] = {
+    "what a tool said is left out": (FIRST, (*FIRST, *step(1)), (*EMPTIED, *step(2))),
     "a turn of which the thought is dropped": (
         FIRST,
         (*FIRST, Message("assistant", (Reasoning("Hm."), Text("Done."))), user("And now?")),

@@ -49,7 +49,8 @@ def open_prefixes(asked: Asked, batching: Batching, limit: int) -> PrefixCache:
     # States are found at ends of blocks alone, where keys and values are found by the piece.
     block = PIECE if blocks.has_snapshots and size % PIECE == 0 else size
     tree = PrefixTree(block, limit, leaf_limit=options.prompt_cache_size)
-    prefixes = PrefixCache(tree, blocks, _open_disk(asked), size)
+    prefixes = PrefixCache(tree, blocks, _open_disk(asked))
+    prefixes.state_tokens = size
     prefixes.open()
     return prefixes
 

@@ -521,17 +521,10 @@ class PrefixCache:
 
     keeps = True
 
-    def __init__(
-        self,
-        tree: PrefixTree,
-        layout: BlockLayout,
-        disk: DiskCache | None = None,
-        state_tokens: int | None = None,
-    ) -> None:
-        """`state_tokens`: after each so many a running sequence has its state kept; a block's, if not given."""
+    def __init__(self, tree: PrefixTree, layout: BlockLayout, disk: DiskCache | None = None) -> None:
         self.tree = tree
         self.block_tokens = tree.block_tokens
-        self.state_tokens = state_tokens or tree.block_tokens
+        self.state_tokens = tree.block_tokens  # after each so many a running sequence has its state kept
         # Some layers cannot be cut: a sequence can resume only where their state was kept, at the end of a chunk.
         self.has_snapshots = layout.has_snapshots
         # Some of these layers have no state but that of the sequence's end.

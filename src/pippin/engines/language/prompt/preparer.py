@@ -257,7 +257,7 @@ class LanguagePreparer:
             eos=frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else ends),
             pins=prompt.pins,
             partings=prompt.partings,
-            tool_ends=prompt.tool_ends,
+            spares=prompt.spares,
             thinking_open=reasoning.opened,
             may_think=reasoning.may_open,
             thinking_start=reasoning.start,

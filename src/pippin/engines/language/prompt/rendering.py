@@ -68,7 +68,7 @@ class RenderedPrompt:
     continued: str = ""  # the assistant's words that the answer continues
     pins: tuple[int, ...] = ()  # counts of tokens after which the prefix cache keeps the prompt
     partings: tuple[int, ...] = ()  # counts of tokens after which other prompts are likely to go on otherwise
-    tool_ends: tuple[int, ...] = ()  # counts of tokens before and between the tools on offer
+    spares: tuple[int, ...] = ()  # counts of tokens after which some may
     dropped: int = 0  # messages that were dropped to fit the context window
     media: PromptMedia | WholePrompt | None = None
     warnings: tuple[str, ...] = ()
@@ -420,23 +420,38 @@ def fit_prompt(
         length = f"{error.least} tokens or more"
     else:
         if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= context_window:
-            messages = request.messages or ()
-            # A conversation up to and including each message that asks to be kept in the prefix cache.
-            pinned = [index for index, message in enumerate(messages) if message.pin][-MOST_PINS:]
-            kept: list[Other] = [(messages[: index + 1], tools, False) for index in pinned]
-            likely = _likely(messages, tools) if partings else []
-            pins, parted = (renderer.partings(request, tools, whole, others) for others in (kept, likely))
-            ends: tuple[int, ...] = ()
-            if len(likely) > 1 and tools:  # it only begins
-                with suppress(ServerError):  # a tool more may break the template's rules
-                    ends = renderer.tool_ends(request, tools, whole)
-            return replace(whole, pins=pins, partings=parted, tool_ends=ends)
+            return _with_places(renderer, request, tools, whole, partings=partings)
         length = f"{len(whole.tokens)} tokens"
     if truncates and request.messages is not None:
         shorter = _truncated(renderer, request, request.messages, tools, context_window - reserve)
         if shorter is not None:
             return shorter
     raise too_long(length, context_window, request)
+
+
+def _with_places(
+    renderer: PromptRenderer,
+    request: GenerationRequest,
+    tools: tuple[Tool, ...],
+    whole: RenderedPrompt,
+    *,
+    partings: bool,
+) -> RenderedPrompt:
+    """The prompt with the places that the prefix cache is told of."""
+    messages, find = request.messages or (), partial(renderer.partings, request, tools, whole)
+    # A conversation up to and including each message that asks to be kept in the prefix cache.
+    pinned = [index for index, message in enumerate(messages) if message.pin][-MOST_PINS:]
+    pins = find([(messages[: index + 1], tools, False) for index in pinned])
+    if not partings:
+        return replace(whole, pins=pins)
+    likely, spares = _likely(messages, tools), find(_left_out(messages, tools))
+    if len(likely) > 1 and tools:  # it only begins
+        with suppress(ServerError):  # a tool more may break the template's rules
+            spares += renderer.tool_ends(request, tools, whole)
+    if isinstance(whole.media, PromptMedia):
+        newest = whole.media.placed[-MOST_PINS:]
+        spares += tuple(max(min(each.positions, default=0) - MEDIUM_OPENING, 0) for each in newest)
+    return replace(whole, pins=pins, partings=find(likely), spares=spares)
 
 
 def too_long(length: str, context_window: int, request: GenerationRequest) -> ServerError:
@@ -456,6 +471,8 @@ LATER: Final = Tool("\N{WHITE SQUARE}", "\N{WHITE DIAMOND}", {"type": "object", 
 """A tool that is offered later, behind the others."""
 SEPARATORS: Final = " \t\n,<"
 """What templates write between tools, or begin what is behind the last of them with."""
+MEDIUM_OPENING: Final = 2
+"""Tokens with which templates begin a medium, at most: whoever leaves it out goes on before them."""
 MOST_TOOL_ENDS: Final = 32
 """States of layers that cannot be cut take megabytes each."""
 
@@ -475,6 +492,23 @@ def _likely(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[Othe
         others.append(((*messages[:last], asked, *messages[last + 1 :]), tools, True))
         others += [(messages, (*tools, LATER), True)] if tools else []
     return others
+
+
+def _left_out(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[Other]:
+    """This conversation once the client leaves out what its tools said last."""
+    said = [index for index, message in enumerate(messages) if message.role == "assistant"]
+    begin = said[-1] + 1 if said else len(messages)
+    emptied = tuple(
+        msgspec.structs.replace(
+            message,
+            parts=tuple(
+                msgspec.structs.replace(part, parts=WORDS) if isinstance(part, ToolResult) else part
+                for part in message.parts
+            ),
+        )
+        for message in messages[begin:]
+    )
+    return [((*messages[:begin], *emptied), tools, True)] if emptied != messages[begin:] else []
 
 
 def _truncated(

@@ -156,7 +156,7 @@ def _job(taken: Take) -> LanguageJob:
         max_tokens=taken.max_tokens,
         pins=taken.pins,
         partings=taken.partings,
-        tool_ends=taken.tool_ends,
+        spares=taken.spares,
         key=taken.key,
         created=taken.created,
     )

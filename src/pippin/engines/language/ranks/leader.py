@@ -143,7 +143,7 @@ class LeadingEngine:
             logprobs=asked.logprobs,
             prompt_logprobs=asked.prompt_logprobs,
         )
-        ends = job.pins, job.partings, job.tool_ends
+        ends = job.pins, job.partings, job.spares
         fields = job.prompt, job.branches, job.max_tokens, *ends, job.key, job.created
         self._telling.add(Take(job.id, request, *fields))
 

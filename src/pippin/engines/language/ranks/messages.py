@@ -60,7 +60,7 @@ class Take(Struct, frozen=True, tag=True):
     max_tokens: int
     pins: tuple[int, ...]
     partings: tuple[int, ...]
-    tool_ends: tuple[int, ...]
+    spares: tuple[int, ...]
     key: bytes
     created: float
 

@@ -199,7 +199,7 @@ class Prefill:
             ends = {match.asked, match.in_tree, *request.job.pins, *request.job.partings}
             wanted, spare = (
                 {request.block_end(end, prefixes.block_tokens) for end in each if end <= match.asked}
-                for each in (ends, request.job.tool_ends)
+                for each in (ends, request.job.spares)
             )
             prompt.chunk_ends |= wanted | spare
             prompt.spare_ends = spare - wanted
