@@ -251,10 +251,10 @@ class PromptRenderer:
         stop = shared_length(text, other)
         opening, named, _ = other[stop:].partition(LATER.name)
         opening = opening.lstrip(SEPARATORS)
-        first = opening.partition(LATER.description)[0]
+        first = opening.partition(DESCRIPTION)[0]
         # Of a description all is passed over; it has no other tool's beginning in it.
         passed = f"(?:(?!{re.escape(first)}).)*"
-        written = re.escape(opening).replace(re.escape(LATER.description), passed)
+        written = re.escape(opening).replace(re.escape(DESCRIPTION), passed)
         starts = [each.start() for each in re.compile(written, re.DOTALL).finditer(text, 0, stop)]
         if not named or not first or len(starts) != len(tools):
             return ()
@@ -467,7 +467,8 @@ def too_long(length: str, context_window: int, request: GenerationRequest) -> Se
 
 WORDS: Final = (Text("\N{WHITE SQUARE}"),)
 """What somebody else says, or later."""
-LATER: Final = Tool("\N{WHITE SQUARE}", "\N{WHITE DIAMOND}", {"type": "object", "properties": {}})
+DESCRIPTION: Final = "\N{WHITE DIAMOND}"
+LATER: Final = Tool("\N{WHITE SQUARE}", DESCRIPTION, {"type": "object", "properties": {}})
 """A tool that is offered later, behind the others."""
 SEPARATORS: Final = " \t\n,<"
 """What templates write between tools, or begin what is behind the last of them with."""
