@@ -497,19 +497,16 @@ def _likely(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[Othe
 
 def _left_out(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[Other]:
     """This conversation once the client leaves out what its tools said last."""
-    said = [index for index, message in enumerate(messages) if message.role == "assistant"]
-    begin = said[-1] + 1 if said else len(messages)
-    emptied = tuple(
-        msgspec.structs.replace(
-            message,
-            parts=tuple(
-                msgspec.structs.replace(part, parts=WORDS) if isinstance(part, ToolResult) else part
-                for part in message.parts
-            ),
-        )
-        for message in messages[begin:]
+    changed = msgspec.structs.replace
+    begin = 1 + max(
+        (at for at, each in enumerate(messages) if each.role == "assistant"), default=len(messages)
     )
-    return [((*messages[:begin], *emptied), tools, True)] if emptied != messages[begin:] else []
+
+    def emptied(part: Part) -> Part:
+        return changed(part, parts=WORDS) if isinstance(part, ToolResult) else part
+
+    shorter = tuple(changed(each, parts=tuple(map(emptied, each.parts))) for each in messages[begin:])
+    return [((*messages[:begin], *shorter), tools, True)] if shorter != messages[begin:] else []
 
 
 def _truncated(

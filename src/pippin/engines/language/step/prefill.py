@@ -212,13 +212,8 @@ class Prefill:
         """Store the computed part of a prompt in the prefix cache."""
         request = prompt.request
         tokens = prompt.waiting.identity[: prompt.computed]
-        stored = self._prefixes.keep(
-            request.job.key,
-            tokens,
-            prompt.cache or [],
-            request.job.pins,
-            spare=prompt.computed in prompt.spare_ends,
-        )
+        key, spare = request.job.key, prompt.computed in prompt.spare_ends
+        stored = self._prefixes.keep(key, tokens, prompt.cache or [], request.job.pins, spare=spare)
         if request.prefilled is None and stored:
             # A part of the first stored block may have been known already.
             partly = 0 if request.stored_tokens else request.cached_tokens % self._prefixes.block_tokens
