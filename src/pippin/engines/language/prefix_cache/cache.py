@@ -185,15 +185,20 @@ class PrefixTree:
     def pin(self, node: Node) -> None:
         """Keep this node and all before it, as long as pins stay within their share of the limit."""
         node.pinned = True
+        self.spare.pop(node, None)
         self._limit_pins()
 
     def _limit_pins(self) -> None:
         """Release the oldest pins while pins hold more than their share."""
         pins = [each for each in self.nodes if each.pinned]
         covered = {each for pinned in pins for each in ancestors(pinned)}
-        while pins and sum(each.bytes for each in covered) > self.limit * PINNED_SHARE:
+        while pins and sum(map(self._held, covered)) > self.limit * PINNED_SHARE:
             pins.pop(0).pinned = False
             covered = {each for pinned in pins for each in ancestors(pinned)}
+
+    def _held(self, node: Node) -> int:
+        """Its bytes without a state to spare, which goes when it must."""
+        return node.block_bytes if node in self.spare else node.bytes
 
     def resize(self, limit: int) -> None:
         """Hold at most `limit` bytes from now on; evicts what was used least recently."""
