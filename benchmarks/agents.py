@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from benchmarks.speculation import Subject
-from pippin.core.conversation import Message, Reasoning, Text, Tool
+from pippin.core.conversation import Message, Part, Reasoning, Text, Tool, ToolResult
 from pippin.core.events import Finished
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
@@ -61,6 +61,36 @@ def other_tools(session: Session) -> Session:
     return [*session[:middle], *changed, session[-1]]
 
 
+def a_tool_less(session: Session) -> Session:
+    """From the middle on the second tool is gone."""
+    middle = len(session) // 2
+    fewer = [replace(each, tools=(*each.tools[:1], *each.tools[2:])) for each in session[middle:]]
+    return [*session[:middle], *fewer]
+
+
+def reordered(session: Session) -> Session:
+    """From the middle on the tools stand in another order, behind the first."""
+    middle = len(session) // 2
+    turned = [replace(each, tools=(*each.tools[:1], *each.tools[:0:-1])) for each in session[middle:]]
+    return [*session[:middle], *turned]
+
+
+def left_out(session: Session) -> Session:
+    """What tools said is left out when it is two requests old, as agents do with pictures and long files."""
+
+    def emptied(part: Part) -> Part:
+        gone = (Text("[left out]"),)
+        return replace(part, parts=gone) if isinstance(part, ToolResult) else part
+
+    found = []
+    for number, each in enumerate(session):
+        messages = each.messages or ()
+        old = len(session[max(number - 2, 0)].messages or ()) if number > 1 else 0
+        emptier = [replace(message, parts=tuple(map(emptied, message.parts))) for message in messages[:old]]
+        found.append(replace(each, messages=(*emptier, *messages[old:])))
+    return found
+
+
 def with_thoughts(session: Session) -> Session:
     """Each answer begins with a thought, which many templates leave out of earlier turns."""
 
@@ -77,6 +107,9 @@ CHANGED: Final[dict[str, Callable[[Session], Session]]] = {
     "compacted": compacted,
     "other tools": other_tools,
     "thoughts": with_thoughts,
+    "a tool less": a_tool_less,
+    "reordered": reordered,
+    "left out": left_out,
 }
 
 

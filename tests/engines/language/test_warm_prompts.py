@@ -10,11 +10,11 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
+from pippin.engines.language.prefix_cache.cache import PIECE
 from pippin.engines.language.warm_prompts import read_prompts, request_of
 from tests.engines.tiny_models import tiny_model
 from tests.running_server import running_server
 
-BLOCK = ModelOptions().cache_block_tokens
 GUIDE = "You answer in verse. " * 20
 STORY = "Once upon a time there was a hill. " * 12
 FLOOD = 6  # prompts of 1,500 tokens, of which a cache of 1 MiB can't hold all
@@ -48,9 +48,9 @@ def test_warm_prompts_serve_the_first_request_and_stay(tmp_path: Path, architect
             assert usage.prompt_tokens_details is not None
             return usage.prompt_tokens_details.cached_tokens or 0
 
-        story, guide = (
-            len(text) // BLOCK * BLOCK for text in (STORY, f"system: {GUIDE}\n")
-        )  # a token is a byte
+        block = PIECE if architecture == "qwen3_next" else ModelOptions().cache_block_tokens
+        # A token is a byte.
+        story, guide = (len(text) // block * block for text in (STORY, f"system: {GUIDE}\n"))
         assert cached(f"{STORY}And then") == story
         assert cached_in_chat("Who are you?") == guide
         crowd = [f"{number} {number * 7} " * 220 for number in range(10, 10 + FLOOD)]

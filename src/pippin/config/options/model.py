@@ -145,7 +145,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     # Prefix cache
     prefix_cache: Annotated[bool, about("Keep computed prompts for later requests.")] = True
-    cache_block_tokens: Annotated[Positive, about("Tokens in a block of the cache.")] = 16
+    cache_block_tokens: Annotated[Positive, about("Tokens in a block of the cache, at most.")] = 16
     cache_memory_mb: Annotated[Natural | None, about("Most memory for the prefix cache, in MiB.")] = None
     cache_memory_percent: Annotated[
         float, about("Share of free memory for the prefix cache.", gt=0, le=1)

@@ -40,6 +40,7 @@ class LanguageJob:
     eos: frozenset[int] = frozenset()  # tokens that end a choice; empty with `ignore_eos`
     pins: tuple[int, ...] = ()  # counts of prompt tokens after which the prefix cache keeps what it has
     partings: tuple[int, ...] = ()  # counts of prompt tokens after which others are likely to go on otherwise
+    spares: tuple[int, ...] = ()  # counts of prompt tokens after which some may, if there is room for a state
     thinking_open: bool = False  # the prompt ends inside reasoning
     may_think: bool = False  # the model may open its reasoning by itself
     thinking_start: tuple[int, ...] = ()  # the tokens that open it

@@ -1,16 +1,19 @@
 """Prompts that are computed at the start and kept: a JSON file of texts, or of conversations."""
 
 import json
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
+from pippin.core.events import Accepted
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.prompt.preparer import LanguagePreparer
+from pippin.engines.language.prompt.preparer import LanguagePreparer, cache_key
 from pippin.engines.language.step.engine import LanguageEngine
 
 WARM: Final = "warm prompt "
@@ -31,6 +34,28 @@ def warm(engine: LanguageEngine, preparer: LanguagePreparer, model: str, path: P
     while engine.busy:
         engine.step()
     return len(requests)
+
+
+def rehearse(engine: LanguageEngine) -> None:
+    """Go on once with the last conversation of an earlier process. Whoever does so first then waits neither for memory
+    that was never written to nor for code that has not run yet."""
+    request = GenerationRequest(model="", sampling=Sampling(temperature=0))
+    prompt = engine.prefixes.recalled(key := cache_key(request))
+    # Media stand there with numbers that are no tokens.
+    if len(prompt) > 1 and max(prompt) < engine.batch.model.vocabulary and min(prompt) >= 0:
+        job = LanguageJob(
+            id=f"{WARM}of before",
+            request=request,
+            accepted=Accepted(len(prompt)),
+            prompt=prompt,
+            max_tokens=1,
+            created=time.monotonic(),
+            key=key,
+        )
+        with suppress(ServerError):  # there may be less memory now
+            engine.submit(job)
+        while engine.lifecycle.busy:
+            engine.step()
 
 
 def read_prompts(path: Path) -> list[Any]:

@@ -65,10 +65,32 @@ def test_sixteen_requests_with_the_same_1500_tokens_compute_them_once(
     answers, ends = run_all(bench, prompts)
     for name in ("r0", "r1", "r15"):
         bench.judge(prompts[name][0], answers[name, 0])
-    # Where layers can be cut anywhere, half of a block that begins alike is known, too.
-    shared = 1496 if architecture == "llama" else 1488
-    assert sorted(end.usage.cached_tokens for end in ends.values()) == [0] + [shared] * 15
-    assert bench.engine.stats().prompt_tokens == 1504 + 15 * (1504 - shared)
+    # Half of a block that begins alike is known, too.
+    assert sorted(end.usage.cached_tokens for end in ends.values()) == [0] + [1496] * 15
+    assert bench.engine.stats().prompt_tokens == 1504 + 15 * (1504 - 1496)
+
+
+@pytest.mark.parametrize(("asked", "blocks"), [(16, 8), (64, 8), (20, 20), (8, 8), (4, 4)])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next"])
+def test_states_are_found_by_the_piece_as_keys_and_values_are(
+    folders: dict[str, Path], architecture: str, asked: int, blocks: int
+) -> None:
+    """A running sequence keeps its state as rarely as was asked for, however small the blocks are."""
+    bench = bench_of(folders, architecture, cache_block_tokens=asked)
+    prefixes = bench.engine.prefixes
+    assert prefixes.block_tokens == (blocks if prefixes.has_snapshots else asked)
+    assert prefixes.state_tokens == asked
+    prompt = tuple(place * 7 % 250 for place in range(93))
+    answers, _ = run_all(bench, {"a": (prompt, 41)})
+    longer = (*prompt, *answers["a", 0], 5)
+    later, ends = run_all(bench, {"b": (longer, 6)})
+    bench.judge(longer, later["b", 0])
+    ended = len(prompt) + 40  # the last token of an answer is not computed
+    kept = blocks if prefixes.has_snapshots and not prefixes.has_state else asked
+    assert ends["b", 0].usage.cached_tokens >= ended // kept * kept
+    _, ends = run_all(bench, {"c": (prompt, 2)})
+    if prefixes.has_snapshots:
+        assert ends["c", 0].usage.cached_tokens == (len(prompt) - 1) // blocks * blocks
 
 
 def test_no_token_counts_as_both_known_and_stored(folders: dict[str, Path]) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import pippin
 from pippin.config.options.model import ModelOptions
+from pippin.core.requests import GenerationRequest
 from pippin.core.safetensors import digest_of
 from pippin.engines.language.loading import caching
 from pippin.engines.language.prefix_cache import cache as prefix_cache
@@ -28,7 +29,9 @@ from pippin.engines.language.prefix_cache.disk import (
     fingerprint,
     model_folders,
 )
+from pippin.engines.language.prompt.preparer import cache_key
 from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.warm_prompts import rehearse
 from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import BY_CACHE, TinyModels, tiny_model
 
@@ -102,6 +105,45 @@ def test_a_server_is_ready_with_the_last_conversation_in_memory(
     second = bench_of(folders["llama"], tmp_path)
     assert second.engine.stats().cache.entries == first.engine.stats().cache.entries > 0
     second.engine.close()
+
+
+@pytest.mark.parametrize("architecture", BY_CACHE)
+def test_a_start_goes_on_once_with_the_last_conversation(
+    folders: dict[str, Path], tmp_path: Path, architecture: str
+) -> None:
+    """Which changes nothing but how long the first request takes."""
+    key = cache_key(GenerationRequest(model="tiny"))
+    first = bench_of(folders[architecture], tmp_path)
+    run_all(first, {"a": (PROMPT, 20)}, key=key)
+    first.engine.close()
+    second = recalled(folders[architecture], tmp_path)
+    entries = second.engine.stats().cache.entries
+    rehearse(second.engine)
+    assert second.engine.stats().completion_tokens == (architecture != "mamba2")
+    assert second.engine.stats().prompt_tokens <= 16, "more than the end is computed"
+    assert not second.engine.busy
+    assert second.engine.stats().cache.entries == entries
+    answers, ends = run_all(second, {"b": ((*PROMPT, 1, 2, 3), 10)}, key=key)
+    second.judge((*PROMPT, 1, 2, 3), answers["b", 0])
+    assert ends["b", 0].usage.cached_tokens == 96
+    second.engine.close()
+
+
+@pytest.mark.parametrize("prompt", [(), tuple(range(10**12, 10**12 + 40))], ids=["nothing", "media"])
+def test_a_start_goes_on_with_text_alone(
+    folders: dict[str, Path], tmp_path: Path, prompt: tuple[int, ...]
+) -> None:
+    bench = bench_of(folders["llama"], tmp_path)
+    tree, path, key = (
+        bench.engine.prefixes.tree,
+        list[prefix_cache.Node](),
+        cache_key(GenerationRequest(model="")),
+    )
+    for start in range(0, len(prompt), 8):
+        tree.add(path, key, prompt[start : start + 8], (), 1)
+    rehearse(bench.engine)
+    assert bench.engine.stats().completion_tokens == 0
+    bench.engine.close()
 
 
 def test_what_is_recalled_stays_with_its_tenant(folders: dict[str, Path], tmp_path: Path) -> None:

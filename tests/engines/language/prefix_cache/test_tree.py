@@ -16,7 +16,7 @@ SIZE = 2  # tokens of a block
 
 @dataclass(frozen=True)
 class Act:
-    kind: Literal["keep", "state", "drop", "pin", "resize", "clear"]
+    kind: Literal["keep", "state", "spare", "drop", "pin", "resize", "clear"]
     key: int
     tokens: tuple[int, ...]
     bytes: int
@@ -24,7 +24,9 @@ class Act:
 
 acts = st.builds(
     Act,
-    kind=st.sampled_from(["keep"] * 8 + ["state"] * 4 + ["drop", "pin", "pin", "resize", "clear"]),
+    kind=st.sampled_from(
+        ["keep"] * 8 + ["state"] * 4 + ["spare"] * 4 + ["drop", "pin", "pin", "resize", "clear"]
+    ),
     key=st.integers(0, 1),
     tokens=st.lists(st.integers(0, 2), max_size=14).map(tuple),
     bytes=st.integers(1, 400),
@@ -48,6 +50,10 @@ def apply(tree: PrefixTree, act: Act) -> None:
             keep(tree, key, act.tokens, act.bytes)
         case "state" if path:
             tree.set_snapshot(path[-1], object(), act.bytes)
+        case "spare" if path:
+            held, before = set(tree.nodes), tree.evictions
+            tree.set_snapshot(path[-1], object(), act.bytes, spare=True)
+            assert (set(tree.nodes), tree.evictions) == (held, before), "something went for it"
         case "drop" if path:
             tree.drop_snapshot(path[-1])
         case "pin" if path:
@@ -67,9 +73,11 @@ def test_the_limit_holds_to_the_byte(plan: list[Act], limit: int, leaves: int | 
         held = list(tree.nodes)
         assert tree.bytes == sum(node.block_bytes + node.snapshot_bytes for node in held)
         assert tree.bytes <= tree.limit
+        assert all(node in tree.nodes and node.snapshot is not None for node in tree.spare)
         covered = {each for node in held if node.pinned for each in ancestors(node)}
         if act.kind in ("pin", "resize"):
-            assert sum(each.bytes for each in covered) <= tree.limit * PINNED_SHARE
+            held_by_pins = sum(each.block_bytes if each in tree.spare else each.bytes for each in covered)
+            assert held_by_pins <= tree.limit * PINNED_SHARE
         for node in held:
             assert node.parent is not None, "a node without the way to it"
             assert node.parent.depth == 0 or node.parent in held
@@ -152,3 +160,14 @@ def test_each_option_sets_the_budget() -> None:
     assert share_memory(plan, ModelOptions(cache_memory_mb=7), 0).prefixes == 7 * 2**20
     assert share_memory(plan, ModelOptions(cache_memory_percent=0.3), 0).prefixes == 3 * 10**8
     assert size("cache_memory_mb", "7340032").options == {"cache_memory_mb": 7}
+
+
+def test_states_to_spare_go_before_anything_else() -> None:
+    tree = PrefixTree(SIZE, 100)
+    old, new = keep(tree, b"", (0, 0, 1, 1), 20), keep(tree, b"", (2, 2, 3, 3), 20)
+    tree.set_snapshot(new[0], "spare", 5, spare=True)
+    assert not tree.set_snapshot(old[0], "too large", 16, spare=True)
+    keep(tree, b"", (4, 4), 16)
+    assert [node.snapshot for node in (*old, *new)] == [None] * 4
+    assert set(old) | set(new) < set(tree.nodes)
+    assert not tree.spare

@@ -37,7 +37,9 @@ def step(number: int) -> tuple[Message, ...]:
 
 FIRST = (SYSTEM, user("Mend the tests."))
 WORKED = (*FIRST, *step(1), *step(2), *step(3))
+EMPTIED = (FIRST[0], FIRST[1], step(1)[0], Message("tool", (ToolResult("call_1", (Text("[left out]"),)),)))
 SESSIONS: dict[str, tuple[tuple[Message, ...], ...]] = {
+    "what a tool said is left out": (FIRST, (*FIRST, *step(1)), (*EMPTIED, *step(2))),
     "a turn of which the thought is dropped": (
         FIRST,
         (*FIRST, Message("assistant", (Reasoning("Hm."), Text("Done."))), user("And now?")),
@@ -74,28 +76,69 @@ def job_of(preparer: LanguagePreparer, messages: tuple[Message, ...], tools: tup
     return job
 
 
+class Conversation:
+    """What is said to a tiny model, whose prefix cache has what was computed before."""
+
+    def __init__(self, folder: Path, template: Family) -> None:
+        tokenizer = Tokenizer.load(folder)
+        tokenizer.chat_templates = {"default": template.source}
+        info = ModelInfo(id="small", kind="language", context_window=16384)
+        self.preparer = LanguagePreparer(WorkerSpec(info=info), tokenizer)
+        plan = msgspec.structs.replace(PLAN, prefill_chunk=4096)
+        self.bench = Bench(folder, ModelOptions(cache_block_tokens=BLOCK), plan)
+        self.preparer.finds_partings = self.bench.engine.prefixes.has_snapshots
+        self.earlier: list[tuple[int, ...]] = []
+
+    def lost(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> int:
+        """How many tokens are computed that an earlier prompt began with, or its answer. The answer must be right."""
+        job, engine = job_of(self.preparer, messages, tools), self.bench.engine
+        engine.submit(job)
+        [[sequence]] = [live.sequences for live in engine.lifecycle.live]
+        cached = [
+            event.usage.cached_tokens
+            for _ in iter(lambda: engine.busy, False)
+            for _, event in engine.step()
+            if isinstance(event, Finished)
+        ]
+        self.bench.judge(job.prompt, sequence.tokens[len(job.prompt) :])
+        shared = max((shared_length(job.prompt[:-1], each) for each in self.earlier), default=0)
+        self.earlier.append(tuple(sequence.tokens))
+        return shared - sum(cached)
+
+
 @pytest.mark.parametrize("architecture", ["qwen3_5", "gemma3_text"])
 @pytest.mark.parametrize("session", SESSIONS)
 def test_what_prompts_share_is_computed_once(
     tiny_models: TinyModels, session: str, architecture: str
 ) -> None:
     folder: Path = tiny_models(architecture, max_position_embeddings=16384)
-    tokenizer = Tokenizer.load(folder)
-    tokenizer.chat_templates = {"default": Family("Qwen3.5-4B", "qwen3_coder").source}
-    info = ModelInfo(id="small", kind="language", context_window=16384)
-    preparer = LanguagePreparer(WorkerSpec(info=info), tokenizer)
-    bench = Bench(
-        folder, ModelOptions(cache_block_tokens=BLOCK), msgspec.structs.replace(PLAN, prefill_chunk=4096)
-    )
-    preparer.finds_partings = bench.engine.prefixes.has_snapshots
-    earlier: list[tuple[int, ...]] = []
+    conversation = Conversation(folder, Family("Qwen3.5-4B", "qwen3_coder"))
     for number, messages in enumerate(SESSIONS[session]):
         tools = (READ, LOOK) if session.endswith("with a tool more") and number else (READ,)
-        job = job_of(preparer, messages, tools)
-        bench.engine.submit(job)
-        while bench.engine.busy:
-            for _, event in bench.engine.step():
-                if isinstance(event, Finished):
-                    shared = max((shared_length(job.prompt, each) for each in earlier), default=0)
-                    assert event.usage.cached_tokens > shared - BLOCK
-        earlier.append(job.prompt)
+        assert conversation.lost(messages, tools) < BLOCK
+
+
+WRITE = Tool("write", "Writes a file. " * 5, READ.parameters)
+FIND = Tool("find", "Finds files. " * 5, READ.parameters)
+TOOLS = (READ, LOOK, WRITE, FIND)
+OTHER_TOOLS: dict[str, tuple[Tool, ...]] = {
+    "the first is gone": TOOLS[1:],
+    "one is gone": (READ, LOOK, FIND),
+    "the last is gone": TOOLS[:-1],
+    "the last two are gone": TOOLS[:-2],
+    "one comes between": (READ, Tool("ask", "Asks.", READ.parameters), *TOOLS[1:]),
+    "another order": (READ, FIND, WRITE, LOOK),
+}
+
+
+@pytest.mark.parametrize("template", ["Qwen3.5-4B", "openai-gpt-oss-120b", "Kimi-K2-Instruct", "Qwen3-Coder"])
+@pytest.mark.parametrize("change", OTHER_TOOLS)
+def test_another_list_of_tools_is_read_from_where_it_differs(
+    tiny_models: TinyModels, change: str, template: str
+) -> None:
+    """Though no two of these prompts have ever parted there."""
+    folder: Path = tiny_models("qwen3_5", max_position_embeddings=16384)
+    conversation = Conversation(folder, Family(template, ""))
+    conversation.lost(FIRST, TOOLS)
+    # The place is told by the characters of the text, so it may be a token or two early.
+    assert conversation.lost((*FIRST, *step(1)), OTHER_TOOLS[change]) < BLOCK + 3

@@ -7,7 +7,7 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
-from tests.engines.language.bench import PLAN, Bench, run_all
+from tests.engines.language.bench import PLAN, Bench, run_all, watch
 from tests.engines.tiny_models import TinyModels
 
 BLOCK = 8
@@ -55,3 +55,20 @@ def test_a_prompt_that_is_cancelled_beside_a_stream_resumes(folder: Path) -> Non
         ends += [event for name, event in engine.step() if name == "retry" and isinstance(event, Finished)]
     assert min(computed, len(PROMPT) - 1) - BLOCK < ends[0].usage.cached_tokens
     engine.cancel("stream")
+
+
+@pytest.mark.parametrize("given", [20, 24, 27])
+def test_whoever_gives_up_an_answer_goes_on_from_what_there_is(folder: Path, given: int) -> None:
+    bench = Bench(folder, ModelOptions(cache_block_tokens=BLOCK))
+    answers = watch(bench.engine)
+    bench.engine.submit(bench.job("given up", PROMPT, 100))
+    while len(answers.get(("given up", 0), [])) < given:
+        bench.engine.step()
+    bench.engine.cancel("given up")
+    told = (*PROMPT, *answers["given up", 0])
+    bench.judge(PROMPT, answers["given up", 0])
+    further = (*told, 7, 9)
+    later, ends = run_all(bench, {"further": (further, 12)})
+    # The last token was drawn and not computed. A window is remembered as of the end of a block before.
+    assert ends["further", 0].usage.cached_tokens >= (len(told) - 1) // BLOCK * BLOCK
+    bench.judge(further, later["further", 0])

@@ -4,6 +4,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pippin.core.conversation import (
@@ -27,7 +28,7 @@ from pippin.engines.language.recent import Recent
 from pippin.engines.language.vision import processing
 from pippin.engines.language.vision.processing import MediaProcessor
 from tests.engines.attachments.pdfs import pdf
-from tests.engines.language.bench import Eager, watch
+from tests.engines.language.bench import PLAN, Eager, watch
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.engines.language.vision.vision_bench import VisionBench
 from tests.engines.tiny_models import tiny_model
@@ -77,6 +78,24 @@ def test_a_conversation_goes_on_without_encoding_its_pictures_again(bench: Visio
     assert answer["c"] == bench.alone(another)
     assert ends["c"].usage.cached_tokens >= 40
     assert engine.vision.encoded == 2
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "gemma3"])
+def test_a_picture_that_is_left_out_later_costs_only_what_follows_it(family: str, tmp_path: Path) -> None:
+    whole = msgspec.structs.replace(PLAN, prefill_chunk=4096)
+    bench = VisionBench(tiny_vision_model(family, tmp_path / family), whole)
+    bench.preparer.finds_partings = bench.engine.prefixes.has_snapshots
+    assert bench.preparer.finds_partings
+    words = Text("The dog of which I spoke, and the garden behind the house: ")
+    asked = Message("user", (words, Image(Inline(WIDE)), Text("What is it?")))
+    later = Message("assistant", (Text("A dog."),)), Message("user", (Text("Sure?"),))
+    first = bench.prepare("a", (asked,))
+    bench.run(first)
+    begun = len(first.prompt) - len(bench.prepare("text", (Message("user", asked.parts[1:]),)).prompt)
+    left_out = bench.prepare("b", (Message("user", (words, Text("[a picture] What is it?"))), *later))
+    answer, ends = bench.run(left_out)
+    assert answer["b"] == bench.alone(left_out)
+    assert ends["b"].usage.cached_tokens >= begun - 2 - 8
 
 
 def test_features_are_kept_where_prefixes_do_not_help(bench: VisionBench) -> None:

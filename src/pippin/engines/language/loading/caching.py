@@ -16,7 +16,7 @@ from pippin.engines.language.kv_cache.layout import BlockLayout, cut_stacked, fi
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.lora import Adapters
-from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, PrefixTree
+from pippin.engines.language.prefix_cache.cache import PIECE, NoPrefixes, PrefixCache, PrefixTree
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.step.prefill import MOST_STRETCH
 from pippin.engines.language.step.scheduler import ANY_PAIRS, StepLimits, target_gap
@@ -43,10 +43,14 @@ def open_prefixes(asked: Asked, batching: Batching, limit: int) -> PrefixCache:
     options = asked.options
     if not (options.prefix_cache and batching.shape is not None and limit):
         return NoPrefixes()
-    tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
     ways = (fill_in_place, cut_in_place) if asked.plan.writes_in_place else (fill_joined, cut_stacked)
     blocks = BlockLayout(batching.shape.layout, *ways, asked.plan.most_cached_arrays)
+    size = options.cache_block_tokens
+    # States are found at ends of blocks alone, where keys and values are found by the piece.
+    block = PIECE if blocks.has_snapshots and size % PIECE == 0 else size
+    tree = PrefixTree(block, limit, leaf_limit=options.prompt_cache_size)
     prefixes = PrefixCache(tree, blocks, _open_disk(asked))
+    prefixes.state_tokens = size
     prefixes.open()
     return prefixes
 

@@ -47,7 +47,7 @@ from pippin.engines.language.step.engine import Decoding, LanguageEngine, Specul
 from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import open_encoder
-from pippin.engines.language.warm_prompts import warm
+from pippin.engines.language.warm_prompts import rehearse, warm
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +78,7 @@ def open_engine(
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
         log.info("computed %d warm prompts", count)
+    rehearse(engine)
     return engine
 
 

@@ -75,6 +75,8 @@ class PrefixTree:
         # Before the first blocks, by the digest of their key; only roots with children.
         self.roots: dict[bytes, Node] = {}
         self.nodes: OrderedDict[Node, None] = OrderedDict()  # least recently used first
+        # Those whose state was kept in case somebody goes on there. Where memory is short these states go first.
+        self.spare: dict[Node, None] = {}
 
     def root(self, key: bytes) -> Node:
         """The node before the first block of this key; it holds nothing."""
@@ -161,18 +163,21 @@ class PrefixTree:
             if node in self.nodes:
                 self.nodes.move_to_end(node)
 
-    def set_snapshot(self, node: Node, snapshot: Any, size: int) -> bool:
-        """Keep the state after `node`; False if there is no room for it."""
+    def set_snapshot(self, node: Node, snapshot: Any, size: int, *, spare: bool = False) -> bool:
+        """Keep the state after `node`; False if there is no room for it. Nothing goes for one to spare."""
         if node not in self.nodes or node.snapshot is not None:
             return node in self.nodes
-        if not self._make_room(size, ancestors(node)):
+        if self.bytes + size > self.limit and (spare or not self._make_room(size, ancestors(node))):
             return False
         node.snapshot, node.snapshot_bytes = snapshot, size
+        if spare:
+            self.spare[node] = None
         self.bytes += size
         return True
 
     def drop_snapshot(self, node: Node) -> None:
         """Drop the state after `node`, unless the node is pinned."""
+        self.spare.pop(node, None)
         if node in self.nodes and not node.pinned:
             self.bytes -= node.snapshot_bytes
             node.snapshot, node.snapshot_bytes = None, 0
@@ -180,15 +185,20 @@ class PrefixTree:
     def pin(self, node: Node) -> None:
         """Keep this node and all before it, as long as pins stay within their share of the limit."""
         node.pinned = True
+        self.spare.pop(node, None)
         self._limit_pins()
 
     def _limit_pins(self) -> None:
         """Release the oldest pins while pins hold more than their share."""
         pins = [each for each in self.nodes if each.pinned]
         covered = {each for pinned in pins for each in ancestors(pinned)}
-        while pins and sum(each.bytes for each in covered) > self.limit * PINNED_SHARE:
+        while pins and sum(map(self._held, covered)) > self.limit * PINNED_SHARE:
             pins.pop(0).pinned = False
             covered = {each for pinned in pins for each in ancestors(pinned)}
+
+    def _held(self, node: Node) -> int:
+        """Its bytes without a state to spare, which goes when it must."""
+        return node.block_bytes if node in self.spare else node.bytes
 
     def resize(self, limit: int) -> None:
         """Hold at most `limit` bytes from now on; evicts what was used least recently."""
@@ -202,6 +212,7 @@ class PrefixTree:
             _empty(node)
         self.roots.clear()
         self.nodes.clear()
+        self.spare.clear()
         self.bytes = 0
 
     @property
@@ -211,6 +222,10 @@ class PrefixTree:
     def _make_room(self, size: int, spared: set[Node]) -> bool:
         if size > self.limit:
             return False
+        for node in list(self.spare):
+            if self.bytes + size <= self.limit:
+                return True
+            self.drop_snapshot(node)
         while self.bytes + size > self.limit:
             for node in self.nodes:
                 if (
@@ -232,6 +247,7 @@ class PrefixTree:
             return
         self.bytes -= node.bytes
         _empty(node)
+        self.spare.pop(node, None)
         del self.nodes[node]
         if node.parent is not None:
             del node.parent.children[node.tokens]
@@ -285,7 +301,8 @@ def ancestors(node: Node) -> set[Node]:
 
 WRITES_A_STEP = 8  # nodes copied to the host in one step, or from it
 RECALLED_SHARE = 0.5  # the most of the limit that a start fills with what an earlier process kept
-RECALL_SECONDS = 0.2  # by which that may delay a start; the rest follows beside requests
+RECALLED_AT_ONCE = 1 << 28  # bytes of that before a start is ready; the rest follows beside requests
+RECALL_SECONDS = 2.0  # the most that this may take, on a slow disk or beside busy programs
 RECALL_PAUSE = 0.0005  # seconds between looks at what the disk reads
 STATE = "-state"
 BITS = "-bfloat16"  # behind the name of an array of that type, which numpy lacks: its bits are stored
@@ -307,10 +324,12 @@ class DiskTier:
         """Whether the disk is behind the memory, or the memory still takes what an earlier process kept."""
         return bool(self.unwritten) or self._recalling is not None
 
-    def recall_for(self, seconds: float) -> None:
-        """Put what an earlier process kept into the tree, as much as is read within so long."""
-        until = time.monotonic() + seconds
-        while self._recalling is not None and time.monotonic() < until:
+    def recall_first(self) -> None:
+        """Put the newest of what an earlier process kept into the tree."""
+        until = time.monotonic() + RECALL_SECONDS
+        while (
+            self._recalling is not None and self._tree.bytes < RECALLED_AT_ONCE and time.monotonic() < until
+        ):
             self.recall_some()
             time.sleep(RECALL_PAUSE)
 
@@ -326,10 +345,13 @@ class DiskTier:
             yield
         names = [] if newest.exception() else newest.result()
         known: dict[str, Node] = {}
-        for start in range(0, len(names), WRITES_A_STEP):
-            read = self.disk.read(names[start : start + WRITES_A_STEP], for_request=False)
+        parts = (names[start : start + WRITES_A_STEP] for start in range(0, len(names), WRITES_A_STEP))
+        reads = (self.disk.read(part, for_request=False) for part in parts)
+        coming = next(reads, None)
+        while (read := coming) is not None:
             while not read.done():
                 yield
+            coming = next(reads, None)  # while these are put into the tree
             for entry in [] if read.exception() else read.result():
                 # Metadata has no checksum: what somebody changed is left out.
                 with contextlib.suppress(KeyError, ValueError):
@@ -507,6 +529,7 @@ class PrefixCache:
     def __init__(self, tree: PrefixTree, layout: BlockLayout, disk: DiskCache | None = None) -> None:
         self.tree = tree
         self.block_tokens = tree.block_tokens
+        self.state_tokens = tree.block_tokens  # after each so many a running sequence has its state kept
         # Some layers cannot be cut: a sequence can resume only where their state was kept, at the end of a chunk.
         self.has_snapshots = layout.has_snapshots
         # Some of these layers have no state but that of the sequence's end.
@@ -521,7 +544,17 @@ class PrefixCache:
     def open(self) -> None:
         """Before the first request: have in memory what an earlier process kept, as far as that takes little time."""
         if self._disk is not None:
-            self._disk.recall_for(RECALL_SECONDS)
+            self._disk.recall_first()
+
+    def recalled(self, key: bytes) -> tuple[int, ...]:
+        """The conversation that an earlier process had last, as far as it is in memory again, and a token that is
+        computed."""
+        node, tokens, size = self.tree.root(key), list[int](), 0
+        while node.children and size < RECALLED_AT_ONCE:
+            node = next(iter(node.children.values()))  # the newest came first
+            tokens += node.tokens
+            size += node.bytes
+        return tuple(tokens[: self.match(key, tokens[:-1]).known + 1])
 
     def match(self, key: bytes, tokens: Sequence[int], *, whole_blocks: bool = False) -> Match:
         """The known prefix of a prompt. `key` keeps adapters and tenants apart. `whole_blocks`: match no partial
@@ -532,6 +565,8 @@ class PrefixCache:
         if not (self.has_snapshots or whole_blocks):
             begun = self.tree.begun(key, path, tokens[in_tree : in_tree + self.block_tokens])
         usable = self._usable(path)
+        if usable:
+            self.tree.spare.pop(usable[-1], None)
         more, count = ([], 0) if begun is None else ([begun[0].block], begun[1])
         return Match(
             asked=len(tokens),
@@ -568,12 +603,14 @@ class PrefixCache:
         pins: Sequence[int] = (),
         *,
         moves: bool = False,
+        spare: bool = False,
     ) -> int:
         """Store the cache of a sequence that has computed `tokens`, as whole blocks; returns how many tokens are new in
         the tree.
 
         If the sequence ends with a block, the state of layers that cannot be cut is kept there; where it `moves`, the
-        disk waits for `settle`. `pins` are token counts up to which blocks are pinned, as far as they are in the tree.
+        disk waits for `settle`. One to `spare` is not for the disk, and nothing goes for it. `pins` are token counts up
+        to which blocks are pinned, as far as they are in the tree.
         """
         size = self.block_tokens
         path = self.tree.path(key, tokens)
@@ -591,7 +628,7 @@ class PrefixCache:
         if self.has_snapshots and at_end and path and path[-1].snapshot is None:
             snapshot = self._layout.snapshot(cache)
             held = self._layout.held_bytes(snapshot_arrays(snapshot), self.tree.limit)
-            if self.tree.set_snapshot(path[-1], snapshot, held) and not moves:
+            if self.tree.set_snapshot(path[-1], snapshot, held, spare=spare) and not (moves or spare):
                 self.settle(path[-1])
         for pin in pins:
             if 0 < pin // size <= len(path):

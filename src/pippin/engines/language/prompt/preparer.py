@@ -222,7 +222,7 @@ class LanguagePreparer:
             branches=prompt.branches,
             max_tokens=0,
             created=time.monotonic(),
-            key=_cache_key(request),
+            key=cache_key(request),
             media=prompt.media,
         )
 
@@ -257,6 +257,7 @@ class LanguagePreparer:
             eos=frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else ends),
             pins=prompt.pins,
             partings=prompt.partings,
+            spares=prompt.spares,
             thinking_open=reasoning.opened,
             may_think=reasoning.may_open,
             thinking_start=reasoning.start,
@@ -270,7 +271,7 @@ class LanguagePreparer:
             stops=stops,
             seed=request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63),
             created=time.monotonic(),
-            key=_cache_key(request),
+            key=cache_key(request),
             media=prompt.media,
             prediction=self._prediction(request),
         )
@@ -425,7 +426,7 @@ def open_preparer(spec: WorkerSpec) -> LanguagePreparer:
     return LanguagePreparer(spec, tokenizer)
 
 
-def _cache_key(request: GenerationRequest) -> bytes:
+def cache_key(request: GenerationRequest) -> bytes:
     """The prefix cache key: requests share prefixes if they have the same adapter and cache salt."""
     parts = f"{request.adapter or ''}\0{request.cache_salt or ''}"
     return hashlib.blake2b(parts.encode(), digest_size=16).digest()

@@ -1,12 +1,12 @@
 """Renders the prompt of a request with the model's chat template, tokenizes it, and fits it into the context window."""
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import msgspec
@@ -68,6 +68,7 @@ class RenderedPrompt:
     continued: str = ""  # the assistant's words that the answer continues
     pins: tuple[int, ...] = ()  # counts of tokens after which the prefix cache keeps the prompt
     partings: tuple[int, ...] = ()  # counts of tokens after which other prompts are likely to go on otherwise
+    spares: tuple[int, ...] = ()  # counts of tokens after which some may
     dropped: int = 0  # messages that were dropped to fit the context window
     media: PromptMedia | WholePrompt | None = None
     warnings: tuple[str, ...] = ()
@@ -239,6 +240,31 @@ class PromptRenderer:
                 found.add(max(len(whole.tokens) - len(rest), 0))
         return tuple(sorted(found - {0}))
 
+    def tool_ends(
+        self, request: GenerationRequest, tools: tuple[Tool, ...], whole: RenderedPrompt
+    ) -> tuple[int, ...]:
+        """How many of a prompt's tokens stand before a tool on offer, and before its name: another list of tools may go
+        on there. Of many tools some are left out; none is found where the template writes them in different ways."""
+        messages = request.messages or ()
+        text = self._render(request, messages, tools, generation=True)
+        other = self._render(request, messages, (*tools, LATER), generation=True)
+        stop = shared_length(text, other)
+        opening, named, _ = other[stop:].partition(LATER.name)
+        opening = opening.lstrip(SEPARATORS)
+        first = opening.partition(DESCRIPTION)[0]
+        # Of a description all is passed over; it has no other tool's beginning in it.
+        passed = f"(?:(?!{re.escape(first)}).)*"
+        written = re.escape(opening).replace(re.escape(DESCRIPTION), passed)
+        starts = [each.start() for each in re.compile(written, re.DOTALL).finditer(text, 0, stop)]
+        if not named or not first or len(starts) != len(tools):
+            return ()
+        before = {len(text[:start].rstrip(SEPARATORS)) for start in starts}
+        places = sorted(before | {start + len(first) for start in starts})
+        places = places[:: -(-len(places) // MOST_TOOL_ENDS)]
+        # Media come behind the tools, so that tokens are counted from the beginning.
+        lengths = list(accumulate(len(self._tokenizer.raw(token)) for token in whole.tokens))
+        return tuple(bisect_right(lengths, len(plain(text[:place]).encode())) for place in places)
+
     def _chat(
         self,
         request: GenerationRequest,
@@ -394,19 +420,38 @@ def fit_prompt(
         length = f"{error.least} tokens or more"
     else:
         if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= context_window:
-            messages = request.messages or ()
-            # A conversation up to and including each message that asks to be kept in the prefix cache.
-            pinned = [index for index, message in enumerate(messages) if message.pin][-MOST_PINS:]
-            kept: list[Other] = [(messages[: index + 1], tools, False) for index in pinned]
-            likely = _likely(messages, tools) if partings else []
-            pins, parted = (renderer.partings(request, tools, whole, others) for others in (kept, likely))
-            return replace(whole, pins=pins, partings=parted)
+            return _with_places(renderer, request, tools, whole, partings=partings)
         length = f"{len(whole.tokens)} tokens"
     if truncates and request.messages is not None:
         shorter = _truncated(renderer, request, request.messages, tools, context_window - reserve)
         if shorter is not None:
             return shorter
     raise too_long(length, context_window, request)
+
+
+def _with_places(
+    renderer: PromptRenderer,
+    request: GenerationRequest,
+    tools: tuple[Tool, ...],
+    whole: RenderedPrompt,
+    *,
+    partings: bool,
+) -> RenderedPrompt:
+    """The prompt with the places that the prefix cache is told of."""
+    messages, find = request.messages or (), partial(renderer.partings, request, tools, whole)
+    # A conversation up to and including each message that asks to be kept in the prefix cache.
+    pinned = [index for index, message in enumerate(messages) if message.pin][-MOST_PINS:]
+    pins = find([(messages[: index + 1], tools, False) for index in pinned])
+    if not partings:
+        return replace(whole, pins=pins)
+    likely, spares = _likely(messages, tools), find(_left_out(messages, tools))
+    if len(likely) > 1 and tools:  # it only begins
+        with suppress(ServerError):  # a tool more may break the template's rules
+            spares += renderer.tool_ends(request, tools, whole)
+    if isinstance(whole.media, PromptMedia):
+        newest = whole.media.placed[-MOST_PINS:]
+        spares += tuple(max(min(each.positions, default=0) - MEDIUM_OPENING, 0) for each in newest)
+    return replace(whole, pins=pins, partings=find(likely), spares=spares)
 
 
 def too_long(length: str, context_window: int, request: GenerationRequest) -> ServerError:
@@ -422,8 +467,15 @@ def too_long(length: str, context_window: int, request: GenerationRequest) -> Se
 
 WORDS: Final = (Text("\N{WHITE SQUARE}"),)
 """What somebody else says, or later."""
-LATER: Final = Tool("\N{WHITE SQUARE}", "\N{WHITE SQUARE}", {"type": "object", "properties": {}})
+DESCRIPTION: Final = "\N{WHITE DIAMOND}"
+LATER: Final = Tool("\N{WHITE SQUARE}", DESCRIPTION, {"type": "object", "properties": {}})
 """A tool that is offered later, behind the others."""
+SEPARATORS: Final = " \t\n,<"
+"""What templates write between tools, or begin what is behind the last of them with."""
+MEDIUM_OPENING: Final = 2
+"""Tokens with which templates begin a medium, at most: whoever leaves it out goes on before them."""
+MOST_TOOL_ENDS: Final = 32
+"""States of layers that cannot be cut take megabytes each."""
 
 
 def _likely(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[Other]:
@@ -441,6 +493,20 @@ def _likely(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[Othe
         others.append(((*messages[:last], asked, *messages[last + 1 :]), tools, True))
         others += [(messages, (*tools, LATER), True)] if tools else []
     return others
+
+
+def _left_out(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[Other]:
+    """This conversation once the client leaves out what its tools said last."""
+    changed = msgspec.structs.replace
+    begin = 1 + max(
+        (at for at, each in enumerate(messages) if each.role == "assistant"), default=len(messages)
+    )
+
+    def emptied(part: Part) -> Part:
+        return changed(part, parts=WORDS) if isinstance(part, ToolResult) else part
+
+    shorter = tuple(changed(each, parts=tuple(map(emptied, each.parts))) for each in messages[begin:])
+    return [((*messages[:begin], *shorter), tools, True)] if shorter != messages[begin:] else []
 
 
 def _truncated(

@@ -176,6 +176,7 @@ def _job(taken: Take) -> LanguageJob:
         max_tokens=taken.max_tokens,
         pins=taken.pins,
         partings=taken.partings,
+        spares=taken.spares,
         key=taken.key,
         created=taken.created,
     )

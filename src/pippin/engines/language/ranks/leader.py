@@ -143,7 +143,8 @@ class LeadingEngine:
             logprobs=asked.logprobs,
             prompt_logprobs=asked.prompt_logprobs,
         )
-        fields = job.prompt, job.branches, job.max_tokens, job.pins, job.partings, job.key, job.created
+        ends = job.pins, job.partings, job.spares
+        fields = job.prompt, job.branches, job.max_tokens, *ends, job.key, job.created
         self._telling.add(Take(job.id, request, *fields))
 
     def cancel(self, id: str) -> None:

@@ -60,6 +60,7 @@ class Take(Struct, frozen=True, tag=True):
     max_tokens: int
     pins: tuple[int, ...]
     partings: tuple[int, ...]
+    spares: tuple[int, ...]
     key: bytes
     created: float
 

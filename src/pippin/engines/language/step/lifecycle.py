@@ -202,7 +202,10 @@ class Lifecycle:
             self._scheduler.drop(stage)
             if isinstance(stage, Prefilling):
                 self._prefill.discard(stage)
-        self._leave([stage for stage in stages if isinstance(stage, Running)])
+        running = [stage for stage in stages if isinstance(stage, Running)]
+        for each in running:  # whoever gave up goes on from what there is
+            self._remember(each)
+        self._leave(running)
         _move(request.sequences, None)
         self.events = [(owner, event) for owner, event in self.events if owner != id]
 
@@ -333,7 +336,7 @@ class Lifecycle:
         """Keep recurrent state, which cannot be rewound, whenever a sequence passes the end of a block."""
         if not self._prefixes.has_state:
             return
-        size = self._prefixes.block_tokens
+        size = self._prefixes.state_tokens
         for running in self._batch.running:
             sequence, length = running.sequence, running.slot.length
             if length % size == 0 and length <= len(sequence.tokens):

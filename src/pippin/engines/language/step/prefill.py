@@ -197,9 +197,12 @@ class Prefill:
         match = prefixes.match(request.job.key, asked, whole_blocks=request.media is not None)
         if prefixes.has_snapshots:
             ends = {match.asked, match.in_tree, *request.job.pins, *request.job.partings}
-            prompt.chunk_ends |= {
-                request.block_end(end, prefixes.block_tokens) for end in ends if end <= match.asked
-            }
+            wanted, spare = (
+                {request.block_end(end, prefixes.block_tokens) for end in each if end <= match.asked}
+                for each in (ends, request.job.spares)
+            )
+            prompt.chunk_ends |= wanted | spare
+            prompt.spare_ends = spare - wanted
         prefixes.restore(match, cache)
         if request.prefilled is None:
             request.cached_tokens = match.known
@@ -209,7 +212,8 @@ class Prefill:
         """Store the computed part of a prompt in the prefix cache."""
         request = prompt.request
         tokens = prompt.waiting.identity[: prompt.computed]
-        stored = self._prefixes.keep(request.job.key, tokens, prompt.cache or [], request.job.pins)
+        key, spare = request.job.key, prompt.computed in prompt.spare_ends
+        stored = self._prefixes.keep(key, tokens, prompt.cache or [], request.job.pins, spare=spare)
         if request.prefilled is None and stored:
             # A part of the first stored block may have been known already.
             partly = 0 if request.stored_tokens else request.cached_tokens % self._prefixes.block_tokens

@@ -195,6 +195,7 @@ class Prefilling:
     asked_disk: bool = False
     disk_read: DiskRead | None = None  # the read under way
     chunk_ends: set[int] = field(default_factory=set)  # positions at which a chunk must end
+    spare_ends: set[int] = field(default_factory=set)  # those whose states nobody is known to want
     logits: mx.array | None = None  # [1, vocabulary], after its last token
     scores: list[Token] = field(default_factory=list)  # the prompt's own tokens with logprobs, if asked for
     scoring: Scoring | None = None  # of its branches; None until the prompt is computed
