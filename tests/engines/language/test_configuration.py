@@ -54,7 +54,7 @@ ONE_SPELLING = {
 }
 """Those of which transformers reads the two in different ways."""
 
-UNTURNED = {"gpt2", "gpt_bigcode", "gptj", "jamba", "mamba", "mamba2"}
+UNTURNED = {"gpt2", "gpt_bigcode", "gptj", "jamba", "mamba", "mamba2", "nemotron_h"}
 """Those that transformers turns by no field."""
 
 OTHER_NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}}
