@@ -76,7 +76,7 @@ def _ollama(folder: Path) -> Iterator[Found]:
         registry, space, name, tag = path.relative_to(manifests).parts
         layers = layers_of(path)
         shown = [registry] * (registry != REGISTRY) + [space] * (space != LIBRARY) + [name]
-        if len(models := layers.get("model", ())) == 1 and DIGEST.fullmatch(models[0]):
+        if len(models := layers.get("model", [])) == 1 and DIGEST.fullmatch(models[0]):
             blob = folder / "blobs" / models[0].replace(":", "-")
             yield Found(f"{'/'.join(shown)}:{tag}", blob, "Ollama", path)
 

@@ -45,8 +45,7 @@ def as_page(report: Report) -> str:
 
 
 def _part(section: Section) -> str:
-    if section.left_out:
-        return f"<h2>{section.name}</h2><p>Left out: {escape(section.left_out)}</p>"
+    left_out = f"<p>Left out: {escape(section.left_out)}</p>" if section.left_out else ""
     rows = "".join(
         f"<tr><th>{escape(name)}</th><td>{escape(_shown(value))}</td></tr>"
         for name, value in section.figures.items()
@@ -57,4 +56,5 @@ def _part(section: Section) -> str:
         + "</li>"
         for each in section.findings
     )
-    return f"<h2>{section.name}</h2><table>{rows}</table><ul>{items or '<li>Nothing was found.</li>'}</ul>"
+    items = items or ("" if left_out else "<li>Nothing was found.</li>")
+    return f"<h2>{section.name}</h2>{left_out}<table>{rows}</table><ul>{items}</ul>"

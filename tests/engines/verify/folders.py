@@ -1,7 +1,7 @@
 """A sound folder as a publisher makes one, with random weights and Qwen3's own template, and what is found in it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +52,22 @@ def write_sound(folder: Path) -> Path:
     return folder
 
 
-def write_tokenizer(folder: Path, change: Callable[[Tokenizer], object] = lambda _: None) -> None:
+def write_tokenizer(
+    folder: Path,
+    change: Callable[[Tokenizer], object] = lambda _: None,
+    marks: Sequence[str] = MARKS,
+) -> None:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_tokens([AddedToken(mark, special=mark.startswith(("<|", "<s"))) for mark in MARKS])
+    backend.add_tokens([AddedToken(mark, special=mark.startswith(("<|", "<s"))) for mark in marks])
     change(backend)
     backend.save(str(folder / "tokenizer.json"))
     template = next(each.source for each in FAMILIES if each.file == "Qwen-Qwen3-0.6B")
     listed = {
         str(256 + place): {"content": mark, "special": mark.startswith(("<|", "<s"))}
-        for place, mark in enumerate(MARKS)
+        for place, mark in enumerate(marks)
     }
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

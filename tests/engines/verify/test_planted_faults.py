@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tokenizers import AddedToken, decoders, normalizers, processors
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
 
 from tests.engines.verify.folders import (
     END,
@@ -110,6 +110,27 @@ def shifted(folder: Path) -> None:
     stored["model"]["vocab"]["<new>"] = 256
     (folder / "tokenizer.json").write_text(json.dumps(stored))
     edit(folder, "tokenizer_config.json", added_tokens_decoder=None)
+
+
+def merged(folder: Path) -> None:
+    stored = json.loads((folder / "tokenizer.json").read_text())
+    pairs = [(one, other) for one in "abcdefg" for other in "hijklm"]
+    for place, pair in enumerate(pairs):
+        stored["model"]["vocab"]["".join(pair)] = SIZE + place
+    stored["model"]["merges"] = pairs[::-1]
+    write(folder, "tokenizer.json", stored)
+
+
+def cut_wrongly(folder: Path) -> None:
+    split = pre_tokenizers.Split(Regex(r"\p{N}{1,3}|\p{L}+"), "isolated")
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    cut = pre_tokenizers.Sequence([split, level])
+    write_tokenizer(folder, lambda backend: setattr(backend, "pre_tokenizer", cut))
+    stored = json.loads((folder / "tokenizer.json").read_text())
+    # transformers looks at large vocabularies alone.
+    stored["model"]["vocab"] |= {f"<{place}>": SIZE + place for place in range(100_000)}
+    write(folder, "tokenizer.json", stored)
+    edit(folder, "config.json", model_type="mistral")
 
 
 def doubled_bos(backend: Any) -> None:
@@ -249,6 +270,28 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "words twice": (said("message.content + message.content"), "words-changed"),
     "a way of drawing that is not done": (
         lambda folder: edit(folder, "generation_config.json", num_beams=4), "generation-unread"),
+    "misspelt field": (config(rope_theta=None, rope_tetha=5e5), "field-misspelt"),
+    "mean and spread of pictures swapped": (
+        lambda folder: write(folder, "preprocessor_config.json", {"image_mean": [0.27] * 3, "image_std": [0.46] * 3}),
+        "picture-numbers"),
+    "another template in the file": (
+        lambda folder: (folder / "chat_template.jinja").write_text("{{ messages[-1].content }}"), "template-twice"),
+    "merges the other way round": (merged, "merges-order"),
+    "Mistral's way to cut words by mistake": (cut_wrongly, "mistral-cuts"),
+    "an end that is a sign": (
+        lambda folder: edit(folder, "generation_config.json", eos_token_id=[END, 2]), "eos-is-text"),
+    "an end that is forbidden": (
+        lambda folder: edit(folder, "generation_config.json", suppress_tokens=[END]), "eos-never"),
+    "an end that is forbidden by a bias": (
+        lambda folder: edit(folder, "generation_config.json", sequence_bias=[[[END], -100.0]]), "eos-never"),
+    "a probability of 95": (lambda folder: edit(folder, "generation_config.json", top_p=95), "generation-range"),
+    "a bos that a template writes in letters": (
+        template("{%- if tools %}", "{{ '<|begin|>' }}{%- if tools %}"), "mark-not-token"),
+    "a template that fails for tools": (
+        template("{%- if tools %}", "{%- if tools %}{{ raise_exception('none') }}"), "tools-lost"),
+    "a template that cannot be compiled": (template("{%- if tools %}", "{%- if tools %"), "unusable"),
+    "no bos in the vocabulary": (
+        lambda folder: edit(folder, "tokenizer_config.json", bos_token="<s2>"), "token-without-embedding"),
     "field that is not read": (config(final_logit_softcapping=30.0), "field-unread"),
 }  # fmt: skip
 
@@ -282,6 +325,31 @@ def test_an_adapter_that_was_merged_into_a_part_of_the_layers_is_found(sound: Pa
     [found] = found_in(report_on(folder, "files", against=sound))
     assert (found.code, "1 of 3 layers" in found.text) == ("partly-changed", True)
     assert found_in(report_on(sound, "files", against=sound)) == []
+
+
+def test_the_files_of_the_model_before_it_was_quantised_are_compared(sound: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+    write_tokenizer(folder, lambda backend: setattr(backend, "normalizer", normalizers.NFKC()))
+    edit(folder, "generation_config.json", eos_token_id=[END, 256 + 7])
+    edit_template(folder, "<tool_response>", "<result>")
+    found = found_in(report_on(folder, "tokens", "template", against=sound, architecture="llama"))
+    told = [each.text.partition(" differs")[0] for each in found if each.code == "other-writing"]
+    assert told == ["How texts are cut", "What ends answers", "How conversations are written"]
+
+
+def test_a_chat_model_without_a_template_is_found(sound: Path, tmp_path: Path) -> None:
+    for name, codes in (
+        ("tiny-7B-Instruct", ["template-missing"]),
+        ("tiny-7B-it-4bit", ["template-missing"]),
+        ("kitty", []),
+    ):
+        folder = tmp_path / name
+        shutil.copytree(sound, folder)
+        edit(folder, "tokenizer_config.json", chat_template=None)
+        [section] = report_on(folder, "template", architecture="llama").sections
+        assert section.left_out
+        assert [each.code for each in section.findings] == codes
 
 
 def test_every_finding_says_what_it_means(sound: Path, tmp_path: Path) -> None:

@@ -4,13 +4,17 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any, Final
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-from pippin.core.published import table
+from pippin.core.published import find_text, object_in, table
 from pippin.core.verification import Finding
+from pippin.engines.language.configuration import fields_of
 from pippin.engines.language.upstream.library import get_classes
+from pippin.engines.language.upstream.stored import TIED
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.folder import Folder
 
@@ -22,6 +26,9 @@ COMPUTES: Final = frozenset(
     "partial_rotary_factor query_pre_attn_scalar residual_multiplier".split()
 )
 """Fields that change what a model computes."""
+ROWS_MORE: Final = {"mllama": 8}
+"""Rows of an embedding beyond the vocabulary, by architecture: tokens of pictures, which are never drawn."""
+ALIKE: Final = 0.9  # of two names, by difflib, of which one may be the other misspelt
 BYTES: Final = ("I8", "F8_E4M3", "F8_E5M2")
 SCALES: Final = ("_scale", "_scale_inv", "_scales")
 
@@ -31,7 +38,9 @@ def check(folder: Folder, kind: str) -> Iterator[Finding]:
     yield from _shards(folder)
     yield from _rope(folder)
     yield from _quantisation(folder)
+    yield from _pictures(folder)
     if kind == "language":
+        yield from _templates(folder)
         yield from _layers(folder)
         yield from _matrices(folder)
         yield from _unread(folder)
@@ -107,6 +116,23 @@ def _fits(folder: Folder, name: str, settings: dict[str, Any]) -> bool:
     return bool(words * 32 == groups * own.get("bits", 0) * own.get("group_size", 0))
 
 
+def _pictures(folder: Folder) -> Iterator[Finding]:
+    """How pictures become numbers. Published spreads are no larger than their means, but where both change nothing."""
+    processor = object_in(folder.path / "processor_config.json").get("image_processor")
+    for settings in (object_in(folder.path / "preprocessor_config.json"), table(processor)):
+        mean, spread = settings.get("image_mean") or (), settings.get("image_std") or ()
+        with suppress(TypeError):  # for what are no numbers
+            if any(mean) and sum(spread) > sum(mean):
+                yield finding("picture-numbers", mean=mean, spread=spread)
+
+
+def _templates(folder: Folder) -> Iterator[Finding]:
+    """The two places of a chat template, of which the file counts, as in transformers."""
+    own, other = find_text(folder.path / "chat_template.jinja"), folder.tokenizer.get("chat_template")
+    if own and isinstance(other, str) and own.split() != other.split():
+        yield finding("template-twice")
+
+
 def _layers(folder: Folder) -> Iterator[Finding]:
     found = {match.group(0) for name in folder.tensors if "mtp" not in name and (match := LAYER.match(name))}
     count = next((folder.text[name] for name in LAYER_COUNTS if isinstance(folder.text.get(name), int)), None)
@@ -122,34 +148,39 @@ def _layers(folder: Folder) -> Iterator[Finding]:
 def _matrices(folder: Folder) -> Iterator[Finding]:
     """The embedding and the head."""
     said = folder.field("vocab_size")
-    if isinstance(said, int) and folder.rows is not None and said != folder.rows:
+    more = ROWS_MORE.get(str(folder.config.get("model_type")), 0)
+    if isinstance(said, int) and folder.rows is not None and said + more != folder.rows:
         yield finding("vocabulary-rows", said=said, rows=folder.rows)
     heads = any(re.search(r"head\b|embed_out|(?:^|\.)output\.weight$", name) for name in folder.tensors)
-    tied, kind = folder.field("tie_word_embeddings"), folder.config.get("model_type")
-    if tied is None and folder.text is folder.config and kind in CONFIG_MAPPING:
-        tied = CONFIG_MAPPING[kind]().tie_word_embeddings
-    if tied is False and folder.tensors and not heads:
+    usual = fields_of(folder.config).defaults.get(TIED)
+    tied = {folder.config.get(TIED, usual), folder.text.get(TIED)}
+    # Where the whole and its text model disagree, what is stored decides.
+    if False in tied and True not in tied and folder.tensors and not heads:
         yield finding("head-missing")
 
 
 def _unread(folder: Folder) -> Iterator[Finding]:
-    """Fields that mlx-lm does not read, and whose value is not the architecture's usual one."""
+    """Fields that neither mlx-lm nor transformers know, and those that change what is computed, are not read, and have
+    another value than most models of the architecture."""
     kind, read = folder.config.get("model_type"), arguments_of(folder)
     if folder.text is not folder.config or not read:
         return
     # Of these the library reads some elsewhere; rotary settings, sizes and ids have checks of their own.
     read |= {"quantization", "auto_map", "dtype", "torch_dtype", "vocab_size", *PretrainedConfig().to_dict()}
     usual = CONFIG_MAPPING[kind]().to_dict() if kind in CONFIG_MAPPING else {}
-    unread = [
-        name
+    known = {*read, *usual, "rope_theta", "rope_scaling", "rope_parameters"}
+    for name in sorted(folder.config.keys() - known):
+        for meant in get_close_matches(name, known - folder.config.keys(), 1, ALIKE):
+            yield finding("field-misspelt", name=name, meant=meant)
+    unread = {
+        name: value
         for name, value in folder.config.items()
         if name not in read
         and not name.startswith(("rope_", "quantization_"))
         and not name.endswith("_token_id")
         if value not in (None, False, 0, 1, [], {}, "") and usual.get(name) != value
-    ]
-    grave = [f"{name} = {folder.config[name]}" for name in unread if name in COMPUTES]
-    if grave:
+    }
+    if grave := [f"{name} = {value}" for name, value in unread.items() if name in COMPUTES]:
         yield finding("field-unread", fields=grave, type=kind)
-    elif unread:
-        yield finding("field-unread", "note", fields=unread, type=kind)
+    elif unknown := sorted(unread.keys() - usual.keys()):
+        yield finding("field-unread", "note", fields=unknown, type=kind)

@@ -1,8 +1,11 @@
 """Verifies one model, section by section."""
 
+import logging
+import re
 import time
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +29,9 @@ Others = tuple[tools.Counts | None, questions.Answers | None]
 """What was measured of the model to compare with."""
 WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
 LEFT_OUT: Final = "the model has no chat template"
+CHATS: Final = re.compile(r"instruct|chat|(?:^|[-_])(?:it|sft|dpo|rlhf)(?:[-_]|$)", re.IGNORECASE)
+TEXT_ONLY: Final = "the model is served for text only: "
+"""How the load of a model begins its warning that it takes no media."""
 
 
 def verify(spec: WorkerSpec, asked: Verification, tell: Tell) -> Report:
@@ -65,6 +71,7 @@ class Verifier:
         self._counts, self._answers = other
         self._kind = spec.info.kind
         self._folder = Folder.read(Path(spec.info.path or ""))
+        self._unseen: list[str] = []  # why a model that has encoders of media is served without them
 
     def section(self, name: SectionName) -> Section:
         """Check one section. If that fails, this is a finding too."""
@@ -74,7 +81,9 @@ class Verifier:
         began = time.monotonic()
         try:
             if name in ("template", "tools") and not open_preparer(self._spec).info.capabilities.chat:
-                return Section(name=name, left_out=LEFT_OUT)
+                chats = name == "template" and CHATS.search(self._spec.info.id) is not None
+                missing = (finding("template-missing"),) * chats
+                return Section(name=name, left_out=LEFT_OUT, findings=missing)
             if name in ("numbers", "questions") and not self._served.scores:
                 return Section(name=name, left_out="the model's library tells no log probabilities")
             if name == "questions" and not self._served.branches:
@@ -98,14 +107,20 @@ class Verifier:
         tokenizer, turn_end = Tokenizer.load(self._folder.path), ""
         if self._kind == "language" and tokenizer.chat_templates:
             tokenizer, turn_end = self._written.tokenizer, self._written.converter.traits.turn_end
-        return tokens.check(self._folder, tokenizer, self._kind, turn_end), {"texts": len(tokens.texts())}
+        found = [*tokens.check(self._folder, tokenizer, self._kind, turn_end)]
+        if self._against is not None:
+            found += tokens.compare(tokenizer, Tokenizer.load(self._against))
+        return found, {"texts": len(tokens.texts())}
 
     def _template(self) -> Found:
         outcomes = template.outcomes(self._written)
         refused = sum(each.startswith("refused") for each in outcomes.values())
         kept = sum(each == "kept" for each in outcomes.values())
         reasoning = self._written.reasoning
-        return template.check(self._written, outcomes), {
+        found = [*template.check(self._written, outcomes)]
+        if self._against is not None and (other := Tokenizer.load(self._against)).chat_templates:
+            found += template.compare(self._written, self._as_written(other))
+        return found, {
             "conversations kept": kept,
             "changed": len(outcomes) - kept - refused,
             "refused": refused,
@@ -114,7 +129,8 @@ class Verifier:
         }
 
     def _numbers(self) -> Found:
-        return numbers.check(self._served, self._folder.path, self._against)
+        found, figures = numbers.check(self._served, self._folder.path, self._against)
+        return [*found, *(finding("text-only", reason=why) for why in self._unseen)], figures
 
     def _tools(self) -> Found:
         own = tools.measure(self._served, lambda done, total: self._tell(Step(done, total, "tool calls")))
@@ -127,12 +143,21 @@ class Verifier:
 
     @cached_property
     def _served(self) -> Served:
-        return Served.open(self._spec)
+        log, said = logging.getLogger("pippin"), BufferingHandler(1000)
+        log.addHandler(said)
+        try:
+            return Served.open(self._spec)
+        finally:
+            log.removeHandler(said)
+            told = (record.getMessage() for record in said.buffer)
+            self._unseen += [each.removeprefix(TEXT_ONLY) for each in told if each.startswith(TEXT_ONLY)]
 
     @cached_property
     def _written(self) -> template.Written:
         """The template as the server uses it. Raises `ServerError` for a broken one."""
-        tokenizer = open_preparer(self._spec).tokenizer
+        return self._as_written(open_preparer(self._spec).tokenizer)
+
+    def _as_written(self, tokenizer: Tokenizer) -> template.Written:
         try:
             return template.Written.open(tokenizer, self._spec.info.architecture)
         except jinja2.TemplateSyntaxError as error:

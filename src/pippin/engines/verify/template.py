@@ -24,6 +24,8 @@ from pippin.output.tool_format import History
 USUAL: Final = ("one turn", "system", "three turns", "call and result")
 MARK: Final = re.compile(r"<\|[^<>|\s]{1,40}\|>|<[a-z]+_of_[a-z]+>")
 THINKS: Final = re.compile(r"</?(?:[a-z]+[:_])?(?:think|thinking|thoughts?|reasoning)>|\[/?THINK\]")
+SWITCH: Final = re.compile(r"(?<![.\w])enable_thinking(?!\s*=[^=])")
+"""The variable that turns thoughts off, and not a template's own of this name."""
 SCHEMA: Final = {"type": "object", "properties": {"qkey": {"type": "string", "description": "A key."}}}
 TOOLS: Final = tuple(Tool(name, f"Does {name}.", SCHEMA) for name in ("alpha", "beta"))
 WORDS: Final = 'Is "A < B & C" it\'s?\n\n    if x:\n\ty = {}  # é 漢 ' + "and so on " * 200 + "End"
@@ -62,6 +64,13 @@ def check(written: Written, found: dict[str, str]) -> Iterator[Finding]:
     yield from _answers(written)
     yield from _marks(written)
     yield from _thoughts(written)
+
+
+def compare(written: Written, other: Written) -> Iterator[Finding]:
+    """Compare with the template of the model before it was quantised."""
+    unlike = [name for name in histories() if _rendered(written, name) != _rendered(other, name)]
+    if unlike:
+        yield finding("other-writing", what="How conversations are written", fields=unlike)
 
 
 def outcomes(written: Written) -> dict[str, str]:
@@ -139,7 +148,8 @@ def _answers(written: Written) -> Iterator[Finding]:
         own, before = (THINKS.sub("", text.removeprefix(asked)).strip() for text in (prompt, before))
         # The first mark and word are the speaker's; thoughts may follow in one of them alone.
         first, second = ((MARK.findall(text)[:1], MARK.sub(" ", text).split()[:1]) for text in (own, before))
-        if first != second:
+        # Some prompts begin the answer's thoughts in words, which history leaves out.
+        if first != second and not (before and own.startswith(before)):
             yield finding("answer-begins", own=own, before=before)
 
 
@@ -176,8 +186,13 @@ def _thoughts(written: Written) -> Iterator[Finding]:
     """The marks of thoughts that the template and the vocabulary have, against those that the server reads."""
     found, source = written.reasoning, written.template.source
     read = "\0".join(found.markers) if found is not None else ""
+    on, off, with_thought = (
+        _rendered(written, name, enable_thinking=thinks, thinking=thinks)
+        for name, thinks in (("one turn", True), ("one turn", False), ("thought beside a call", True))
+    )
+    written_or_searched = "\0".join((on, off, with_thought, *written.template.searched_marks))
     tokens = [str(token.content) for token in written.tokenizer.pieces.added.values()]
-    unread = sorted({tag for tag in THINKS.findall(source) if tag not in read})
+    unread = sorted({tag for tag in THINKS.findall(written_or_searched) if tag not in read})
     unwritten = sorted({tag for tag in tokens if THINKS.fullmatch(tag) and tag not in read})
     pair = "none" if found is None else f"{found.start} {found.end}"
     if unread:
@@ -186,12 +201,10 @@ def _thoughts(written: Written) -> Iterator[Finding]:
         yield finding("think-tags", who="tokenizer", tags=unwritten, read=pair)
     if found is None:
         return
-    on, off = (_rendered(written, "one turn", enable_thinking=on, thinking=on) for on in (True, False))
-    with_thought = _rendered(written, "thought beside a call", enable_thinking=True, thinking=True)
     if any(_swapped(found, text) for text in (on, off, with_thought)):
         yield finding("think-order", start=found.start, end=found.end)
     if on == off:
-        yield finding("think-switch", None if "enable_thinking" in source else "note")
+        yield finding("think-switch", None if SWITCH.search(source) else "note")
 
 
 def _swapped(found: ReasoningFormat, text: str) -> bool:

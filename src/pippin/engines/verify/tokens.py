@@ -1,18 +1,29 @@
 """The tokenizer: what it makes of texts, its special tokens, and the ids that the configurations name."""
 
 import json
+import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final
 
 from tokenizers import Tokenizer as Backend
 
-from pippin.core.parameters import OF_LENGTHS, left_out
-from pippin.core.verification import Finding
+from pippin.core.parameters import OF_CHECKPOINTS, OF_LENGTHS, left_out
+from pippin.core.verification import Finding, Severity
+from pippin.engines.language.configuration import fields_of
 from pippin.engines.language.text.tokenizer import Tokenizer, encode_text, ids_in
 from pippin.engines.verify.findings import data, finding
 from pippin.engines.verify.folder import Folder
 from pippin.engines.verify.template import THINKS
+
+MARK: Final = re.compile(rb"<.*>|\[.*\]")
+"""How an end is spelled that a tokenizer does not list among its added tokens."""
+LEAST: Final = -50.0  # a bias with which no token is drawn
+FEW: Final = 20  # merges; a vocabulary of so few has no order
+IN_ORDER: Final = 0.75  # share of merges; of a random order, half
+TEKKEN: Final = r"\\p{Lu}"
+"""What Mistral's way to cut words has, and the one lacks that was published by mistake."""
 
 
 @cache
@@ -32,9 +43,27 @@ def check(folder: Folder, tokenizer: Tokenizer, kind: str, turn_end: str = "") -
     if kind == "language":
         if fields := left_out(folder.generation):
             yield finding("generation-unread", None if {*fields} - OF_LENGTHS else "note", fields=fields)
+        wrong = [
+            f"{each.name} = {value}"
+            for each in OF_CHECKPOINTS
+            if (value := folder.generation.get(each.name)) is not None and not each.holds(value)
+        ]
+        if wrong:
+            yield finding("generation-range", fields=wrong)
         yield from _ends(folder, tokenizer, turn_end)
         yield from _round_trips(tokenizer)
+    yield from _merges(tokenizer)
     yield from _publisher(folder, tokenizer)
+
+
+def compare(tokenizer: Tokenizer, other: Tokenizer) -> Iterator[Finding]:
+    """Compare with the tokenizer of the model before it was quantised."""
+    cut = [text[:40] for text in texts() if tokenizer.encode(text) != other.encode(text)]
+    if cut:
+        yield finding("other-writing", what="How texts are cut", fields=[f"{text!r}" for text in cut[:4]])
+    if tokenizer.eos != other.eos:
+        ends = f"{sorted(tokenizer.eos)} and {sorted(other.eos)}"
+        yield finding("other-writing", what="What ends answers", fields=ends)
 
 
 def _size(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
@@ -63,9 +92,12 @@ def _added(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
 def _starts(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
     if tokenizer.bos is None:
         return
-    said = ids_in(folder.field("bos_token_id"), folder.generation.get("bos_token_id"))
-    if said - {tokenizer.bos}:
-        yield finding("bos-disagrees", own=tokenizer.bos, said=sorted(said))
+    said = ids_in(folder.field("bos_token_id"), folder.generation.get("bos_token_id")) - {tokenizer.bos}
+    if said:
+        # Files keep the one of transformers' class, which nobody reads.
+        usual = {fields_of(part).defaults.get("bos_token_id") for part in (folder.config, folder.text)}
+        grave: Severity | None = None if said - usual else "note"
+        yield finding("bos-disagrees", grave, own=tokenizer.bos, said=sorted(said))
     if tokenizer.encode("a", add_special_tokens=True)[:2] == [tokenizer.bos] * 2:
         yield finding("bos-twice", who="tokenizer")
 
@@ -74,16 +106,20 @@ def _ends(folder: Folder, tokenizer: Tokenizer, turn_end: str) -> Iterator[Findi
     generation = ids_in(folder.generation.get("eos_token_id"))
     others = ids_in(
         folder.config.get("eos_token_id"),
-        folder.text.get("eos_token_id"),
         tokenizer.backend.token_to_id(tokenizer.special_names.get("eos_token", "")),
     )
+    others |= ids_in(folder.text.get("eos_token_id")) & tokenizer.eos
     if ids_in(tokenizer.encode("a", add_special_tokens=True)[-1:]) & (generation | others):
         yield finding("eos-appended")
     vocabulary = set(tokenizer.backend.get_vocab(with_added_tokens=True).values())
     for id_ in sorted(generation | others):
-        is_word = id_ not in tokenizer.pieces.added and tokenizer.raw(id_).strip().isalnum()
+        piece = b"" if id_ in tokenizer.pieces.added else tokenizer.raw(id_).strip()
+        is_word = bool(piece) and not MARK.fullmatch(piece)
         if id_ not in vocabulary or is_word or THINKS.fullmatch(tokenizer.decode([id_])):
             yield finding("eos-is-text", id=id_, piece=tokenizer.raw(id_))
+    never = tokenizer.asked.biases(tokenizer.size, ())
+    if (generation | others) and all(never.get(id_, 0.0) <= LEAST for id_ in generation | others):
+        yield finding("eos-never", ids=sorted(generation | others))
     if generation and others and not generation & others:
         yield finding("eos-disagree", own=sorted(generation), others=sorted(others))
     written, ends = tokenizer.encode(turn_end) if turn_end else [], generation | others
@@ -124,6 +160,15 @@ def _stored_so(folder: Folder, text: str, ids: list[int]) -> bool:
     return path.is_file() and encode_text(Backend.from_file(str(path)), text) == ids
 
 
+def _merges(tokenizer: Tokenizer) -> Iterator[Finding]:
+    """Pieces are numbered in the order in which training merged them, and merged in this order."""
+    model = json.loads(tokenizer.backend.to_str())["model"]
+    made = [model["vocab"].get("".join(pair), 0) for pair in model.get("merges") or ()]
+    steps = [one < other for one, other in pairwise(made)]
+    if len(steps) > FEW and sum(steps) < IN_ORDER * len(steps):
+        yield finding("merges-order", share=1 - sum(steps) / len(steps))
+
+
 def _publisher(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
     """The ids of transformers' tokenizer, as the publisher's own programs use it."""
     from transformers import AutoTokenizer
@@ -135,6 +180,10 @@ def _publisher(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
     except Exception as error:  # transformers raises anything for a folder that it does not know
         yield finding("publisher-unread", reason=str(error).splitlines()[0][:120])
         return
+    cut = json.dumps(json.loads(tokenizer.backend.to_str())["pre_tokenizer"])
+    doubted = getattr(getattr(other, "backend_tokenizer", None), "fix_mistral_regex", None) is False
+    if doubted and "Split" in cut and TEKKEN not in cut:
+        yield finding("mistral-cuts")
     for text in texts():
         own, ids = tokenizer.encode(text), list(other(text, add_special_tokens=False)["input_ids"])
         if ids != own and not _stored_so(folder, text, own):

@@ -94,13 +94,17 @@ def check(counts: Counts, other: Counts | None, *, offers_tools: bool) -> Iterat
     severity: Severity | None = None if offers_tools else "note"
     if not tried:
         yield finding("no-calls", severity, count=counts.asked)
-    for kind, what, whole in (
-        ("parsed", "can be read", tried),
-        ("valid", "keep their schema", tried),
-        ("right", "are right", counts.wanted),
-    ):
-        if tried and looks[kind] < FEW * whole:
-            yield finding("calls", severity, count=looks[kind], all=whole, what=what)
+    kinds = {
+        "parsed": "calls can be read",
+        "valid": "calls keep their schema",
+        "right": "prompts get their tool",
+    }
+    wholes = {kind: counts.wanted if kind == "right" else tried for kind in kinds}
+    few = [
+        f"{looks[kind]} of {wholes[kind]} {kinds[kind]}" for kind in kinds if looks[kind] < FEW * wholes[kind]
+    ]
+    if tried and few:
+        yield finding("calls", severity, few=few)
     unfinished = counts.asked - looks["finished"]
     if unfinished > (1 - FEW) * counts.asked:
         yield finding("unfinished", severity, count=unfinished, all=counts.asked, most=counts.most)

@@ -113,6 +113,14 @@ def test_the_ends_of_all_files_end_an_answer(folder: Path) -> None:
     assert Tokenizer.load(folder).eos == {250, 251, 252, 256}
 
 
+def test_an_end_that_only_the_text_model_names_is_no_word(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    inner = {name: value for name, value in config.items() if name != "eos_token_id"}
+    written = {"model_type": "llava", "eos_token_id": 256, "text_config": {**inner, "eos_token_id": 2}}
+    (folder / "config.json").write_text(json.dumps(written))
+    assert Tokenizer.load(folder).eos == {256}
+
+
 OWN, OF_PROCESSOR, OF_TOKENIZER = "{{ 'own' }}", "{{ 'processor' }}", "{{ 'tokenizer' }}"
 
 

@@ -180,7 +180,7 @@ def test_a_run_of_blanks_that_was_added_as_a_token_is_a_run_of_blanks():
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("folder", ["minilm", "demo_model"])
+@pytest.mark.parametrize("folder", ["minilm", "demo_model", "whisper_base"])
 def test_a_stream_of_a_real_vocabulary_is_the_text_of_its_decoder(folder, request):
     tokenizer = Tokenizer(Backend.from_file(str(request.getfixturevalue(folder) / "tokenizer.json")))
     chance = random.Random(1)

@@ -349,10 +349,12 @@ class Tokenizer:
             log.warning("generation_config.json sets %s, which change no answer here", ", ".join(names))
         text_config = config.get("text_config") or {}
         backend.encode_special_tokens = read.splits_special
-        ends = (read.eos, generation.get("eos_token_id"), config.get("eos_token_id"))
+        ends = ids_in(read.eos, generation.get("eos_token_id"), config.get("eos_token_id"))
+        # transformers writes what the text model's class has where its publisher said nothing: any word there is.
+        inner = ids_in(text_config.get("eos_token_id"))
         return cls(
             backend,
-            eos=ids_in(*ends, text_config.get("eos_token_id")),
+            eos=ends | (inner & backend.get_added_tokens_decoder().keys() if ends else inner),
             bos=read.bos,
             vocab_size=text_config.get("vocab_size") or config.get("vocab_size"),
             special_names=read.special_names,
