@@ -84,6 +84,8 @@ def _of_part(config: Config, kind: type, family: str) -> Config:
     if "rope_parameters" not in fields and "rope_theta" in fields:
         found.pop("rope_parameters", None)
     found |= _whole_table(config, kind)
+    if found.get("rope_scaling", {}) is None:  # a class may have sections of positions there
+        del found["rope_scaling"]
     scaling = found.get("rope_scaling") or {}
     if family == "hunyuan_vl" and "mrope_section" in scaling:
         found["rope_scaling"] = {**scaling, "type": "xdrope", "xdrope_section": scaling["mrope_section"]}
