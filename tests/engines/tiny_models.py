@@ -81,7 +81,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
         "sliding_window": 20,
         "layer_types": ["sliding_attention", "full_attention"],
-        "rope_scaling": None,
+        # Its class in transformers scales positions where a file says nothing.
+        "rope_scaling": {"rope_type": "default"},
     },
     "qwen3_next": {
         **HEADS,

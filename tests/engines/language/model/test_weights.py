@@ -181,10 +181,20 @@ def test_a_file_that_holds_something_else_is_told(folder: Path, content: bytes, 
 def test_a_field_that_the_architecture_needs_is_named(folder: Path) -> None:
     path = folder / "config.json"
     path.write_text(
-        json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "rms_norm_eps"})
+        json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "num_hidden_layers"})
     )
     message = refusal(folder)
-    assert message.startswith("The config.json of 'm' lacks 'rms_norm_eps', which the installed mlx-lm needs")
+    assert message.startswith(
+        "The config.json of 'm' lacks 'num_hidden_layers', which the installed mlx-lm needs"
+    )
+
+
+def test_an_epsilon_that_a_file_leaves_out_is_the_one_that_transformers_takes(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(
+        json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "rms_norm_eps"})
+    )
+    assert load(folder)[0].args.rms_norm_eps == 1e-6
 
 
 def test_a_field_that_the_class_of_an_architecture_does_not_read_is_refused(folder: Path) -> None:

@@ -198,8 +198,9 @@ class Arguments:
             each.name for each in fields(self.kind) if each.default is each.default_factory is MISSING
         ]
         found = filled(with_required(config, required))
-        # What transformers' class takes for granted counts, and not what mlx-lm's does.
+        # What transformers' class takes for granted, but for sizes, which weights have to fit.
         usual = {
-            name: each for name, each in fields_of(config).defaults.items() if each not in (None, "auto")
+            name: each for name, each in fields_of(config).defaults.items() if isinstance(each, bool | float)
         }
-        return self.kind.from_dict({**usual, **found})
+        found = {**{name: usual[name] for name in required if name in usual}, **found}
+        return self.kind.from_dict(found)
