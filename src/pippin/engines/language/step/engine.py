@@ -198,8 +198,10 @@ class SpeculativeDecoding(Decoding):
     def _may_propose(self) -> bool:
         """Whether any sequence can have proposals: without options, those alone whose client predicts the answer, or
         wants it in a grammar, which forces some tokens."""
-        jobs = (each.sequence.request.job for each in self.batch.running)
-        return self.speculation.always or any(job.prediction or job.grammar is not None for job in jobs)
+        return self.speculation.always or any(
+            each.sequence.request.job.prediction or each.sequence.request.job.grammar is not None
+            for each in self.batch.running
+        )
 
     def _check(self) -> Judged:
         """Let the model check proposals, if there are any that may pay."""

@@ -232,7 +232,7 @@ class Scheduler:
         """Move prompts from the queue to prefill, best first, while sequences and bytes suffice."""
         admitted: list[Prefilling] = []
         while self.waiting:
-            active = self._active()
+            active: list[Prefilling | Running] = [*self.prefilling, *self.running]
             waiting = first_of(self.waiting, places_of(active))
             if not self._has_place(waiting, active):
                 break
@@ -240,9 +240,6 @@ class Scheduler:
             admitted.append(Prefilling(waiting=waiting, length_class=length_class(_reckoned(waiting))))
             self.prefilling.append(admitted[-1])
         return admitted
-
-    def _active(self) -> list[Prefilling | Running]:
-        return [*self.prefilling, *self.running]
 
     def _has_place(self, waiting: Waiting, active: list[Prefilling | Running]) -> bool:
         """Whether sequences and bytes suffice for the prompt beside these."""
@@ -379,7 +376,7 @@ class Scheduler:
         if (not self.running and len(self.prefilling) < 2) or self.charged <= self.limits.memory:
             return self._intruder() if self.waiting else None
         candidates: list[Prefilling | Running] = [*(self.running or self.prefilling)]
-        places = places_of(self._active())
+        places = places_of([*self.prefilling, *self.running])
 
         def order(each: Prefilling | Running) -> tuple[bool, int, int, int]:
             unfit = not self.fits_alone(each.length, each.count)
@@ -390,7 +387,7 @@ class Scheduler:
     def _intruder(self) -> Prefilling | Running | None:
         """The next to make place for a prompt of an account that has none, if it gets one thereby: a sequence, or a
         prompt of which nothing is computed yet."""
-        active = self._active()
+        active: list[Prefilling | Running] = [*self.prefilling, *self.running]
         places = places_of(active)
         first = first_of(self.waiting, places)
         if places[first.account] or self._has_place(first, active):
@@ -404,8 +401,7 @@ class Scheduler:
     def fits_alone(self, length: int, count: int = 1) -> bool:
         """Whether a prompt of `length` tokens, for `count` sequences, can be computed, if need be alone. It may need
         more memory than the running sequence that it was."""
-        own = count * self._slot_bytes(length + 1)
-        return self._with_prompt(own, length, count) <= self.limits.memory
+        return self._with_prompt(count * self._slot_bytes(length + 1), length, count) <= self.limits.memory
 
     def longest(self) -> int:
         """The longest sequence for which `fits_alone` holds, to within a block of capacity."""
@@ -426,14 +422,14 @@ class Scheduler:
         if self.prefilling:
             return self._charge([*self.prefilling, *self.running], growth=1)
         # In nearly all steps: a tenth of the time.
-        return sum(count * self._slot_bytes(longest) for count, longest in self._running_by_class())
+        return self._of_running(self._slot_bytes)
 
-    def _running_by_class(self) -> Iterable[tuple[int, int]]:
-        """How many sequences run of each class of lengths, and the tokens of the longest, each with one more."""
+    def _of_running(self, bytes_of: Callable[[int], int]) -> int:
+        """Bytes of running sequences, each with one token more and as long as the longest of its class of lengths."""
         found: dict[int, list[int]] = {}
         for each in self.running:
             found.setdefault(each.length_class, []).append(each.length + 1)
-        return ((len(lengths), max(lengths)) for lengths in found.values())
+        return sum(len(lengths) * bytes_of(max(lengths)) for lengths in found.values())
 
     def for_running(self) -> int:
         """Bytes that running sequences may take now: those that prompts under way and a drafter leave."""
@@ -442,7 +438,7 @@ class Scheduler:
             left -= self._prompt_bytes(prompt.length, prompt.count)
             if rows := prompt.waiting.rows:  # which lie in no slots
                 left -= rows * self.limits.prompt_bytes(prompt.length + prompt.growth + sizes.CAPACITY_STEP)
-        return left - sum(count * self._draft_bytes(longest) for count, longest in self._running_by_class())
+        return left - self._of_running(self._draft_bytes)
 
     def observe(self, seconds: float, prompt_tokens: int, sequences: int, *, late: bool = False) -> int:
         """Learn from a step that took `seconds` and in which `sequences` sequences decoded; `late`: its prompts are

@@ -193,10 +193,13 @@ class SlotTable:
         self.count = count
         lengths = self.lengths[self.low : self.high]
         self.longest = max(lengths)
-        ends = [at for at, (one, other) in enumerate(pairwise(lengths), self.low + 1) if one != other]
-        cuts = [self.low, *ends, self.high]
-        self.runs = [(start, stop, self.lengths[start]) for start, stop in pairwise(cuts)]
-        self.level = not ends
+        self.runs, start = [], self.low
+        for at, (one, other) in enumerate(pairwise(lengths), self.low + 1):
+            if one != other:
+                self.runs.append((start, at, one))
+                start = at
+        self.runs.append((start, self.high, lengths[-1]))
+        self.level = len(self.runs) == 1
         self.starts = lengths[0] if self.level else mx.array(lengths, dtype=mx.int32)
         self._places.clear()
         self.offset_before = self.starts
