@@ -133,7 +133,7 @@ def _of_step(config: Config) -> Config:
     layers of text where transformers has tables by their types."""
     found = {name: config[other] for name, other in ENCODER_OF_STEP.items() if other in config}
     tables, types = rotary_tables(config), config.get("layer_types")
-    if not types or "num_attention_groups" in config or any(kind not in tables for kind in types):
+    if not types or "num_key_value_heads" not in config or any(kind not in tables for kind in types):
         return found
     # The heads of all layers have gates, which the published fields tell.
     found = {"use_head_wise_attn_gate": True, "yarn_only_types": ["full_attention"]}
