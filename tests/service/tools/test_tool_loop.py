@@ -58,7 +58,7 @@ SCRIPT = {
 }
 
 
-TOOLS = ["add", "environment", "sleep", "fail", "long", "die"]
+TOOLS = ["add", "ask", "environment", "sleep", "fail", "long", "die"]
 
 
 @pytest.fixture(scope="module")

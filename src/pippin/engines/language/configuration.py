@@ -136,7 +136,7 @@ def spelled_out(config: Mapping[str, Any], turns: Turns | None = None) -> Config
     turns = turns or turns_of(config)
     if turns.table is not None and not isinstance(config.get("rope_theta"), list):  # one for each layer
         config = {**config, "rope_parameters": turns.table, "rope_scaling": None}
-        if turns.types and not config.get("layer_types"):
+        if turns.types and not config.keys() & {"layer_types", "sliding_window_pattern"}:
             config["layer_types"] = turns.types
     found: Config = {}
     # Fields under the other names that transformers knows them by. It writes one of the two. Some map the size of a

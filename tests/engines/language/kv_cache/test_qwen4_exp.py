@@ -44,6 +44,13 @@ def qwen4_exp(**changes: Any) -> Family:
         "num_experts": 4,
         "num_experts_per_tok": 2,
         "eos_token_id": 11,
+        # mlx-vlm's, where a file says nothing; transformers would take another base for granted.
+        "rope_parameters": {
+            "rope_type": "default",
+            "mrope_section": [11, 11, 10],
+            "rope_theta": 10_000_000,
+            "partial_rotary_factor": 0.25,
+        },
         **changes,
     }
     return dataclasses.replace(made, config={**made.config, "text_config": text})
