@@ -111,6 +111,7 @@ def test_parameters_are_those_of_the_server_and_are_sent(address: str, opened: O
     described = page.request.get(address + "/openapi.json").json()
     names = set(described["components"]["schemas"]["ChatRequest"]["properties"])
     parameters(page, more=True)
+    page.wait_for_selector("[name=xtc_threshold]")
     shown = set(page.eval_on_selector_all("#chat-options [name]", "all => all.map(each => each.name)"))
     assert {
         "temperature",
