@@ -672,13 +672,11 @@ class Service:
                 raise
         else:
             return
-        _, dropped = await with_summary(
+        await with_summary(
             request,
             lambda part: self._ask(lease, part, f"{run.id}.summary"),
             lambda shorter: run.begin(Generate(shorter)),
         )
-        if run.accepted is not None:
-            run.accepted = msgspec.structs.replace(run.accepted, dropped_messages=dropped)
 
     async def _ask(self, lease: Lease, request: GenerationRequest, id: str) -> str:
         """Run a request of Pippin's own on a held lease, and return the answer's text."""

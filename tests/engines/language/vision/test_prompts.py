@@ -366,6 +366,5 @@ def test_an_overlong_conversation_loses_its_oldest_pictures(folder: Path) -> Non
     )
     job = bench.preparer.prepare("a", Generate(asked))
     assert not isinstance(job, tuple)
-    assert job.accepted.dropped_messages > 0
     assert job.media is not None
     assert 0 < len(job.media.placed) < 3
