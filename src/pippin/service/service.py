@@ -31,7 +31,6 @@ from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
 from pippin.runtime.pool import Estimate, Lease, ModelSource, Pool
 from pippin.runtime.workers.link import LOST, Mailbox
 from pippin.runtime.workers.process import Child
-from pippin.service.image_defaults import ImageDefaultsReader
 from pippin.service.summaries import with_summary
 
 log = logging.getLogger(__name__)
@@ -505,7 +504,6 @@ class Service:
         self.pool = pool
         self._options = options
         self._names = Names(options, catalog, pool)
-        self.image_defaults = ImageDefaultsReader()
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, asyncio.Timeout] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}

@@ -24,9 +24,9 @@ from pippin.core.requests import GenerationRequest, JsonObject, Sampling
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate
 from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.loading import drafting
-from pippin.engines.language.recent import Recent
 from pippin.engines.language.vision import processing
 from pippin.engines.language.vision.processing import MediaProcessor
+from pippin.engines.recent import Recent
 from tests.engines.attachments.pdfs import pdf
 from tests.engines.language.bench import PLAN, Eager, watch
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
