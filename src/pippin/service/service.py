@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
+from pippin.catalog import Catalog, footprint
 from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
@@ -28,7 +29,7 @@ from pippin.core.link import merged
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
-from pippin.runtime.pool import Estimate, Lease, ModelSource, Pool
+from pippin.runtime.pool import Lease, Pool
 from pippin.runtime.workers.link import LOST, Mailbox
 from pippin.runtime.workers.process import Child
 from pippin.service.summaries import with_summary
@@ -56,7 +57,7 @@ class Names:
     own agents and clients ask for several of these. So does any unknown name, if the operator allows that.
     """
 
-    def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
+    def __init__(self, options: ServerOptions, catalog: Catalog, pool: Pool) -> None:
         self._catalog = catalog
         self._pool = pool
         self.adopt(options)
@@ -499,7 +500,7 @@ NOW: Final = 0.0  # a time on the loop's clock that has passed: requests that wa
 class Service:
     """Starts tasks on models of the pool, and ends all in order when the server stops."""
 
-    def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
+    def __init__(self, options: ServerOptions, catalog: Catalog, pool: Pool) -> None:
         self.catalog = catalog
         self.pool = pool
         self._options = options
@@ -703,12 +704,9 @@ class Service:
         return True
 
 
-def open_service(
-    options: ServerOptions, catalog: ModelSource, estimate: Estimate, waiting: list[Child]
-) -> Service:
-    """A service over real worker processes, of which those that are `waiting` for a model are used first. `estimate` is
-    the catalog's `footprint`."""
-    pool = Pool(options, catalog, estimate, memory_budget(options), waiting=waiting)
+def open_service(options: ServerOptions, catalog: Catalog, waiting: list[Child]) -> Service:
+    """A service over real worker processes, of which those that are `waiting` for a model are used first."""
+    pool = Pool(options, catalog, footprint, memory_budget(options), waiting=waiting)
     return Service(options, catalog, pool)
 
 
