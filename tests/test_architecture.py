@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "engines": {"core", "config", "output"},
     "worker": {"core", "config", "engines"},
     "mcp": {"core", "config"},
-    "service": {"core", "config", "runtime", "mcp"},
+    "service": {"core", "config", "catalog", "runtime", "mcp"},
     "api": {"core", "config", "service", "mcp"},
     "cli": {"core", "config", "output", "mcp", "runtime", "service", "catalog", "api"},
     "__main__": {"cli"},

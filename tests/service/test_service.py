@@ -126,7 +126,7 @@ def test_changed_options_hold_for_a_model_that_is_loaded() -> None:
             await service.adopt(ServerOptions())
             async with await service.start(long, model="default", id="r") as run:
                 assert run.accepted is not None
-                assert run.accepted.dropped_messages > 0
+                assert run.accepted.prompt_tokens < 40
 
     play(scene)
 
@@ -232,7 +232,6 @@ def test_summarize_replaces_older_messages_and_answers(tmp_path: Path) -> None:
             task = long_conversation("summarize")
             async with await service.start(task, model="default", id="r") as run:
                 assert run.accepted is not None
-                assert run.accepted.dropped_messages == 35
                 assert run.accepted.prompt_tokens < 200
                 assert (await run.collect()).choices[0].text("text") == "Go on."
 

@@ -24,7 +24,6 @@ class Accepted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     """The request was parsed and queued. Every failure that deserves a status code comes before this event."""
 
     prompt_tokens: int
-    dropped_messages: int = 0  # by the overflow policy
     warnings: tuple[str, ...] = ()  # whole sentences on what was changed in the request
 
 

@@ -19,7 +19,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Message
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
-from pippin.core.models import Capabilities, ModelInfo, WorkerSpec
+from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.published import find_json
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
@@ -81,9 +81,9 @@ class ConversationPreparer:
 
     def described(self, info: ModelInfo) -> ModelInfo:
         """The model's info with the media that it takes."""
-        taken = self._language.info.capabilities or Capabilities()
+        taken = self._language.info.capabilities
         capabilities = msgspec.structs.replace(
-            info.capabilities or Capabilities(), images=taken.images, video=taken.video, audio=taken.audio
+            info.capabilities, images=taken.images, video=taken.video, audio=taken.audio
         )
         return msgspec.structs.replace(info, capabilities=capabilities)
 

@@ -22,13 +22,10 @@ from pippin.config.worker_environment import blas_threads
 from pippin.core.errors import SHUTTING_DOWN, ErrorKind, ErrorReport, ServerError, without_folders
 from pippin.core.models import (
     EngineStats,
-    HubModel,
     LoadState,
     ModelInfo,
     ModelKind,
     ModelState,
-    Purpose,
-    Suggestion,
     WorkerSpec,
 )
 from pippin.runtime.cluster.asking import Clusters
@@ -43,44 +40,12 @@ Estimate = Callable[[ModelInfo, ModelOptions], int]
 """Estimates the bytes that a model takes once loaded."""
 
 
-class ModelSource(Protocol):
-    """What the pool and the service need of `pippin.catalog.Catalog`."""
-
-    def models(self) -> list[ModelInfo]: ...
-
-    def missing(self) -> list[ModelInfo]:
-        """The models that the operator named and that are not downloaded yet."""
-        ...
+class Models(Protocol):
+    """What the pool needs of `pippin.catalog.Catalog`."""
 
     def resolve(self, name: str) -> ModelInfo:
         """The model that a name means. Raises `ServerError` for an unknown or ambiguous name."""
         ...
-
-    def knows(self, name: str) -> bool:
-        """Whether the name belongs to a model that is here, or that the operator named."""
-        ...
-
-    async def ensure(self, name: str, on_progress: Callable[[int, int, str], None]) -> ModelInfo:
-        """Resolve the name as `resolve` does, but first download a missing model, if requests may trigger that."""
-        ...
-
-    async def complete(self, info: ModelInfo, on_progress: Callable[[int, int, str], None]) -> None:
-        """Download the files that the model's options name, if requests may trigger that."""
-        ...
-
-    async def search(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
-        """The most downloaded models on the hub whose names contain these words. Raises `ServerError`."""
-        ...
-
-    def suited(self, purpose: Purpose) -> list[Suggestion]:
-        """Models that fit this machine, the best first."""
-        ...
-
-    def remove(self, name: str) -> object:
-        """Delete a model's files. Raises `ServerError` if they are not Pippin's to delete."""
-        ...
-
-    def adopt(self, options: ServerOptions) -> None: ...
 
     def options_for(self, info: ModelInfo) -> ModelOptions: ...
 
@@ -698,7 +663,7 @@ class Pool:
     def __init__(
         self,
         options: ServerOptions,
-        catalog: ModelSource,
+        catalog: Models,
         estimate: Estimate,
         memory: int,
         launcher: Launcher | None = None,

@@ -1,6 +1,6 @@
 """Requests from start to end: a model is leased, a task submitted, events returned. Begin with `service.py`.
 
-    service = open_service(options, catalog, footprint)
+    service = open_service(options, catalog, waiting=[])
     async with await service.start(task, model="default", id="req-1") as run:
         async for event in run.events(): ...
     await service.close(30.0)
@@ -10,7 +10,6 @@ deserves a status code is raised before the first byte. A handler that must send
 model loads) runs `start` as a task and follows the load with `pool.states()`; cancelling that task releases everything.
 """
 
-from pippin.runtime.pool import ModelSource
 from pippin.service.service import Run, Service, open_service
 
-__all__ = ["ModelSource", "Run", "Service", "open_service"]
+__all__ = ["Run", "Service", "open_service"]

@@ -3,8 +3,7 @@
 import importlib.util
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
+from functools import cache
 from typing import Final, Literal
 
 from pippin.core.decoding import from_json
@@ -17,6 +16,7 @@ SECONDS: Final = 60.0
 """For MLX to import and mlx-vlm to read a model's configuration."""
 
 
+@cache
 def told_of(folder: str) -> FolderDefaults | None:
     """The defaults that mlx-vlm has for a folder; None if it is not installed, or knows none."""
     if importlib.util.find_spec("mlx_vlm") is None:
@@ -29,38 +29,24 @@ def told_of(folder: str) -> FolderDefaults | None:
     return from_json(done.stdout, FolderDefaults) if done.returncode == 0 else None
 
 
-class ImageDefaultsReader:
-    """Asks mlx-vlm once per folder."""
+def find_defaults(info: ModelInfo, task: Task) -> ImageDefaults:
+    """The defaults of a model. Blocks while a process is asked.
 
-    def __init__(self, ask: Callable[[str], FolderDefaults | None] = told_of) -> None:
-        """`ask` tells the defaults of a folder."""
-        self._ask_of = ask
-        self._told: dict[str, FolderDefaults | None] = {}
-        self._asking = threading.Lock()
-
-    def find(self, info: ModelInfo, task: Task) -> ImageDefaults:
-        """The defaults of a model. Blocks while a process is asked.
-
-        Raises `ServerError("load_failed")` for a model that is not on the disk or that mlx-vlm does not paint with, and
-        `ServerError("invalid_request")` for a task that it cannot do.
-        """
-        told = None
-        if info.path:
-            with self._asking:
-                if info.path not in self._told:
-                    self._told[info.path] = self._ask_of(info.path)
-                told = self._told[info.path]
-        if told is None:
-            raise ServerError(
-                "load_failed",
-                f"Nothing here tells the defaults of {info.id!r}: pull it first, with mlx-vlm installed.",
-            )
-        found = told.generate if task == "generate" else told.edit
-        if found is None:
-            why = (
-                f"`task` must be edit: {info.id} edits pictures, and makes none without them."
-                if task == "generate"
-                else f"`task` must be generate: {info.id} edits no pictures."
-            )
-            raise ServerError("invalid_request", why, "task")
-        return found
+    Raises `ServerError("load_failed")` for a model that is not on the disk or that mlx-vlm does not paint with, and
+    `ServerError("invalid_request")` for a task that it cannot do.
+    """
+    told = told_of(info.path) if info.path else None
+    if told is None:
+        raise ServerError(
+            "load_failed",
+            f"Nothing here tells the defaults of {info.id!r}: pull it first, with mlx-vlm installed.",
+        )
+    found = told.generate if task == "generate" else told.edit
+    if found is None:
+        why = (
+            f"`task` must be edit: {info.id} edits pictures, and makes none without them."
+            if task == "generate"
+            else f"`task` must be generate: {info.id} edits no pictures."
+        )
+        raise ServerError("invalid_request", why, "task")
+    return found

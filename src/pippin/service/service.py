@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
+from pippin.catalog import Catalog, footprint
 from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
@@ -28,10 +29,9 @@ from pippin.core.link import merged
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
-from pippin.runtime.pool import Estimate, Lease, ModelSource, Pool
+from pippin.runtime.pool import Lease, Pool
 from pippin.runtime.workers.link import LOST, Mailbox
 from pippin.runtime.workers.process import Child
-from pippin.service.image_defaults import ImageDefaultsReader
 from pippin.service.summaries import with_summary
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Names:
     own agents and clients ask for several of these. So does any unknown name, if the operator allows that.
     """
 
-    def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
+    def __init__(self, options: ServerOptions, catalog: Catalog, pool: Pool) -> None:
         self._catalog = catalog
         self._pool = pool
         self.adopt(options)
@@ -500,12 +500,11 @@ NOW: Final = 0.0  # a time on the loop's clock that has passed: requests that wa
 class Service:
     """Starts tasks on models of the pool, and ends all in order when the server stops."""
 
-    def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
+    def __init__(self, options: ServerOptions, catalog: Catalog, pool: Pool) -> None:
         self.catalog = catalog
         self.pool = pool
         self._options = options
         self._names = Names(options, catalog, pool)
-        self.image_defaults = ImageDefaultsReader()
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, asyncio.Timeout] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
@@ -672,13 +671,11 @@ class Service:
                 raise
         else:
             return
-        _, dropped = await with_summary(
+        await with_summary(
             request,
             lambda part: self._ask(lease, part, f"{run.id}.summary"),
             lambda shorter: run.begin(Generate(shorter)),
         )
-        if run.accepted is not None:
-            run.accepted = msgspec.structs.replace(run.accepted, dropped_messages=dropped)
 
     async def _ask(self, lease: Lease, request: GenerationRequest, id: str) -> str:
         """Run a request of Pippin's own on a held lease, and return the answer's text."""
@@ -707,12 +704,9 @@ class Service:
         return True
 
 
-def open_service(
-    options: ServerOptions, catalog: ModelSource, estimate: Estimate, waiting: list[Child]
-) -> Service:
-    """A service over real worker processes, of which those that are `waiting` for a model are used first. `estimate` is
-    the catalog's `footprint`."""
-    pool = Pool(options, catalog, estimate, memory_budget(options), waiting=waiting)
+def open_service(options: ServerOptions, catalog: Catalog, waiting: list[Child]) -> Service:
+    """A service over real worker processes, of which those that are `waiting` for a model are used first."""
+    pool = Pool(options, catalog, footprint, memory_budget(options), waiting=waiting)
     return Service(options, catalog, pool)
 
 

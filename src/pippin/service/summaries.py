@@ -33,17 +33,15 @@ Answer = TypeVar("Answer")
 
 async def with_summary(
     request: GenerationRequest, ask: Ask, submit: Callable[[GenerationRequest], Awaitable[Answer]]
-) -> tuple[Answer, int]:
-    """Summarise the request's older messages and pass it to `submit`; returns its result and the number of messages
-    dropped.
+) -> Answer:
+    """Summarise the request's older messages, pass it to `submit`, and return the result.
 
     Tries once more with a shorter summary. Raises `ServerError("context_length_exceeded")` if that does not fit either.
     """
     refusal = _too_long()
     for tokens in SUMMARY_TOKENS:
         try:
-            shorter, dropped = await summarized(request, ask, tokens)
-            return await submit(shorter), dropped
+            return await submit(await summarized(request, ask, tokens))
         except ServerError as error:
             if error.report.kind != "context_length_exceeded":
                 raise
@@ -70,8 +68,8 @@ def summary_request(conversation: GenerationRequest, wish: str = "") -> Generati
     )
 
 
-async def summarized(request: GenerationRequest, ask: Ask, tokens: int) -> tuple[GenerationRequest, int]:
-    """The request with its older messages summarised in at most `tokens` tokens, and how many messages those were.
+async def summarized(request: GenerationRequest, ask: Ask, tokens: int) -> GenerationRequest:
+    """The request with its older messages summarised in at most `tokens` tokens.
 
     Raises `ServerError("context_length_exceeded")` if nothing is left to summarise, no piece fits, or the summary is
     empty.
@@ -81,7 +79,7 @@ async def summarized(request: GenerationRequest, ask: Ask, tokens: int) -> tuple
     if not text.strip():
         raise _too_long()
     summary = Message("user", (Text(OPENING + text),))
-    return msgspec.structs.replace(request, messages=(*instructions, summary, *recent)), len(older)
+    return msgspec.structs.replace(request, messages=(*instructions, summary, *recent))
 
 
 def parted(

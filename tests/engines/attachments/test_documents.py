@@ -131,8 +131,8 @@ def test_a_document_that_comes_again_is_not_read_again(monkeypatch: pytest.Monke
 
 
 def test_documents_are_kept_within_a_bound_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    known, first, second = Documents(), Document(Inline(pdf("One"))), Document(Inline(pdf("Two")))
     monkeypatch.setattr(documents, "MOST_KEPT_BYTES", 5)
+    known, first, second = Documents(), Document(Inline(pdf("One"))), Document(Inline(pdf("Two")))
     for document in (first, second):
         known.parts(document, "a", sees=False)
     read: list[bytes] = []

@@ -1,6 +1,6 @@
 """What was used last is kept, as far as there is room."""
 
-from pippin.engines.language.recent import Recent
+from pippin.engines.recent import Recent
 
 
 def test_the_values_that_were_not_used_for_longest_go() -> None:

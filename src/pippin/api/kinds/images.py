@@ -25,6 +25,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Event, Picture, PicturesDone
 from pippin.core.models import ModelInfo
 from pippin.core.tasks import GenerateImages
+from pippin.service.image_defaults import find_defaults
 
 LARGEST_SIDE: Final = 4096
 MOST_PIXELS: Final = 16 << 20
@@ -286,7 +287,7 @@ class ImageRoutes:
         if task is None:
             raise invalid("task", "must be generate or edit.")
         info = await self._described(request, request.query_params.get("model") or "default")
-        found = await asyncio.to_thread(self.api.service.image_defaults.find, info, task)
+        found = await asyncio.to_thread(find_defaults, info, task)
         return json_reply({"steps": found.steps, "guidance": found.guidance})
 
     async def _described(self, request: Request, name: str) -> ModelInfo:

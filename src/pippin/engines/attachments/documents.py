@@ -3,9 +3,8 @@
 import hashlib
 import subprocess
 import sys
-from collections import OrderedDict
+from operator import attrgetter
 from pathlib import Path
-from threading import Lock
 from typing import Final
 
 from msgspec import Struct
@@ -14,6 +13,7 @@ from pippin.core.conversation import Document, Image, Inline, Text
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.engines.attachments import pdf
+from pippin.engines.recent import Recent
 
 MOST_PICTURES: Final = 20
 """Pages of a document that are also shown as pictures."""
@@ -52,8 +52,7 @@ class Documents:
     """Reads documents, and keeps those read last. Several threads may use it at once."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[bytes, Reading] = OrderedDict()
-        self._lock = Lock()
+        self._kept: Recent[bytes, Reading] = Recent(MOST_KEPT, MOST_KEPT_BYTES, attrgetter("size"))
 
     def parts(self, document: Document, where: str, *, sees: bool) -> Parts:
         """The text of the pages, each followed by its picture if the model `sees`.
@@ -79,22 +78,14 @@ class Documents:
 
     def _read(self, data: bytes, pictures: int) -> Reading:
         key = hashlib.blake2b(data, digest_size=16, person=b"%d" % pictures).digest()
-        with self._lock:
-            if (kept := self._kept.get(key)) is not None:
-                self._kept.move_to_end(key)
-                return kept
+        if (kept := self._kept.get(key)) is not None:
+            return kept
         try:
             found = read(data, pictures)
         except OSError as error:  # there is no memory for another process now
             return Reading(0, (), f"its reader can't be started ({error.strerror})")
-        with self._lock:
-            self._kept[key] = found
-            while len(self._kept) > MOST_KEPT or self._bytes_kept() > MOST_KEPT_BYTES:
-                self._kept.popitem(last=False)
+        self._kept.put(key, found)
         return found
-
-    def _bytes_kept(self) -> int:
-        return sum(each.size for each in self._kept.values())
 
 
 def read(data: bytes, pictures: int) -> Reading:

@@ -122,7 +122,7 @@ class ScriptedPreparer:
         if rule.error is not None:
             raise ServerError.of(rule.error)
         window = min(self.window, request.context_limit or self.window)
-        request, dropped = self._fitted(readable.request, window)
+        request = self._fitted(readable.request, window)
         prompt = render(request)
         used = len(tokenizer.pieces(prompt))
         room = window - used
@@ -132,16 +132,15 @@ class ScriptedPreparer:
             for choice in range(request.n)
         )
         warnings = readable.warnings + repeated_calls(request)
-        return ScriptedJob(id, Accepted(used, dropped, warnings), request, rule, prompt, choices)
+        return ScriptedJob(id, Accepted(used, warnings), request, rule, prompt, choices)
 
     def _readable(self, request: GenerationRequest) -> Readable:
         can = self.script.capabilities
         modalities = (("image", can.images), ("audio", can.audio), ("video", can.video))
         return self._attachments.read(request, {modality for modality, taken in modalities if taken})
 
-    def _fitted(self, request: GenerationRequest, window: int) -> tuple[GenerationRequest, int]:
-        """The request with what the overflow policy leaves of it, and how many messages that took."""
-        dropped = 0
+    def _fitted(self, request: GenerationRequest, window: int) -> GenerationRequest:
+        """The request with what the overflow policy leaves of it."""
         while (used := tokenizer.count(render(request), window)) >= window:
             messages = request.messages or ()
             # The first that may be dropped: no instructions, and not the last.
@@ -155,8 +154,7 @@ class ScriptedPreparer:
                     "messages" if request.messages is not None else "prompt",
                 )
             request = msgspec.structs.replace(request, messages=messages[:oldest] + messages[oldest + 1 :])
-            dropped += 1
-        return request, dropped
+        return request
 
 
 def render(request: GenerationRequest) -> str:

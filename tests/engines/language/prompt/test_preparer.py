@@ -380,11 +380,9 @@ def test_truncation_drops_the_oldest_turns_and_keeps_system_and_last():
     text = prepared.tokenizer.decode(job.prompt)
     assert text.startswith("<|im_start|>system\nStay.<|im_end|>\n<|im_start|>user")
     assert "turn 20" in text and "turn 0 " not in text  # noqa: PT018
-    assert job.accepted.dropped_messages % 2 == 0
-    assert 0 < job.accepted.dropped_messages < 21
     assert len(job.prompt) < 700
     assert refusal(preparer(window=20), request).kind == "context_length_exceeded"
-    assert job_of(preparer(window=100_000), request).accepted.dropped_messages == 0
+    assert "turn 0 " in prepared.tokenizer.decode(job_of(preparer(window=100_000), request).prompt)
 
 
 def test_the_limit_of_new_tokens_is_what_the_window_leaves():
@@ -549,7 +547,7 @@ def test_of_a_conversation_far_too_long_the_last_turns_are_kept() -> None:
     job = job_of(
         prepared, chat(say("user", LONG), say("assistant", "ok"), say("user", "Hi"), overflow="truncate")
     )
-    assert job.accepted.dropped_messages == 2
+    assert "ok" not in prepared.tokenizer.decode(job.prompt)
     assert read.characters < 200_000
 
 

@@ -24,9 +24,9 @@ from pippin.core.requests import GenerationRequest, JsonObject, Sampling
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate
 from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.loading import drafting
-from pippin.engines.language.recent import Recent
 from pippin.engines.language.vision import processing
 from pippin.engines.language.vision.processing import MediaProcessor
+from pippin.engines.recent import Recent
 from tests.engines.attachments.pdfs import pdf
 from tests.engines.language.bench import PLAN, Eager, watch
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
@@ -366,6 +366,5 @@ def test_an_overlong_conversation_loses_its_oldest_pictures(folder: Path) -> Non
     )
     job = bench.preparer.prepare("a", Generate(asked))
     assert not isinstance(job, tuple)
-    assert job.accepted.dropped_messages > 0
     assert job.media is not None
     assert 0 < len(job.media.placed) < 3

@@ -22,8 +22,8 @@ from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, JsonSp
 from pippin.engines.language.constraints import schema as schema_walk
 from pippin.engines.language.constraints import tokens as grammar_tokens
 from pippin.engines.language.constraints.rewriting import rewritten
-from pippin.engines.language.recent import Recent
 from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.recent import Recent
 from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.schemas import types_of
 

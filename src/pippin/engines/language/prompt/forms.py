@@ -28,8 +28,8 @@ from msgspec.structs import replace
 from pippin.core.conversation import Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ServerError
 from pippin.engines.language.prompt.messages import parsed_arguments, without_thought
-from pippin.engines.language.recent import Recent
 from pippin.engines.language.template.template import TemplateTooCostly
+from pippin.engines.recent import Recent
 
 Conversation = tuple[Message, ...]
 Form = Callable[[Conversation], Conversation]

@@ -21,7 +21,7 @@ from pippin.core.conversation import Tool
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Counted, Detokenized, Event, Rendered, Tokenized
-from pippin.core.models import Capabilities, ModelInfo, WorkerSpec
+from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize, attachments
 from pippin.engines.attachments.reading import AttachmentReader
@@ -217,7 +217,7 @@ class LanguagePreparer:
         return LanguageJob(
             id=id,
             request=request,
-            accepted=Accepted(used, warnings=warnings + prompt.warnings),
+            accepted=Accepted(used, warnings + prompt.warnings),
             prompt=prompt.tokens,
             branches=prompt.branches,
             max_tokens=0,
@@ -247,9 +247,7 @@ class LanguagePreparer:
         return LanguageJob(
             id=id,
             request=request,
-            accepted=Accepted(
-                len(prompt.tokens), prompt.dropped, warnings + prompt.warnings + repeated_calls(request)
-            ),
+            accepted=Accepted(len(prompt.tokens), warnings + prompt.warnings + repeated_calls(request)),
             prompt=prompt.tokens,
             prompt_text=prompt.text if request.echo else "",
             raw_prompt=prompt.raw,
@@ -391,7 +389,7 @@ class LanguagePreparer:
         info, chat, media = self._info, self._renderer.chats, self.media
         modalities = media.modalities if chat else frozenset()
         capabilities = msgspec.structs.replace(
-            info.capabilities or Capabilities(),
+            info.capabilities,
             chat=chat,
             tools=chat,
             reasoning=self._reasoning is not None,

@@ -69,7 +69,6 @@ class RenderedPrompt:
     pins: tuple[int, ...] = ()  # counts of tokens after which the prefix cache keeps the prompt
     partings: tuple[int, ...] = ()  # counts of tokens after which other prompts are likely to go on otherwise
     spares: tuple[int, ...] = ()  # counts of tokens after which some may
-    dropped: int = 0  # messages that were dropped to fit the context window
     media: PromptMedia | WholePrompt | None = None
     warnings: tuple[str, ...] = ()
 
@@ -527,7 +526,7 @@ def _truncated(
         with suppress(TooLong):
             prompt = renderer.prompt(msgspec.structs.replace(request, messages=kept), tools, most=most)
             if len(prompt.tokens) <= most:
-                prompts[cut] = replace(prompt, dropped=len(messages) - len(kept))
+                prompts[cut] = prompt
         return cut in prompts
 
     turns = [

@@ -9,7 +9,6 @@ import mlx.nn as nn
 
 from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache.agreement import FAILURES
-from pippin.engines.language.recent import Recent
 from pippin.engines.language.vision.media import Medium, PromptMedia, Span
 from pippin.engines.language.vision.model import (
     ChunkInputs,
@@ -19,6 +18,7 @@ from pippin.engines.language.vision.model import (
     refusal,
 )
 from pippin.engines.language.vision.pacing import Paced, Pacing
+from pippin.engines.recent import Recent
 
 
 class VisionEncoder:

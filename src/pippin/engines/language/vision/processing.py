@@ -24,7 +24,6 @@ from pippin.core.conversation import Audio, Image, MediaPart, Video
 from pippin.core.errors import ServerError
 from pippin.engines import pictures, sound
 from pippin.engines.language.kv_cache.agreement import FAILURES
-from pippin.engines.language.recent import Recent
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config
@@ -45,6 +44,7 @@ from pippin.engines.language.vision.media import (
 from pippin.engines.language.vision.preprocessor import in_older_files, refuse_unprepared, unprepared
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
+from pippin.engines.recent import Recent
 
 log = logging.getLogger(__name__)
 
