@@ -147,7 +147,7 @@ class SequenceDecoder:
         """Take one sampled or forced token; the events of the last one end all parts. Must not be called once
         `finished` is set. Raises `ServerError` if the grammar cannot go on, which ends the request."""
         self.completion_tokens += 1
-        self._too_short = self.completion_tokens < self.job.request.min_tokens
+        self._too_short = self._too_short and self.completion_tokens < self.job.request.min_tokens
         if token in self.job.eos and not self._ends_thinking(token):
             self.finished = "stop"
             return self.close("stop")
