@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Finished
 from pippin.core.models import WorkerSpec
-from pippin.core.requests import Sampling
+from pippin.core.requests import JsonObject, Sampling
 from pippin.engines import language
 from pippin.engines.device import DeviceFacts
+from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.engines.language.loading import engine as loading
 from tests.as_on_a_mac.gpu import Gpu, compute_as_a_gpu
 from tests.as_on_a_mac.mac import Mac
@@ -73,7 +75,7 @@ def operations(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 def test_no_step_of_clients_needs_an_operation_that_the_load_has_not_computed(
     architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps of 1, 2 and 5 lengths, with draws of several kinds and a grammar's mask."""
+    """Steps of several lengths, with draws of several kinds, a grammar's mask, and proposals that are checked."""
     compute_as_a_gpu(monkeypatch.setattr, Gpu())
     compiled = operations(monkeypatch)
     folder = tiny_model(architecture, tmp_path / "tiny", mac=Mac())
@@ -88,6 +90,12 @@ def test_no_step_of_clients_needs_an_operation_that_the_load_has_not_computed(
             sampling = Sampling(temperature=0.7 if row else 0, top_p=0.8, top_k=20 if row % 2 else None)
             prompt = tuple(range(1, 9 + row))
             bench.engine.submit(bench.job(f"r{count}{row}", prompt, 4, sampling=sampling, ignore_eos=True))
+        wanted, grammars = JsonObject(), GrammarCompiler(bench.tokenizer)
+        job = bench.job(f"grammar{count}", (1, 5, 9), 20, output_format=wanted, logprobs=2)
+        bench.engine.submit(replace(job, grammar=grammars.compile(wanted)))
+        penalised = Sampling(temperature=0.7, min_p=0.1, repetition_penalty=1.1, logit_bias={5: 1.0})
+        job = bench.job(f"predicted{count}", (1, 5, 9), 9, sampling=penalised)
+        bench.engine.submit(replace(job, prediction=tuple(range(9))))
         while bench.engine.busy:
             bench.engine.step()
     assert compiled <= before

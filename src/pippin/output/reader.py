@@ -111,21 +111,16 @@ class OutputReader:
             counts=lambda marker: self._is_token(marker) is not False,
         )
         self._reread = REREAD_LIMIT  # characters that may still be read again
-        self._channel: Literal["text", "reasoning"] = "text"
         self._may_think = thinking == "possible"
         self._undecided = bool(reasoning_format and reasoning_format.implicit and not thinking_open)
-        if reasoning_format and (thinking_open or reasoning_format.implicit):
-            self._channel = "reasoning"
+        # Whether the text so far ends inside reasoning.
+        self.thinking = bool(reasoning_format and (thinking_open or reasoning_format.implicit))
+        if self.thinking:
             self._writer.marker()
         channels = (found.channels for found in (reasoning_format, tool_format) if found)
         self._channels = next(filter(None, channels), None)
-        self._markers = {channel: Markers(self._markers_in(channel)) for channel in ("text", "reasoning")}
+        self._markers = {thinking: Markers(self._markers_in(thinking)) for thinking in (False, True)}
         self._reading = self._read()
-
-    @property
-    def thinking(self) -> bool:
-        """Whether the text so far ends inside reasoning."""
-        return self._channel == "reasoning"
 
     @property
     def reasoned(self) -> bool:
@@ -172,24 +167,24 @@ class OutputReader:
         self._writer.finish()
         return self._writer.drain()
 
-    def _markers_in(self, channel: str) -> tuple[str, ...]:
+    def _markers_in(self, thinking: bool) -> tuple[str, ...]:
         markers: tuple[str, ...] = ()
         if self._tools:
             markers += self._tools.openers + self._tools.dropped
         if self._channels:
             markers += (*self._channels.openers, *self._channels.ends)
         elif self._reasoning:
-            if channel == "text":
-                markers += (self._reasoning.start, *self._reasoning.starts, *self._reasoning.dropped)
-            else:
+            if thinking:
                 markers += self._reasoning.handoff
+            else:
+                markers += (self._reasoning.start, *self._reasoning.starts, *self._reasoning.dropped)
             markers += self._closers
         return markers
 
     @property
     def _may_close(self) -> bool:
         """Whether an end marker of reasoning would close the text before it: the answer is only a first text so far."""
-        return self._may_think and self._channel == "text" and not self._writer.divided
+        return self._may_think and not self.thinking and not self._writer.divided
 
     @property
     def _closers(self) -> tuple[str, ...]:
@@ -221,7 +216,7 @@ class OutputReader:
         )
         if marker is not None:
             self._source.rewind(marker)
-        self._channel = "reasoning" if marker in ends else "text"
+        self.thinking = marker in ends
         self._undecided = False
         self._write("".join(held))
 
@@ -235,7 +230,7 @@ class OutputReader:
                 source.rewind(found)
                 if self._counts(found):
                     return source.take(len(found))
-        return (yield from source.until(self._markers[self._channel], self._write, self._counts))
+        return (yield from source.until(self._markers[self.thinking], self._write, self._counts))
 
     def _counts(self, marker: str) -> bool:
         """Whether the next marker is really a marker, not a quotation."""
@@ -251,7 +246,7 @@ class OutputReader:
         if self._channels:
             return not answering if token is None else token
         assert reasoning is not None
-        if self._channel == "reasoning":
+        if self.thinking:
             return token is not False or not self._in_line
         if marker in self._closers and self._writer.part_open and not self._may_close:
             return token is True and not answering
@@ -271,7 +266,7 @@ class OutputReader:
         """Markers that count only before any text: calls without an opener, a start of reasoning that repeats the
         prompt's, and an end of it that repeats the prompt's or the one before."""
         reasoning = None if self._channels else self._reasoning
-        if self._channel == "reasoning":
+        if self.thinking:
             return (reasoning.start, *reasoning.starts) if reasoning and not self._writer.begun else ()
         # Of an opener that begins as a call without one does, as `[TOOL_CALLS]` and `[`, the longer is taken.
         leading = (*self._tools.leading, *self._tools.openers) if self._tools and self._tools.leading else ()
@@ -286,9 +281,9 @@ class OutputReader:
         before, feed, line = text.rpartition("\n")
         begun = bool(line.strip())
         self._in_line = begun or (self._in_line and not feed)
-        if self._channel == "text" and (begun or before.strip()):
+        if not self.thinking and (begun or before.strip()):
             self._answering = True
-        self._writer.write(self._channel, text)
+        self._writer.write("reasoning" if self.thinking else "text", text)
 
     def _enter(self, marker: str) -> Reading[None]:
         """Handle a marker."""
@@ -297,20 +292,20 @@ class OutputReader:
         if channels and marker in channels.openers:
             yield from self._read_message(channels, marker)
         elif channels and marker in channels.ends:
-            self._channel = "text"
+            self.thinking = False
             self._writer.marker()
         elif tools and marker in (*tools.openers, *tools.leading):
-            if reasoning and self._channel == "reasoning" and marker in reasoning.handoff:
-                self._channel = "text"
+            if reasoning and self.thinking and marker in reasoning.handoff:
+                self.thinking = False
             yield from self._read_call(tools, marker)
         else:
             if reasoning and marker in (reasoning.start, *reasoning.starts):
-                self._channel = "reasoning"
+                self.thinking = True
             elif reasoning and marker in (reasoning.end, *reasoning.ends):
                 if self._may_close and self._writer.part_open:
                     self._writer.end_thought()
                     return
-                self._channel = "text"
+                self.thinking = False
             self._writer.marker()
 
     def _read_call(self, tools: ToolFormat, opener: str) -> Reading[None]:
@@ -349,12 +344,12 @@ class OutputReader:
             if channels.known and route.channel == "call" and self._calls.schema(route.name) is None:
                 raise Malformed
             if route.channel == "call" and self._tools:
-                self._channel = "text"
+                self.thinking = False
                 yield from read_message_call(self._calls, route.name, channels.ends)
                 yield from self._end_block(self._tools)
             else:
-                self._channel = "reasoning" if route.channel == "reasoning" else "text"
-                self._answering |= self._channel == "text"
+                self.thinking = route.channel == "reasoning"
+                self._answering |= not self.thinking
                 self._writer.marker()
                 self._calls.close()
         except Malformed:

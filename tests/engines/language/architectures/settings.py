@@ -227,7 +227,9 @@ SETTINGS: dict[str, Json] = {
         "sliding_window_size": 24,
         "swa_num_attention_heads": 4,
         "swa_num_key_value_heads": 2,
-        "swa_head_dim": 16,
+        # Of which transformers' class turns a third, whatever the file says.
+        "head_dim": 24,
+        "swa_head_dim": 24,
         "swa_v_head_dim": 16,
         "n_shared_experts": None,
     },

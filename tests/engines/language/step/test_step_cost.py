@@ -1,5 +1,7 @@
 """What steps cost: the parts are told apart, rows never seen are foreseen, and no guess runs away."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,3 +114,16 @@ def test_no_guess_runs_away(
     assert (found is None) == (most == 0)
     assert 0 <= (found or 0) <= 2 * most
     assert cost.decoding(1) <= cost.decoding(64) <= 64 * max(taken for *_, taken in steps)
+
+
+def test_a_slow_start_does_not_leave_nothing_for_what_steps_take_later() -> None:
+    """While its first prompts come, a machine compiles, and what steps take tells little of what they do."""
+    for seed in range(20):
+        draw, cost = Random(seed), StepCost()
+        for step in range(24):
+            rows, tokens = step, draw.randint(16, 512)
+            slowly = (1 + max(0.0, 10 - step)) * draw.lognormvariate(0, 0.6)
+            cost.observe(Step(rows, tokens, 0.0, 0, (0.008 * bool(rows) + 2e-4 * tokens) * slowly))
+        for _ in range(30):
+            cost.observe(Step(32, 0, 0.0, 0, 0.008))
+        assert cost.decoding(32) == pytest.approx(0.008, rel=0.2)

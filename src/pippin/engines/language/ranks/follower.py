@@ -82,10 +82,6 @@ class HeardDecoder(SequenceDecoder):
     def close(self, reason: FinishReason) -> list[Event]:
         return []
 
-    @property
-    def needs_mask(self) -> bool:
-        return False
-
 
 class HeardSample(Sampled):
     """The tokens that rank 0 has drawn, waited for where they are needed: where host and device overlap, rank 0 may

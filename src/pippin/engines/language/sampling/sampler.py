@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import mlx.core as mx
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from pippin.core import parameters as p
@@ -303,8 +304,7 @@ def uniform(seeds: NDArray[np.uint64], positions: NDArray[np.uint64], stream: in
     return ((mixed >> np.uint64(40)).astype(np.float64) / 2**24).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class SampledToken:
+class SampledToken(Struct, frozen=True):
     """A sampled token on the host: the arguments of `SequenceDecoder.accept`."""
 
     token: int

@@ -32,6 +32,8 @@ class Batch:
     ) -> None:
         """`followers` are told what states passes leave."""
         self.running: list[Running] = []  # in the sampler's order
+        # Those whose next tokens may be known: a client predicts the answer, or wants it in a grammar.
+        self.foreseen: set[Running] = set()
         self.groups = groups
         self.model = model
         self.built = False  # the next pass is built
@@ -67,6 +69,8 @@ class Batch:
             vocabulary=logits.shape[-1],
         )
         self.running.append(running)
+        if job.prediction or job.grammar is not None:
+            self.foreseen.add(running)
 
     def leave(self, gone: list[Running]) -> None:
         if not gone:
@@ -75,6 +79,7 @@ class Batch:
         self.groups.leave([each.slot for each in gone])
         self._sampler.leave([index for index, each in enumerate(self.running) if each not in leaving])
         self.running = [each for each in self.running if each not in leaving]
+        self.foreseen -= leaving
         if not self.running:
             self._forget_pass()
 

@@ -102,6 +102,7 @@ class SequenceDecoder:
     completion_tokens = 0
     reasoning_tokens = 0
     warnings: tuple[str, ...] = ()  # what the choice does not keep to, once it has ended
+    needs_mask = False  # before the next token is drawn
     forced: tuple[int, ...] = ()
     """Tokens that must come next whatever the model says: the end of reasoning whose budget is used up, or those that
     the grammar leaves no choice about."""
@@ -128,18 +129,25 @@ class SequenceDecoder:
             markup=Markup(tokens=tokenizer.added_in(markers), grammar=_held_to(job)),
         )
         self._loops = Loops(request)
-        self._looked_for_calls = self._loops.watches and bool(tools)
+        # Who is told of all events: of most choices, nobody.
+        self._told = [self._check.see] if request.output_format or tools else []
+        self._told += [self._loops.read] if self._loops.watches and tools else []
         self._tokens: list[int] = []  # where loops are watched for
         self._matcher = job.grammar.matcher() if job.grammar is not None else None
         self._blank = True  # only whitespace so far
         self._opening: tuple[int, ...] = ()  # the tokens still to come of those that open reasoning
         self._by_grammar = False  # it was the grammar that forced the last tokens
-        self._force()
+        self._too_short = request.min_tokens > 0
+        # Whether anything but the model ever decides about tokens.
+        self._steered = self._matcher is not None or job.thinking_budget is not None
+        self._steered |= self._too_short or bool(tokenizer.asked.begin_suppress_tokens)
+        self._steer()
 
     def accept(self, token: int, logprob: float | None = None, top: tuple[TopToken, ...] = ()) -> list[Event]:
         """Take one sampled or forced token; the events of the last one end all parts. Must not be called once
         `finished` is set. Raises `ServerError` if the grammar cannot go on, which ends the request."""
         self.completion_tokens += 1
+        self._too_short = self._too_short and self.completion_tokens < self.job.request.min_tokens
         if token in self.job.eos and not self._ends_thinking(token):
             self.finished = "stop"
             return self.close("stop")
@@ -149,7 +157,7 @@ class SequenceDecoder:
         if self._loops.watches:
             self._tokens.append(token)
         thinking = self.reader.thinking
-        constrained = self._constrained
+        constrained = self._steered and self._constrained
         opens = constrained and self._opens_thinking(token)
         constrained = constrained and not opens
         if constrained:
@@ -186,11 +194,6 @@ class SequenceDecoder:
     def cut(self) -> None:
         """End the sequence: there is no memory for its next token."""
         self.finished = "length"
-
-    @property
-    def needs_mask(self) -> bool:
-        """Whether the next token must be masked. All earlier tokens must have been accepted before."""
-        return bool(self.forced) or self._constrained or bool(self._left_out)
 
     def fill_mask(self, row: NDArray[np.int32]) -> None:
         """Write the bits of allowed tokens into `row`, int32 [ceil(vocab / 32)], bit 0 of word 0 for token 0."""
@@ -268,10 +271,6 @@ class SequenceDecoder:
         return self.job.may_think and self._blank
 
     @property
-    def _too_short(self) -> bool:
-        return self.completion_tokens < self.job.request.min_tokens
-
-    @property
     def _left_out(self) -> tuple[int, ...]:
         """The tokens that may not come next: ends where the sequence may not end, and those that begin no answer."""
         first = () if self.completion_tokens else self._tokenizer.asked.begin_suppress_tokens or ()
@@ -333,9 +332,8 @@ class SequenceDecoder:
         for text, tokens in shown:
             if text or tokens:
                 events += self.reader.feed(text, tokens, self.completion_tokens)
-        self._check.see(events)
-        if self._looked_for_calls:
-            self._loops.read(events)
+        for told in self._told:
+            told(events)
         return events
 
     def _settle(self, *, grammar_over: bool) -> None:
@@ -352,8 +350,13 @@ class SequenceDecoder:
                 self._loops.look(self._tokens, self._raw)
             if self._loops.over:  # an answer that is not complete, except for its calls
                 self.finished = "stop" if self.reader.calls else "length"
-        if self.finished is None:
-            self._force()
+        if self.finished is None and self._steered:
+            self._steer()
+
+    def _steer(self) -> None:
+        """Decide what is to be known of the next token before it is drawn."""
+        self._force()
+        self.needs_mask = bool(self.forced) or self._constrained or bool(self._left_out)
 
     def _raw(self, tokens: list[int]) -> str:
         return b"".join(map(self._tokenizer.raw, tokens)).decode(errors="replace")

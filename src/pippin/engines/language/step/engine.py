@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from statistics import median
 from typing import Any, Final, Literal
 
@@ -136,7 +137,7 @@ class Decoding:
     def build_ahead(self) -> None:
         """Build the pass of the next step. It takes the drawn tokens as its input on the device, so that the host need
         not know them. It would be wasted if a sequence gets its last token now."""
-        if min(each.growth for each in self.batch.running) > 1 and self.fit():
+        if min(map(attrgetter("growth"), self.batch.running)) > 1 and self.fit():
             self.batch.forward(queues=self.queueing.early)
 
     def read(self) -> None:
@@ -196,12 +197,8 @@ class SpeculativeDecoding(Decoding):
         return super().begin()
 
     def _may_propose(self) -> bool:
-        """Whether any sequence can have proposals: without options, those alone whose client predicts the answer, or
-        wants it in a grammar, which forces some tokens."""
-        return self.speculation.always or any(
-            each.sequence.request.job.prediction or each.sequence.request.job.grammar is not None
-            for each in self.batch.running
-        )
+        """Whether any sequence can have proposals: without options, those alone of which something is known."""
+        return self.speculation.always or bool(self.batch.foreseen)
 
     def _check(self) -> Judged:
         """Let the model check proposals, if there are any that may pay."""

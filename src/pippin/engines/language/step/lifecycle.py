@@ -213,6 +213,8 @@ class Lifecycle:
         """End requests that exceed their own timeout, and those that have waited in the queue for longer than
         `patience` seconds."""
         for request in self.live:
+            if request.admitted is not None and request.job.request.timeout is None:
+                continue  # as nearly all in nearly all steps
             if (report := request.overdue(now, patience)) is not None:
                 self.fail(request, report)
 

@@ -26,6 +26,7 @@ PARTS, KINDS = 6, 4
 # How many steps a fit may lag where it only tells outliers: a fit for each step would cost as much as a token's work.
 STALE = 24
 NEXT_TO_NOTHING = 1e-11
+SHORTEST = 1e-4  # seconds: shorter steps weigh no more
 ENOUGH = 8  # steps before there is an expectation
 
 
@@ -104,7 +105,8 @@ def _fit(known: NDArray[np.float64]) -> list[float]:
     """The parts in seconds: among those that explain the steps equally well, the smallest."""
     # The normal equations are few numbers, however many steps there are. Next to nothing on their diagonal gives them
     # one solution where several explain the steps: close to the smallest.
-    products = known.T @ known
+    # The longer a step, the less it weighs: what delays long ones would leave nothing for short ones.
+    products = known.T @ (known / np.maximum(known[:, PARTS:], SHORTEST))
     products.flat[:: PARTS + 2] += NEXT_TO_NOTHING * products.trace()
     parts, kept = [0.0] * PARTS, list(range(PARTS))
     while kept:
@@ -366,7 +368,8 @@ class Scheduler:
         """Note that a token was added to the sequence."""
         running.length += 1
         running.growth -= 1
-        running.length_class = max(running.length_class, length_class(running.length + 1))
+        if running.length in sizes.LENGTH_CLASSES:
+            running.length_class = max(running.length_class, length_class(running.length + 1))
 
     def victim(self) -> Prefilling | Running | None:
         """The one to preempt when the memory is outgrown: lowest priority, then of the account with most sequences,

@@ -267,14 +267,17 @@ class Detokenizer:
         self._dropped = pieces.special - shown
         self._first = at_start
         self._held = b""  # what the last token shows if another follows
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = b""  # of a character that is incomplete
 
     def add(self, token: int) -> str:
         """The text that is complete with this token."""
         if token in self._dropped:
             return ""
         at_an_end = self._first or self._pieces.cuts_the_last
-        return self._decoder.decode(self._at_an_end(token) if at_an_end else self._pieces.raw(token))
+        known = self._begun + (self._at_an_end(token) if at_an_end else self._pieces.raw(token))
+        text, decoded = codecs.utf_8_decode(known, "replace")
+        self._begun = known[decoded:]
+        return text
 
     def _at_an_end(self, token: int) -> bytes:
         followed = self._pieces.spell(token, first=self._first)
@@ -287,7 +290,7 @@ class Detokenizer:
 
     def finish(self) -> str:
         """End the stream: replacement characters for bytes that never became a character."""
-        return self._decoder.decode(b"", final=True)
+        return codecs.utf_8_decode(self._begun, "replace", True)[0]
 
 
 class Tokenizer:

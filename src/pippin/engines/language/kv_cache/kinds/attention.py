@@ -14,12 +14,6 @@ Mask = mx.array | str | None
 MOST_PIECES = 4  # of new tokens: more cost more than writing slot by slot (measured)
 
 
-def stored(keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-    """New keys and values as they are kept. A model gives the keys of an index as its values too: they are kept once,
-    beside values without numbers."""
-    return keys, keys[..., :0] if values is keys else values
-
-
 class IndexCache(KVCache):  # type: ignore[misc] # mlx-lm has no types
     """One of several caches of a layer, which may be those of an index."""
 
@@ -35,7 +29,8 @@ class IndexCache(KVCache):  # type: ignore[misc] # mlx-lm has no types
             self._values = values
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
-        found = super().update_and_fetch(*stored(keys, values))
+        # A model gives the keys of an index as its values too: they are kept once, beside values without numbers.
+        found = super().update_and_fetch(keys, keys[..., :0] if values is keys else values)
         return (found[0], found[0]) if values is keys else found
 
 
@@ -84,16 +79,18 @@ class BatchedAttention(BatchedCache):
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
         if self._step != self.slots.step:
             self._step, self._added = self.slots.step, 0
-        new = self._encoded(*stored(keys, values))
-        self._allot(new)
-        self.buffers = [self._written(buffer, added) for buffer, added in zip(self.buffers, new, strict=True)]
+        new = self._encoded(keys, values)
+        if not self.buffers:
+            self._allot(new)
+        self.buffers = list(map(self._written, self.buffers, new))
         self._added += keys.shape[2]
         found = self.keys_and_values()
         return (found[0], found[0]) if values is keys else found
 
     def keys_and_values(self) -> Any:
-        slots, reach = self.slots, self._reach()
-        return self._offered([buffer[slots.low : slots.high, :, :reach] for buffer in self.buffers])
+        slots = self.slots
+        reach = slots.longest + slots.count  # in a ring, as far as there are any
+        return tuple([buffer[slots.low : slots.high, :, :reach] for buffer in self.buffers])
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
         slots = self.slots
@@ -124,33 +121,25 @@ class BatchedAttention(BatchedCache):
 
     def _encoded(self, keys: mx.array, values: mx.array) -> list[mx.array]:
         """What is stored of new keys and values, one array for each buffer."""
-        return [keys, values]
+        return [keys, keys[..., :0] if values is keys else values]  # as `IndexCache` has it
 
-    def _decoded(self, parts: list[mx.array]) -> tuple[mx.array, mx.array]:
+    def _decoded(self, parts: Sequence[mx.array]) -> tuple[mx.array, mx.array]:
         """Keys and values of what is stored."""
-        return parts[0], parts[1]
-
-    def _offered(self, parts: list[mx.array]) -> Any:
-        """What the model's attention is given of what is stored."""
         return parts[0], parts[1]
 
     def _size(self, capacity: int) -> int:
         """Tokens that the buffers hold for such a capacity."""
         return capacity if self.ring is None else min(capacity, self.ring)
 
-    def _at(self, index: Any) -> Any:
-        """Where tokens with these indexes lie."""
-        return index if self.ring is None else index % self.ring
-
     def _written(self, buffer: mx.array, new: mx.array) -> mx.array:
-        slots = self.slots
+        slots, ring = self.slots, self.ring
         if not new.size:
             return buffer
         # The new tokens of slots of one length are a piece, unless they may begin anew in a ring.
-        in_pieces = len(slots.runs) <= MOST_PIECES and (self.ring is None or slots.count == 1)
+        in_pieces = len(slots.runs) <= MOST_PIECES and (ring is None or slots.count == 1)
         if in_pieces and new.shape[2] == slots.count:
             for low, high, length in slots.runs:
-                start = self._at(length)
+                start = length if ring is None else length % ring
                 own = new if slots.level else new[low - slots.low : high - slots.low]
                 buffer[low:high, :, start : start + slots.count] = own
         elif slots.count == 1:
@@ -159,18 +148,17 @@ class BatchedAttention(BatchedCache):
             before, after = slots.low, len(slots.lengths) - slots.high
             if before or after:
                 new = mx.pad(new, [(before, after), (0, 0), (0, 0), (0, 0)])
-            buffer = mx.put_along_axis(buffer, slots.places(new.shape, self.ring), new, axis=2)
+            buffer = mx.put_along_axis(buffer, slots.places(new.shape, ring), new, axis=2)
         else:
             rows = mx.arange(slots.low, slots.high)
-            places = self._at(self._positions(new.shape[2]))
-            buffer[rows[:, None], :, places] = new.transpose(0, 2, 1, 3)
+            places = self._positions(new.shape[2])
+            buffer[rows[:, None], :, places if ring is None else places % ring] = new.transpose(0, 2, 1, 3)
         return buffer
 
     def _allot(self, new: list[mx.array]) -> None:
-        """Make the buffers, if there are none yet, for such arrays [any, heads, any, size]."""
-        if not self.buffers:
-            slots, size = len(self.slots.lengths), self._size(self.slots.capacity)
-            self.buffers = [TokenArray.of(array).zeros(slots, size) for array in new]
+        """Make the buffers for such arrays [any, heads, any, size]."""
+        slots, size = len(self.slots.lengths), self._size(self.slots.capacity)
+        self.buffers = [TokenArray.of(array).zeros(slots, size) for array in new]
 
     # What its group asks for.
 
@@ -179,7 +167,8 @@ class BatchedAttention(BatchedCache):
         self._put(slot, self._encoded(keys, values), start)
 
     def _put(self, slot: int, new: list[mx.array], start: int) -> None:
-        self._allot(new)
+        if not self.buffers:
+            self._allot(new)
         for buffer, added in zip(self.buffers, new, strict=True):
             buffer[slot : slot + 1, :, start : start + added.shape[2]] = added
 
@@ -253,7 +242,7 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
         return buffers[number][index : index + 1] if buffers else None
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
-        self.batched.write(self.slot.index, *stored(keys, values), self._tokens)
+        self.batched.write(self.slot.index, keys, values, self._tokens)
         self.offset = self._tokens + keys.shape[2]
         found = self.keys_and_values()
         return (found[0], found[0]) if values is keys else found
@@ -369,10 +358,11 @@ class BatchedQuantized(BatchedAttention):
             for part in mx.quantize(array, group_size=group_size, bits=bits)
         ]
 
-    def _offered(self, parts: list[mx.array]) -> Any:
-        return (tuple(parts[:3]), tuple(parts[3:])) if hasattr(self, "bits") else self._decoded(parts)
+    def keys_and_values(self) -> Any:
+        parts = super().keys_and_values()
+        return (parts[:3], parts[3:]) if hasattr(self, "bits") else self._decoded(parts)
 
-    def _decoded(self, parts: list[mx.array]) -> tuple[mx.array, mx.array]:
+    def _decoded(self, parts: Sequence[mx.array]) -> tuple[mx.array, mx.array]:
         *both, group_size = self.form
         keys, values = (
             mx.dequantize(packed, scales, biases, group_size, bits)
