@@ -36,6 +36,9 @@ FROM_LENGTH = ("llama3", "yarn", "longrope")
 """Scalings that are told by the length of the texts that a model was trained with first."""
 
 
+SECTIONS = ("mrope_section", "mrope_interleaved")
+"""Settings of positions in several axes, scaled or not."""
+
 DERIVED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "head_dim": lambda config: head_size(config),
     "block_dim": lambda config: config.get("hidden_size"),
@@ -208,13 +211,21 @@ def rotary_tables(config: Mapping[str, Any]) -> dict[str, Config]:
 
 def scaling_of(table: Mapping[str, Any], config: Mapping[str, Any]) -> Config:
     """What `rope_scaling` has for one table of a configuration; empty for positions that are not scaled."""
-    scaling = {name: value for name, value in table.items() if name not in BESIDE}
+    scaling = {name: value for name, value in table.items() if name not in BESIDE and value is not None}
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    scaling = {"type": kind, "rope_type": kind, **scaling}
+    scaling |= {"type": kind, "rope_type": kind}
     if kind in FROM_LENGTH:
         original = config.get(ORIGINAL) or scaling.get(ORIGINAL) or config.get("max_position_embeddings")
         scaling |= {ORIGINAL: original} if original else {}
+        if original and "factor" in table and table["factor"] is None:
+            scaling["factor"] = config["max_position_embeddings"] / original
     return {} if kind == "default" and len(scaling) == 2 else scaling
+
+
+def unscaled(scaling: Mapping[str, Any]) -> Config | None:
+    """What stays of `rope_scaling` for positions that are not scaled: the sections of several axes."""
+    sections = {name: value for name, value in scaling.items() if name in SECTIONS}
+    return {"type": "mrope", "rope_type": "mrope", **sections} if sections else None
 
 
 def _fields(table: Config, config: Mapping[str, Any]) -> Config:
