@@ -8,6 +8,7 @@ that it knows.
 
 import contextlib
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -86,9 +87,16 @@ class Turns(Struct, frozen=True):
     activation: str | None = None
     types: list[str] | None = None
     """`layer_types`, which older files leave out, where the table has one for each."""
+    taken: Config = {}
+    """The other fields with what transformers takes for those that are missing."""
 
 
 NONE: Final = Turns({})
+
+READ_ELSEWHERE = re.compile(
+    r"rope|rotary|^_|_token|^(?:dtype|layer_types|model_type|tie_word_embeddings|vocab_size)$"
+)
+"""Fields with rules of their own."""
 
 UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError, ArithmeticError)
 
@@ -126,11 +134,28 @@ def _turns(made: Any, given: Config) -> Turns:
         text = made
     elif text is not made:  # older files have the fields of the text model beside its parts
         text = type(text)(**given)
+    taken = {
+        name: value
+        for name, value in vars(text).items()
+        if isinstance(value, str | int | float | list | tuple) and not READ_ELSEWHERE.search(name)
+    }
     if "rope_parameters" in type(text).__dataclass_fields__:
         by_type = any(isinstance(each, dict) for each in text.rope_parameters.values())
         types = getattr(text, "layer_types", None) if by_type else None
-        return Turns(read, text.rope_parameters, getattr(text, "hidden_act", None), types)
-    return Turns(read, None if made.sub_configs else {}, getattr(made, "hidden_act", None))
+        return Turns(read, text.rope_parameters, getattr(text, "hidden_act", None), types, taken)
+    return Turns(read, None if made.sub_configs else {}, getattr(made, "hidden_act", None), taken=taken)
+
+
+def completed(config: Config) -> Config:
+    """The configuration, and those of its parts, spelled out, with what transformers takes for missing fields."""
+    turns = turns_of(config)
+
+    def whole(config: Config, turns: Turns) -> Config:
+        missing = {name: value for name, value in turns.taken.items() if config.get(name) is None}
+        parts = {name: whole(config[name], part) for name, part in turns.parts.items()}
+        return {**config, **missing, **parts}
+
+    return spelled_out(whole(config, turns), turns)
 
 
 def spelled_out(config: Mapping[str, Any], turns: Turns | None = None) -> Config:

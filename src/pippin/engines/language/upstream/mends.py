@@ -13,9 +13,9 @@ import mlx.nn as nn
 from pippin.engines.language.classes import become
 from pippin.engines.language.configuration import (
     Config,
+    completed,
     fields_of,
     rotary_tables,
-    spelled_out,
     unscaled,
     with_required,
 )
@@ -148,7 +148,7 @@ def classes_of(config: Config) -> tuple[Any, Any]:
     model_class, kind = get_classes(config)
     arguments = Arguments(kind)
     own, shared = _mends_of(model_class), mends("mlx_lm", SHARED)
-    whole = spelled_out(config)
+    whole = completed(config)
     text = whole.get("text_config") or {}
     nested = bool(rotary_tables(text))
     taken = kind.__dataclass_fields__
@@ -199,7 +199,7 @@ class Arguments:
     kind: Any
 
     def from_dict(self, config: Config) -> Any:
-        return self.of_spelled_out(spelled_out(config))
+        return self.of_spelled_out(completed(config))
 
     def of_spelled_out(self, config: Config) -> Any:
         required = [

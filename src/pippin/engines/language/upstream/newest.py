@@ -13,6 +13,7 @@ from pippin.engines.language.configuration import (
     BESIDE,
     UNREADABLE,
     Config,
+    completed,
     rotary_tables,
     scaling_of,
     spelled_out,
@@ -47,7 +48,8 @@ def in_its_family(config: Config) -> Config:
 def for_mlx_vlm(config: Config) -> Config:
     """The configuration in all spellings, as the classes of its family take it."""
     config = in_its_family(config)
-    return taken(spelled_out(config), config)
+    whole = not any(isinstance(config.get(part), dict) for part in CLASSES)
+    return taken(completed(config) if whole else spelled_out(config), config)
 
 
 def taken(spelled: Config, config: Config) -> Config:

@@ -159,9 +159,9 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
 
 def _refuse_left_out(read: Any, config: Config) -> None:
     """Raises `ValueError` for a field of the text model that changes what it computes and that its class lacks."""
-    for name in TEXT_PARTS:
-        text, held = config.get(name), getattr(read, name, None)
-        if isinstance(text, dict) and is_dataclass(held):
+    named = [name for name in TEXT_PARTS if isinstance(config.get(name), dict)]
+    for text, held in [(config[name], getattr(read, name, None)) for name in named] or [(config, read)]:
+        if is_dataclass(held):
             refuse_left_out(text, {each.name for each in fields(held)})
 
 

@@ -52,10 +52,10 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     plain |= _in_tables(config, {"rope_type": "default", "type": "default"})
     if scaling.get("rope_type") not in PLAIN and _leaves_out(model, make, {**config, **plain}):
         _scale(model, config, scaling, alone=len(tables) == 1)
-    part = main.get("partial_rotary_factor", 1.0)
+    part = main.get("partial_rotary_factor")
     whole = {"partial_rotary_factor": 1.0, "rotary_pct": 1.0}
     whole |= _in_tables(config, {"partial_rotary_factor": 1.0})
-    if part != 1.0 and _leaves_out(model, make, {**config, **whole}):
+    if part is not None and _leaves_out(model, make, {**config, **whole}):
         _refuse_other_part(model, config, part)
     _take_bases(model, used, config.get("layer_types") or ())
     _refuse_one_for_all(model, config, used)
