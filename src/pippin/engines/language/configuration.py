@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -146,13 +146,13 @@ def _turns(made: Any, given: Config) -> Turns:
     return Turns(read, None if made.sub_configs else {}, getattr(made, "hidden_act", None), taken=taken)
 
 
-def completed(config: Config) -> Config:
+def completed(config: Config, aside: Collection[str] = ()) -> Config:
     """The configuration, and those of its parts, spelled out, with what transformers takes for missing fields."""
     turns = turns_of(config)
 
     def whole(config: Config, turns: Turns) -> Config:
         missing = {name: value for name, value in turns.taken.items() if config.get(name) is None}
-        parts = {name: whole(config[name], part) for name, part in turns.parts.items()}
+        parts = {name: whole(config[name], part) for name, part in turns.parts.items() if name not in aside}
         return {**config, **missing, **parts}
 
     return spelled_out(whole(config, turns), turns)

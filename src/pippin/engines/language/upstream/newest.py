@@ -16,7 +16,6 @@ from pippin.engines.language.configuration import (
     completed,
     rotary_tables,
     scaling_of,
-    spelled_out,
     unscaled,
 )
 from pippin.engines.language.upstream.fields import with_pattern
@@ -49,7 +48,7 @@ def for_mlx_vlm(config: Config) -> Config:
     """The configuration in all spellings, as the classes of its family take it."""
     config = in_its_family(config)
     whole = not any(isinstance(config.get(part), dict) for part in CLASSES)
-    return taken(completed(config) if whole else spelled_out(config), config)
+    return taken(completed(config, () if whole else tuple(CLASSES)[1:]), config)
 
 
 def taken(spelled: Config, config: Config) -> Config:
