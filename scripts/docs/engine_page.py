@@ -32,9 +32,8 @@ def _verdicts() -> str:
         lines += _rows(own, f"{kind}: ")
     vision = {name: verdict.partition(":")[0] for name, verdict in _known("vision").items()}
     for verdict in sorted({*vision.values()}):
-        lines.append(
-            f"| pictures: {verdict} | {_listed(name for name in vision if vision[name] == verdict)} |"
-        )
+        kinds = {name.partition("-")[0] for name in vision if vision[name] == verdict}
+        lines.append(f"| pictures: {verdict} | {_listed(kinds)} |")
     seen: dict[str, Any] = yaml.safe_load((ORACLES / "vision.yaml").read_text("utf-8"))
     lines += [
         f"| pictures: not comparable: {why} | {_listed(kinds)} |"

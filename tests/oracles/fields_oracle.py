@@ -1,9 +1,11 @@
-"""Changes each field of tiny configurations, one at a time, and writes what transformers then answers with.
+"""Changes each field of tiny configurations, or takes it away, one at a time, and writes what transformers then answers
+with.
 
     python tests/oracles/fields_oracle.py FOLDER [NAME ...]
 
 FOLDER/NAME is a checkpoint that text_oracle.py has written. It gets `fields.npz`: for each change that fits its weights
-and changes the answers, under its number in `fields.json`, the logits [tokens, vocabulary] of the oracle's prompt.
+and changes the answers, and for each field that can be missing, under its number in `fields.json`, the logits [tokens,
+vocabulary] of the oracle's prompt.
 `fields.json` has the changed configurations. Needs torch and transformers.
 """
 
@@ -68,18 +70,22 @@ def changes(config: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
     for name in path:
         table = table[name]
     for name, value in table.items():
-        if isinstance(value, dict) and value and name not in PARTS:
+        if name in (*LEFT_OUT, *PARTS):
+            continue
+        if isinstance(value, dict) and value:
             yield from changes(config, (*path, name))
-        elif name not in LEFT_OUT:
+        else:
             yield (*path, name), (changed(config, (*path, name), other) for other in others(name, value))
 
 
-def changed(config: Json, path: tuple[str, ...], value: Any) -> Json:
+def changed(config: Json, path: tuple[str, ...], *value: Any) -> Json:
+    """The configuration with another value of a field, or without it."""
     found = copy.deepcopy(config)
     table = found
     for name in path[:-1]:
         table = table[name]
-    table[path[-1]] = value
+    table.pop(path[-1])
+    table |= dict.fromkeys(path[-1:], *value) if value else {}
     return found
 
 
@@ -122,6 +128,10 @@ def write(folder: Path) -> None:
                 found.append({"path": path, "config": each})
                 kept.append(own)
                 break
+        without = changed(config, path)
+        if (own := answered(without, state, prompt)) is not None:
+            found.append({"path": path, "config": without})
+            kept.append(own)
     (folder / "fields.json").write_text(json.dumps(found))
     np.savez(folder / "fields.npz", *kept)
 

@@ -29,6 +29,15 @@ SECTIONS = {
     "partial_rotary_factor": 0.5,
     "mrope_section": [1, 1, 2],
 }
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 24,
+    "beta_fast": 3.0,
+    "attention_factor": 1.3,
+    "truncate": False,
+}
+"""What is laid over the rotary settings of checkpoints `...-scaled`."""
 TEXT = [1, 5, 9, 14, 33, 2, 70]
 PARTS = ("text_config", "vision_config")
 TEXTS = {"aya_vision": "cohere2", "internvl": "qwen3", "qwen4_exp": "qwen4_exp_text", "step3p7": "step3p5"}
@@ -190,6 +199,12 @@ def write(folder: Path) -> None:
             name: described[name] for name in described if name != "model_type" and name not in PARTS
         }
     config = AutoConfig.for_model(**given)
+    if folder.name.endswith("-scaled"):
+        table = config.get_text_config().rope_parameters
+        if "full_attention" in table:  # where transformers looks for `truncate` beside the tables
+            table["full_attention"].update({**YARN, "truncate": True})
+        else:
+            table.update(YARN)
     if kind == "paddleocr_vl":  # as the published one says
         config.tie_word_embeddings = config.get_text_config().tie_word_embeddings = False
     with torch.device("meta"):

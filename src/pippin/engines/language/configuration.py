@@ -8,8 +8,9 @@ that it knows.
 
 import contextlib
 import json
+import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -35,6 +36,9 @@ ORIGINAL = "original_max_position_embeddings"
 FROM_LENGTH = ("llama3", "yarn", "longrope")
 """Scalings that are told by the length of the texts that a model was trained with first."""
 
+
+SECTIONS = ("mrope_section", "mrope_interleaved")
+"""Settings of positions in several axes, scaled or not."""
 
 DERIVED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "head_dim": lambda config: head_size(config),
@@ -83,9 +87,16 @@ class Turns(Struct, frozen=True):
     activation: str | None = None
     types: list[str] | None = None
     """`layer_types`, which older files leave out, where the table has one for each."""
+    taken: Config = {}
+    """The other fields with what transformers takes for those that are missing."""
 
 
 NONE: Final = Turns({})
+
+READ_ELSEWHERE = re.compile(
+    r"rope|rotary|^_|_token|^(?:dtype|layer_types|model_type|tie_word_embeddings|vocab_size)$"
+)
+"""Fields with rules of their own."""
 
 UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError, ArithmeticError)
 
@@ -123,11 +134,28 @@ def _turns(made: Any, given: Config) -> Turns:
         text = made
     elif text is not made:  # older files have the fields of the text model beside its parts
         text = type(text)(**given)
+    taken = {
+        name: value
+        for name, value in vars(text).items()
+        if isinstance(value, str | int | float | list | tuple) and not READ_ELSEWHERE.search(name)
+    }
     if "rope_parameters" in type(text).__dataclass_fields__:
         by_type = any(isinstance(each, dict) for each in text.rope_parameters.values())
         types = getattr(text, "layer_types", None) if by_type else None
-        return Turns(read, text.rope_parameters, getattr(text, "hidden_act", None), types)
-    return Turns(read, None if made.sub_configs else {}, getattr(made, "hidden_act", None))
+        return Turns(read, text.rope_parameters, getattr(text, "hidden_act", None), types, taken)
+    return Turns(read, None if made.sub_configs else {}, getattr(made, "hidden_act", None), taken=taken)
+
+
+def completed(config: Config, aside: Collection[str] = ()) -> Config:
+    """The configuration, and those of its parts, spelled out, with what transformers takes for missing fields."""
+    turns = turns_of(config)
+
+    def whole(config: Config, turns: Turns) -> Config:
+        missing = {name: value for name, value in turns.taken.items() if config.get(name) is None}
+        parts = {name: whole(config[name], part) for name, part in turns.parts.items() if name not in aside}
+        return {**config, **missing, **parts}
+
+    return spelled_out(whole(config, turns), turns)
 
 
 def spelled_out(config: Mapping[str, Any], turns: Turns | None = None) -> Config:
@@ -208,13 +236,21 @@ def rotary_tables(config: Mapping[str, Any]) -> dict[str, Config]:
 
 def scaling_of(table: Mapping[str, Any], config: Mapping[str, Any]) -> Config:
     """What `rope_scaling` has for one table of a configuration; empty for positions that are not scaled."""
-    scaling = {name: value for name, value in table.items() if name not in BESIDE}
+    scaling = {name: value for name, value in table.items() if name not in BESIDE and value is not None}
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    scaling = {"type": kind, "rope_type": kind, **scaling}
+    scaling |= {"type": kind, "rope_type": kind}
     if kind in FROM_LENGTH:
         original = config.get(ORIGINAL) or scaling.get(ORIGINAL) or config.get("max_position_embeddings")
         scaling |= {ORIGINAL: original} if original else {}
+        if original and "factor" in table and table["factor"] is None:
+            scaling["factor"] = config["max_position_embeddings"] / original
     return {} if kind == "default" and len(scaling) == 2 else scaling
+
+
+def unscaled(scaling: Mapping[str, Any]) -> Config | None:
+    """What stays of `rope_scaling` for positions that are not scaled: the sections of several axes."""
+    sections = {name: value for name, value in scaling.items() if name in SECTIONS}
+    return {"type": "mrope", "rope_type": "mrope", **sections} if sections else None
 
 
 def _fields(table: Config, config: Mapping[str, Any]) -> Config:

@@ -48,6 +48,20 @@ OTHERS = (
     *("granite4_vision", "minicpmv4_6", "minicpmv4_7", "molmo2", "qwen3_5_moe", "qwen3_vl_moe"),
     *("cohere_compass", "kimi_k25", "minimax_m3_vl", "muse_spark", "qwen4_exp", "step3p7"),
 )
+SCALED = (
+    "gemma3",
+    "glm4v",
+    "glm_ocr",
+    "llama4",
+    "llava",
+    "mistral3",
+    "paddleocr_vl",
+    "qwen2_5_vl",
+    "qwen3_5",
+    "qwen3_vl",
+)
+"""A second checkpoint of these families, `qwen3_5-scaled` and so on, has positions scaled by YaRN."""
+NAMES = [*USUAL, *OTHERS, *(f"{family}-scaled" for family in SCALED)]
 OWN_FIELDS = ("max_dynamic_patch", "use_thumbnail")
 TEXT = [1, 5, 9, 14, 33, 2, 70]
 DIFFERING = yaml.safe_load((ORACLES / "vision.yaml").read_text("utf-8"))["differing"]
@@ -65,6 +79,7 @@ class InFloat32:
 
 def make(family: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Write a family's folder, with the inputs of a question about pictures."""
+    family = family.partition("-")[0]
     if family in USUAL:
         tiny_vision_model(family, folder)
     else:
@@ -102,7 +117,7 @@ def written(oracle_python: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         for module in ("language", "sanitize"):
             patch.setattr(f"mlx_vlm.models.muse_spark.{module}.mx", InFloat32())
         if not any(folder.iterdir()):
-            for family in (*USUAL, *OTHERS):
+            for family in NAMES:
                 make(family, folder / family, patch)
             subprocess.run([oracle_python, ORACLES / "vision_oracle.py", folder], check=True, timeout=900)
         yield folder
@@ -114,7 +129,7 @@ def verdicts() -> Iterator[dict[str, str]]:
     found = json.loads(VERDICTS.read_text("utf-8")) if VERDICTS.exists() else {}
     yield found
     if os.environ.get("PIPPIN_ORACLE_WRITE"):
-        kept = {name: found[name] for name in sorted(found) if name in (*USUAL, *OTHERS)}
+        kept = {name: found[name] for name in sorted(found) if name in NAMES}
         VERDICTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
@@ -159,7 +174,7 @@ def verdict(folder: Path) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("family", [*USUAL, *OTHERS])
+@pytest.mark.parametrize("family", NAMES)
 def test_a_checkpoint_of_transformers_is_answered_as_the_table_says(
     family: str, written: Path, verdicts: dict[str, str]
 ) -> None:
@@ -171,5 +186,5 @@ def test_a_checkpoint_of_transformers_is_answered_as_the_table_says(
 
 def test_no_family_answers_in_another_way_without_a_word() -> None:
     known = json.loads(VERDICTS.read_text("utf-8"))
-    assert sorted(known) == sorted((*USUAL, *OTHERS))
+    assert sorted(known) == sorted(NAMES)
     assert {name for name, own in known.items() if own == "differs"} == {*DIFFERING}

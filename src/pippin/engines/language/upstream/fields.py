@@ -14,13 +14,27 @@ NEUTRAL = (None, False)
 COMPUTING = tuple(
     (
         "activation_function attn_logit_softcapping clip_qkv final_logit_softcapping hidden_act "
-        "hidden_activation mamba_hidden_act mlp_hidden_act moe_router_logit_softcapping qk_layernorm "
+        "hidden_activation mamba_hidden_act mlp_hidden_act moe_norm_min moe_router_logit_softcapping qk_layernorm "
         "rope_interleave scale_attn_by_inverse_layer_idx scale_attn_weights swiglu_alpha swiglu_limit "
         "topk_method use_parallel_residual"
     ).split()
 )
 """Fields that add nothing to the weights, and change the answers."""
 
+
+SUMMING = {
+    **dict.fromkeys(
+        (
+            "deepseek_v3 deepseek_v32 dots1 exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa "
+            "nemotron_h solar_open"
+        ).split(),
+        "norm_topk_prob",
+    ),
+    "afmoe": "num_experts_per_tok",  # always
+    "kimi_linear": "moe_renormalize",
+}
+"""Types whose weights of experts sum to one, in the libraries' classes only where there are several, by the field that
+says so."""
 
 PATTERNS = {
     "full_attention": "sliding_window_pattern",
@@ -67,6 +81,10 @@ def refuse_left_out(config: Config, taken: Container[str]) -> None:
         if value == default or any(value in alike and default in alike for alike in (NEUTRAL, GELU)):
             continue
         raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
+    summing = SUMMING.get(str(config.get("model_type")))
+    if summing and config.get("num_experts_per_tok") == 1 and config.get(summing):
+        with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
+        raise ValueError(f"num_experts_per_tok 1{with_it} is not read by the class of this architecture")
     every = config.get("full_attention_interval") or 0
     linear = {*(config.get("layer_types") or ())} == {"linear_attention"}
     if "full_attention_interval" in taken and (linear or every > (config.get("num_hidden_layers") or every)):
@@ -195,6 +213,7 @@ SPECIAL: dict[str, Callable[[Config], str]] = {
     ),
     "nemotron": lambda config: "" if config.get("hidden_act", "relu2") == "relu2" else "hidden_act",
     "nemotron_h": lambda config: "" if (config.get("time_step_min") or 0) <= 0.001 else "time_step_min",
+    "phimoe": lambda config: "" if config.get("num_experts_per_tok", 2) == 2 else "num_experts_per_tok",
     "qwen2_moe": lambda config: "norm_topk_prob" if config.get("norm_topk_prob") else "",
 }
 """By type, the name of a field that its class takes for granted, if it is another; else nothing."""

@@ -11,7 +11,14 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.engines.language.classes import become
-from pippin.engines.language.configuration import Config, fields_of, rotary_tables, spelled_out, with_required
+from pippin.engines.language.configuration import (
+    Config,
+    completed,
+    fields_of,
+    rotary_tables,
+    unscaled,
+    with_required,
+)
 from pippin.engines.language.upstream import windows
 from pippin.engines.language.upstream.fields import filled, refuse_left_out, refuse_unread
 from pippin.engines.language.upstream.library import get_classes
@@ -19,7 +26,7 @@ from pippin.engines.language.upstream.rotary import complete
 
 LIBRARIES = ("mlx_lm", "mlx_vlm")
 SHARED = "rope_utils"
-"""The module of mlx-lm that its architectures share, and that has mends."""
+"""The module that the architectures of a library share, and that has mends."""
 
 Arrays = dict[str, mx.array]
 
@@ -128,7 +135,8 @@ def apply(found: tuple[Mend, ...], model: nn.Module) -> None:
         loaded.get(type(module), _nothing)(module)
 
 
-def _make(found: tuple[Mend, ...], model: nn.Module, config: Config) -> None:
+def make_of(found: tuple[Mend, ...], model: nn.Module, config: Config) -> None:
+    """Mend a model without weights by its configuration."""
     made = {each.original: each.made for each in found}
     for module in model.modules():
         made.get(type(module), _nothing_before)(module, config)
@@ -140,7 +148,7 @@ def classes_of(config: Config) -> tuple[Any, Any]:
     model_class, kind = get_classes(config)
     arguments = Arguments(kind)
     own, shared = _mends_of(model_class), mends("mlx_lm", SHARED)
-    whole = spelled_out(config)
+    whole = completed(config)
     text = whole.get("text_config") or {}
     nested = bool(rotary_tables(text))
     taken = kind.__dataclass_fields__
@@ -156,7 +164,7 @@ def classes_of(config: Config) -> tuple[Any, Any]:
             raise ValueError(
                 f"layer_types of {kinds.pop()} alone are not read by this architecture's class"
             ) from error
-        _make(own, model, changed)
+        make_of(own, model, changed)
         return model
 
     def make_other(changed: Config) -> nn.Module:
@@ -166,7 +174,7 @@ def classes_of(config: Config) -> tuple[Any, Any]:
     def make(given: Any) -> nn.Module:
         model = plain(given, config)
         complete(model, text if nested else whole, make_other)
-        _make(shared, model, config)
+        make_of(shared, model, config)
         windows.complete(model, whole, taken)
         refuse_unread(whole, taken)
         refuse_left_out(text, _taken_of(text))
@@ -191,7 +199,7 @@ class Arguments:
     kind: Any
 
     def from_dict(self, config: Config) -> Any:
-        return self.of_spelled_out(spelled_out(config))
+        return self.of_spelled_out(completed(config))
 
     def of_spelled_out(self, config: Config) -> Any:
         required = [
@@ -203,4 +211,10 @@ class Arguments:
             name: each for name, each in fields_of(config).defaults.items() if isinstance(each, bool | float)
         }
         found = {**{name: usual[name] for name in required if name in usual}, **found}
-        return self.kind.from_dict(found)
+        try:
+            return self.kind.from_dict(found)
+        except ValueError:
+            if not found.get("rope_scaling"):
+                raise
+            # The class refuses this scaling, which the model gets afterwards.
+            return self.kind.from_dict({**found, "rope_scaling": unscaled(found["rope_scaling"])})

@@ -13,9 +13,10 @@ from pippin.engines.language.configuration import (
     BESIDE,
     UNREADABLE,
     Config,
+    completed,
     rotary_tables,
     scaling_of,
-    spelled_out,
+    unscaled,
 )
 from pippin.engines.language.upstream.fields import with_pattern
 from pippin.engines.language.upstream.quantised import Arrays
@@ -46,7 +47,8 @@ def in_its_family(config: Config) -> Config:
 def for_mlx_vlm(config: Config) -> Config:
     """The configuration in all spellings, as the classes of its family take it."""
     config = in_its_family(config)
-    return taken(spelled_out(config), config)
+    whole = not any(isinstance(config.get(part), dict) for part in CLASSES)
+    return taken(completed(config, () if whole else tuple(CLASSES)[1:]), config)
 
 
 def taken(spelled: Config, config: Config) -> Config:
@@ -61,6 +63,8 @@ def taken(spelled: Config, config: Config) -> Config:
         return with_pattern(spelled) if flat else spelled
     if flat:
         return with_pattern(spelled) | _whole_table(spelled, package.ModelConfig)
+    if "text_config" not in config:
+        spelled = _readable(spelled, getattr(package, "TextConfig", None))
     found, least = dict(spelled), dict(spelled)
     for part, name in CLASSES.items():
         held, own, kind = spelled.get(part), config.get(part), getattr(package, name, None)
@@ -78,6 +82,20 @@ def taken(spelled: Config, config: Config) -> Config:
     return next((_raised(each, read) for each in (found, least) if (read := _read(each, package))), found)
 
 
+def _readable(config: Config, kind: Any) -> Config:
+    """The configuration of a text model without a scaling of positions that its class refuses, and that the model gets
+    afterwards."""
+    scaling = config.get("rope_scaling")
+    try:
+        if scaling and kind is not None:
+            kind.from_dict(copy.deepcopy(config))
+    except ValueError:
+        return {**config, "rope_scaling": unscaled(scaling)}
+    except UNREADABLE:  # for other reasons, which its loader tells
+        return config
+    return config
+
+
 def _of_part(config: Config, kind: type, family: str) -> Config:
     """The configuration of a part for its class."""
     found, fields = with_pattern(config), inspect.signature(kind).parameters
@@ -89,6 +107,7 @@ def _of_part(config: Config, kind: type, family: str) -> Config:
     scaling = found.get("rope_scaling") or {}
     if family == "hunyuan_vl" and "mrope_section" in scaling:
         found["rope_scaling"] = {**scaling, "type": "xdrope", "xdrope_section": scaling["mrope_section"]}
+    found = _readable(found, kind)
     if family == "qwen4_exp" and "layer_types" in found:
         indexed = {"indexed_attention": "qwen_sparse_attention"}
         found["layer_types"] = [indexed.get(kind, kind) for kind in found["layer_types"] or []] or None

@@ -15,6 +15,7 @@ from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
 from pippin.engines.language.configuration import NONE, Config, rotary_tables, spelled_out, turns_of
 from pippin.engines.language.upstream.fields import refuse_left_out
+from pippin.engines.language.upstream.mends import SHARED, make_of, mends
 from pippin.engines.language.upstream.newest import (
     for_mlx_vlm,
     in_columns,
@@ -145,6 +146,7 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
         return _language(_made(taken(changed if named is None else {**config, named: changed}, own)))
 
     complete(_language(model), config if named is None else config[named], make)
+    make_of(mends("mlx_vlm", SHARED), _language(model), config)
     _refuse_left_out(model.config, config)
     activation = _activation(own)
     if activation is not None and activation != CODED.get(str(own.get("model_type")), activation):
@@ -157,9 +159,9 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
 
 def _refuse_left_out(read: Any, config: Config) -> None:
     """Raises `ValueError` for a field of the text model that changes what it computes and that its class lacks."""
-    for name in TEXT_PARTS:
-        text, held = config.get(name), getattr(read, name, None)
-        if isinstance(text, dict) and is_dataclass(held):
+    named = [name for name in TEXT_PARTS if isinstance(config.get(name), dict)]
+    for text, held in [(config[name], getattr(read, name, None)) for name in named] or [(config, read)]:
+        if is_dataclass(held):
             refuse_left_out(text, {each.name for each in fields(held)})
 
 

@@ -5,19 +5,30 @@ found by making the model again from a configuration without the setting: if its
 does not read it. No weight is read for this.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.rope_utils import initialize_rope
+from mlx_lm.models.rope_utils import YarnRoPE, initialize_rope
 
-from pippin.engines.language.configuration import BESIDE, Config, head_size, rotary_tables, scaling_of
+from pippin.engines.language.configuration import (
+    BESIDE,
+    ORIGINAL,
+    Config,
+    head_size,
+    rotary_tables,
+    scaling_of,
+    spelled_out,
+    unscaled,
+)
 
 NAMES = ("rope", "rotary")
 """Parts of the names of classes that turn queries and keys."""
 
-OF_EVERY_MODULE = {"_no_grad", "_training"}
+TURNS_NOTHING = {"_no_grad", "_training", "rope_type"}
+"""Fields of modules that do not tell how they turn: some keep the type of a scaling that they leave out."""
 
 PLAIN = (None, "default", "mrope", "dynamic")
 """Types of `rope_scaling` that scale nothing. `dynamic` does so behind `max_position_embeddings` only, where the window
@@ -37,13 +48,14 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     used = {kind: table for kind, table in tables.items() if kind in types}
     main = used.get("full_attention", {})
     scaling = scaling_of(main, config)
-    unscaled = {"rope_scaling": None, **_in_tables(config, {"rope_type": "default", "type": "default"})}
-    if scaling.get("rope_type") not in PLAIN and _leaves_out(model, make, {**config, **unscaled}):
+    plain = {"rope_scaling": unscaled(scaling)}
+    plain |= _in_tables(config, {"rope_type": "default", "type": "default"})
+    if scaling.get("rope_type") not in PLAIN and _leaves_out(model, make, {**config, **plain}):
         _scale(model, config, scaling, alone=len(tables) == 1)
-    part = main.get("partial_rotary_factor", 1.0)
+    part = main.get("partial_rotary_factor")
     whole = {"partial_rotary_factor": 1.0, "rotary_pct": 1.0}
     whole |= _in_tables(config, {"partial_rotary_factor": 1.0})
-    if part != 1.0 and _leaves_out(model, make, {**config, **whole}):
+    if part is not None and _leaves_out(model, make, {**config, **whole}):
         _refuse_other_part(model, config, part)
     _take_bases(model, used, config.get("layer_types") or ())
     _refuse_one_for_all(model, config, used)
@@ -67,18 +79,65 @@ def _leaves_out(model: nn.Module, make: Make, without: Config) -> bool:
 
 
 def _scale(model: nn.Module, config: Config, scaling: Config, *, alone: bool) -> None:
-    """Put scaled modules in the places of plain ones."""
+    """Put scaled modules in the places of plain ones, or give modules of several axes scaled frequencies."""
     found, bases = list(rotary_modules(model)), _bases(model)
-    if not alone or len(bases) != 1:
+    base = config.get("rope_theta") or next(iter(bases), None)
+    of_axes = all(hasattr(each, "_inv_freq") and hasattr(each, "attention_scaling") for _, _, each in found)
+    if not alone or base is None or not (len(bases) == 1 or (found and of_axes)):
         raise ValueError(
             f"rope_scaling of the type {scaling['rope_type']!r} is not read by the class of this architecture"
         )
-    base = config.get("rope_theta") or bases.pop()
     for parent, name, each in found:
-        scaled = initialize_rope(
-            each.dims, base, each.traditional, scaling, config.get("max_position_embeddings")
-        )
-        setattr(parent, name, scaled)
+        dims = 2 * each._inv_freq.size if of_axes else each.dims
+        traditional = not of_axes and each.traditional
+        scaled = initialize_rope(dims, base, traditional, scaling, config.get("max_position_embeddings"))
+        if type(scaled) is YarnRoPE:
+            complete_yarn(scaled, config)
+        if not of_axes:
+            setattr(parent, name, scaled)
+            continue
+        plain = type(scaled) is nn.RoPE
+        each._inv_freq = scaled.scale * each._inv_freq if plain else 1 / scaled._freqs
+        each.attention_scaling = float(getattr(scaled, "mscale", getattr(scaled, "_scale", 1.0)))
+        # mlx-vlm's kernel for Metal, which turns both at once, leaves the factor out.
+        if each.attention_scaling != 1.0:
+            each.fused_apply = False
+
+
+def complete_yarn(rope: Any, config: Mapping[str, Any]) -> None:
+    """Have a module of either library turn by all that the configuration says (transformers'
+    `_compute_yarn_parameters`)."""
+    part = turned(config)
+    base, scaling = part.get("rope_theta"), part.get("rope_scaling") or {}
+    if "factor" not in scaling:
+        return
+    factor, one, two = scaling["factor"], scaling.get("mscale"), scaling.get("mscale_all_dim")
+
+    def grown(by: float) -> float:
+        return 0.1 * by * math.log(factor) + 1 if factor > 1 else 1.0
+
+    given = scaling.get("attention_factor")
+    usual = grown(one) / grown(two) if one and two else grown(1)
+    rope.mscale = float(usual if given is None else given)
+    if base is None or scaling.get("truncate", True):
+        return
+
+    def dimension(turns: float) -> float:
+        """Which dimension turns so often within the length that the model was trained with first."""
+        return float(rope.dims * math.log(scaling[ORIGINAL] / (turns * 2 * math.pi)) / (2 * math.log(base)))
+
+    low = max(dimension(scaling.get("beta_fast") or 32), 0)
+    high = min(dimension(scaling.get("beta_slow") or 1), rope.dims - 1)
+    slow = mx.clip((mx.arange(rope.dims // 2) - low) / ((high - low) or 0.001), 0, 1)
+    wavelengths = base ** (mx.arange(0, rope.dims, 2, dtype=mx.float32) / rope.dims)
+    rope._freqs = 1 / (slow / (factor * wavelengths) + (1 - slow) / wavelengths)
+
+
+def turned(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a configuration that has rotary settings, spelled out."""
+    spelled = spelled_out(config)
+    text = spelled.get("text_config") or {}
+    return text if rotary_tables(text) else spelled
 
 
 def _refuse_other_part(model: nn.Module, config: Config, part: float) -> None:
@@ -144,7 +203,7 @@ def fingerprint(model: nn.Module) -> list[Any]:
 def _described(each: Any) -> Any:
     own = {**vars(each), **(dict(each.items()) if isinstance(each, nn.Module) else {})}
     return type(each).__name__, {
-        name: _plain(value) for name, value in own.items() if name not in OF_EVERY_MODULE
+        name: _plain(value) for name, value in own.items() if name not in TURNS_NOTHING
     }
 
 

@@ -1,5 +1,6 @@
-"""Llama 4's text layers without rotary positions: mlx-lm 0.32 norms their queries and keys as in the others, and leaves
-out that the queries grow with the tokens behind them (transformers' `Llama4TextAttention`)."""
+"""Llama 4's text layers: mlx-lm 0.32 norms queries and keys before they turn, and in the layers without rotary
+positions too, and leaves out that queries of these grow with the tokens behind them (transformers'
+`Llama4TextAttention`)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +13,8 @@ from pippin.engines.language.classes import become
 from pippin.engines.language.upstream.mends import Mend
 
 
-class WithoutPositions(Attention):  # type: ignore[misc] # mlx-lm has no types
-    """Attention of a layer without positions. Queries grow by `grows` from every `every` tokens on."""
+class Published(Attention):  # type: ignore[misc] # mlx-lm has no types
+    """In a layer without positions, queries grow by `grows` from every `every` tokens on."""
 
     grows: float
     every: int
@@ -28,9 +29,15 @@ class WithoutPositions(Attention):  # type: ignore[misc] # mlx-lm has no types
                 (self.v_proj, self.n_kv_heads),
             )
         )
-        offset = mx.array(0 if cache is None else cache.offset).reshape(-1, 1)
-        growth = self.grows * mx.log1p(mx.floor((offset + mx.arange(1, length + 1)) / self.every))
-        queries = queries * (1 + growth)[:, None, :, None].astype(queries.dtype)
+        offset = 0 if cache is None else cache.offset
+        if self.use_rope:
+            queries, keys = (self.rope(each, offset=offset) for each in (queries, keys))
+            if self.use_qk_norm:  # behind the turn, which may scale
+                queries, keys = (mx.fast.rms_norm(each, None, self.rms_norm_eps) for each in (queries, keys))
+        else:
+            places = mx.array(offset).reshape(-1, 1) + mx.arange(1, length + 1)
+            growth = self.grows * mx.log1p(mx.floor(places / self.every))
+            queries = queries * (1 + growth)[:, None, :, None].astype(queries.dtype)
         if cache is not None:
             keys, values = cache.update_and_fetch(keys, values)
         seen = scaled_dot_product_attention(queries, keys, values, cache=cache, scale=self.scale, mask=mask)
@@ -39,17 +46,16 @@ class WithoutPositions(Attention):  # type: ignore[misc] # mlx-lm has no types
 
 
 def as_published(module: Attention, config: Mapping[str, Any]) -> None:
-    if not module.use_rope:
-        become(module, WithoutPositions)
-        tuned = config.get("attn_temperature_tuning", True)
-        module.grows = config.get("attn_scale", 0.1) if tuned else 0.0
-        module.every = config.get("floor_scale", 8192)
+    become(module, Published)
+    tuned = config.get("attn_temperature_tuning", True)
+    module.grows = config.get("attn_scale", 0.1) if tuned else 0.0
+    module.every = config.get("floor_scale", 8192)
 
 
 MENDS = (
     Mend(
         original=Attention,
-        why="layers without rotary positions have norms, and no scale of queries by position",
+        why="norms are taken before positions, and in layers without them, whose queries do not grow",
         made=as_published,
     ),
 )
