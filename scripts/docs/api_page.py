@@ -77,7 +77,7 @@ There is no `/api/v1`: models are loaded by `POST /v1/models/load`, and `/v1/res
 | `POST /v1/responses/{id}/cancel` | stops a background response |
 | `GET /v1/responses/{id}/input_items` | all items that the model was given, in pages |
 | `POST /v1/responses/input_tokens` | how many prompt tokens the request would have |
-| WebSocket `/v1/responses` | `response.create` events, answered one at a time |
+| WebSocket `/v1/responses` | `response.create` events, answered one at a time; `response.steer` |
 | `POST /v1/responses/compact` | the user's messages and a summary of the conversation, as items for the next request |
 | `POST`, `GET`, `DELETE /v1/conversations...` | conversations and their items |
 
@@ -102,6 +102,8 @@ There is no `/api/v1`: models are loaded by `POST /v1/models/load`, and `/v1/res
   items show them, and `max_tool_calls` bounds them.
 - **Status**: a response that reaches `max_output_tokens` is `incomplete` and ends its stream with
   `response.incomplete`; one that fails ends with `response.failed`; a refusal before the first byte is a status code.
+- **Steering**: `response.steer` ends the running response of a connection as `steered`, and the next goes on from what was said
+  with the client's words. If the response calls the client's tools, the words wait for the results (`response.steer.pending`).
 - **Items** `configuration_update` set effort and format of the text from their place on; a last item `compaction_trigger` is
   answered by a summary of the conversation alone.
 - **`context_management`** of type `compaction` has the model summarise the oldest turns when the conversation does

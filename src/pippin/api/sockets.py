@@ -1,8 +1,11 @@
-"""The Responses API over a WebSocket: `response.create` events in, the events of a stream out.
+"""The Responses API over a WebSocket: `response.create` and `response.steer` events in, the events of a stream out.
 
 The protocol is https://developers.openai.com/api/docs/guides/websocket-mode. A connection answers one request after
-the other, and remembers its last response even if the response is not stored. Requests are decoded and answers encoded
-by the dialect, as over HTTP.
+the other, and remembers its last response even if the response is not stored.
+
+A response to which a client says something (`response.steer`) ends at once as `steered`, and another goes on from it
+with the client's words. If it has called tools of the client, the words wait until it is complete, and for the results
+of the calls. Requests are decoded and answers encoded by the dialect, as over HTTP.
 """
 
 import asyncio
@@ -11,23 +14,28 @@ import dataclasses
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
 
 import msgspec
+from msgspec import Meta, Struct
 from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pippin.api.access.exchange import SCOPE_KEY, Exchange, exchange_of, write_line
 from pippin.api.answers.answer import Answer
+from pippin.api.dialects.responses.answer import STEERED
+from pippin.api.dialects.responses.dialect import items_of
+from pippin.api.dialects.responses.items import parts_of
 from pippin.api.dialects.shared.fields import unsupported
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.body import ARRIVING, HELD, MIB, HeldBytes, Presence, decoded_bytes, no_room
 from pippin.api.routing import VERSION, Api
 from pippin.api.stored_responses.response_store import Item, OwnedHistory, ResponseStore, StoredResponse
 from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
-from pippin.core.decoding import from_json
-from pippin.core.errors import SHUTTING_DOWN, ServerError
+from pippin.core.decoding import convert, from_json
+from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
 from pippin.core.events import Accepted, Finished
 
 log = logging.getLogger(__name__)
@@ -53,6 +61,8 @@ class Channel(Presence):
         self._socket = socket
         self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._reading: asyncio.Task[None] | None = None
+        self.divert: Callable[[str | bytes], bool] = lambda message: False
+        """Is offered each message when it comes; those that it takes are not among `messages`."""
         self.held: HeldBytes = socket.scope[HELD]
         """The bytes of messages that wait, and of what is kept after an answer."""
         self._stopping = False
@@ -106,7 +116,11 @@ class Channel(Presence):
                 await self.end(TOO_MANY, f"More than {WAITING} messages wait to be answered.")
                 break
             text = message.get("text")
-            self._messages.put_nowait(text if text is not None else message.get("bytes") or b"")
+            data = text if text is not None else message.get("bytes") or b""
+            if self.divert(data):
+                self.held.free(size_of(data))
+            else:
+                self._messages.put_nowait(data)
         if message.get("code") == TOO_BIG:
             log.warning("A WebSocket is closed: %s.", message.get("reason") or "a message is too large")
         self.left()
@@ -170,6 +184,98 @@ WHOLE: Final = ("background", "stream", "generate")
 """Fields of a `response.create` that control the transport of the answer; the dialect does not see them."""
 
 
+STEER: Final = "response.steer"
+MOST_STEERS: Final = 16  # that wait for one response
+ENDED: Final = ErrorReport(kind="cancelled", message="The client steered the response.", code=STEERED)
+
+
+class UserMessage(Struct, kw_only=True, forbid_unknown_fields=True):
+    role: Literal["user"]
+    content: str | list[dict[str, Any]]
+    type: Literal["message"] = "message"
+    id: str | None = None
+    status: str | None = None
+
+
+class SteerEvent(Struct, kw_only=True, forbid_unknown_fields=True):
+    type: Literal["response.steer"]
+    previous_response_id: str
+    input: str | Annotated[list[UserMessage], Meta(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Steer:
+    """Words for a response, accepted under an id."""
+
+    id: str
+    response: str
+    input: Any  # as the client gave it
+    size: int  # in bytes, of the event that brought it
+
+    @property
+    def named(self) -> dict[str, Any]:
+        return {"id": self.id, "previous_response_id": self.response}
+
+
+class Steered:
+    """A response that is being made, and what was said to it so far."""
+
+    def __init__(self, asked: dict[str, Any], encoder: SavingEncoder, answer: Answer) -> None:
+        self.id = encoder.response().id
+        self.steers: list[Steer] = []
+        self.asked = asked
+        self._encoder = encoder
+        self._answer = answer
+        self._frames: list[bytes] = []
+
+    def take(self, event: dict[str, Any], size: int, hold: Callable[[int], bool]) -> None:
+        """Accept or refuse a `response.steer` of `size` bytes for this response; `hold` finds room to keep them."""
+        try:
+            given = convert(event, SteerEvent).input
+            for number, message in enumerate(given if isinstance(given, list) else ()):
+                parts_of(message.content, f"input[{number}].content")
+        except (msgspec.ValidationError, ServerError) as error:
+            self._frames.append(refusal(event, "invalid_input", str(error), self._encoder))
+            return
+        if self.asked.get("conversation") or self.asked.get("context_management"):
+            why = "A response that joins a conversation or compacts it by itself can't be steered."
+            self._frames.append(refusal(event, "steering_not_supported", why, self._encoder))
+        elif len(self.steers) >= MOST_STEERS or not hold(size):
+            why = "Too much waits for this response already."
+            self._frames.append(refusal(event, "too_many_pending_steers", why, self._encoder))
+        else:
+            steer = Steer(f"steer_{uuid4().hex}", self.id, event["input"], size)
+            self.steers.append(steer)
+            self._frames.append(self._encoder.told("response.steer.accepted", steer=steer.named))
+            if not self._encoder.required_input():
+                self._answer.end(ENDED)
+
+    def frames(self) -> bytes:
+        """The events that were not sent yet."""
+        frames, self._frames = b"".join(self._frames), []
+        return frames
+
+    def pending(self) -> bytes:
+        """The events that tell which results the accepted words wait for; none if they wait for none."""
+        required = self._encoder.required_input()
+        if not required:
+            return b""
+        waits = {"reason": "waiting_for_required_input", "required_input": required}
+        return b"".join(
+            self._encoder.told("response.steer.pending", steer=steer.named, **waits) for steer in self.steers
+        )
+
+
+def refusal(event: dict[str, Any], code: str, why: str, encoder: SavingEncoder | None = None) -> bytes:
+    """The event that gives the words back; `encoder` is that of the response, if there is one."""
+    steer = {name: event[name] for name in ("id", "previous_response_id", "input") if name in event}
+    error = {"type": "invalid_request_error", "code": code, "message": why}
+    if encoder is not None:
+        return encoder.told("response.steer.failed", steer=steer, error=error)
+    fields = {"type": "response.steer.failed", "sequence_number": 0, "steer": steer, "error": error}
+    return b"data: " + msgspec.json.encode(fields) + b"\n\n"
+
+
 class ConnectionHistory(OwnedHistory):
     """The caller's history, plus the last response of the connection even if it is not stored."""
 
@@ -205,6 +311,9 @@ class ResponsesSocket:
         self._api = api
         self._socket = socket
         self._channel = Channel(socket)
+        self._channel.divert = self._steers
+        self._running: Steered | None = None
+        self._waiting: list[Steer] = []  # words for the last response, which wait for results of its calls
         self._history = ConnectionHistory(api.store, exchange_of(socket.scope).owner, self._hold)
         self._held = 0  # bytes of what the running turn has decoded
         self._kept = 0  # bytes of what is kept of the last response
@@ -215,21 +324,26 @@ class ResponsesSocket:
         await self._channel.open()
         try:
             async for message in self._channel.messages():
-                await self._turn(message)
+                turn: str | bytes | None = message
+                while turn is not None:
+                    turn = await self._turn(turn)
         finally:
             await self._channel.close()
 
-    async def _turn(self, message: str | bytes) -> None:
-        """Answer one message."""
+    async def _turn(self, message: str | bytes) -> str | bytes | None:
+        """Answer one message; returns the message that goes on from the answer with what was said meanwhile."""
         request = asked_on(self._socket, PATH)
         exchange = exchange_of(request.scope)
         try:
             await self._answer(request, message)
+            return await self._after()
         except ServerError as error:
             exchange.status, exchange.refusal = error.report.status, error.report.message
             event = {"status": exchange.status, "error": error_body(error.report).error, "type": "error"}
             await self._channel.send(msgspec.json.encode(event))
+            return None
         finally:
+            self._running = None
             write_line("SEND", exchange, exchange.status or 200)
             self._channel.held.free(self._held + self._kept)
             self._held, self._kept = 0, len(self._history.kept)
@@ -243,6 +357,33 @@ class ResponsesSocket:
             raise no_room()
         self._held += size
 
+    def _steers(self, message: str | bytes) -> bool:
+        """Take what is said to the running response."""
+        if self._running is None or isinstance(message, bytes) or STEER not in message:
+            return False
+        try:
+            event = event_of(message)
+        except ServerError:
+            return False
+        if event["type"] != STEER or event.get("previous_response_id") != self._running.id:
+            return False
+        self._running.take(event, size_of(message), self._channel.held.take)
+        return True
+
+    async def _after(self) -> str | None:
+        """What follows an answer: nothing, words that wait for results of its calls, or the next request."""
+        running, self._running = self._running, None
+        if running is None:
+            return None
+        self._waiting += running.steers
+        pending = running.pending()
+        await self._send_frames(running.frames() + pending)
+        if pending or not running.steers:
+            return None
+        # The next request goes on from the response; the accepted words are yet to be put in front of its input.
+        successor = running.asked | {"input": [], "previous_response_id": running.id}
+        return msgspec.json.encode(successor).decode()
+
     async def _answer(self, request: Request, message: str | bytes) -> None:
         event = self._event_of(message)
         opened = exchange_of(self._socket.scope)
@@ -250,14 +391,33 @@ class ResponsesSocket:
             raise ServerError(
                 "authentication", "The API key of this connection was withdrawn or changed; connect again."
             )
+        previous = event.get("previous_response_id")
+        if event["type"] == STEER:
+            code = "response_already_completed" if previous == self._history.last else "response_not_found"
+            await self._send_frames(
+                refusal(event, code, "No such response is being made on this connection.")
+            )
+            return
+        said = [steer for steer in self._waiting if steer.response == previous]
         try:
-            await self._respond(request, event)
-        except ServerError:
-            self._history.forget(event.get("previous_response_id"))
+            await self._respond(request, event, said)
+        except ServerError as error:
+            self._history.forget(previous)
+            for steer in said:
+                given = steer.named | {"input": steer.input}
+                why = error.report.message
+                await self._send_frames(refusal(given, "successor_creation_failed", why))
             raise
+        finally:
+            self._waiting = [steer for steer in self._waiting if steer not in said]
+            self._channel.held.free(sum(steer.size for steer in said))
 
-    async def _respond(self, request: Request, event: dict[str, Any]) -> None:
+    async def _respond(self, request: Request, event: dict[str, Any], said: list[Steer]) -> None:
+        """Answer the event, whose input begins with what was `said` to the response that it goes on from."""
         fields = {name: value for name, value in event.items() if name not in ("type", *WHOLE)}
+        if said:
+            given = (*(steer.input for steer in said), event.get("input"))
+            fields["input"] = [item for each in given for item in items_of(each)]
         body = msgspec.json.encode(fields | {"stream": True})
         handler = self._api.handler
         exchange = exchange_of(request.scope)
@@ -272,26 +432,24 @@ class ResponsesSocket:
             await encoder.save()
             return
         answer = Answer(operation, exchange, self._channel, handler.answers)
+        self._running = running = Steered(event, encoder, answer)
         try:
             await answer.started()
             async for piece in answer.pieces():
+                frames = running.frames() + piece
                 await encoder.save()
-                await self._send_frames(piece)
+                await self._send_frames(frames)
         finally:
             await answer.close()
 
     def _event_of(self, message: str | bytes) -> dict[str, Any]:
-        """The `response.create` in a message, if its answer can be sent on this connection."""
+        """The `response.create` or `response.steer` in a message, if its answer can be sent on this connection."""
         most = self._api.options.max_body_mb
         if len(message) > most * MIB:
             raise ServerError("too_large", f"The event is larger than {most:g} MiB.")
         event = event_of(message)
-        if event["type"] != CREATE:
-            raise unsupported(
-                "type",
-                f"only `{CREATE}` events are answered here. To say more to a response that runs, cancel it (POST "
-                f"/v1/requests/ID/cancel) and send the next `{CREATE}`.",
-            )
+        if event["type"] not in (CREATE, STEER):
+            raise unsupported("type", f"only `{CREATE}` and `{STEER}` events are answered here.")
         if event.get("background"):
             raise unsupported(
                 "background", "a connection waits for its responses; send it to POST /v1/responses."

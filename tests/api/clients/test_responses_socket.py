@@ -10,6 +10,11 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
+from openai.types.responses import (
+    ResponseSteerAcceptedEvent,
+    ResponseSteerFailedEvent,
+    ResponseSteerPendingEvent,
+)
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -20,6 +25,13 @@ SCRIPT: dict[str, Any] = {
     "rules": [
         {"when": {"tool_result": "rain"}, "say": "It rains."},
         {"when": {"user": "weather"}, "calls": [{"name": "look", "arguments": {"city": "Oslo"}}]},
+        {"when": {"user": "shorter", "turn": 2}, "say": "Shorter."},
+        {
+            "when": {"user": "slowly look"},
+            "say": "I look.",
+            "calls": [{"name": "look", "arguments": {"city": "x" * 400}}],
+            "gap": 0.02,
+        },
         {"when": {"user": "slow"}, "say": " ".join(["word"] * 2000), "gap": 0.05},
         {"when": {"user": "and now", "turn": 2}, "say": "The second turn."},
     ]
@@ -151,7 +163,7 @@ def test_generate_false_prepares_a_response_to_go_on_with(address: str) -> None:
     [
         ("no json", "JSON"),
         ('{"no": "type"}', "type"),
-        ('{"type": "response.steer", "input": "shorter"}', "/v1/requests/ID/cancel"),
+        ('{"type": "response.nudge"}', "response.create"),
         (json.dumps({"type": "response.create", "model": MODEL}), "input"),
         (
             json.dumps({"type": "response.create", "model": MODEL, "input": "a", "background": True}),
@@ -177,16 +189,6 @@ def test_what_cannot_be_answered_is_an_error_and_the_connection_goes_on(
         assert refused["status"] in (400, 404)
         assert named in refused["error"]["message"]
         assert said(asked(socket, input="still here")) == "still here"
-
-
-def test_a_response_that_was_cancelled_is_gone_on_from(address: str) -> None:
-    with socket_of(address) as socket:
-        socket.send(json.dumps({"type": "response.create", "model": MODEL, "input": "slow"}))
-        response = json.loads(socket.recv(timeout=30))["response"]["id"]
-        httpx.post(f"{address}/v1/requests/{response}/cancel").raise_for_status()
-        while json.loads(socket.recv(timeout=30))["type"] != "response.incomplete":
-            pass
-        assert said(asked(socket, input="and now", previous_response_id=response)) == "The second turn."
 
 
 def test_a_client_who_leaves_stops_the_answer(address: str, client: OpenAI) -> None:
@@ -249,3 +251,114 @@ def test_who_sends_ahead_without_end_is_closed(address: str) -> None:
             socket.send(json.dumps({"type": "response.create", "model": MODEL, "input": "slow"}))
         while True:
             socket.recv(timeout=30)
+
+
+STEER_EVENTS: dict[str, Any] = {
+    "response.steer.accepted": ResponseSteerAcceptedEvent,
+    "response.steer.pending": ResponseSteerPendingEvent,
+    "response.steer.failed": ResponseSteerFailedEvent,
+}
+ENDS = ("response.completed", "response.incomplete", "response.failed", "response.steer.pending", "error")
+
+
+class Talk:
+    """One connection, whose events are read one by one."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+
+    def create(self, **fields: Any) -> None:
+        self._send({"type": "response.create", "model": MODEL, **fields})
+
+    def steer(self, response: str, words: Any) -> None:
+        self._send({"type": "response.steer", "previous_response_id": response, "input": words})
+
+    def until(self, *kinds: str) -> list[dict[str, Any]]:
+        """All events up to one of these kinds, each checked against the vendor's types."""
+        events: list[dict[str, Any]] = []
+        while not events or events[-1]["type"] not in kinds:
+            events.append(json.loads(self._socket.recv(timeout=30)))
+            if kind := STEER_EVENTS.get(events[-1]["type"]):
+                kind.model_validate(events[-1])
+        return events
+
+    def _send(self, event: dict[str, Any]) -> None:
+        self._socket.send(json.dumps(event))
+
+
+@pytest.fixture
+def talk(address: str) -> Iterator[Talk]:
+    with socket_of(address) as socket:
+        yield Talk(socket)
+
+
+def test_who_steers_a_response_ends_it_and_is_answered_by_the_next(talk: Talk) -> None:
+    talk.create(input="slow", store=False, metadata={"a": "b"})
+    first = talk.until("response.output_text.delta")
+    response = first[0]["response"]["id"]
+    talk.steer(response, [{"type": "message", "role": "user", "content": "shorter"}])
+    rest = talk.until("response.incomplete")
+    numbers = [each["sequence_number"] for each in (*first, *rest)]
+    assert numbers == list(range(len(numbers)))
+    (accepted,) = [each for each in rest if each["type"] == "response.steer.accepted"]
+    assert accepted["steer"]["previous_response_id"] == response
+    ended = rest[-1]["response"]
+    assert ended["incomplete_details"] == {"reason": "steered"}
+    assert ended["output"][0]["content"][0]["text"].startswith("word")
+    usage = ended["usage"]
+    assert 0 < usage["input_tokens"] < usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    following = talk.until(*ENDS)
+    assert (following[0]["type"], following[-1]["type"]) == ("response.created", "response.completed")
+    done = following[-1]["response"]
+    assert said(following) == "Shorter."
+    assert (done["previous_response_id"], done["metadata"], done["store"]) == (response, {"a": "b"}, False)
+    assert done["usage"]["input_tokens"] > 1
+
+
+def test_words_for_a_response_that_calls_tools_wait_for_their_results(talk: Talk) -> None:
+    taken = ""
+    # The answer is over before this test has spoken if it gets no processor for a while.
+    while taken != "response.steer.accepted":
+        talk.create(input="slowly look", tools=[TOOL])
+        first = talk.until("response.function_call_arguments.delta")
+        response = first[0]["response"]["id"]
+        talk.steer(response, "shorter")
+        taken = talk.until("response.steer.accepted", "response.steer.failed")[-1]["type"]
+    talk.until("response.completed")
+    (pending,) = talk.until("response.steer.pending")
+    (stub,) = pending["required_input"]
+    assert (stub["type"], stub["name"]) == ("function_call_output", "look")
+    talk.create(previous_response_id=response, input=[stub | {"output": "rain"}], tools=[TOOL])
+    done = talk.until(*ENDS)[-1]["response"]
+    assert done["status"] == "completed"
+
+
+OUTPUT: Any = {"type": "function_call_output", "call_id": "c", "output": "x"}
+
+
+@pytest.mark.parametrize(
+    "words", [[], [OUTPUT], [{"type": "message", "role": "user", "content": []}, OUTPUT]]
+)
+def test_words_that_cannot_be_taken_come_back(talk: Talk, words: Any) -> None:
+    talk.create(input="slow")
+    response = talk.until("response.output_text.delta")[0]["response"]["id"]
+    talk.steer(response, words)
+    failed = json_of(talk, "response.steer.failed")
+    assert (failed["error"]["code"], failed["steer"]["input"]) == ("invalid_input", words)
+
+
+def test_what_is_over_or_unknown_or_kept_elsewhere_is_not_steered(talk: Talk) -> None:
+    talk.create(input="one two")
+    response = talk.until("response.completed")[0]["response"]["id"]
+    talk.steer(response, "more")
+    assert json_of(talk, "response.steer.failed")["error"]["code"] == "response_already_completed"
+    talk.steer("resp_none", "more")
+    assert json_of(talk, "response.steer.failed")["error"]["code"] == "response_not_found"
+    talk.create(input="slow", context_management=[{"type": "compaction", "compact_threshold": 99}])
+    response = talk.until("response.output_text.delta")[0]["response"]["id"]
+    talk.steer(response, "more")
+    assert json_of(talk, "response.steer.failed")["error"]["code"] == "steering_not_supported"
+
+
+def json_of(talk: Talk, kind: str) -> dict[str, Any]:
+    return talk.until(kind)[-1]

@@ -68,7 +68,7 @@ class ResponseFailure(Closed, kw_only=True):
 
 
 class Incompleteness(Closed, kw_only=True):
-    reason: Literal["max_output_tokens"]
+    reason: Literal["max_output_tokens", "steered"]
 
 
 class ResponseInputDetails(Closed, kw_only=True):
@@ -230,6 +230,7 @@ def _content(message: ListedItem) -> list[ListedItem]:
 
 
 ID_PREFIX: Final = "resp_"
+STEERED: Final = "steered"  # code of the report that ends a response because the client says more
 
 ReasoningShown = Literal["text", "summary", "hidden"]
 
@@ -339,15 +340,26 @@ class ResponsesEncoder(Encoder):
                     reasoning_tokens=self._reasoned,
                 )
             )
+            if report.code == STEERED:
+                self._answer.incomplete_details = Incompleteness(reason="steered")
         else:
             self._answer.status = "failed"
             self._answer.error = ResponseFailure(code=code, message=report.message)
         if not self._created:
-            return self._told("error", code=code, message=report.message, param=report.param)
+            return self.told("error", code=code, message=report.message, param=report.param)
         return frames + self._lifecycle(f"response.{self._answer.status}")
 
     def end(self) -> bytes:
         return DONE
+
+    def required_input(self) -> list[dict[str, Any]]:
+        """What the client is to send of each call that it runs: an output's type and call, without the output."""
+        return [
+            {"type": f"{call.item().__struct_config__.tag}_output", "call_id": call.call_id}
+            | ({"name": call.origin.name} if call.origin.kind == "function" else {})
+            for call in self._items
+            if isinstance(call, CallBuilder)
+        ]
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The same response as at the end of a stream of this completion."""
@@ -457,12 +469,12 @@ class ResponsesEncoder(Encoder):
         return frames + self._lifecycle(f"response.{self._answer.status}")
 
     def _lifecycle(self, type: str) -> bytes:
-        return self._told(type, response=self.response())
+        return self.told(type, response=self.response())
 
     def _frames(self, events: Iterable[StreamEvent]) -> bytes:
-        return b"".join([self._told(name, **fields) for name, fields in events])
+        return b"".join([self.told(name, **fields) for name, fields in events])
 
-    def _told(self, type: str, **fields: Any) -> bytes:
+    def told(self, type: str, **fields: Any) -> bytes:
         """An event in its place in their order: of the output, or about the response beside it."""
         number, self._sequence = self._sequence, self._sequence + 1
         return event_frame(type, {"type": type, "sequence_number": number, **fields})
