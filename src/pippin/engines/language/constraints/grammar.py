@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 from threading import Lock
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from msgspec import structs
 from numpy.typing import NDArray
 
@@ -26,6 +25,9 @@ from pippin.engines.language.recent import Recent
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.schemas import types_of
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
 
 MOST_SOURCE = 1 << 20  # bytes of a grammar's source
 MOST_TOOLS = 512  # whose enforceable form is kept
@@ -55,7 +57,7 @@ _BAD_VALUE = (
 class GrammarMatcher:
     """The state of one sequence in its grammar. Only one thread may use it at a time."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: "LLMatcher") -> None:
         self._matcher = matcher
 
     @property
@@ -102,7 +104,7 @@ class GrammarMatcher:
 class CompiledGrammar:
     """A grammar in its start state; each sequence gets a copy."""
 
-    start: LLMatcher
+    start: "LLMatcher"
     words: int  # of 32 bits, in a mask
     size: int  # bytes that it counts for in the cache
     special: frozenset[int]  # tokens that its free text never matches
@@ -268,7 +270,7 @@ class GrammarCompiler:
         source = json.dumps({"grammars": [{"json_schema": _with_options(schema)}]})
         return str(_start(self._ll_tokenizer(), source).get_error())
 
-    def _ll_tokenizer(self) -> LLTokenizer:
+    def _ll_tokenizer(self) -> "LLTokenizer":
         """llguidance's tokenizer, made with the first grammar."""
         with self._lock:
             if self._tokens is None:
@@ -305,7 +307,12 @@ def _with_all(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "required": [name for name, inner in properties.items() if inner is not False]}
 
 
-def _start(tokens: LLTokenizer, source: str) -> LLMatcher:
+def _start(tokens: "LLTokenizer", source: str) -> "LLMatcher":
+    from llguidance import (
+        LLMatcher,
+        LLParserLimits,
+    )  # slow to import, and many models serve without a grammar
+
     return LLMatcher(tokens, source, log_level=0, limits=LLParserLimits(verbose_errors=False))
 
 
@@ -324,7 +331,7 @@ def _lark_regex(pattern: str) -> str:
 
 
 def _from_gbnf(source: str, param: str) -> str:
-    from llguidance.gbnf_to_lark import gbnf_to_lark  # slow to import, and rarely needed
+    from llguidance.gbnf_to_lark import gbnf_to_lark
 
     try:
         return str(gbnf_to_lark(source))
