@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
+
 from pippin.core.conversation import Tool
 from pippin.output.grammars import MAYBE_LINE, Grammar, is_text, string
 from pippin.output.notations.arguments import convert
@@ -18,8 +20,7 @@ _TOKEN = Markers((TOKEN,))
 _MAX_DEPTH = 32
 
 
-@dataclass(frozen=True)
-class _Element:
+class _Element(Struct, frozen=True):
     """The schema of an element, and the root in which its references resolve."""
 
     schema: Any

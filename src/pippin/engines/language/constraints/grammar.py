@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 from threading import Lock
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
-from msgspec import structs
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from pippin.core.conversation import Tool
@@ -100,8 +99,7 @@ class GrammarMatcher:
         row[: min(words, row.size)] = own[: row.size]
 
 
-@dataclass(frozen=True, eq=False)
-class CompiledGrammar:
+class CompiledGrammar(Struct, frozen=True, eq=False):
     """A grammar in its start state; each sequence gets a copy."""
 
     start: "LLMatcher"
