@@ -1,6 +1,5 @@
 """Calls of MiniMax M3: an element for each argument, with elements inside."""
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -76,8 +75,7 @@ def read_tag(source: Source) -> Reading[str]:
     return tag
 
 
-@dataclass(frozen=True, kw_only=True)
-class MinimaxM3Calls(ToolFormat):
+class MinimaxM3Calls(ToolFormat, frozen=True, kw_only=True):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         yield from read_run(calls.source, f"{TOKEN}<invoke", partial(self._read_call, calls))
 
