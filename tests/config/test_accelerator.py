@@ -70,7 +70,7 @@ def test_cuda_takes_a_driver_and_a_build_for_it(
 ) -> None:
     monkeypatch.setattr(module.sys, "platform", platform)
     monkeypatch.setattr(module, "DRIVER", tmp_path if driver else tmp_path / "absent")
-    monkeypatch.setattr(module, "_installed", lambda package: build and package == "mlx-cuda-13")
+    monkeypatch.setattr(module.installed, "folders", lambda: {"mlx-cuda-13": tmp_path} if build else {})
     assert accelerator() == found
 
 

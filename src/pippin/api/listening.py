@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 2048
+TOLD_WITHIN: Final = 0.03  # seconds
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -104,7 +105,8 @@ def run_server(
     async def serve() -> None:
         preparing = asyncio.create_task(prepare())
         try:
-            # Beside the imports of the first model's worker, which is another process.
+            # The first model's worker, which is another process, is told what to load before imports hold this one.
+            await asyncio.wait({preparing}, timeout=TOLD_WITHIN)
             api = await asyncio.to_thread(import_module, "pippin.api.server")
             server = api.Server(service, settings, listeners)
             await server.run(lambda: on_ready(settings.server.host, server.port))

@@ -3,10 +3,10 @@
 import inspect
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypedDict, Unpack
 
 import msgspec
+from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -32,8 +32,7 @@ from pippin.core.models import ModelInfo
 from pippin.service import Service
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Api:
+class Api(Struct, frozen=True, kw_only=True):
     """The parts of the server that routes use; passed to `routes(api)` of every module in `api/routes`."""
 
     service: Service

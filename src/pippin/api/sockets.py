@@ -14,7 +14,6 @@ import dataclasses
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
 
@@ -203,8 +202,7 @@ class SteerEvent(Struct, kw_only=True, forbid_unknown_fields=True):
     input: str | Annotated[list[UserMessage], Meta(min_length=1)]
 
 
-@dataclass(frozen=True)
-class Steer:
+class Steer(Struct, frozen=True):
     """Words for a response, accepted under an id."""
 
     id: str

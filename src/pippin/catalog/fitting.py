@@ -43,8 +43,7 @@ SMALL_FILES: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Struct, frozen=True):
     """The facts about a model that determine its size. Sizes are in bytes."""
 
     id: str

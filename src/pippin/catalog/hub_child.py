@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import quote, urljoin, urlsplit
@@ -23,6 +22,7 @@ import httpx
 import msgspec
 from huggingface_hub import constants, get_token
 from huggingface_hub.utils import filter_repo_objects
+from msgspec import Struct
 
 from pippin.catalog.download import Download, Fetched, Line, Progressed, Refused
 from pippin.catalog.scan import hub_folder
@@ -38,8 +38,7 @@ class TransferError(Exception):
     """The Hub sent something other than the file; a retry may help."""
 
 
-@dataclass(frozen=True)
-class Remote:
+class Remote(Struct, frozen=True):
     """A file as described by HEAD."""
 
     address: str  # where its bytes are stored

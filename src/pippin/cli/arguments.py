@@ -37,9 +37,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message[:1].upper()}{message[1:].rstrip('.')}. See `{self.prog} --help`.")
 
-    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parse all arguments. Raises `ConfigError` for an unknown flag."""
-        parsed, unknown = self.parse_known_intermixed_args(list(arguments))
+    def parse(self, arguments: Sequence[str], found: argparse.Namespace | None = None) -> argparse.Namespace:
+        """Parse all arguments into what is `found` already. Raises `ConfigError` for an unknown flag."""
+        parsed, unknown = self.parse_known_intermixed_args(list(arguments), found)
         if unknown:
             word = unknown[0].partition("=")[0]
             known = [name for action in self._actions for name in action.option_strings]

@@ -16,7 +16,7 @@ INTERRUPTED: Final = 130
 
 
 VERBS: Final[dict[str, tuple[str, str]]] = {
-    "serve": ("serve.serve", "Serve models behind the OpenAI and Anthropic APIs"),
+    "serve": ("begin.serve", "Serve models behind the OpenAI and Anthropic APIs"),
     "run": ("run.run", "Chat with a model in the terminal"),
     "decide": ("decide.decide", "Ask how likely answers about a text are"),
     "agent": ("agent.agent", "Start a coding agent that uses a model of Pippin's"),
@@ -100,29 +100,37 @@ def overview() -> str:
 
 def _guarded(run: Callable[[Sequence[str]], int], name: str, arguments: Sequence[str]) -> int:
     """Run a verb and return the exit status. An error that users can fix becomes one line on stderr."""
+    try:
+        return run(arguments)
+    except Exception as error:
+        return _told(error, name)
+
+
+def _told(error: Exception, name: str) -> int:
+    """The exit status for an error of a verb, which is told; raised again if users cannot fix it."""
+    # `pippin serve` begins before any of these is imported.
     from pippin.cli.terminal import say
     from pippin.config.errors import ConfigError
     from pippin.core.errors import ServerError
     from pippin.core.logs import without_secrets
 
-    try:
-        return run(arguments)
-    except ConfigError as error:
-        print(f"pippin: {with_next_command(str(error), name)}", file=sys.stderr)
-        return USAGE_ERROR
-    except ServerError as error:
-        message = without_secrets(error.report.message)
-        say(f"pippin: {with_next_command(message, name, error.report.kind)}", sys.stderr)
-        return 1
-    except BrokenPipeError:
-        sys.stderr.close()  # nobody reads the output any more: print nothing else
-        return 1
-    except OSError as error:
-        if error.filename is None:  # not about a file that the user named: a bug
-            raise
-        sentence = with_next_command(f"{error.filename}: {error.strerror}.", name)
-        print(f"pippin: {sentence}", file=sys.stderr)
-        return 1
+    match error:
+        case ConfigError():
+            print(f"pippin: {with_next_command(str(error), name)}", file=sys.stderr)
+            return USAGE_ERROR
+        case ServerError():
+            message = without_secrets(error.report.message)
+            say(f"pippin: {with_next_command(message, name, error.report.kind)}", sys.stderr)
+        case BrokenPipeError():
+            sys.stderr.close()  # nobody reads the output any more: print nothing else
+        case OSError() if (
+            error.filename is not None
+        ):  # else it is not about a file that the user named: a bug
+            sentence = with_next_command(f"{error.filename}: {error.strerror}.", name)
+            print(f"pippin: {sentence}", file=sys.stderr)
+        case _:
+            raise error
+    return 1
 
 
 COMMAND: Final = re.compile(r"\bpippin (?:--help|[a-z]+)|`?\b(?:pip|uv|npm|hf|chmod) [a-z0-9+]")

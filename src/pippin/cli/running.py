@@ -14,7 +14,6 @@ import sys
 import threading
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -119,8 +118,7 @@ def is_there(parsed: Namespace) -> bool:
     return bool(parsed.server or environment.server_address() or running_servers())
 
 
-@dataclass(frozen=True)
-class Client:
+class Client(Struct, frozen=True):
     """A server's address and the API key for it."""
 
     address: str

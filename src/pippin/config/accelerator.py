@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 import psutil
 
+from pippin.config import installed
 from pippin.config.options.server import ServerOptions
 
 Accelerator = Literal["metal", "cuda", "cpu"]
@@ -26,7 +27,7 @@ WORKING_SHARE: Final = 0.9  # of a GPU's working set; the rest is for what a ste
 def accelerator() -> Accelerator:
     if sys.platform == "darwin":
         return "metal"
-    return "cuda" if DRIVER.exists() and any(map(_installed, CUDA_BUILDS)) else "cpu"
+    return "cuda" if DRIVER.exists() and not installed.folders().keys().isdisjoint(CUDA_BUILDS) else "cpu"
 
 
 @cache
@@ -78,9 +79,3 @@ def _told(command: tuple[str, ...]) -> int | None:
     with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
         return int(subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout)
     return None
-
-
-def _installed(package: str) -> bool:
-    from importlib.metadata import distributions  # slow to import, and asked only where there is a driver
-
-    return any(distributions(name=package))

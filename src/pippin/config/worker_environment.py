@@ -1,15 +1,16 @@
 """The environment of worker processes."""
 
-import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pippin
-from pippin.core.models import RankSpec
+
+if TYPE_CHECKING:
+    from pippin.core.models import RankSpec
 
 # A worker runs model code and needs none of the operator's secrets: variables not listed here are withheld.
 PASSED: Final = frozenset(
@@ -75,7 +76,7 @@ def multiply_exactly() -> None:
 
 
 @contextmanager
-def rank_environment(rank: RankSpec) -> Iterator[None]:
+def rank_environment(rank: "RankSpec") -> Iterator[None]:
     """Within this context, `mx.distributed.init` in this process finds the other ranks: it reads their addresses from
     the variables that `mlx.launch` would set.
 
@@ -85,6 +86,7 @@ def rank_environment(rank: RankSpec) -> Iterator[None]:
     host, _, port = rank.coordinator.rpartition(":")
     found = {"MLX_RANK": str(rank.rank), "MLX_WORLD_SIZE": str(rank.size)}
     found |= {"MLX_JACCL_COORDINATOR": rank.coordinator, "NCCL_HOST_IP": host, "NCCL_PORT": port}
+    import json
     import tempfile  # slow to import, and a rank is rare
 
     with tempfile.TemporaryDirectory(prefix="pippin-rank-") as folder:
@@ -94,7 +96,7 @@ def rank_environment(rank: RankSpec) -> Iterator[None]:
         yield
 
 
-def choose_gpu(rank: RankSpec) -> None:
+def choose_gpu(rank: "RankSpec") -> None:
     """Restrict this process to one GPU if several `nccl` ranks share the machine; call it before MLX is loaded. GPUs
     are taken from `CUDA_VISIBLE_DEVICES` if it is set, in the order in which `mlx.launch` assigns them."""
     own = rank.hosts[rank.rank].rpartition(":")[0]

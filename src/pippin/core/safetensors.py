@@ -3,7 +3,6 @@ finds the files of a checkpoint, and digests them."""
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,8 +59,7 @@ def find_whole(path: Path) -> Header | None:
 INDEX: Final = "model.safetensors.index.json"
 
 
-@dataclass(frozen=True)
-class WeightFiles:
+class WeightFiles(Struct, frozen=True):
     """The files that hold a model's weights, and the file of each tensor."""
 
     files: tuple[Path, ...]

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mlx.nn as nn
+from msgspec import Struct
 
 from pippin.config.errors import install_command
 from pippin.config.options.model import ModelOptions
@@ -23,8 +23,7 @@ REFUSALS = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 """What models raise for questions that they cannot read."""
 
 
-@dataclass(frozen=True)
-class Decider:
+class Decider(Struct, frozen=True):
     model: nn.Module
     processor: Any
 

@@ -16,13 +16,13 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import psutil
 from msgspec import Struct, to_builtins
 
+from pippin.config.installed import version
 from pippin.config.options.model import CpuActivations, ModelOptions, asked_type, cache_bits
 from pippin.config.worker_environment import multiply_exactly
 from pippin.core.errors import ServerError

@@ -6,7 +6,6 @@ after the last norm are pooled. How states are pooled is read from the folder's 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorReport, ServerError
@@ -86,8 +86,7 @@ def normalized(vectors: mx.array) -> mx.array:
     return vectors / mx.maximum(mx.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
-@dataclass(frozen=True)
-class Pooling:
+class Pooling(Struct, frozen=True):
     """How hidden states become one vector: the modes whose vectors are joined, and what is done to the result."""
 
     modes: tuple[str, ...]

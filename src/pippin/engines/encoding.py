@@ -5,7 +5,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import mlx.nn as nn
 import numpy as np
 import numpy.typing as npt
 from mlx.utils import tree_flatten
+from msgspec import Struct
 from tokenizers import Tokenizer
 
 from pippin.config.options.model import ModelOptions
@@ -46,8 +46,7 @@ A small body can expand to billions, if each of its many texts gets a long instr
 """
 
 
-@dataclass(frozen=True)
-class EncoderInput:
+class EncoderInput(Struct, frozen=True):
     """One sequence of a batch: its token ids, the segment ids of a pair of texts (BERT's `token_type_ids`), and the
     media that some of its tokens stand for."""
 
@@ -60,8 +59,7 @@ Forward = Callable[[Sequence[EncoderInput]], Floats]
 """A forward pass over a batch of sequences; its output is [batch, n]."""
 
 
-@dataclass(frozen=True)
-class EncodingJob:
+class EncodingJob(Struct, frozen=True):
     """A prepared request: its sequences, and the function that makes its answer from their outputs [sequences, n]."""
 
     id: str

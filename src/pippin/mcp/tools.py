@@ -6,8 +6,9 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from pippin.config.mcp_file import McpServer, McpSettings
 from pippin.core.conversation import Tool, Toolset
@@ -69,8 +70,7 @@ class Caller(Protocol):
     async def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedTool:
+class OfferedTool(Struct, frozen=True):
     name: str  # for models and clients: SERVER__TOOL
     connection: Caller
     remote: RemoteTool
@@ -87,8 +87,7 @@ class OfferedTool:
         return Tool(self.name, self.remote.description or None, schema)
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
+class CallResult(Struct, frozen=True):
     text: str
     is_error: bool
 

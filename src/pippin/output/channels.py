@@ -1,24 +1,23 @@
 """Formats that divide the whole answer into messages, each with a header that routes it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from pippin.output.stream import Malformed, Markers, Reading, Source
 
 _HEADER_LIMIT = 256
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(Struct, frozen=True):
     """The destination of a message. The text of a call is its arguments."""
 
     channel: Literal["text", "reasoning", "call"]
     name: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Channels:
+class Channels(Struct, frozen=True, kw_only=True):
     """A message is one of `openers`, a header, one of `header_ends`, its text, and one of `ends`.
 
     The prompt may end inside a header; the generated rest of the header then starts with one of `begins`.

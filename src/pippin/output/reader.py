@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from msgspec import Struct
+
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.events import Event, Token
 from pippin.output.channels import Channels
@@ -46,8 +48,7 @@ class Markup:
     instead if there are tools."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Formats:
+class Formats(Struct, frozen=True, kw_only=True):
     """A model's formats of calls and reasoning; None if it has none."""
 
     tools: ToolFormat | None = None

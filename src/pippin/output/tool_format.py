@@ -1,10 +1,11 @@
 """The definition of a tool-call format: how calls are written, parsed, detected and enforced."""
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from pippin.core.conversation import Tool
 from pippin.output.channels import Channels
@@ -39,8 +40,7 @@ class History:
     """`nine`: exactly nine letters and digits. `function`: `functions.NAME:COUNT`, counted over the conversation."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolFormat(ABC):
+class ToolFormat(Struct, frozen=True, kw_only=True):
     """A format of tool calls. `openers` begin a call anywhere, `leading` only at the beginning of an answer."""
 
     about: str  # how it looks, and which families write it
@@ -80,9 +80,9 @@ class ToolFormat(ABC):
         raise Malformed
         yield
 
-    @abstractmethod
     def lark(self, grammar: Grammar) -> str:
         """The source of a grammar that admits exactly this format's calls of its tools."""
+        raise NotImplementedError
 
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, Literal, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions, machines_of, ranks_here, replicas_here
@@ -183,8 +184,7 @@ class Slot:
             )
 
 
-@dataclass(frozen=True)
-class Shortage:
+class Shortage(Struct, frozen=True):
     """What a load lacks: bytes of memory, and the number of models in excess, in all and of its kind."""
 
     bytes: int

@@ -11,11 +11,11 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from pippin.catalog import Catalog, footprint
 from pippin.config.accelerator import memory_budget
@@ -167,8 +167,7 @@ OPTION_OF: Final = {each.name: each.public_name for each in p.PARAMETERS}
 """The options with which operators set sampling defaults, by parameter name."""
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """A value and who set it, as `pippin show` prints it."""
 
     name: str

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from pippin.cli.verbs.serve import begun
+from pippin.cli.verbs.begin import begun
+from pippin.cli.verbs.serve import settle
 from pippin.config.errors import ConfigError
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
@@ -50,9 +51,11 @@ def test_a_process_that_ends_while_it_waits_is_a_load_that_was_lost() -> None:
     asyncio.run(scene())
 
 
-def test_a_start_that_fails_leaves_no_process() -> None:
+@pytest.mark.parametrize("arguments", [["m"], ["--model", "m"], []], ids=["named", "by flag", "in a file"])
+def test_a_start_that_fails_leaves_no_process(arguments: list[str]) -> None:
     def start() -> None:
-        with begun(FIRST) as waiting:
+        with begun(arguments) as waiting:
+            settle(waiting, FIRST)
             assert [child.process.pid for child in waiting] == processes.children()
             raise ConfigError("no such model")
 
@@ -71,8 +74,10 @@ def test_a_start_that_fails_leaves_no_process() -> None:
     ids=["none", "lazy", "elsewhere"],
 )
 def test_no_process_waits_where_no_model_is_loaded_here_at_the_start(options: ServerOptions) -> None:
-    with begun(options) as waiting:
-        assert waiting == []
+    with begun(["m"]) as waiting:
+        assert len(waiting) == 1
+        settle(waiting, options)
+        assert waiting == processes.children() == []
 
 
 AHEAD = """

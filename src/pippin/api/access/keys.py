@@ -45,8 +45,7 @@ class KeyEntry(Struct, kw_only=True, forbid_unknown_fields=True):
     mcp_tools: bool = False  # a user with it may be given the operator's MCP tools
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
+class Allowance(Struct, frozen=True):
     """What a caller may use per minute; 0 means no limit."""
 
     requests: int = 0

@@ -5,7 +5,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 from uuid import uuid4
@@ -44,8 +43,7 @@ SERVERS_FAULT: Final = 500
 LOAD_FAILED: Final = 424
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """The reply to one request."""
 
     request: str  # the request's id

@@ -2,10 +2,10 @@
 
 import asyncio
 from contextlib import closing
-from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl
 
+from msgspec import Struct, field
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, MultipartState, parse_options_header
 from starlette.requests import Request
@@ -18,16 +18,14 @@ LARGEST_FIELD: Final = MIB
 FORM: Final = "multipart/form-data"
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(Struct, frozen=True):
     """A file of a form. The client chose its name, which is shown but never opened."""
 
     filename: str
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Struct, frozen=True):
     """Fields and files of a form: for each name, everything that was sent under it."""
 
     fields: dict[str, list[str]] = field(default_factory=dict)

@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from uuid import uuid4
@@ -210,8 +209,7 @@ def decided_answers(fields: DecisionRequest, found: Decided, *, as_typesafe: boo
 # What a language model is asked
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """A question, in whatever form it came, and its labels, each with what it means: a text, JSON, or None where the
     label says all."""
 
@@ -485,8 +483,7 @@ def listed_answer(given: ListedQuestion, chances: Sequence[float]) -> dict[str, 
 # Endpoints
 
 
-@dataclass(frozen=True)
-class Deciding:
+class Deciding(Struct, frozen=True):
     api: Api
 
     async def decisions(self, request: Request) -> Response:

@@ -6,7 +6,6 @@ import math
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
@@ -244,8 +243,7 @@ def routes(api: Api) -> list[BaseRoute]:
     ]
 
 
-@dataclass(frozen=True)
-class ImageRoutes:
+class ImageRoutes(Struct, frozen=True):
     api: Api
 
     async def generate(self, request: Request) -> Response:

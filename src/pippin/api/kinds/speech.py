@@ -1,7 +1,6 @@
 """`/v1/audio/speech`, in OpenAI's form, and `/voices`: text to speech."""
 
 import base64
-from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
@@ -164,8 +163,7 @@ def routes(api: Api) -> list[BaseRoute]:
     ]
 
 
-@dataclass(frozen=True)
-class Speaking:
+class Speaking(Struct, frozen=True):
     api: Api
 
     async def speak(self, request: Request) -> Response:

@@ -1,6 +1,5 @@
 """Management: loading and unloading models, caches, settings, running requests, and the API keys in force."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -67,8 +66,7 @@ def routes(api: Api) -> list[BaseRoute]:
     ]
 
 
-@dataclass(frozen=True)
-class Admin:
+class Admin(Struct, frozen=True):
     api: Api
 
     async def load(self, request: Request) -> Response:

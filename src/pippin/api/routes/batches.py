@@ -4,7 +4,6 @@ model, and their results are files."""
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import IO, Annotated, Final, Literal
 from uuid import uuid4
 
@@ -49,8 +48,7 @@ class FileUpload(Struct, kw_only=True):
     purpose: Literal["batch"]
 
 
-@dataclass(frozen=True)
-class Files:
+class Files(Struct, frozen=True):
     api: Api
 
     async def create(self, request: Request) -> Response:
@@ -205,8 +203,7 @@ def drawn(batch: Batch, counts: Counts) -> BatchAnswer:
     return convert(fields, BatchAnswer)
 
 
-@dataclass(frozen=True)
-class OpenAIBatches:
+class OpenAIBatches(Struct, frozen=True):
     api: Api
 
     async def create(self, request: Request) -> Response:

@@ -4,7 +4,6 @@ Paths, fields and answers are those of https://ai.google.dev/api. There the name
 """
 
 import asyncio
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
@@ -107,8 +106,7 @@ ARRAY: Final = GeminiDialect("array")
 COUNTING: Final = GeminiDialect(counting=True)
 
 
-@dataclass(frozen=True)
-class GeminiRoutes:
+class GeminiRoutes(Struct, frozen=True):
     api: Api
 
     async def stream(self, request: Request) -> Response:

@@ -6,7 +6,6 @@ OpenAI's APIs under LM Studio's paths; answers to the first two also tell how fa
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
@@ -187,8 +186,7 @@ def listed(info: ModelInfo, state: ModelState | None) -> ListedModel:
     )
 
 
-@dataclass(frozen=True)
-class LMStudioModels:
+class LMStudioModels(Struct, frozen=True):
     api: Api
 
     async def listed(self, request: Request) -> Response:

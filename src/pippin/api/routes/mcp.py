@@ -1,6 +1,5 @@
 """`/v1/mcp/...`: the MCP servers that the operator has set up, their tools, and direct calls of the tools."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
@@ -42,8 +41,7 @@ def routes(api: Api) -> list[BaseRoute]:
     ]
 
 
-@dataclass(frozen=True)
-class McpPages:
+class McpPages(Struct, frozen=True):
     api: Api
 
     async def tools(self, request: Request) -> Response:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -110,8 +109,7 @@ class HubModels(Struct, kw_only=True):
     object: Literal["list"] = "list"
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(Struct, frozen=True):
     api: Api
 
     async def all(self, request: Request) -> Response:

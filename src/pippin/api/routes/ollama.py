@@ -7,7 +7,6 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -169,8 +168,7 @@ def capabilities_of(info: ModelInfo) -> list[str]:
     return [word for word, is_so in words.items() if is_so]
 
 
-@dataclass(frozen=True)
-class OllamaModels:
+class OllamaModels(Struct, frozen=True):
     """The endpoints that list, show, download, copy and delete models."""
 
     api: Api
@@ -318,8 +316,7 @@ GENERATIONS: Final[Sequence[tuple[AnyDialect, str]]] = (
 """Ollama's dialects, each with the field that makes a body a prompt."""
 
 
-@dataclass(frozen=True)
-class OllamaAnswers:
+class OllamaAnswers(Struct, frozen=True):
     """The endpoints answered by models: generation, or loading if there is no prompt, and embeddings."""
 
     api: Api

@@ -1,10 +1,10 @@
 """`/` and `/page/...`: the web page for users, and its files."""
 
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -66,8 +66,7 @@ async def to_the_page(request: Request) -> Response:
     return RedirectResponse("../" if request.scope["raw_path"].endswith(b"/") else "./")
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(Struct, frozen=True):
     files: StaticFiles
 
     async def first(self, request: Request) -> Response:

@@ -6,7 +6,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
@@ -63,8 +62,7 @@ async def welcome(request: Request) -> Response:
     return json_reply({"name": "pippin", "version": __version__, "docs": "/docs", "models": "/v1/models"})
 
 
-@dataclass(frozen=True)
-class StatusPages:
+class StatusPages(Struct, frozen=True):
     api: Api
 
     async def health(self, request: Request) -> Response:

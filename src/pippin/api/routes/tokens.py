@@ -2,7 +2,6 @@
 form, and `/v1/messages/count_tokens`."""
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -69,8 +68,7 @@ def routes(api: Api) -> list[BaseRoute]:
     ]
 
 
-@dataclass(frozen=True)
-class TokenRoutes:
+class TokenRoutes(Struct, frozen=True):
     api: Api
 
     async def tokenize(self, request: Request) -> Response:

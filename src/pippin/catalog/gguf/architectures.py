@@ -3,10 +3,10 @@
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from pippin.catalog.gguf.reader import Metadata
@@ -39,8 +39,7 @@ LOW_FACTOR, HIGH_FACTOR, ORIGINAL_CONTEXT = 1.0, 4.0, 8192  # in every Llama 3.1
 FACTOR_TOLERANCE: Final = 1e-4
 
 
-@dataclass(frozen=True)
-class Architecture:
+class Architecture(Struct, frozen=True):
     model_type: str  # config.json's
     written_by: str  # the class of transformers that config.json names
     block: Mapping[str, str]

@@ -12,7 +12,6 @@ import os
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -20,7 +19,7 @@ import msgspec
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGUFValueType
 from gguf import GGMLQuantizationType as TensorType
-from msgspec import Meta
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from pippin.core.decoding import convert
@@ -54,8 +53,7 @@ TENSOR_TYPES: Final = frozenset(
 """The tensor types that can be imported."""
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     """The location of a tensor. `shape` is in row-major order (GGUF itself stores it reversed)."""
 
     name: str
@@ -254,8 +252,7 @@ COUNT: Any = Annotated[int, Meta(ge=0, lt=2**31)]
 Found = TypeVar("Found")
 
 
-@dataclass(frozen=True)
-class Metadata:
+class Metadata(Struct, frozen=True):
     """The metadata of the file called `file`. In keys, `{arch}` stands for the architecture's name."""
 
     file: str

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from gguf import TokenType
+from msgspec import Struct
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from pippin.catalog.gguf.reader import Metadata
@@ -36,8 +36,7 @@ TEKKEN: Final = (
 )
 
 
-@dataclass(frozen=True)
-class PreTokenizer:
+class PreTokenizer(Struct, frozen=True):
     steps: tuple[pre_tokenizers.PreTokenizer, ...]
     nfc: bool = False
     """Text is first normalised to Unicode's NFC."""
@@ -82,8 +81,7 @@ The values are `normalizer` and `pre_tokenizer` of tokenizer.json as published w
 """
 
 
-@dataclass(frozen=True)
-class TokenizerFiles:
+class TokenizerFiles(Struct, frozen=True):
     tokenizer: Tokenizer
     config: Json
     generation: Json

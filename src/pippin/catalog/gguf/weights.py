@@ -7,13 +7,13 @@ K-quants) is dequantised and rounded to `dense`.
 
 import json
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as TensorType
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Dtype = Literal["F32", "F16", "BF16", "U32"]
@@ -24,8 +24,7 @@ STORED: Final[dict[DenseType, Dtype]] = {"float32": "F32", "float16": "F16", "bf
 WIDTH: Final[dict[Dtype, int]] = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4}
 
 
-@dataclass(frozen=True)
-class StoredArray:
+class StoredArray(Struct, frozen=True):
     """An array for a safetensors file; bfloat16 is held as its uint16 bits."""
 
     data: NDArray[np.generic]

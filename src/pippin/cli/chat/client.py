@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from pippin.cli.running import Client
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
@@ -26,8 +28,7 @@ class Called:
     name: str
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """The end of an answer, with its usage. The rate is in tokens per second."""
 
     reason: str | None

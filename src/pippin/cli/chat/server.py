@@ -8,10 +8,11 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
+
+from msgspec import Struct, field
 
 from pippin.cli.local import fetched, open_catalog, settings_of
 from pippin.cli.running import Client, client_of, is_there, ownership, running_servers
@@ -72,8 +73,7 @@ LOOK_EVERY: Final = 0.2  # seconds
 GRACE: Final = 20.0  # seconds for a server to end after SIGTERM
 
 
-@dataclass(frozen=True)
-class Reached:
+class Reached(Struct, frozen=True):
     """A reachable server, and the chosen model on it."""
 
     client: Client

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
@@ -77,8 +76,7 @@ def words_of(address: str, model: str, window: int, key: str | None, folder: Pat
     }
 
 
-@dataclass(frozen=True)
-class Setup:
+class Setup(Struct, frozen=True):
     """Everything needed to start an agent."""
 
     command: tuple[str, ...]

@@ -12,10 +12,11 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from pippin import __version__
 from pippin.cli.arguments import CLIENT, switch, verb
@@ -65,8 +66,7 @@ REPORT_BYTES: Final = 1 << 20  # bytes of a report that are searched
 NEURAL_ACCELERATORS: Final = 17  # first GPU generation with neural accelerators, the M5's, as MLX counts
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     state: Literal["ok", "warning", "problem"]
     text: str
 

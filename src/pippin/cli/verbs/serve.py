@@ -1,13 +1,13 @@
 """`pippin serve`: starts the server, and reports its progress to the user who started it.
 
-The first model's process begins as soon as the options are known; what else the server needs is imported beside it.
+The first model's process begins before, or as soon as the options are known; what else the server needs is imported
+beside it.
 """
 
 import contextlib
 import faulthandler
 import logging
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from socket import socket
@@ -27,6 +27,7 @@ from pippin import __version__
 from pippin.cli.arguments import option_parser, verb
 from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.running import RunningServer, announced, end_at_the_end_of, end_with_owner, log_file
+from pippin.cli.verbs.begin import end_all
 from pippin.config.errors import ConfigError, install_command
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import GivenFlag, Settings
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_FILES: Final = 65_536
-
 
 @verb("serve", "Serve models behind the OpenAI and Anthropic APIs.", parser=option_parser)
 def serve(parsed: Namespace) -> int:
@@ -48,46 +47,36 @@ def serve(parsed: Namespace) -> int:
         print(f"pippin {__version__}")
         return 0
     faulthandler.enable()  # a crash in a library then prints its traceback
-    settings = settings_of(parsed)
+    settings, waiting = settings_of(parsed), parsed.waiting
     if not settings.server.restart:
-        return _serve(settings, parsed.given)
+        return _serve(settings, parsed.given, waiting)
 
+    end_all(waiting)  # each server has its own
     import pippin.api.server  # noqa: F401 - so that no child imports it again
     from pippin.api.listening import open_listeners
 
     listeners = open_listeners(settings.server)
     own = supervise(settings, listeners)
-    return own if isinstance(own, int) else _serve(own, parsed.given, listeners)
+    return own if isinstance(own, int) else _serve(own, parsed.given, waiting, listeners)
 
 
-def _serve(settings: Settings, given: Sequence[GivenFlag], listeners: Sequence[socket] = ()) -> int:
-    allow_many()  # the workers, too
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, no child can be waited for
-    with begun(settings.server) as waiting:
-        _begin_log(settings, given)
-        end_with_owner()
-        return _run(settings, open_catalog(settings), listeners, waiting)
+def _serve(
+    settings: Settings, given: Sequence[GivenFlag], waiting: list[Child], listeners: Sequence[socket] = ()
+) -> int:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    settle(waiting, settings.server)
+    _begin_log(settings, given)
+    end_with_owner()
+    return _run(settings, open_catalog(settings), listeners, waiting)
 
 
-def allow_many() -> None:
-    """Raise the limit of open files: every connection takes one, and macOS starts a process with 256."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):  # macOS has a further limit, which it does not report
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-@contextlib.contextmanager
-def begun(server: ServerOptions) -> Iterator[list[Child]]:
-    """A process for the first model that is loaded at the start, if its worker runs here; none is left at the end."""
+def settle(waiting: list[Child], server: ServerOptions) -> None:
+    """Have a process wait for the first model that is loaded at the start, if its worker runs here, and none else."""
     first = next((entry.options for entry in server.models if entry.preload), None)
-    waiting = [] if first is None or first.cluster is not None else [Child()]
-    try:
-        yield waiting
-    finally:
-        for child in waiting:
-            child.end()
+    if first is None or first.cluster is not None:
+        end_all(waiting)
+    elif not waiting:
+        waiting.append(Child())
 
 
 def _begin_log(settings: Settings, given: Sequence[GivenFlag]) -> None:

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from pippin.cli.arguments import Actions, option_parser, switch, verb
 from pippin.cli.local import open_catalog, settings_of
@@ -28,8 +29,7 @@ SECONDS_TO_DRAIN: Final = 60
 DRY_RUN: Final = switch("--dry-run", help="say what would be done")
 
 
-@dataclass(frozen=True)
-class Manager:
+class Manager(Struct, frozen=True):
     """What runs services at login: where it looks for their files, what is in one, and its commands."""
 
     path: Path

@@ -6,10 +6,10 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from pippin.config.errors import install_command
+from pippin.config.installed import files
 from pippin.config.options.model import ModelOptions
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
             return "MKL"
         _provide_gfortran()
         blas = load_openblas([str(path) for path in packaged] or ["libopenblas.so.0"], processor_flags())
-    except (OSError, PackageNotFoundError) as error:
+    except OSError as error:
         log.warning(
             "no accelerated BLAS (%s): products outside Pippin's kernels run 3 to 50 times slower; "
             "%s (or `mkl` instead of `cpu`, which any x86 processor runs)",
@@ -98,11 +98,7 @@ def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 def _packaged(package: str, name: str) -> Path | None:
     """The first file of an installed package whose name begins with `name`, or None."""
-    try:
-        listed = files(package) or []
-    except PackageNotFoundError:
-        return None
-    return next((Path(str(file.locate())) for file in listed if file.name.startswith(name)), None)
+    return next((file for file in files(package) if file.name.startswith(name)), None)
 
 
 def _provide_gfortran() -> None:
@@ -117,7 +113,7 @@ def _provide_gfortran() -> None:
         return
     except OSError:
         pass
-    bundled = [Path(str(file.locate())) for file in files("mlx-cpu") or [] if ".libs/" in str(file)]
+    bundled = [file for file in files("mlx-cpu") if file.parent.name.endswith(".libs")]
     for path in bundled:
         if path.name.startswith("libquadmath"):
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)

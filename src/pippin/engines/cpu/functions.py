@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 LARGE: Final = 1 << 16
@@ -171,8 +172,7 @@ def attention(
     return (powers @ values / sums).reshape(rows, heads, count, values.shape[-1])
 
 
-@dataclass(frozen=True)
-class Elementwise:
+class Elementwise(Struct, frozen=True):
     """An elementwise function of `mlx.core` that leaves large float32 arrays to `large`, which may give None."""
 
     own: Callable[..., mx.array]
@@ -184,8 +184,7 @@ class Elementwise:
         return self.own(x, **options) if found is None else found
 
 
-@dataclass(frozen=True)
-class Softmax:
+class Softmax(Struct, frozen=True):
     """`mx.softmax` that leaves large float32 arrays to numpy."""
 
     own: Callable[..., mx.array]

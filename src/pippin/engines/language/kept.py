@@ -3,22 +3,19 @@
 import contextlib
 import hashlib
 import os
-import re
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
 import pippin
-from pippin.config import environment
+from pippin.config import environment, installed
 from pippin.core.decoding import from_message
 
 MOST: Final = 1 << 29  # bytes of all that is kept
 MOST_FILES: Final = 256
-VERSION: Final = re.compile(r"^Version: .*", re.MULTILINE)
 LIBRARIES: Final = ("transformers", "tokenizers", "mlx", "mlx-lm", "mlx-vlm")
 
 Said = TypeVar("Said", bound=msgspec.Struct)
@@ -41,11 +38,9 @@ def kept(kind: type[Said], ask: Callable[[], Said], *of: str) -> Said:
 @cache
 def code() -> str:
     """The versions of the libraries, and the state of Pippin's own code."""
-    versions = []
-    for each in LIBRARIES:
-        with contextlib.suppress(PackageNotFoundError):
-            # `importlib.metadata.version` parses the whole file, and `rglob` takes four times as long as `walk`.
-            versions.append((each, VERSION.findall(distribution(each).read_text("METADATA") or "")[:1]))
+    folders = installed.folders()
+    versions = [folders[each].name for each in LIBRARIES if each in folders]
+    # `rglob` takes four times as long.
     own = ((place, name) for place, _, names in os.walk(Path(__file__).parent) for name in names)
     changes = [os.stat(os.path.join(*each)).st_mtime_ns for each in own if each[1].endswith(".py")]
     return f"{pippin.__version__} {max(changes)} {len(changes)} {versions}"

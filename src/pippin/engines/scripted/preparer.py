@@ -11,10 +11,10 @@ import time
 import wave
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Image, Message, Part, Reasoning, Text, ToolCall, ToolResult
@@ -64,8 +64,7 @@ from pippin.output.checking import repeated_calls
 from pippin.output.formats import reasoning_format, tool_format
 
 
-@dataclass(frozen=True)
-class ScriptedJob:
+class ScriptedJob(Struct, frozen=True):
     id: str
     accepted: Accepted
     request: GenerationRequest

@@ -7,7 +7,6 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ import huggingface_hub.constants
 import mlx.core as mx
 import numpy as np
 from huggingface_hub.errors import LocalEntryNotFoundError
+from msgspec import Struct
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
@@ -130,8 +130,7 @@ TAKES_FILES: Final = ("outetts",)
 """Families that take the path of a voice's file, and not its name."""
 
 
-@dataclass(frozen=True)
-class FolderVoices:
+class FolderVoices(Struct, frozen=True):
     """The voices of one model. `files` holds those that are a file each, by name.
 
     A client's name of a voice must never reach a model unchecked: several of mlx-audio's models take a name that ends
@@ -220,8 +219,7 @@ REFERENCE_SECONDS = 60.0
 """The longest recording of a voice to imitate."""
 
 
-@dataclass(frozen=True)
-class SpeechModel:
+class SpeechModel(Struct, frozen=True):
     """A loaded model, and the keywords that it uses."""
 
     library: Any

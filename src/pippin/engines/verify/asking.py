@@ -4,9 +4,9 @@ import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from pippin.core.completion import Completion, collect
@@ -29,8 +29,7 @@ def ignored(done: int, total: int) -> None:
     """Progress that nobody is told."""
 
 
-@dataclass(frozen=True)
-class Served:
+class Served(Struct, frozen=True):
     """A loaded model and its engine."""
 
     preparer: LanguagePreparer

@@ -3,9 +3,10 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
+
+from msgspec import Struct
 
 from pippin.core.verification import Finding
 from pippin.engines.language.job import Branch
@@ -20,15 +21,13 @@ MANY_LOST: Final = 0.03
 """The share of answers whose loss is more than chance: of 300 questions, 9."""
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(Struct, frozen=True):
     kind: str
     asked: str
     choices: tuple[str, ...]  # the first is right
 
 
-@dataclass(frozen=True)
-class Answers:
+class Answers(Struct, frozen=True):
     """Which questions the model answered rightly, and the log probability a byte of each right answer."""
 
     right: tuple[bool, ...]

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 import yaml
 from jsonschema_rs import is_valid
+from msgspec import Struct
 
 from pippin.core.completion import Completion, object_of
 from pippin.core.conversation import Message, Text, Tool
@@ -23,8 +23,7 @@ FEW: Final = 0.9
 MANY_LOST: Final = 3
 
 
-@dataclass(frozen=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     """A question, the tools that it offers, and the one that answers it; None where no tool does."""
 
     ask: str
@@ -32,8 +31,7 @@ class Prompt:
     calls: str | None
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """How many answers there are, how many should call a tool, and what the answers are, see `look`."""
 
     asked: int

@@ -4,10 +4,10 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from pippin.core.safetensors import StoredArray
@@ -27,8 +27,7 @@ EXPONENTS: Final[dict[str, tuple[Any, int]]] = {
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(Struct, frozen=True):
     """What one reading of a tensor tells."""
 
     digest: bytes

@@ -3,8 +3,9 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from pippin.output.notations.json_text import decoded, quoted
 from pippin.output.stream import Malformed, Markers, Reading, Source
@@ -19,8 +20,7 @@ _CLOSING: Final = {"[": "]", "(": ")", "{": "}"}
 _NUMBER = re.compile(r"[+-]?(?:[0-9][0-9_]*)?\.?[0-9]*(?:[eE][+-]?[0-9]+)?")
 
 
-@dataclass(frozen=True)
-class Notation:
+class Notation(Struct, frozen=True):
     """`quotes` delimit strings with backslash escapes, `fences` strings without escapes.
 
     If `bare_end` is set, strings without quotes are allowed; they end before any of these characters. `counts` tells

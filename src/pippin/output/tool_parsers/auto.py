@@ -1,7 +1,5 @@
 """Calls of models whose template tells nothing about them."""
 
-from dataclasses import dataclass
-
 from pippin.output.grammars import Grammar
 from pippin.output.notations.json_calls import read_array
 from pippin.output.stream import Calls, Malformed, Reading
@@ -27,8 +25,7 @@ PARTS: tuple[ToolFormat, ...] = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnyCalls(ToolFormat):
+class AnyCalls(ToolFormat, frozen=True, kw_only=True):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         if opener == "[":
             # Without a marker: an array of objects, or `[f({...})]`.

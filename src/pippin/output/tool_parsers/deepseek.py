@@ -1,9 +1,10 @@
 """Calls of DeepSeek R1 to V3.1: a name and JSON in a section of its own."""
 
 import json
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.json_calls import read_arguments_or_none
@@ -16,8 +17,7 @@ BEGIN, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<�
 FENCE = "\n```json\n"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeepSeekCalls(ToolFormat):
+class DeepSeekCalls(ToolFormat, frozen=True, kw_only=True):
     """If `fenced`, the arguments are in a fence after the call's kind and name; else they follow the name alone."""
 
     fenced: bool

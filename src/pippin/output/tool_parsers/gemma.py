@@ -1,7 +1,6 @@
 """Calls of the Gemma models: `call:f{k:<|"|>v<|"|>}`, with strings between fences, or Python's calls in a fence."""
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,8 +19,7 @@ _LOOSE = Notation(bare_end=re.compile(r"[,)\]}\n]"))
 FENCE, FENCE_END = "```tool_code", "```"
 
 
-@dataclass(frozen=True, kw_only=True)
-class GemmaCalls(ToolFormat):
+class GemmaCalls(ToolFormat, frozen=True, kw_only=True):
     """`fence` encloses a string on both sides."""
 
     fence: str
@@ -94,8 +92,7 @@ def read_fence(calls: Calls) -> Reading[None]:
             return
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolCode(ToolFormat):
+class ToolCode(ToolFormat, frozen=True, kw_only=True):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         yield from read_fence(calls)
 

@@ -1,7 +1,5 @@
 """Calls that headers name: messages of gpt-oss, and Functionary's formats, where headers or tags name the function."""
 
-from dataclasses import dataclass
-
 from pippin.output.channels import Channels, Route
 from pippin.output.grammars import ANY, Grammar, string
 from pippin.output.notations.json_calls import read_array
@@ -41,8 +39,7 @@ LINES = Channels(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class HarmonyCalls(ToolFormat):
+class HarmonyCalls(ToolFormat, frozen=True, kw_only=True):
     def lark(self, grammar: Grammar) -> str:
         channel, message, end = map(grammar.mark, ("<|channel|>", "<|message|>", "<|end|>"))
         json = f'(" "? {grammar.mark("<|constrain|>")} " "? | " ") "json" {message}'
@@ -60,8 +57,7 @@ class HarmonyCalls(ToolFormat):
         return grammar.lines(f"{thoughts_of_harmony(grammar)} {said}? ({named} | {answer})")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FunctionTags(ToolFormat):
+class FunctionTags(ToolFormat, frozen=True, kw_only=True):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         yield from read_function(calls, FUNCTION_TAGS, taken="=")
 
@@ -70,8 +66,7 @@ class FunctionTags(ToolFormat):
         return grammar.source(self.openers[0], call, repeat=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FunctionaryCalls(FunctionTags):
+class FunctionaryCalls(FunctionTags, frozen=True, kw_only=True):
     """The prompt begins the first header: it ends in `<|recipient|>`. An array of objects alone is a slip."""
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
@@ -88,8 +83,7 @@ class FunctionaryCalls(FunctionTags):
         return grammar.lines(f'{calls} | "all\\n" {content} ({said} | {grammar.text()})')
 
 
-@dataclass(frozen=True, kw_only=True)
-class FunctionaryLines(ToolFormat):
+class FunctionaryLines(ToolFormat, frozen=True, kw_only=True):
     """The prompt ends with the first opener."""
 
     def lark(self, grammar: Grammar) -> str:

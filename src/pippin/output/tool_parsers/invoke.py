@@ -1,7 +1,8 @@
 """Calls as `<invoke name="f"><parameter name="k">v</parameter></invoke>`, under any prefix, in a block or alone."""
 
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, string
@@ -11,8 +12,7 @@ from pippin.output.stream import Calls, Reading, read_run
 from pippin.output.tool_format import ToolFormat
 
 
-@dataclass(frozen=True, kw_only=True)
-class InvokeCalls(ToolFormat):
+class InvokeCalls(ToolFormat, frozen=True, kw_only=True):
     """`invoke` begins a call inside one of `openers`; if `typed`, parameters state whether they are strings."""
 
     invoke: str
@@ -37,8 +37,7 @@ class InvokeCalls(ToolFormat):
         return f'{begin} {grammar.tagged_call(tool, self.tags, head)} "\\n"'
 
 
-@dataclass(frozen=True, kw_only=True)
-class MuseCalls(InvokeCalls):
+class MuseCalls(InvokeCalls, frozen=True, kw_only=True):
     """Each call is a message addressed to its tool."""
 
     def lark(self, grammar: Grammar) -> str:
@@ -56,8 +55,7 @@ class MuseCalls(InvokeCalls):
         return grammar.lines(f"{thoughts_of_muse(grammar)} (({said} {begin})? {calls} | {said})")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FunctionElements(ToolFormat):
+class FunctionElements(ToolFormat, frozen=True, kw_only=True):
     """An element for the function, without a block around it, and one for each argument: MiniCPM 5."""
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:

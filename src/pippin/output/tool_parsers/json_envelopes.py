@@ -1,7 +1,5 @@
 """Calls as JSON: an array of objects, or objects one after the other, between two markers or alone."""
 
-from dataclasses import dataclass
-
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.json_calls import read_array, read_call
 from pippin.output.notations.json_text import quoted
@@ -13,8 +11,7 @@ from pippin.output.tool_parsers.tagged import FUNCTION_TAGS
 PYTHON_TAG = "<|python_tag|>"
 
 
-@dataclass(frozen=True, kw_only=True)
-class JsonEnvelope(ToolFormat):
+class JsonEnvelope(ToolFormat, frozen=True, kw_only=True):
     """The keys, and the text around and between calls, are those of the family's template."""
 
     name_key: str = "name"
@@ -47,8 +44,7 @@ class JsonEnvelope(ToolFormat):
         return grammar.source(self.openers[0], rest)
 
 
-@dataclass(frozen=True, kw_only=True)
-class XlamCalls(ToolFormat):
+class XlamCalls(ToolFormat, frozen=True, kw_only=True):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         source = calls.source
         if opener != "[":
@@ -63,8 +59,7 @@ class XlamCalls(ToolFormat):
         return grammar.bare(grammar.json_calls())
 
 
-@dataclass(frozen=True, kw_only=True)
-class LlamaCalls(ToolFormat):
+class LlamaCalls(ToolFormat, frozen=True, kw_only=True):
     """Objects with semicolons between them, tagged or alone."""
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:

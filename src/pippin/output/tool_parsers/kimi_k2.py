@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, string
@@ -35,8 +34,7 @@ def _fitting(tools: tuple[Tool, ...], arguments: str) -> str:
     return fitting[0] if given and len(fitting) == 1 else ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class KimiK2Calls(ToolFormat):
+class KimiK2Calls(ToolFormat, frozen=True, kw_only=True):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         source = calls.source
         if opener == SECTION:

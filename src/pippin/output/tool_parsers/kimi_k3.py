@@ -1,6 +1,5 @@
 """Calls of Kimi K3: elements whose tags are between special tokens."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from pippin.core.conversation import Tool
@@ -22,8 +21,7 @@ TAGS = Tags(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class KimiK3Calls(InvokeCalls):
+class KimiK3Calls(InvokeCalls, frozen=True, kw_only=True):
     def lark(self, grammar: Grammar) -> str:
         open_, close, separator = (grammar.mark(marker) for marker in (OPEN, CLOSE, SEPARATOR))
 

@@ -1,8 +1,9 @@
 """Calls of MiniMax M3: an element for each argument, with elements inside."""
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import MAYBE_LINE, Grammar, is_text, string
@@ -18,8 +19,7 @@ _TOKEN = Markers((TOKEN,))
 _MAX_DEPTH = 32
 
 
-@dataclass(frozen=True)
-class _Element:
+class _Element(Struct, frozen=True):
     """The schema of an element, and the root in which its references resolve."""
 
     schema: Any
@@ -75,8 +75,7 @@ def read_tag(source: Source) -> Reading[str]:
     return tag
 
 
-@dataclass(frozen=True, kw_only=True)
-class MinimaxM3Calls(ToolFormat):
+class MinimaxM3Calls(ToolFormat, frozen=True, kw_only=True):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         yield from read_run(calls.source, f"{TOKEN}<invoke", partial(self._read_call, calls))
 

@@ -1,7 +1,5 @@
 """Calls of Mistral: a name and JSON, or an array of objects."""
 
-from dataclasses import dataclass
-
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.json_calls import read_arguments, read_array
 from pippin.output.notations.json_text import quoted
@@ -12,8 +10,7 @@ from pippin.output.tool_format import History, ToolFormat
 CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
 
-@dataclass(frozen=True, kw_only=True)
-class MistralCalls(ToolFormat):
+class MistralCalls(ToolFormat, frozen=True, kw_only=True):
     """The grammar enforces the newer form if the tokenizer has its tokens, else the array."""
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:

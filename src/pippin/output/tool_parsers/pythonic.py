@@ -1,7 +1,5 @@
 """Lists of calls in Python's notation, between markers or alone."""
 
-from dataclasses import dataclass
-
 from pippin.output.grammars import Grammar
 from pippin.output.notations.literals import PYTHON
 from pippin.output.notations.python_calls import read_python_call, write_python_call
@@ -12,8 +10,7 @@ START, END = "<|tool_call_start|>", "<|tool_call_end|>"
 LLAMA_START, LLAMA_END = "<|python_start|>", "<|python_end|>"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PythonicCalls(ToolFormat):
+class PythonicCalls(ToolFormat, frozen=True, kw_only=True):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         source = calls.source
         if opener != "[":

@@ -1,7 +1,5 @@
 """Calls of Solar Open: an id, a name and JSON."""
 
-from dataclasses import dataclass
-
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.json_calls import read_arguments_or_none
 from pippin.output.notations.parameters import tool_name
@@ -18,8 +16,7 @@ BEGIN, NAME, ARGUMENTS, END = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SolarCalls(ToolFormat):
+class SolarCalls(ToolFormat, frozen=True, kw_only=True):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         source = calls.source
         call_id, _ = yield from source.before(Markers((NAME,)))

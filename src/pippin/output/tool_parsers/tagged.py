@@ -6,7 +6,7 @@ keys and values. Models mix them up more often than templates do.
 
 import re
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from pippin.core.conversation import Tool
@@ -77,13 +77,12 @@ def _read_bracket(calls: Calls) -> Reading[None]:
     calls.end(arguments)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaggedCalls(ToolFormat):
+class TaggedCalls(ToolFormat, frozen=True, kw_only=True):
     """`body` is the one that the family's template writes and a grammar enforces."""
 
     openers: tuple[str, ...] = ("<tool_call>", "<function=")
     closers: tuple[str, ...] = ("</tool_call>",)
-    history: History = History(write=write_json_tags)  # noqa: RUF009 (frozen)
+    history: History = History(write=write_json_tags)
     body: Literal["json", "function", "keys"] = "json"
     function_tags: Tags = FUNCTION_TAGS
     key_tags: Tags = KEY_TAGS

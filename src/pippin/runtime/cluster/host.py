@@ -9,7 +9,6 @@ import socket
 import ssl
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from tempfile import NamedTemporaryFile
 from typing import Final
@@ -27,8 +26,7 @@ EITHER_WAY: Final = timedelta(days=365)
 """A certificate's validity before and after now: enough for clock skew. It is needed only while a connection opens."""
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """One side of a connection, as PEM: two processes that exchanged their certificates trust nothing else.
 
     The certificates are exchanged through Ray, which knows who belongs to the cluster. Private keys never leave the

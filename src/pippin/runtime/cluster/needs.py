@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -52,8 +51,7 @@ class Refused(Struct, frozen=True):
     refused: str  # a sentence
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(Struct, frozen=True):
     """What one worker, or one rank, needs from a machine."""
 
     memory: int  # bytes

@@ -4,11 +4,11 @@ import secrets
 import socket
 from asyncio.subprocess import Process
 from contextlib import ExitStack
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from pippin.config.options.model import ModelOptions, machines_of, ranks_here
 from pippin.core.decoding import convert
@@ -115,8 +115,7 @@ def free_ports(host: str, count: int) -> list[int]:
 EACH: Final = 200 << 20  # bytes of Python, libraries and tokenizer, which each rank needs for itself
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(Struct, frozen=True):
     """The places of a group, and the process that holds them. When that process ends, Ray ends whatever runs there."""
 
     places: Places

@@ -1,6 +1,7 @@
 """Where other prompts part from a prompt, the state of layers that cannot be cut is kept: conversations go on there."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from pippin.core.tasks import Generate
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prefix_cache.cache import shared_length
 from pippin.engines.language.prompt.preparer import LanguagePreparer
+from pippin.engines.language.prompt.rendering import PromptRenderer
 from pippin.engines.language.text.tokenizer import Tokenizer
 from tests.engines.language.bench import PLAN, Bench
 from tests.engines.tiny_models import TinyModels
@@ -154,3 +156,37 @@ def test_another_list_of_tools_is_read_from_where_it_differs(
     # The place is told by the characters of the text, so it may be a token or two early.
     assert conversation.lost((*FIRST, *step(1)), OTHER_TOOLS[change]) < BLOCK + 3
     conversation.judge()
+
+
+def test_where_tools_end_is_looked_for_once_for_prompts_that_begin_alike(
+    tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = Tokenizer.load(tiny_models("qwen3_5", max_position_embeddings=16384))
+    tokenizer.chat_templates = {"default": Family("Qwen3.5-4B", "").source}
+    spec = WorkerSpec(info=ModelInfo(id="small", kind="language", context_window=16384))
+    looks, look = [0], PromptRenderer._find_tool_ends
+
+    def counted(self: PromptRenderer, *given: Any) -> tuple[int, ...]:
+        looks[0] += 1
+        return look(self, *given)
+
+    monkeypatch.setattr(PromptRenderer, "_find_tool_ends", counted)
+    used = LanguagePreparer(spec, tokenizer)
+    longer = (*FIRST, *step(1))
+    other = (Message("system", (Text("Others are here. " * 20),)), *FIRST[1:])
+    for messages, tools, found in (
+        (FIRST, TOOLS, 1),
+        (longer, TOOLS, 0),
+        (other, TOOLS, 1),
+        (longer, TOOLS, 0),
+        (FIRST, TOOLS[:-1], 1),
+        (longer, TOOLS[:-1], 0),
+    ):
+        looks[0] = 0
+        used.finds_partings = True
+        spares = job_of(used, messages, tools).spares
+        assert looks[0] == found
+        fresh = LanguagePreparer(spec, tokenizer)
+        fresh.finds_partings = True
+        assert spares == job_of(fresh, messages, tools).spares
+        assert len(spares) >= 2 * len(tools) - 1

@@ -3,16 +3,14 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 from threading import Lock
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from msgspec import structs
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from pippin.core.conversation import Tool
@@ -26,6 +24,9 @@ from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.recent import Recent
 from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.schemas import types_of
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
 
 MOST_SOURCE = 1 << 20  # bytes of a grammar's source
 MOST_TOOLS = 512  # whose enforceable form is kept
@@ -55,7 +56,7 @@ _BAD_VALUE = (
 class GrammarMatcher:
     """The state of one sequence in its grammar. Only one thread may use it at a time."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: "LLMatcher") -> None:
         self._matcher = matcher
 
     @property
@@ -98,11 +99,10 @@ class GrammarMatcher:
         row[: min(words, row.size)] = own[: row.size]
 
 
-@dataclass(frozen=True, eq=False)
-class CompiledGrammar:
+class CompiledGrammar(Struct, frozen=True, eq=False):
     """A grammar in its start state; each sequence gets a copy."""
 
-    start: LLMatcher
+    start: "LLMatcher"
     words: int  # of 32 bits, in a mask
     size: int  # bytes that it counts for in the cache
     special: frozenset[int]  # tokens that its free text never matches
@@ -268,7 +268,7 @@ class GrammarCompiler:
         source = json.dumps({"grammars": [{"json_schema": _with_options(schema)}]})
         return str(_start(self._ll_tokenizer(), source).get_error())
 
-    def _ll_tokenizer(self) -> LLTokenizer:
+    def _ll_tokenizer(self) -> "LLTokenizer":
         """llguidance's tokenizer, made with the first grammar."""
         with self._lock:
             if self._tokens is None:
@@ -305,7 +305,12 @@ def _with_all(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "required": [name for name, inner in properties.items() if inner is not False]}
 
 
-def _start(tokens: LLTokenizer, source: str) -> LLMatcher:
+def _start(tokens: "LLTokenizer", source: str) -> "LLMatcher":
+    from llguidance import (
+        LLMatcher,
+        LLParserLimits,
+    )  # slow to import, and many models serve without a grammar
+
     return LLMatcher(tokens, source, log_level=0, limits=LLParserLimits(verbose_errors=False))
 
 
@@ -324,7 +329,7 @@ def _lark_regex(pattern: str) -> str:
 
 
 def _from_gbnf(source: str, param: str) -> str:
-    from llguidance.gbnf_to_lark import gbnf_to_lark  # slow to import, and rarely needed
+    from llguidance.gbnf_to_lark import gbnf_to_lark
 
     try:
         return str(gbnf_to_lark(source))

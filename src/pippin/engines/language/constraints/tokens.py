@@ -4,13 +4,18 @@ llguidance's own reader of tokenizer files encodes forced text with the special 
 refuses what its mask allowed: a schema with the constant "<think>" would end in an error.
 """
 
-from llguidance import LLTokenizer, TokenizerWrapper
+from typing import TYPE_CHECKING
 
 from pippin.engines.language.text.tokenizer import NAME, Tokenizer, encode_text, with_renamed_tokens
 
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
-def open_tokens(tokenizer: Tokenizer) -> LLTokenizer:
+
+def open_tokens(tokenizer: Tokenizer) -> "LLTokenizer":
     """llguidance's view of a tokenizer. Making it takes about a second for 50,000 tokens."""
+    from llguidance import LLTokenizer, TokenizerWrapper
+
     return LLTokenizer(
         TokenizerWrapper(_WrappedTokenizer(tokenizer)),
         n_vocab=tokenizer.size,

@@ -6,7 +6,6 @@ class than the architecture's own, runs as in mlx-lm, with the kernels' products
 
 import importlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from math import log
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+from msgspec import Struct, field
 from pippin_kernels import Rope
 
 from pippin.engines.language.kernels.matrices import floats, sizes, why_no_matrix
@@ -23,8 +23,7 @@ LARGEST_HEAD = 512
 Activation = Literal["silu", "gelu_tanh", "gelu", "swiglu_oai"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mixture:
+class Mixture(Struct, frozen=True, kw_only=True):
     """Attribute names in a layer's network that is a mixture of experts."""
 
     router: str
@@ -34,8 +33,7 @@ class Mixture:
     normalized: Callable[[Any], bool] = field(default=lambda network: True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Architecture:
+class Architecture(Struct, frozen=True, kw_only=True):
     """How a decoder differs from llama's. Names are attributes of mlx-lm's modules."""
 
     module: str  # in mlx_lm.models

@@ -10,6 +10,7 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
+from msgspec import Struct
 from numpy.typing import NDArray
 from pippin_kernels import Experts, Layer, Matrix, Network, Projection, Rope, Shape
 
@@ -30,8 +31,7 @@ NORMED_OUTPUTS = {"mlp_norm": "pre_feedforward_layernorm", "mlp_out_norm": "post
 SAMPLED_TOKENS = 3
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """A projection of the decoder that one of mlx-lm's layers, or some of its rows, became."""
 
     layer: int
@@ -39,8 +39,7 @@ class Place:
     rows: slice
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """The output of mlx-lm's own layer for some states [tokens, hidden], in float32."""
 
     layer: int
@@ -48,8 +47,7 @@ class Sample:
     expected: NDArray[np.float32]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Description:
+class Description(Struct, frozen=True, kw_only=True):
     shape: Shape
     head: Matrix | None  # if it is not the embedding's
     args: Any  # of mlx-lm's decoder

@@ -13,6 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from msgspec import Struct
 
 from pippin.engines.language.kv_cache.kinds.base import (
     BatchedCache,
@@ -43,8 +44,7 @@ class BatchShape:
         return self.layout.slot_bytes(capacity, self.slack)
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """The state of all sequences of a group, to which `BatchedGroup.restore` returns."""
 
     taken: dict[int, Slot]

@@ -17,6 +17,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import KVCache, make_prompt_cache
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache import kinds as shelf
@@ -318,8 +319,7 @@ Snapshots = tuple[Snapshot, ...]
 """The state of each layer that cannot be cut."""
 
 
-@dataclass(frozen=True)
-class Stack:
+class Stack(Struct, frozen=True):
     """Arrays of one shape: for each its layer, and its number among the layer's arrays that are cut."""
 
     kind: CacheKind

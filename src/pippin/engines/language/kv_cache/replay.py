@@ -11,14 +11,14 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from msgspec import Struct
 
 from pippin.engines.language.classes import become, unmarked
 
 Compute = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Struct, frozen=True):
     """A call of a module that was given a state."""
 
     compute: Compute  # the module's own method, which takes it as its first argument

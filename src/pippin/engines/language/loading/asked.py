@@ -1,9 +1,9 @@
 """What is asked of a load: which model, under which options, on which device."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.nn as nn
+from msgspec import Struct
 
 from pippin.config.options.model import ModelOptions
 from pippin.engines.base import LoadProgress
@@ -11,8 +11,7 @@ from pippin.engines.device import DevicePlan
 from pippin.engines.language.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """A loaded model, and what its engine is opened by."""
 
     model: nn.Module

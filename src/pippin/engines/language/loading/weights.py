@@ -1,10 +1,10 @@
 """The model with its weights, in the way in which it runs."""
 
 import logging
-from dataclasses import dataclass
 from functools import partial
 
 import mlx.nn as nn
+from msgspec import Struct
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
@@ -25,8 +25,7 @@ from pippin.engines.language.vision.trial import is_faithful, runs
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(Struct, frozen=True):
     """How a model runs, and how its media become part of prompts."""
 
     model: nn.Module  # in the engine's batches

@@ -1,8 +1,7 @@
 """A model in memory, and what goes with it."""
 
-from dataclasses import dataclass
-
 import mlx.nn as nn
+from msgspec import Struct
 
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.lora import Adapters
@@ -10,8 +9,7 @@ from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import Vision
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadedModel:
+class LoadedModel(Struct, frozen=True, kw_only=True):
     module: nn.Module
     tokenizer: Tokenizer
     vocabulary: int  # logits for each token

@@ -12,7 +12,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_unflatten
+from msgspec import Struct
 
 from pippin.core.errors import ServerError
 from pippin.core.published import object_in, table
@@ -92,8 +92,7 @@ class AdaptedLinear(nn.Module):  # type: ignore[misc]  # untyped in mlx
         return y + ((x @ self.down[rows]) @ self.up[rows]).astype(y.dtype)
 
 
-@dataclass(frozen=True)
-class _Addition:
+class _Addition(Struct, frozen=True):
     """The matrices that one adapter adds to one layer, with its scale multiplied into `up`."""
 
     down: mx.array  # [in, rank]
@@ -217,8 +216,7 @@ def _linear(model: nn.Module, layers: Mapping[str, nn.Module], path: str) -> "_L
             return f"has a {type(base).__name__} there"
 
 
-@dataclass(frozen=True)
-class _Linear:
+class _Linear(Struct, frozen=True):
     """A linear layer that can be adapted."""
 
     inside: int

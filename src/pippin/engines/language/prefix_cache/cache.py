@@ -23,6 +23,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from msgspec import Struct
 
 from pippin.core.models import CacheStats
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
@@ -460,8 +461,7 @@ class DiskTier:
         self.disk.close()
 
 
-@dataclass(frozen=True, eq=False)
-class DiskRead:
+class DiskRead(Struct, frozen=True, eq=False):
     """A read under way: the blocks of a prompt that the disk has, from number `known` to the end of `tokens`."""
 
     key: bytes
@@ -509,8 +509,7 @@ def _block_of(stored: Stored) -> Block:
     return tuple(arrays[str(index)] for index in range(len(arrays)))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Match:
+class Match(Struct, frozen=True, eq=False, kw_only=True):
     """The known prefix of a prompt: whole blocks and, if all layers can be cut, the part of one block more that begins
     alike."""
 

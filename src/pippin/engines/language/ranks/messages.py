@@ -3,13 +3,13 @@
 A rank with other versions of Pippin or MLX is refused when the group starts, so all ranks know the same messages.
 """
 
-from importlib.metadata import version
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from pippin import __version__
+from pippin.config.installed import version
 from pippin.core.decoding import message_decoder
 from pippin.core.requests import GenerationRequest
 from pippin.engines.device import MemoryShares

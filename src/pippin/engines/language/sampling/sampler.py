@@ -198,8 +198,7 @@ def _xtc(w: mx.array, probability: mx.array, threshold: mx.array, drawing: Drawi
     return xtc(w, threshold, mx.array(drawing.chance())[:, None] < probability, drawing.protected())
 
 
-@dataclass(frozen=True)
-class Filter:
+class Filter(Struct, frozen=True):
     """A filter and its place: what it narrows, which parameters it reads, and how it is computed."""
 
     narrows: Literal["logits", "weights"]
@@ -225,8 +224,7 @@ FILTERS: Final = (
 """All filters, in the order in which they are applied: those of logits first. A new one is a line here."""
 
 
-@dataclass(frozen=True)
-class Filters:
+class Filters(Struct, frozen=True):
     """Rows that are drawn the same way, with their temperatures and the filters that at least one of them uses."""
 
     rows: list[int]
@@ -368,8 +366,7 @@ SHORT = 256
 """Rows with a top-k up to this are drawn from their best `SHORT` tokens alone."""
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(Struct, frozen=True):
     sampling: Sampling
     seed: int
     logprobs: int | None
@@ -383,8 +380,7 @@ class _Row:
         return "short" if 0 < (self.sampling.top_k or 0) <= SHORT else "wide"
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(Struct, frozen=True):
     """What the rows have in common: made after a row joins or leaves, so that a step need not look at each row."""
 
     short: Filters | None

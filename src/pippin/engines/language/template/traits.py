@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from pippin.core.models import Rewritten
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
@@ -14,8 +15,7 @@ from pippin.output.tool_format import History
 Messages = list[dict[str, Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Traits:
+class Traits(Struct, frozen=True, kw_only=True):
     """What a template takes, and in which form."""
 
     content: Literal["text", "parts"] = "text"  # a message's content: a string, or a list of parts

@@ -22,6 +22,7 @@ from pippin.core.parameters import OfEveryAnswer, left_out
 from pippin.core.published import chat_templates, find_json, mistaken, name_of, object_in, table
 from pippin.engines.language.kept import files_of, kept
 from pippin.engines.language.text.fast_forms import open_fast_form
+from pippin.engines.language.text.stored_words import StoredWords, opened, stored
 
 log = logging.getLogger(__name__)
 
@@ -337,7 +338,7 @@ class Tokenizer:
                 files_of(folder),
                 str(trust_remote_code),
             )
-            backend = tokenizers.Tokenizer.from_str(read.backend)
+            backend = opened(read.backend)
         except Exception as error:
             # tokenizers raises bare `Exception` for a file that it can't read.
             raise ServerError("load_failed", _unread(folder, error)) from error
@@ -440,7 +441,7 @@ class Tokenizer:
 class Read(Struct, frozen=True):
     """A tokenizer as a folder's files have it, and as transformers reads them."""
 
-    backend: str  # tokenizer.json of the tokenizers library
+    backend: StoredWords
     splits_special: bool  # special tokens that a text spells are cut as text
     eos: int | None
     bos: int | None
@@ -453,7 +454,7 @@ def _read_whole(folder: Path, *, trust_remote_code: bool) -> Read:
     found = open_fast_form(folder) or _from_transformers(folder, trust_remote_code=trust_remote_code)
     backend = found.backend_tokenizer
     return Read(
-        _as_stored(folder, backend),
+        stored(_as_stored(folder, backend)),
         backend.encode_special_tokens,
         found.eos_token_id,
         found.bos_token_id,

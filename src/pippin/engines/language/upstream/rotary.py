@@ -158,9 +158,10 @@ def _take_bases(model: nn.Module, tables: Mapping[str, Config], types: Iterable[
     has."""
     layers = list(zip(getattr(model, "layers", ()), types, strict=False))
     for part, kind in [(model, kind) for kind in tables] if len(tables) == 1 else layers:
-        theta, bases = tables.get(kind, {}).get("rope_theta"), _bases(part)
-        for _, _, each in rotary_modules(part) if theta and len(bases) == 1 else ():
-            each.base = theta
+        theta = tables.get(kind, {}).get("rope_theta")
+        if theta and len(_bases(part)) == 1:
+            for _, _, each in rotary_modules(part):
+                each.base = theta
     bases = _bases(model)
     for kind, table in tables.items():
         theta = table.get("rope_theta")
@@ -189,9 +190,13 @@ def _essence(table: Config, config: Config) -> Config:
 
 def rotary_modules(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
     """Each with the module that holds it, and its name there. Not all are modules of MLX."""
-    for _, parent in model.named_modules():
+    turns: dict[type, bool] = {}
+    for parent in model.modules():
         for name, value in [*vars(parent).items(), *parent.items()]:
-            if any(part in type(value).__name__.lower() for part in NAMES):
+            kind = type(value)
+            if kind not in turns:
+                turns[kind] = any(part in kind.__name__.lower() for part in NAMES)
+            if turns[kind]:
                 yield parent, name, value
 
 

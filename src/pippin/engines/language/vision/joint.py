@@ -9,11 +9,11 @@ tokens these are, and whether the logits are mlx-vlm's.
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import mlx.core as mx
 import numpy as np
+from msgspec import Struct
 
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
@@ -25,8 +25,7 @@ from pippin.engines.language.vision.trial import logits_by_engine
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class JointTokens:
+class JointTokens(Struct, frozen=True):
     """The tokens of prompts that features replace: their ids, and how many features there are for each token."""
 
     ids: frozenset[int]

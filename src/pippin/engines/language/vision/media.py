@@ -3,11 +3,11 @@ it writes, and which tokens of the prompt their features replace."""
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from pippin.core.conversation import Audio, Image, Inline, MediaPart, Part, Text, Video
 from pippin.core.errors import ServerError
@@ -23,8 +23,7 @@ Span = tuple[int, int]
 """A run of tokens of a prompt: the position of the first, and the one after the last."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Medium:
+class Medium(Struct, frozen=True, kw_only=True, eq=False):
     """A picture, clip or recording as the model's processor returned it."""
 
     modality: Modality
@@ -56,16 +55,14 @@ class Medium:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class PlacedMedium:
+class PlacedMedium(Struct, frozen=True, eq=False):
     """A medium in a prompt, and the positions in the prompt of the tokens that its features replace."""
 
     medium: Medium
     positions: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class PromptMedia:
+class PromptMedia(Struct, frozen=True, eq=False):
     """All media of a prompt, in order."""
 
     placed: tuple[PlacedMedium, ...]
@@ -102,8 +99,7 @@ class PromptMedia:
         return np.concatenate(found) if found else None
 
 
-@dataclass(frozen=True, eq=False)
-class WholePrompt:
+class WholePrompt(Struct, frozen=True, eq=False):
     """A prompt with all its media as the processor of the model returned it."""
 
     ids: np.ndarray[Any, Any]  # [1, tokens]; some families number media with negative ids
@@ -232,8 +228,7 @@ def listed(parts: tuple[Part, ...], shield: Callable[[str], str]) -> list[dict[s
     return found
 
 
-@dataclass(frozen=True)
-class MediaStyle:
+class MediaStyle(Struct, frozen=True):
     """How a chat template takes media: as parts of these modalities, or else as placeholders in the text."""
 
     placeholders: dict[Modality, str]

@@ -1,13 +1,13 @@
 """A model of mlx-vlm as the engine calls language models: tokens in, logits out, and all state in the caches."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import KVCache
+from msgspec import Struct
 
 from pippin.core.errors import ServerError
 from pippin.engines.device import is_of_device
@@ -34,8 +34,7 @@ def refusal(modality: str, error: Exception) -> ServerError:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChunkInputs:
+class ChunkInputs(Struct, frozen=True, kw_only=True):
     """The arguments of the model, besides tokens and caches, for a chunk of a prompt with media."""
 
     embeddings: mx.array  # [1, tokens, hidden]
@@ -44,8 +43,7 @@ class ChunkInputs:
     spans: tuple[Span, ...] = ()  # tokens with bidirectional attention among each other
 
 
-@dataclass(frozen=True, kw_only=True)
-class MediaFeatures:
+class MediaFeatures(Struct, frozen=True, kw_only=True):
     """The features of one medium, for each of its n placeholder tokens."""
 
     embeddings: mx.array  # [n, hidden], in place of the embeddings of the tokens
@@ -61,8 +59,7 @@ class MediaFeatures:
         return sum(array.nbytes for array in self.arrays)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RotaryPositions:
+class RotaryPositions(Struct, frozen=True, kw_only=True):
     """Rotary positions of a prompt with media (mlx-vlm's `get_rope_index`).
 
     `shift` is the position of a later token less its index (mlx-vlm's `rope_deltas`).

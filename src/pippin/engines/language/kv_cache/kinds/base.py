@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Protocol, Self
 
 import mlx.core as mx
+from msgspec import Struct
 
 LENGTH_CLASSES = (2048, 16384)  # sequences of a class share arrays, so a long one does not pad short ones
 CAPACITY_STEP = 256  # tokens by which a class's arrays grow, at least
@@ -53,8 +54,7 @@ PromptCache = list[Any]
 """The cache of one sequence by itself: one object for each layer, as mlx-lm's `make_prompt_cache` makes them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlotRequest:
+class SlotRequest(Struct, frozen=True, kw_only=True):
     """What is known of a sequence when it asks for a slot."""
 
     length: int  # tokens that its prompt has

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 import numpy as np
+from msgspec import Struct
 
 from pippin.engines.language.drafters.heads import DraftHead
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
@@ -26,8 +27,7 @@ from pippin.engines.language.step.speculation.proposers import NOTHING, Follower
 MOST_WAITING = 64  # states of a sequence that wait to be read; what came before them is forgotten
 
 
-@dataclass(frozen=True)
-class _Stretch:
+class _Stretch(Struct, frozen=True):
     """States [sequences, tokens, size] of a pass, of which a sequence has `count` of a row, from `start` on."""
 
     states: mx.array

@@ -2,7 +2,8 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.pace import HOPE, SMOOTHING, Acceptance, Pace
@@ -27,8 +28,7 @@ def _hope(grounds: Grounds) -> float:
     return HOPE if grounds is None else HOPES[grounds]
 
 
-@dataclass(frozen=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """A pass that has judged proposals: what they were for each sequence, and how many tokens it gave in all. Nothing
     of either where there was no such pass."""
 
