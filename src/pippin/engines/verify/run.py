@@ -112,7 +112,7 @@ class Verifier:
     def _files(self) -> Found:
         found = [*files.check(self._folder, self._kind)]
         found += weights.check(
-            self._folder, lambda done, total: self._tell(Step(done, total, "reading weights"))
+            self._folder, lambda done, total: self._tell(Step(done // 10**6, total // 10**6, "MB of weights"))
         )
         if self._against is not None and self._kind == "language":
             found += files.compare(self._folder, Folder.read(self._against))
