@@ -243,6 +243,12 @@ def test_a_folder_that_says_nothing_of_its_kind_is_no_model(tmp_path: Path) -> N
         read_info(write_model(tmp_path / "m", {"a": 1}))
 
 
+def test_an_adapter_is_named_as_one_with_its_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    with pytest.raises(ServerError, match=f"is an adapter.* pippin serve org/base --adapter-path {tmp_path}"):
+        read_info(tmp_path)
+
+
 def test_a_window_that_config_json_leaves_out_is_that_of_the_architecture(tmp_path: Path) -> None:
     # Google's gemma-3-4b-it has no max_position_embeddings.
     config = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "sliding_window": 1024}}

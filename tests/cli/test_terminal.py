@@ -41,9 +41,13 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(capsys: pytest.Captu
     with terminal.progress("Loading m:", bytes_counted=True) as tell:
         for done in (1_000_000, 2_000_000, 4_000_000, 4_000_000, 4_000_000):
             tell(done, 4_000_000, "weights")
+        tell(0, 0, "tokens")
+        tell(0, 0, "numbers")
     assert capsys.readouterr().err.splitlines() == [
         "Loading m: 1 MB of 4 MB weights",
         "Loading m: 4 MB of 4 MB weights",
+        "Loading m: tokens",
+        "Loading m: numbers",
     ]
 
 

@@ -130,6 +130,11 @@ def _kind_and_config(folder: Path, name: str, kind: ModelKind | None) -> tuple[M
         raise _incomplete(name, "it has modules.json and no config.json")
     if found is None or (config is None and found != "images"):
         message = f"The folder of the model {name} has no usable config.json, so it is not an MLX model."
+        if adapter := find_json(folder / "adapter_config.json"):
+            base = adapter.get("base_model_name_or_path") or adapter.get("model") or "MODEL"
+            message = (
+                f"{name} is an adapter. Serve it with its model: pippin serve {base} --adapter-path {folder}"
+            )
         raise ServerError("load_failed", message)
     return found, config or {}
 

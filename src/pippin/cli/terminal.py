@@ -105,17 +105,17 @@ def _bar(title: str, *, bytes_counted: bool) -> Iterator[Progress]:
 
 
 def _lines(title: str, write: Callable[[str], None], *, bytes_counted: bool) -> Progress:
-    last, shown = -SECONDS_BETWEEN_LINES, (0, 0)
+    last, shown = -SECONDS_BETWEEN_LINES, (0, 0, "")
 
     def tell(done: int, total: int, what: str) -> None:
         nonlocal last, shown
         now = time.monotonic()
-        if shown == (done, total) or (now - last < SECONDS_BETWEEN_LINES and done < total):
+        if shown == (done, total, what) or (now - last < SECONDS_BETWEEN_LINES and done < total):
             return
-        last, shown = now, (done, total)
+        last, shown = now, (done, total, what)
         amount = f"{size(done)} of {size(total)}" if bytes_counted else f"{done} of {total}"
         if not total:  # there is nothing to count
             amount = ""
-        write(f"{title} {amount} {what}".strip())
+        write(" ".join(filter(None, (title, amount, what))))
 
     return tell

@@ -259,6 +259,8 @@ class EmbeddingPreparer(EncodingPreparer):
         if named is not None and named not in self._prompts:
             raise _not_computed(spec.info.id, f"its default_prompt_name {named!r} is none of its prompts")
         self._default_prompt = self._prompts.get(str(named), "")
+        # The folder's own, once the model is loaded.
+        self.pooling = Pooling((), ())
         if not is_encoder(self.config):
             self.see(spec)
 
@@ -370,13 +372,13 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 def _encoder(preparer: EmbeddingPreparer) -> Forward:
     """The forward pass of an encoder of mlx-vlm."""
     usual = "cls" if preparer.config["model_type"] == "lfm2" else "mean"
-    pooling = read_pooling(preparer.folder, {}, usual)
+    preparer.pooling = read_pooling(preparer.folder, {}, usual)
     model = preparer.load_encoder()
     pad = preparer.tokenizer.pad
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, _ = padded(batch, pad)
-        states = model(tokens, attention_mask=mask).last_hidden_state
+        states, pooling = model(tokens, attention_mask=mask).last_hidden_state, preparer.pooling
         return floats(pooling.finished(pool(states, mask, pooling.modes)))
 
     return forward
@@ -385,20 +387,19 @@ def _encoder(preparer: EmbeddingPreparer) -> Forward:
 def _language_model(preparer: EmbeddingPreparer, progress: LoadProgress) -> Forward:
     """The forward pass of a language model whose hidden states are pooled."""
     config, options, pad = preparer.config, preparer.options, preparer.tokenizer.pad
-    pooling = _pooling(preparer, attends_both_ways(config))
-    modes = pooling.modes
+    preparer.pooling = _pooling(preparer, attends_both_ways(config))
     reading = body_of(preparer.folder, config, trust_remote_code=options.trust_remote_code)
     model, seen = preparer.load_language_model(progress, reading)
     states_of = hidden_states(preparer.info.id, model, config)
 
     def pool_texts(batch: Sequence[EncoderInput]) -> mx.array:
         tokens, mask, _ = padded(batch, pad)
-        return pool(states_of(tokens, mask.sum(axis=1)), mask, modes)
+        return pool(states_of(tokens, mask.sum(axis=1)), mask, preparer.pooling.modes)
 
     def pool_alone(sequence: EncoderInput) -> mx.array:
         assert seen is not None
         states = seen.states(sequence)[None]
-        return pool(states, mx.ones(states.shape[:2], mx.int32), modes)[0]
+        return pool(states, mx.ones(states.shape[:2], mx.int32), preparer.pooling.modes)[0]
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         texts = [index for index, each in enumerate(batch) if each.media is None]
@@ -409,7 +410,7 @@ def _language_model(preparer: EmbeddingPreparer, progress: LoadProgress) -> Forw
             if texts:
                 rows |= zip(texts, pool_texts([batch[index] for index in texts]), strict=True)
             pooled = mx.stack([rows[index] for index in range(len(batch))])
-        return floats(pooling.finished(pooled))
+        return floats(preparer.pooling.finished(pooled))
 
     return forward
 

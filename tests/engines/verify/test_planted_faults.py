@@ -112,12 +112,24 @@ def shifted(folder: Path) -> None:
     edit(folder, "tokenizer_config.json", added_tokens_decoder=None)
 
 
-def merged(folder: Path) -> None:
+def without_merges(folder: Path) -> None:
+    """Half of the merges are lost, so that no text is cut into the pieces that they make."""
     stored = json.loads((folder / "tokenizer.json").read_text())
     pairs = [(one, other) for one in "abcdefg" for other in "hijklm"]
     for place, pair in enumerate(pairs):
         stored["model"]["vocab"]["".join(pair)] = SIZE + place
-    stored["model"]["merges"] = pairs[::-1]
+    stored["model"]["merges"] = pairs[::2]
+    write(folder, "tokenizer.json", stored)
+
+
+def cut_at_spaces(folder: Path) -> None:
+    """Words lose the space before them, with which the vocabulary spells them."""
+    cut = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.ByteLevel(False)])
+    write_tokenizer(folder, lambda backend: setattr(backend, "pre_tokenizer", cut))
+    stored = json.loads((folder / "tokenizer.json").read_text())
+    pairs = [("Ġ", letter) for letter in "abcdefghij"]
+    stored["model"]["vocab"] |= {"".join(pair): SIZE + place for place, pair in enumerate(pairs)}
+    stored["model"]["merges"] = pairs
     write(folder, "tokenizer.json", stored)
 
 
@@ -276,7 +288,10 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         "picture-numbers"),
     "another template in the file": (
         lambda folder: (folder / "chat_template.jinja").write_text("{{ messages[-1].content }}"), "template-twice"),
-    "merges the other way round": (merged, "merges-order"),
+    "merges missing": (without_merges, "pieces-unmet"),
+    "words cut at their spaces": (cut_at_spaces, "pieces-unmet"),
+    "pooling that is not there": (
+        lambda folder: write(folder, "modules.json", [{"type": "x.Pooling", "path": "1_Pooling"}]), "module-missing"),
     "Mistral's way to cut words by mistake": (cut_wrongly, "mistral-cuts"),
     "an end that is a sign": (
         lambda folder: edit(folder, "generation_config.json", eos_token_id=[END, 2]), "eos-is-text"),
@@ -314,17 +329,73 @@ def test_a_sound_folder_has_no_fault(sound: Path, tmp_path: Path) -> None:
     assert found_in(report_on(folder, architecture="llama")) == []
 
 
-def test_an_adapter_that_was_merged_into_a_part_of_the_layers_is_found(sound: Path, tmp_path: Path) -> None:
+def exchanged(part: str, other: str) -> Plant:
+    return weights(
+        lambda arrays: arrays.update(
+            {name.replace(part, other): arrays[name] for name in arrays if part in name}
+            | {name.replace(other, part): arrays[name] for name in arrays if other in name}
+        )
+    )
+
+
+def in_llamas_order(arrays: Arrays) -> None:
+    """Queries with the halves of their rotary pairs interleaved, as llama.cpp stores them."""
+    for name in arrays:
+        if "q_proj" in name:
+            rows = arrays[name].reshape(4, 2, 8, 64).swapaxes(1, 2)
+            arrays[name] = np.ascontiguousarray(rows.reshape(64, 64))
+
+
+def one_less(arrays: Arrays) -> None:
+    for name in arrays:
+        if "norm" in name:
+            arrays[name] = arrays[name] - 1
+
+
+def larger_head(arrays: Arrays) -> None:
+    arrays["lm_head.weight"] = arrays["lm_head.weight"] * 4
+
+
+@pytest.mark.parametrize(
+    ("plant", "code", "told"),
+    [
+        (exchanged("k_proj", "v_proj"), "tensors-unlike", "of model.layers.0.self_attn.k_proj.weight: it is the"),
+        (exchanged("gate_proj", "up_proj"), "tensors-unlike", "other's model.layers.0.mlp.up_proj.weight."),
+        (weights(in_llamas_order), "tensors-unlike", "its rows are in another order"),
+        (weights(one_less), "tensors-unlike", "7 of 30 tensors are not the other model's"),
+        (weights(one_less), "tensors-unlike", "each number differs by about -1."),
+        (weights(larger_head), "tensors-unlike", "the distance is 3 of its"),
+        (weights(lambda arrays: arrays.update({Q: arrays[Q] + np.float32(0.01)})), "partly-changed", "1 of 3 layers"),
+        (config(rope_theta=500.0), "other-config", "rope_theta = 500.0 and not 10000.0"),
+        (lambda _: None, None, ""),
+    ],
+)  # fmt: skip
+def test_what_was_done_to_weights_is_told_beside_the_original(
+    plant: Plant, code: str | None, told: str, sound: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "model"
     shutil.copytree(sound, folder)
+    plant(folder)
+    found = found_in(report_on(folder, "files", against=sound, architecture="llama"))
+    assert [each.code for each in found] == [code] * (code is not None)
+    assert all(told in each.text for each in found), found
 
-    def merge(arrays: Arrays) -> None:
-        arrays[Q] = arrays[Q] + np.float32(0.01)
 
-    edit_weights(folder, merge)
-    [found] = found_in(report_on(folder, "files", against=sound))
-    assert (found.code, "1 of 3 layers" in found.text) == ("partly-changed", True)
-    assert found_in(report_on(sound, "files", against=sound)) == []
+def test_tokens_of_whisper_in_other_places_are_found(sound: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+    marks = ["<|startoftranscript|>", "<|en|>", "<|de|>", "<|notimestamps|>", "<|0.00|>"]
+    tokens = [{"content": mark, "id": place} for place, mark in enumerate(marks)]
+    write(folder, "tokenizer.json", {"added_tokens": tokens})
+    for languages, times, told in (
+        ({"<|en|>": 1, "<|de|>": 2}, 3, ""),
+        ({"<|en|>": 2, "<|de|>": 1}, 3, "<|de|> is 2 and not 1"),
+        ({}, 4, "<|notimestamps|> is 3 and not 4"),
+    ):
+        write(folder, "generation_config.json", {"lang_to_id": languages, "no_timestamps_token_id": times})
+        found = found_in(report_on(folder, "files", kind="transcription"))
+        assert [each.code for each in found] == ["speech-tokens"] * bool(told)
+        assert all(told in each.text for each in found)
 
 
 def test_the_files_of_the_model_before_it_was_quantised_are_compared(sound: Path, tmp_path: Path) -> None:

@@ -65,11 +65,12 @@ def verify(parsed: Namespace) -> int:
     with progress(f"Verifying {spec.info.id}:") as tell:
         asked = Verification(sections=sections, against=against)
         report = _run(spec, asked, tell)
+    # First of all, as files may not be writable.
+    say(json.dumps(msgspec.to_builtins(report), indent=2) if parsed.json else as_text(report))
     if sections == SECTIONS:
         keep(report)
     if parsed.html:
         parsed.html.expanduser().write_text(as_page(report), "utf-8")
-    say(json.dumps(msgspec.to_builtins(report), indent=2) if parsed.json else as_text(report))
     failed = _evaluate(parsed, report) if parsed.lm_eval else 0
     return 1 if report.count("fault") or failed else 0
 

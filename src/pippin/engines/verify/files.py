@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
+from pippin.core.decoding import from_json
 from pippin.core.published import find_text, object_in, table
 from pippin.core.verification import Finding
 from pippin.engines.language.configuration import fields_of
@@ -29,6 +30,12 @@ COMPUTES: Final = frozenset(
 ROWS_MORE: Final = {"mllama": 8}
 """Rows of an embedding beyond the vocabulary, by architecture: tokens of pictures, which are never drawn."""
 ALIKE: Final = 0.9  # of two names, by difflib, of which one may be the other misspelt
+OF_SPEECH: Final = {
+    "decoder_start_token_id": "<|startoftranscript|>",
+    "no_timestamps_token_id": "<|notimestamps|>",
+}
+NEXT: Final = {"<|startoftranscript|>": "<|en|>", "<|notimestamps|>": "<|0.00|>", "<|29.98|>": "<|30.00|>"}
+"""Tokens of Whisper, and the ones behind them."""
 BYTES: Final = ("I8", "F8_E4M3", "F8_E5M2")
 SCALES: Final = ("_scale", "_scale_inv", "_scales")
 
@@ -39,11 +46,22 @@ def check(folder: Folder, kind: str) -> Iterator[Finding]:
     yield from _rope(folder)
     yield from _quantisation(folder)
     yield from _pictures(folder)
+    yield from _modules(folder)
+    if kind == "transcription":
+        yield from _speech(folder)
     if kind == "language":
         yield from _templates(folder)
         yield from _layers(folder)
         yield from _matrices(folder)
         yield from _unread(folder)
+
+
+def compare(folder: Folder, other: Folder) -> Iterator[Finding]:
+    """Compare what mlx-lm reads with the configuration of the model before it was quantised."""
+    both = sorted(arguments_of(folder) & folder.text.keys() & other.text.keys())
+    pairs = [(name, folder.text[name], other.text[name]) for name in both]
+    if unlike := [f"{name} = {one} and not {another}" for name, one, another in pairs if one != another]:
+        yield finding("other-config", fields=unlike)
 
 
 def arguments_of(folder: Folder) -> set[str]:
@@ -124,6 +142,32 @@ def _pictures(folder: Folder) -> Iterator[Finding]:
         with suppress(TypeError):  # for what are no numbers
             if any(mean) and sum(spread) > sum(mean):
                 yield finding("picture-numbers", mean=mean, spread=spread)
+
+
+def _modules(folder: Folder) -> Iterator[Finding]:
+    """The modules of sentence-transformers that say in a file how texts become vectors."""
+    file = folder.path / "modules.json"
+    named = from_json(file.read_bytes(), list[dict[str, Any]]) if file.is_file() else []
+    for module in named:
+        path = str(module.get("path"))
+        if str(module.get("type")).endswith("Pooling") and not (folder.path / path / "config.json").is_file():
+            yield finding("module-missing", file=f"{path}/config.json")
+
+
+def _speech(folder: Folder) -> Iterator[Finding]:
+    """Whisper's tokens for languages, tasks and times, in the places where each file says that they are."""
+    stored = object_in(folder.path / "tokenizer.json").get("added_tokens") or ()
+    ids = {token["content"]: token["id"] for token in stored}
+    told = folder.generation
+    said = {token: told[name] for name, token in OF_SPEECH.items() if name in told}
+    said |= table(told.get("lang_to_id"))
+    said |= {f"<|{task}|>": id_ for task, id_ in table(told.get("task_to_id")).items()}
+    said |= {after: ids[token] + 1 for token, after in NEXT.items() if token in ids}
+    wrong = [
+        f"{token} is {ids.get(token)} and not {id_}" for token, id_ in said.items() if ids.get(token) != id_
+    ]
+    if ids and wrong:
+        yield finding("speech-tokens", fields=wrong[:4])
 
 
 def _templates(folder: Folder) -> Iterator[Finding]:

@@ -8,9 +8,13 @@ from typing import Any, Final
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
+from msgspec.structs import replace
 
-from pippin.engines.device import DevicePlan, configure
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.engines.device import DevicePlan, configure, decide, find_facts
 from pippin.engines.language.classes import Method, replace_method
+from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.text.tokenizer import Tokenizer
@@ -40,11 +44,9 @@ def perplexity_of(predicted: mx.array, rows: mx.array) -> float | None:
 
 def predict(folder: Path, rows: mx.array, plan: DevicePlan) -> mx.array:
     """The library's log probabilities of what follows each token but the last of rows [rows, tokens]: an array
-    [rows, tokens - 1, vocabulary]. Raises what the library raises for a model that it can't load."""
+    [rows, tokens - 1, vocabulary]. Raises `ServerError("load_failed")`."""
     configure(plan)
-    by_mlx_lm = partial(load_model, get_model_classes=classes_in(folder))
-    load = checkpoint.load_model if checkpoint.is_vision(folder) else by_mlx_lm
-    model, _ = load(folder, lazy=True)  # its weights are not read yet
+    model = open_lazily(folder)
     cast_weights(model, plan)
     for layer in model.layers:
         _use_once(layer)
@@ -52,6 +54,22 @@ def predict(folder: Path, rows: mx.array, plan: DevicePlan) -> mx.array:
     predicted: mx.array = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     mx.eval(predicted)
     return predicted
+
+
+def open_lazily(folder: Path) -> Any:
+    """The library's model, of which no weight is read yet. Raises `ServerError("load_failed")`."""
+    by_mlx_lm = partial(load_model, get_model_classes=classes_in(folder))
+    load = checkpoint.load_model if checkpoint.is_vision(folder) else by_mlx_lm
+    try:
+        return load(folder, lazy=True)[0]
+    except FAILURES as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise ServerError("load_failed", f"{folder.name} can't be loaded: {reason}") from error
+
+
+def in_float32() -> DevicePlan:
+    """The plan of a model that is computed exactly."""
+    return replace(decide(find_facts(), ModelOptions()), run_type="float32", dequantize=True)
 
 
 def sample_rows(tokenizer: Tokenizer) -> mx.array:

@@ -41,7 +41,7 @@ class Answers(Struct, frozen=True):
         )
         return {
             "questions": len(self.right),
-            "right": sum(self.right) / len(self.right),
+            "right (by guessing 0.25)": sum(self.right) / len(self.right),
             "log probability of a byte of the right answers": sum(self.scores) / len(self.scores),
             **{kind: f"{found[kind]} of {count}" for kind, count in sorted(kinds.items())},
         }

@@ -17,7 +17,17 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.verification import Finding, Report, Section, SectionName, Step, Verification
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.verify import files, numbers, questions, template, tokens, tools, weights
+from pippin.engines.verify import (
+    compared,
+    files,
+    numbers,
+    questions,
+    template,
+    tokens,
+    tools,
+    vectors,
+    weights,
+)
 from pippin.engines.verify.asking import Served
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.folder import Folder
@@ -27,7 +37,8 @@ Found = tuple[Iterable[Finding], dict[str, Any]]
 """The findings of a section, and its figures."""
 Others = tuple[tools.Counts | None, questions.Answers | None]
 """What was measured of the model to compare with."""
-WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
+KINDS: Final = dict.fromkeys(("tokens", "numbers"), ("language", "embeddings", "reranking"))
+"""Of which kinds of models a section is, where not of language models alone."""
 LEFT_OUT: Final = "the model has no chat template"
 CHATS: Final = re.compile(r"instruct|chat|(?:^|[-_])(?:it|sft|dpo|rlhf)(?:[-_]|$)", re.IGNORECASE)
 TEXT_ONLY: Final = "the model is served for text only: "
@@ -48,10 +59,11 @@ def verify(spec: WorkerSpec, asked: Verification, tell: Tell) -> Report:
 
 def _measured(spec: WorkerSpec, asked: Verification, tell: Tell) -> Others:
     """Measure the other model, which is closed again before the model itself takes memory."""
-    if asked.against is None or not {"tools", "questions"} & set(asked.sections):
+    computed = {"tools", "questions"} & {*asked.sections}
+    if asked.against is None or spec.info.kind != "language" or not computed:
         return None, None
     tell(Step(0, 0, "asking the other model"))
-    served = Served.open(replace(spec, info=ModelInfo(id="other", kind="language", path=asked.against)))
+    served = Served.open(_beside(spec, asked.against))
     try:
         return (
             tools.measure(served) if "tools" in asked.sections and served.chats else None,
@@ -76,7 +88,7 @@ class Verifier:
     def section(self, name: SectionName) -> Section:
         """Check one section. If that fails, this is a finding too."""
         self._tell(Step(0, 0, name))
-        if name != "files" and self._kind not in (WITH_TOKENIZER if name == "tokens" else ("language",)):
+        if name != "files" and self._kind not in KINDS.get(name, ("language",)):
             return Section(name=name, left_out=f"the model is of the kind {self._kind}")
         began = time.monotonic()
         try:
@@ -84,7 +96,10 @@ class Verifier:
                 chats = name == "template" and CHATS.search(self._spec.info.id) is not None
                 missing = (finding("template-missing"),) * chats
                 return Section(name=name, left_out=LEFT_OUT, findings=missing)
-            if name in ("numbers", "questions") and not self._served.scores:
+            if name == "tools" and not self._written.converter.traits.tools:
+                return Section(name=name, left_out="the chat template offers no tools")
+            scored = self._kind == "language" and name in ("numbers", "questions")
+            if scored and not self._served.scores:
                 return Section(name=name, left_out="the model's library tells no log probabilities")
             if name == "questions" and not self._served.branches:
                 return Section(name=name, left_out="the caches of the model can't branch")
@@ -97,16 +112,19 @@ class Verifier:
     def _files(self) -> Found:
         found = [*files.check(self._folder, self._kind)]
         found += weights.check(
-            self._folder, lambda done, total: self._tell(Step(done, total, "reading weights"))
+            self._folder, lambda done, total: self._tell(Step(done // 10**6, total // 10**6, "MB of weights"))
         )
-        if self._against is not None:
-            found += weights.partly_changed(self._folder, Folder.read(self._against))
+        if self._against is not None and self._kind == "language":
+            found += files.compare(self._folder, Folder.read(self._against))
+            found += compared.check(self._folder.path, self._against)
         return found, {"weight files": len(self._folder.headers), "tensors": len(self._folder.tensors)}
 
     def _tokens(self) -> Found:
         tokenizer, turn_end = Tokenizer.load(self._folder.path), ""
         if self._kind == "language" and tokenizer.chat_templates:
             tokenizer, turn_end = self._written.tokenizer, self._written.converter.traits.turn_end
+        if self._kind != "language":
+            tokenizer = tokens.of_file(tokenizer, self._folder.path)
         found = [*tokens.check(self._folder, tokenizer, self._kind, turn_end)]
         if self._against is not None:
             found += tokens.compare(tokenizer, Tokenizer.load(self._against))
@@ -129,13 +147,17 @@ class Verifier:
         }
 
     def _numbers(self) -> Found:
+        if self._kind == "reranking":
+            return vectors.check_reranker(vectors.Encoding.open(self._spec))
+        if self._kind == "embeddings":
+            against = self._against and vectors.Encoding.open(_beside(self._spec, str(self._against)))
+            return vectors.check_embeddings(vectors.Encoding.open(self._spec), against)
         found, figures = numbers.check(self._served, self._folder.path, self._against)
         return [*found, *(finding("text-only", reason=why) for why in self._unseen)], figures
 
     def _tools(self) -> Found:
         own = tools.measure(self._served, lambda done, total: self._tell(Step(done, total, "tool calls")))
-        found = tools.check(own, self._counts, offers_tools=self._written.converter.traits.tools)
-        return found, own.figures | _of_another(self._counts)
+        return tools.check(own, self._counts), own.figures | _of_another(self._counts)
 
     def _questions(self) -> Found:
         own = questions.measure(self._served, lambda done, total: self._tell(Step(done, total, "questions")))
@@ -162,6 +184,11 @@ class Verifier:
             return template.Written.open(tokenizer, self._spec.info.architecture)
         except jinja2.TemplateSyntaxError as error:
             raise ServerError("load_failed", f"The chat template is broken: {error.message}.") from error
+
+
+def _beside(spec: WorkerSpec, folder: str) -> WorkerSpec:
+    """The model in another folder, with the options of this one."""
+    return replace(spec, info=ModelInfo(id="other", kind=spec.info.kind, path=folder))
 
 
 def _of_another(other: tools.Counts | questions.Answers | None) -> dict[str, Any]:

@@ -4,12 +4,15 @@ import json
 import re
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 from tokenizers import Tokenizer as Backend
+from tokenizers import normalizers
+from tokenizers.models import Unigram
 
 from pippin.core.parameters import OF_CHECKPOINTS, OF_LENGTHS, left_out
+from pippin.core.published import object_in
 from pippin.core.verification import Finding, Severity
 from pippin.engines.language.configuration import fields_of
 from pippin.engines.language.text.tokenizer import Tokenizer, encode_text, ids_in
@@ -20,9 +23,14 @@ from pippin.engines.verify.template import THINKS
 MARK: Final = re.compile(rb"<.*>|\[.*\]")
 """How an end is spelled that a tokenizer does not list among its added tokens."""
 LEAST: Final = -50.0  # a bias with which no token is drawn
-FEW: Final = 20  # merges; a vocabulary of so few has no order
-IN_ORDER: Final = 0.75  # share of merges; of a random order, half
-TEKKEN: Final = r"\\p{Lu}"
+PIECES: Final = 500  # that are tried
+MOST: Final = 0.9
+"""The share of pieces that texts are cut into. Of published vocabularies all are but a few in a hundred."""
+UNUSED: Final = re.compile(r"[\[<].*[\]>]")
+SPACE: Final = "▁"
+BROKEN: Final = "\ufffd"
+"""What a part of a letter is decoded to."""
+TEKKEN: Final = r"\p{Lu}"
 """What Mistral's way to cut words has, and the one lacks that was published by mistake."""
 
 
@@ -52,8 +60,20 @@ def check(folder: Folder, tokenizer: Tokenizer, kind: str, turn_end: str = "") -
             yield finding("generation-range", fields=wrong)
         yield from _ends(folder, tokenizer, turn_end)
         yield from _round_trips(tokenizer)
-    yield from _merges(tokenizer)
+    else:
+        yield from _unknown(tokenizer)
+    yield from _pieces(tokenizer)
     yield from _publisher(folder, tokenizer)
+
+
+def of_file(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
+    """The tokenizer as models that write nothing read it: as tokenizer.json has it, whatever transformers would change
+    of it, but for sentence-transformers' small letters."""
+    backend = Backend.from_file(str(folder / "tokenizer.json"))
+    if object_in(folder / "sentence_bert_config.json").get("do_lower_case"):
+        steps = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer is not None else [])]
+        backend.normalizer = normalizers.Sequence(steps)
+    return Tokenizer(backend, eos=tokenizer.eos, bos=tokenizer.bos, special_names=tokenizer.special_names)
 
 
 def compare(tokenizer: Tokenizer, other: Tokenizer) -> Iterator[Finding]:
@@ -160,13 +180,35 @@ def _stored_so(folder: Folder, text: str, ids: list[int]) -> bool:
     return path.is_file() and encode_text(Backend.from_file(str(path)), text) == ids
 
 
-def _merges(tokenizer: Tokenizer) -> Iterator[Finding]:
-    """Pieces are numbered in the order in which training merged them, and merged in this order."""
-    model = json.loads(tokenizer.backend.to_str())["model"]
-    made = [model["vocab"].get("".join(pair), 0) for pair in model.get("merges") or ()]
-    steps = [one < other for one, other in pairwise(made)]
-    if len(steps) > FEW and sum(steps) < IN_ORDER * len(steps):
-        yield finding("merges-order", share=1 - sum(steps) / len(steps))
+def _unknown(tokenizer: Tokenizer) -> Iterator[Finding]:
+    """English words that an encoder does not know, as where a vocabulary of small letters is given capitals."""
+    asked = [text for text in texts() if text.isascii() and not text.isspace()]
+    unknown = tokenizer.backend.token_to_id(str(getattr(tokenizer.backend.model, "unk_token", None)))
+    lost = [text[:40] for text in asked if unknown is not None and unknown in tokenizer.encode(text)]
+    if lost:
+        yield finding("words-unknown", count=len(lost), all=len(asked), text=lost[0])
+
+
+def _pieces(tokenizer: Tokenizer) -> Iterator[Finding]:
+    """Pieces of the vocabulary that no text is cut into: their text alone, after a space or on a new line."""
+    backend, added = tokenizer.backend, tokenizer.pieces.added
+    words = [
+        (id_, piece)
+        for piece, id_ in backend.get_vocab(with_added_tokens=False).items()
+        # A piece of a word is met within words alone, where a tokenizer marks the beginnings of words.
+        if id_ not in added and not (piece.startswith("##") or UNUSED.fullmatch(piece))
+        if not isinstance(backend.model, Unigram) or piece.startswith(SPACE)
+    ]
+    met, unmet = 0, []
+    for id_, piece in sorted(words)[:: max(1, len(words) // PIECES)]:
+        text = tokenizer.decode([id_])
+        if len(text) > 1 and text.strip() and BROKEN not in text:
+            if any(tokenizer.encode(before + text)[-1:] == [id_] for before in ("", " ", "\n")):
+                met += 1
+            else:
+                unmet.append(piece)
+    if len(unmet) > (1 - MOST) * (met + len(unmet)):
+        yield finding("pieces-unmet", share=len(unmet) / (met + len(unmet)), piece=unmet[-1])
 
 
 def _publisher(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
@@ -180,7 +222,7 @@ def _publisher(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
     except Exception as error:  # transformers raises anything for a folder that it does not know
         yield finding("publisher-unread", reason=str(error).splitlines()[0][:120])
         return
-    cut = json.dumps(json.loads(tokenizer.backend.to_str())["pre_tokenizer"])
+    cut = str(tokenizer.backend.pre_tokenizer)
     doubted = getattr(getattr(other, "backend_tokenizer", None), "fix_mistral_regex", None) is False
     if doubted and "Split" in cut and TEKKEN not in cut:
         yield finding("mistral-cuts")

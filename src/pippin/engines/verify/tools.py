@@ -12,7 +12,7 @@ from msgspec import Struct
 from pippin.core.completion import Completion, object_of
 from pippin.core.conversation import Message, Text, Tool
 from pippin.core.requests import GenerationRequest
-from pippin.core.verification import Finding, Severity
+from pippin.core.verification import Finding
 from pippin.engines.verify.asking import Progress, Served, ignored
 from pippin.engines.verify.findings import data, finding
 from pippin.output import formats
@@ -86,12 +86,11 @@ def measure(served: Served, progress: Progress = ignored) -> Counts:
     return Counts(len(asked), sum(prompt.calls is not None for prompt in prompts()), most, looks)
 
 
-def check(counts: Counts, other: Counts | None, *, offers_tools: bool) -> Iterator[Finding]:
-    """Judge the counts. A model whose template offers no tools was not trained on them."""
+def check(counts: Counts, other: Counts | None) -> Iterator[Finding]:
+    """Judge the counts."""
     looks, tried = counts.looks, counts.looks["tried"]
-    severity: Severity | None = None if offers_tools else "note"
     if not tried:
-        yield finding("no-calls", severity, count=counts.asked)
+        yield finding("no-calls", count=counts.asked)
     kinds = {
         "parsed": "calls can be read",
         "valid": "calls keep their schema",
@@ -102,10 +101,10 @@ def check(counts: Counts, other: Counts | None, *, offers_tools: bool) -> Iterat
         f"{looks[kind]} of {wholes[kind]} {kinds[kind]}" for kind in kinds if looks[kind] < FEW * wholes[kind]
     ]
     if tried and few:
-        yield finding("calls", severity, few=few)
+        yield finding("calls", few=few)
     unfinished = counts.asked - looks["finished"]
     if unfinished > (1 - FEW) * counts.asked:
-        yield finding("unfinished", severity, count=unfinished, all=counts.asked, most=counts.most)
+        yield finding("unfinished", count=unfinished, all=counts.asked, most=counts.most)
     if other is not None and looks["right"] + MANY_LOST < other.looks["right"]:
         yield finding("calls-lost", count=looks["right"], other=other.looks["right"])
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -47,12 +46,12 @@ def check(folder: Folder, progress: Progress = lambda done, total: None) -> Iter
     matrices = {name: look for name, look in looks.items() if len(folder.tensors[name][1].shape) > 1}
     broken = [name for name, look in looks.items() if not look.finite]
     # Norms of some models are trained from zero; not where those of other layers are not.
-    kept = {_kind(name) for name, look in looks.items() if not look.zero}
+    kept = {kind_of(name) for name, look in looks.items() if not look.zero}
     blank = [
         name
         for name, look in looks.items()
         if (look.blank and name in matrices)
-        or (look.zero and name.endswith(".weight") and _kind(name) in kept)
+        or (look.zero and name.endswith(".weight") and kind_of(name) in kept)
     ]
     for code, names in (("not-finite", broken), ("blank-tensor", blank)):
         if names:
@@ -87,20 +86,6 @@ def look_at(folder: Folder, name: str) -> Look:
     return Look(digest.digest(), finite, blank and _size(array) > 8, zero)
 
 
-def partly_changed(folder: Folder, other: Folder) -> Iterator[Finding]:
-    """Whether matrices of one kind are changed in some layers and the other folder's in the rest."""
-    changed: dict[str, list[bool]] = defaultdict(list)
-    for name in folder.tensors.keys() & other.tensors.keys():
-        one, another = folder.tensors[name][1], other.tensors[name][1]
-        alike = (one.dtype, one.shape) == (another.dtype, another.shape)
-        if LAYER.match(name) and len(one.shape) > 1 and alike:
-            changed[_kind(name)].append(look_at(folder, name).digest != look_at(other, name).digest)
-    partly = sorted(kind for kind, layers in changed.items() if 0 < sum(layers) < len(layers))
-    if partly:
-        layers = changed[partly[0]]
-        yield finding("partly-changed", kind=partly[0], changed=sum(layers), all=len(layers))
-
-
 def _matrices_alike(looks: dict[str, Look]) -> Iterator[Finding]:
     """The first matrix of a layer that is another one's. Masks and tables, which layers share, are no weights."""
     seen: dict[bytes, str] = {}
@@ -111,7 +96,7 @@ def _matrices_alike(looks: dict[str, Look]) -> Iterator[Finding]:
             return
 
 
-def _kind(name: str) -> str:
+def kind_of(name: str) -> str:
     """A tensor's name without the number of its layer."""
     return re.sub(r"\.\d+\.", ".*.", name, count=1)
 
