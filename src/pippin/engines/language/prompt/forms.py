@@ -132,7 +132,7 @@ def answered_results(messages: Conversation) -> Conversation:
     """An empty turn of the assistant between a tool's result and a turn of the user."""
     spread: list[Message] = []
     for message in _results_apart(messages):
-        if spread and _has_result(spread[-1]) and _speaks(message, "user"):
+        if spread and _has_result(spread[-1]) and _asks(message):
             spread.append(Message("assistant", (Text(""),)))
         spread.append(message)
     return tuple(spread) if len(spread) > len(messages) else messages
@@ -148,7 +148,7 @@ def user_first(messages: Conversation) -> Conversation:
 
 def asked(messages: Conversation) -> Conversation:
     """An empty turn of the user behind a conversation that has none."""
-    if any(_speaks(message, "user") for message in messages):
+    if any(_asks(message) for message in messages):
         return messages
     return (*messages, Message("user", (Text(""),)))
 
@@ -490,8 +490,8 @@ def _has_result(message: Message) -> bool:
     return bool(message.parts) and isinstance(message.parts[-1], ToolResult)
 
 
-def _speaks(message: Message, role: str) -> bool:
-    return message.role == role and not all(isinstance(part, ToolResult) for part in message.parts)
+def _asks(message: Message) -> bool:
+    return message.role == "user" and not all(isinstance(part, ToolResult) for part in message.parts)
 
 
 def _only(message: Message, kind: type[Part]) -> bool:
