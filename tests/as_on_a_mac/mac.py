@@ -48,7 +48,6 @@ class Mac:
             working_set=WORKING_SETS[self.gigabytes],
             most_arrays=499_000,
             largest_array=WORKING_SETS[self.gigabytes] * 3 // 4,
-            cores=8,
         )
 
     @cached_property

@@ -30,13 +30,13 @@ from pippin.engines.language.step.scheduler import chunk_within
 TF32 = "MLX_ENABLE_TF32"
 GIB = 2**30
 MAC = DeviceFacts(
-    system="Darwin", accelerator="metal", memory=64 * GIB, free=50 * GIB, working_set=48 * GIB, cores=12
+    system="Darwin", accelerator="metal", memory=64 * GIB, free=50 * GIB, working_set=48 * GIB
 )
 LINUX = DeviceFacts(
-    system="Linux", accelerator="cpu", memory=24 * GIB, free=20 * GIB, working_set=24 * GIB, cores=2
+    system="Linux", accelerator="cpu", memory=24 * GIB, free=20 * GIB, working_set=24 * GIB
 )
 CUDA = DeviceFacts(
-    system="Linux", accelerator="cuda", memory=80 * GIB, free=79 * GIB, working_set=80 * GIB, cores=16
+    system="Linux", accelerator="cuda", memory=80 * GIB, free=79 * GIB, working_set=80 * GIB
 )
 
 
@@ -224,7 +224,7 @@ def test_kernels_are_left_out_for_keys_and_values_that_they_cannot_read(
     options: ModelOptions, takes: bool
 ) -> None:
     facts = DeviceFacts(
-        system="Linux", accelerator="cpu", memory=1 << 34, free=1 << 34, working_set=1 << 34, cores=2
+        system="Linux", accelerator="cpu", memory=1 << 34, free=1 << 34, working_set=1 << 34
     )
     assert decide(facts, options).kernels is takes
     assert kernels_read_cache(options) is takes

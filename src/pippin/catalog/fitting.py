@@ -5,35 +5,41 @@ The facts about a model are read without its weights, from a folder on this mach
 """
 
 import math
+import os
+import time
 from bisect import bisect_right
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-from pippin.catalog.footprint import BYTES, bytes_of_arrays, context_bytes, footprint
+from msgspec import Struct
+
+from pippin.catalog.footprint import (
+    BYTES,
+    IN_KERNELS,
+    bytes_of_arrays,
+    context_bytes,
+    footprint,
+    process_bytes,
+    runs_on_kernels,
+)
 from pippin.catalog.info import context_window, quantization
 from pippin.catalog.kinds import kind_of
 from pippin.catalog.names import is_repository
 from pippin.config.accelerator import accelerator
 from pippin.config.options.model import ModelOptions, asked_type
+from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
+from pippin.core.models import ModelKind, Purpose, Suggestion
 from pippin.core.published import object_in
 from pippin.core.safetensors import StoredArray
 
 if TYPE_CHECKING:
     from pippin.catalog import Catalog
-import os
-import time
-from concurrent.futures import ThreadPoolExecutor
-
-from msgspec import Struct
-
-from pippin.catalog.footprint import IN_KERNELS, process_bytes, runs_on_kernels
-from pippin.core.decoding import from_json
-from pippin.core.models import ModelKind, Purpose, Suggestion
 
 SMALL_FILES: Final = (
     "config.json",

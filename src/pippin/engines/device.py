@@ -10,7 +10,6 @@ import json
 import logging
 import math
 import mmap
-import os
 import platform
 import re
 import sys
@@ -103,7 +102,6 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     working_set: int  # the most that Metal recommends to keep resident; `memory` elsewhere
     most_arrays: int | None = None  # that can be there at once (Metal)
     largest_array: int | None = None  # bytes (Metal)
-    cores: int = 1
     # One instruction adds up products of int8, as VNNI and NEON have.
     multiplies_int8_at_once: bool = False
 
@@ -306,7 +304,6 @@ def find_facts() -> DeviceFacts:
         working_set=working_set,
         most_arrays=most_arrays,
         largest_array=largest_array,
-        cores=os.cpu_count() or 1,
         multiplies_int8_at_once=accelerator == "cpu" and kernels.multiplies_int8_at_once(),
     )
 

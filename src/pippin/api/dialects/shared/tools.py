@@ -228,11 +228,11 @@ def wish(
     return WebSearch(allowed or (), blocked or (), RESULTS[size], ", ".join(words))
 
 
-def place_of_search(given: Sequence[dict[str, Any]], param: str = "tools") -> int | None:
+def place_of_search(given: Sequence[dict[str, Any]]) -> int | None:
     """Which of the tools searches the web. Raises `ServerError` for a second one."""
     places = [place for place, spec in enumerate(given) if str(spec.get("type")).startswith(WEB_SEARCH)]
     if len(places) > 1:
-        raise invalid(f"{param}[{places[1]}].type", "is a second search of the web; send one.")
+        raise invalid(f"tools[{places[1]}].type", "is a second search of the web; send one.")
     return next(iter(places), None)
 
 
