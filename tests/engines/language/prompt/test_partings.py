@@ -158,11 +158,12 @@ def test_another_list_of_tools_is_read_from_where_it_differs(
     conversation.judge()
 
 
+@pytest.mark.parametrize(("template", "system_first"), [("Qwen3.5-4B", False), ("Qwen3-Coder", True)])
 def test_where_tools_end_is_looked_for_once_for_prompts_that_begin_alike(
-    tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
+    template: str, system_first: bool, tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = Tokenizer.load(tiny_models("qwen3_5", max_position_embeddings=16384))
-    tokenizer.chat_templates = {"default": Family("Qwen3.5-4B", "").source}
+    tokenizer.chat_templates = {"default": Family(template, "").source}
     spec = WorkerSpec(info=ModelInfo(id="small", kind="language", context_window=16384))
     looks, look = [0], PromptRenderer._find_tool_ends
 
@@ -172,15 +173,15 @@ def test_where_tools_end_is_looked_for_once_for_prompts_that_begin_alike(
 
     monkeypatch.setattr(PromptRenderer, "_find_tool_ends", counted)
     used = LanguagePreparer(spec, tokenizer)
-    longer = (*FIRST, *step(1))
+    another = (SYSTEM, user("What is in these files?"))
     other = (Message("system", (Text("Others are here. " * 20),)), *FIRST[1:])
     for messages, tools, found in (
         (FIRST, TOOLS, 1),
-        (longer, TOOLS, 0),
-        (other, TOOLS, 1),
-        (longer, TOOLS, 0),
+        (another, TOOLS, 0),
+        (other, TOOLS, int(system_first)),
+        (another, TOOLS, 0),
         (FIRST, TOOLS[:-1], 1),
-        (longer, TOOLS[:-1], 0),
+        (another, TOOLS[:-1], 0),
     ):
         looks[0] = 0
         used.finds_partings = True
