@@ -29,15 +29,9 @@ from pippin.engines.language.step.scheduler import chunk_within
 
 TF32 = "MLX_ENABLE_TF32"
 GIB = 2**30
-MAC = DeviceFacts(
-    system="Darwin", accelerator="metal", memory=64 * GIB, free=50 * GIB, working_set=48 * GIB
-)
-LINUX = DeviceFacts(
-    system="Linux", accelerator="cpu", memory=24 * GIB, free=20 * GIB, working_set=24 * GIB
-)
-CUDA = DeviceFacts(
-    system="Linux", accelerator="cuda", memory=80 * GIB, free=79 * GIB, working_set=80 * GIB
-)
+MAC = DeviceFacts(system="Darwin", accelerator="metal", memory=64 * GIB, free=50 * GIB, working_set=48 * GIB)
+LINUX = DeviceFacts(system="Linux", accelerator="cpu", memory=24 * GIB, free=20 * GIB, working_set=24 * GIB)
+CUDA = DeviceFacts(system="Linux", accelerator="cuda", memory=80 * GIB, free=79 * GIB, working_set=80 * GIB)
 
 
 @pytest.mark.parametrize(("at_once", "costs"), [(True, WITH_VNNI), (False, WITH_AVX2)])
@@ -223,9 +217,7 @@ def test_rows_and_prefixes_share_what_the_weights_leave() -> None:
 def test_kernels_are_left_out_for_keys_and_values_that_they_cannot_read(
     options: ModelOptions, takes: bool
 ) -> None:
-    facts = DeviceFacts(
-        system="Linux", accelerator="cpu", memory=1 << 34, free=1 << 34, working_set=1 << 34
-    )
+    facts = DeviceFacts(system="Linux", accelerator="cpu", memory=1 << 34, free=1 << 34, working_set=1 << 34)
     assert decide(facts, options).kernels is takes
     assert kernels_read_cache(options) is takes
 

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from pippin.cli.local import fetched, open_catalog, settings_of
 from pippin.cli.running import Client, client_of, is_there, ownership, running_servers
-from pippin.cli.terminal import progress, say, size, table
+from pippin.cli.terminal import progress
 from pippin.config import environment
 from pippin.config.errors import nearest
 from pippin.core.errors import ServerError
@@ -25,19 +25,15 @@ if TYPE_CHECKING:
     from pippin.catalog import Catalog
 
 
-def choose(catalog: "Catalog") -> str:
-    """The model on this machine to talk to: the only one that chats and fits, or the one that the user picks.
-
-    Raises `ServerError` if none fits, or if there is no terminal to ask on.
-    """
+def _only_one(catalog: "Catalog") -> str:
+    """The only model on this machine that chats and fits. Raises `ServerError` if there is none, or several."""
     import psutil
 
     from pippin.catalog import footprint
 
     chatting = [info for info in catalog.models() if info.kind == "language" and info.capabilities.chat]
-    needed = {info.id: footprint(info, catalog.options_for(info)) for info in chatting}
     memory = psutil.virtual_memory().total
-    fitting = [info for info in chatting if needed[info.id] <= memory]
+    fitting = [info for info in chatting if footprint(info, catalog.options_for(info)) <= memory]
     if not fitting:
         said = "None of the models here fits into memory." if chatting else "No model that chats is here."
         raise ServerError(
@@ -46,27 +42,8 @@ def choose(catalog: "Catalog") -> str:
         )
     if len(fitting) == 1:
         return fitting[0].id
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        names = ", ".join(info.id for info in fitting)
-        raise ServerError("invalid_request", f"Several models are here; name one: {names}.")
-    rows = []
-    for number, info in enumerate(fitting, 1):
-        words = info.quantization or info.dtype or "-"
-        rows.append((str(number), info.id, words, size(needed[info.id]), str(info.context_window or "-")))
-    say(table(("", "MODEL", "WEIGHTS", "MEMORY", "WINDOW"), rows), sys.stderr)
-    return fitting[_ask(len(fitting)) - 1].id
-
-
-def _ask(count: int) -> int:
-    while True:
-        sys.stderr.write(f"Which one? (1 to {count}; 1) ")
-        sys.stderr.flush()
-        answer = sys.stdin.readline()
-        if not answer:
-            raise KeyboardInterrupt
-        word = answer.strip() or "1"
-        if word.isdigit() and 1 <= int(word) <= count:
-            return int(word)
+    names = ", ".join(info.id for info in fitting)
+    raise ServerError("invalid_request", f"Several models are here; name one: {names}.")
 
 
 LOOK_EVERY: Final = 0.2  # seconds
@@ -146,7 +123,7 @@ def _here(parsed: Namespace, model: str | None) -> tuple[str, str]:
 
     catalog = open_catalog(settings_of(parsed))
     if model is None:
-        name = choose(catalog)
+        name = _only_one(catalog)
         return name, name
     info = fetched(catalog, model, f"Downloading {model}:")
     is_path = is_script(model) or Path(model).expanduser().is_dir()
