@@ -1,6 +1,5 @@
 """A tiny model with an engine around it, and the model alone as the judge of its answers."""
 
-import dataclasses
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -169,7 +168,7 @@ def run_all(
     watched = watch(engine)
     for name, (prompt, tokens) in prompts.items():
         job = bench.job(name, prompt, tokens, key=key, **request)
-        engine.submit(dataclasses.replace(job, prediction=tuple((predicted or {}).get((name, 0), ()))))
+        engine.submit(msgspec.structs.replace(job, prediction=tuple((predicted or {}).get((name, 0), ()))))
     ends = {}
     while engine.busy:
         for name, event in engine.step():

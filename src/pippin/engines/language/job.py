@@ -1,7 +1,5 @@
 """A prepared request to a language model: what `prepare` gives and the engine runs."""
 
-from dataclasses import dataclass
-
 from msgspec import Struct
 
 from pippin.core.conversation import Tool
@@ -25,8 +23,7 @@ class Branch(Struct, frozen=True):
         return len(self.tokens) + max(map(len, self.labels))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LanguageJob:
+class LanguageJob(Struct, frozen=True, kw_only=True, eq=False):
     """`request.sampling` holds merged values; everything else that depends on tokenizer or template is here."""
 
     id: str

@@ -3,9 +3,10 @@
 import json
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError

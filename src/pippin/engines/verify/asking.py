@@ -1,6 +1,5 @@
 """The model as this server runs it, asked without a socket."""
 
-import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -79,7 +78,7 @@ class Served(Struct, frozen=True):
     ) -> Sequence[tuple[float, ...]]:
         """The log probability of each label of each branch of a prompt, computed once. Raises `ServerError`."""
         asked = GenerationRequest(model="verify", prompt=prompt, echo=True, max_tokens=0)
-        job = dataclasses.replace(self._job(asked), branches=branches)
+        job = replace(self._job(asked), branches=branches)
         for event in self._events([job], ignored)[job.id]:
             match event:
                 case Scored(logprobs):

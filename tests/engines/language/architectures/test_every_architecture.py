@@ -1,6 +1,5 @@
 """Each architecture of mlx-lm runs as docs/engine.md says, and answers as mlx-lm's own `generate_step` does."""
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,7 +77,7 @@ def answers(
         for _ in range(LATE if 0 < place == len(names) - 1 else 0):
             engine.step()
         job = bench.job(name, *PROMPTS[name])
-        engine.submit(dataclasses.replace(job, prediction=tuple((predicted or {}).get(name, ()))))
+        engine.submit(msgspec.structs.replace(job, prediction=tuple((predicted or {}).get(name, ()))))
     while engine.busy:
         engine.step()
     engine.lifecycle.accept = accept  # type: ignore[method-assign]

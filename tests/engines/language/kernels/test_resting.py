@@ -1,11 +1,11 @@
 """Prompts beside streams on the kernels for CPUs: their passes rest between layers, and a stream waits for one part."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished

@@ -6,11 +6,11 @@ Rank 0 writes what each request said, as JSON, where the plan says. Without rank
 import json
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.worker_environment import rank_environment

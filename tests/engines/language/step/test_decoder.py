@@ -4,6 +4,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -350,7 +351,7 @@ def test_why_a_sequence_ended_is_known_with_its_last_token():
 
 
 def test_closing_a_cancelled_sequence_ends_its_parts():
-    decoder = SequenceDecoder(replace(job()), 0, TOKENIZER)
+    decoder = SequenceDecoder(msgspec.structs.replace(job()), 0, TOKENIZER)
     decoder.accept(TOKENIZER.encode("Hello")[0])
     assert decoder.close("cancelled")
 

@@ -2,7 +2,6 @@
 
 import math
 import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError

@@ -1,12 +1,12 @@
 """What a grammar forces is taken in one pass, and changes nothing that a client sees."""
 
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished, PartDelta

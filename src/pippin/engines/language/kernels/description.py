@@ -2,7 +2,6 @@
 matrix."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
@@ -10,7 +9,7 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
 from pippin_kernels import Experts, Layer, Matrix, Network, Projection, Rope, Shape
 
@@ -57,8 +56,7 @@ class Description(Struct, frozen=True, kw_only=True):
     linears: dict[str, tuple[int, int, tuple[Place, ...]]]
 
 
-@dataclass
-class Describer:
+class Describer(Struct):
     architecture: Architecture
     prefix: str
     head_dim: int

@@ -7,7 +7,6 @@ it be computed, `leave` ends it, whatever was moved in between.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any
 
@@ -32,8 +31,7 @@ SPARSE_STEPS = 8  # for which a quarter of the computed slots are holes, before 
 SPARE_SLOTS = 8  # at most, and no more than there are
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchShape:
+class BatchShape(Struct, frozen=True, kw_only=True):
     """How sequences of a model lie together."""
 
     layout: CacheLayout

@@ -4,12 +4,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 
 import mlx.core as mx
 import mlx.nn as nn
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pippin.config.options.model import ModelOptions, asked_type, cache_bits
 from pippin.core.errors import ServerError
@@ -43,8 +43,7 @@ PROBE_LENGTHS = (5, 3)  # tokens of two sequences of different length
 WARM_LENGTHS = (6, 5, 4, 3, 2)  # as many as steps gather from one by one
 
 
-@dataclass(frozen=True, kw_only=True)
-class Batching:
+class Batching(Struct, frozen=True, kw_only=True):
     new_group: Callable[[], SlotGroup]
     vocabulary: int
     layout: CacheLayout  # of prompts

@@ -6,12 +6,11 @@ called again from the state before the step, with the inputs that they had, up t
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from msgspec import Struct
+from msgspec import Struct, field
 
 from pippin.engines.language.classes import become, unmarked
 
@@ -40,8 +39,7 @@ class Call(Struct, frozen=True):
         self.compute(self.module, *map(cut, self.args), **kwargs)
 
 
-@dataclass
-class _Trial:
+class _Trial(Struct):
     """Finds the innermost modules that are given one of `caches`: those around them only pass it on, but for those that
     say so (`replayed_whole`), which write to it as well."""
 

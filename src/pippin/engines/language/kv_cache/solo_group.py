@@ -2,19 +2,18 @@
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from msgspec import Struct
 
 from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot, SlotRequest
 from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, regrouped
 
 
-@dataclass
-class _Place:
+class _Place(Struct):
     """What a slot has; neither tokens nor a cache while it is only reserved."""
 
     cache: PromptCache | None = None

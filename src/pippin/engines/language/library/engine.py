@@ -7,11 +7,12 @@ returns their events. A request that is cancelled or fails leaves the loop befor
 import logging
 import time
 from contextlib import closing
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import mlx.core as mx
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
@@ -36,8 +37,7 @@ from pippin.engines.language.text.tokenizer import Tokenizer
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
+class Sizes(Struct, frozen=True, kw_only=True):
     """Bytes that bound the length of a request."""
 
     weights: int

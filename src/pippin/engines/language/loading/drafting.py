@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Sequence as Many
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError

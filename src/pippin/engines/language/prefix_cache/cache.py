@@ -17,13 +17,12 @@ from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from pippin.core.models import CacheStats
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
@@ -43,8 +42,7 @@ PIECE = 8
 sees how much of a prompt was known could guess what others wrote, token by token."""
 
 
-@dataclass(eq=False)
-class Node:
+class Node(Struct, eq=False):
     """One block of tokens of a key, and what is kept for it."""
 
     parent: "Node | None"

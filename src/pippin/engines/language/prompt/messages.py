@@ -4,9 +4,10 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from pippin.core.conversation import MediaPart, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ServerError
@@ -48,8 +49,7 @@ class CallIds:
                 return id if _FUNCTION.fullmatch(id) else self._counted.get(id, id)
 
 
-@dataclass(frozen=True)
-class Converter:
+class Converter(Struct, frozen=True):
     """Converts conversations for one chat template."""
 
     traits: Traits

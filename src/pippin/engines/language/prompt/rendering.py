@@ -4,12 +4,14 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pippin.core.conversation import (
     Audio,
@@ -58,8 +60,7 @@ from pippin.engines.language.vision.media import (
 from pippin.output.tool_format import History
 
 
-@dataclass(frozen=True)
-class RenderedPrompt:
+class RenderedPrompt(Struct, frozen=True):
     """The prompt of a request as the model gets it."""
 
     tokens: tuple[int, ...]

@@ -14,13 +14,14 @@ given in each docstring keeps everything. Tokens that tie with the last one kept
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from pippin.core import parameters as p
@@ -175,8 +176,7 @@ def draw(w: mx.array, uniform: mx.array) -> mx.array:
     return mx.argmax((mass > uniform * mass[:, -1:]) & (w > 0), axis=-1)
 
 
-@dataclass(frozen=True)
-class Drawing:
+class Drawing(Struct, frozen=True):
     """What a filter may know of the rows besides their parameters."""
 
     chance: Callable[[], NDArray[np.float32]]

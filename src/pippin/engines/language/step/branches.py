@@ -9,9 +9,12 @@ next branch to what this shares with the last one, so alike ones share a row.
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pippin.engines.language.job import Branch, LanguageJob
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
@@ -36,8 +39,7 @@ class Score(NamedTuple):
     token: int
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Tokens to compute after the prompt: a question, and those of its labels that others follow."""
 
     question: tuple[int, ...]

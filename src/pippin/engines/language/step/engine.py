@@ -9,13 +9,15 @@ are computed.
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from statistics import median
 from typing import Any, Final, Literal
 
 import mlx.core as mx
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
@@ -57,8 +59,7 @@ class Counters:
     completed: int = 0  # tokens, up to the last step
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """How a step has begun."""
 
     sequences: int  # that decode in it

@@ -4,7 +4,7 @@ tokenizers library takes twice as long to read them (measured: 83 and 50 ms for 
 import json
 from array import array
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import tokenizers
 from msgspec import Struct
@@ -17,9 +17,7 @@ APART: Final = ("type", "vocab", "merges")
 class StoredWords(Struct, frozen=True):
     """Without `words`, all of it is in `rest`."""
 
-    rest: str  # JSON of the tokenizers library, whose added tokens and whose model's settings are kept apart
-    added: list[dict[str, Any]] = []
-    settings: dict[str, Any] = {}
+    rest: str  # JSON of the tokenizers library
     words: list[str] = []  # in the order of their ids, which count from 0
     merges: bytes = b""  # the ids of all first words, then of all second ones
 
@@ -29,37 +27,28 @@ def stored(text: str) -> StoredWords:
     whole = tokenizers.Tokenizer.from_str(text).to_str()
     # What is not as it seems (ids with gaps, settings that are new) is kept as it is.
     with suppress(KeyError, ValueError, TypeError):
-        found = _apart(json.loads(whole))
+        document = json.loads(whole)
+        model, ids = document["model"], document["model"]["vocab"]
+        merges = array(ID, [ids[pair[side]] for side in (0, 1) for pair in model["merges"]])
+        rest = json.dumps({**document, "model": {**model, "vocab": {}, "merges": []}})
+        found = StoredWords(rest, sorted(ids, key=ids.__getitem__), merges.tobytes())
         if opened(found).to_str() == whole:
             return found
     return StoredWords(text)
 
 
 def opened(kept: StoredWords) -> tokenizers.Tokenizer:
-    found = tokenizers.Tokenizer.from_str(kept.rest)
-    if kept.words:
-        ids, word = memoryview(kept.merges).cast(ID), kept.words.__getitem__
-        half = len(ids) // 2
-        merges = list(zip(map(word, ids[:half]), map(word, ids[half:]), strict=True))
-        found.model = models.BPE(
-            dict(zip(kept.words, range(len(kept.words)), strict=True)), merges, **kept.settings
-        )
-        for each in kept.added:
-            token = AddedToken(**each)
-            (found.add_special_tokens if token.special else found.add_tokens)([token])
+    if not kept.words:
+        return tokenizers.Tokenizer.from_str(kept.rest)
+    document = json.loads(kept.rest)
+    added, model = document.pop("added_tokens"), document["model"]
+    found = tokenizers.Tokenizer.from_str(json.dumps({**document, "added_tokens": []}))
+    ids, word = memoryview(kept.merges).cast(ID), kept.words.__getitem__
+    half = len(ids) // 2
+    merges = list(zip(map(word, ids[:half]), map(word, ids[half:]), strict=True))
+    settings = {name: value for name, value in model.items() if name not in APART and value is not None}
+    found.model = models.BPE(dict(zip(kept.words, range(len(kept.words)), strict=True)), merges, **settings)
+    for each in added:
+        token = AddedToken(**{name: value for name, value in each.items() if name != "id"})
+        (found.add_special_tokens if token.special else found.add_tokens)([token])
     return found
-
-
-def _apart(document: dict[str, Any]) -> StoredWords:
-    """Raises `KeyError` or `ValueError` for a model of another kind."""
-    model, added = document["model"], document["added_tokens"]
-    ids: dict[str, int] = model["vocab"]
-    words = sorted(ids, key=ids.__getitem__)
-    merges = [ids[pair[side]] for side in (0, 1) for pair in model["merges"]]
-    return StoredWords(
-        rest=json.dumps({**document, "added_tokens": [], "model": {**model, "vocab": {}, "merges": []}}),
-        added=[{name: value for name, value in each.items() if name != "id"} for each in added],
-        settings={name: value for name, value in model.items() if name not in APART and value is not None},
-        words=words,
-        merges=array(ID, merges).tobytes(),
-    )

@@ -4,11 +4,12 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
+from msgspec import Struct
 
 from pippin.engines.language.classes import become
 from pippin.engines.language.configuration import (
@@ -42,8 +43,7 @@ def _nothing_before(module: nn.Module, config: Mapping[str, Any]) -> None:
     """Leave a module of a model without weights as it is."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mend:
+class Mend(Struct, frozen=True, kw_only=True):
     """What is mended in the modules of one class of a library. The weights of a loaded model stay where they are."""
 
     original: type
@@ -192,8 +192,7 @@ def _taken_of(text: Config) -> Collection[str]:
     return found
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(Struct, frozen=True):
     """mlx-lm's class of a model's arguments, from configurations in all spellings."""
 
     kind: Any

@@ -1,11 +1,11 @@
 """The vision encoder: computes features of media once, keeps them for follow-ups, and merges them into prompts."""
 
 import math
-from dataclasses import dataclass, field
 from operator import attrgetter
 
 import mlx.core as mx
 import mlx.nn as nn
+from msgspec import Struct, field
 
 from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache.agreement import FAILURES
@@ -77,8 +77,7 @@ def open_encoder(model: nn.Module, limit: int, memory: int, *, rests: bool) -> V
     return VisionEncoder(model, limit, memory // FEATURES_SHARE, rests=rests)
 
 
-@dataclass(eq=False)
-class MediaInputs:
+class MediaInputs(Struct, eq=False):
     """The media of one request as inputs of the model, while its prompt is computed."""
 
     encoder: VisionEncoder

@@ -125,8 +125,7 @@ class SlotGroup(Protocol):
         """Bytes at most, after a step of so many tokens."""
 
 
-@dataclass(eq=False, kw_only=True)
-class Slot:
+class Slot(Struct, eq=False, kw_only=True):
     """Where one sequence's cache lies, from its reservation until it leaves.
 
     `group` and `index` change as slots are compacted, packed, or promoted to another group. Only `kv_cache` writes

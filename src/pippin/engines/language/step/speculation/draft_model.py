@@ -10,11 +10,11 @@ own, a chunk in each step.
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from msgspec import Struct
 
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
@@ -30,8 +30,7 @@ MOST_NEW = 32
 padded to the sequence with the most."""
 
 
-@dataclass(eq=False)
-class _Reading:
+class _Reading(Struct, eq=False):
     """A sequence that is read in a cache of its own."""
 
     cache: PromptCache

@@ -9,11 +9,10 @@ anew with them.
 from collections import deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field
 
 import mlx.core as mx
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from pippin.engines.language.drafters.heads import DraftHead
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
@@ -60,8 +59,7 @@ class _Waiting:
             count -= min(count, oldest.count)
 
 
-@dataclass(eq=False)
-class _Prompt:
+class _Prompt(Struct, eq=False):
     """What the head has read of a prompt. It does not know what the prefix cache gave."""
 
     first: int  # index of the first token whose state it was given, and has not forgotten
@@ -72,8 +70,7 @@ class _Prompt:
     whole: bool = False  # the state of the prompt's last token is there
 
 
-@dataclass(eq=False)
-class _Followed:
+class _Followed(Struct, eq=False):
     """A sequence in the batch."""
 
     slot: Slot

@@ -18,6 +18,8 @@ from itertools import accumulate
 from math import ceil, log
 from statistics import median
 
+from msgspec import Struct
+
 REMEMBERED = 9  # measurements of each kind of step
 FIRST_GUESS = 0.1  # of a step's time: what a proposed token is assumed to add before that is measured
 NEVER_PAYS = 1.1  # plain steps for each token of a sequence: a pass that takes longer does not pay
@@ -44,8 +46,7 @@ CURIOUS = 16  # checks: one in so many that pay tries another number of proposal
 GOLDEN = (5**0.5 - 1) / 2  # the golden ratio
 
 
-@dataclass
-class Acceptance:
+class Acceptance(Struct):
     """How often the model agrees with what is proposed for a sequence."""
 
     prior: float = HOPE

@@ -3,10 +3,10 @@
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import mlx.core as mx
+from msgspec import Struct, field
 
 from pippin.engines.language.kv_cache.kinds.base import SlotGroup
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
@@ -90,8 +90,7 @@ def _runs(tokens: Many[int], end: int) -> Iterator[tuple[int, ...]]:
         yield tuple(tokens[end - size : end])
 
 
-@dataclass
-class _Places:
+class _Places(Struct):
     """Where in a text each of its short runs of tokens ends, the last places first."""
 
     ends: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)

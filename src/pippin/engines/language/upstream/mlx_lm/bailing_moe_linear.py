@@ -1,8 +1,7 @@
 """Ring's and Ling's prediction heads behind the last layer, with which mlx-lm 0.32 does not read a checkpoint."""
 
-from dataclasses import replace
-
 from mlx_lm.models.bailing_moe_linear import Model
+from msgspec.structs import replace
 
 from pippin.engines.language.upstream.mlx_lm import bailing_moe
 

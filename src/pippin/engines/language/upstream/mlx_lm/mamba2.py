@@ -1,8 +1,7 @@
 """Mamba 2's norms: mlx-lm 0.32 takes one over all groups, and does not read `layer_norm_epsilon` for its layers."""
 
-from dataclasses import replace
-
 from mlx_lm.models.mamba2 import Mamba2Block, Model
+from msgspec.structs import replace
 
 from pippin.engines.language.upstream.grouped import WHY, by_groups
 from pippin.engines.language.upstream.mends import Mend
