@@ -91,9 +91,10 @@ class Turns(Struct, frozen=True):
 NONE: Final = Turns({})
 
 READ_ELSEWHERE = re.compile(
-    r"rope|rotary|^_|_token|^(?:dtype|layer_types|model_type|tie_word_embeddings|vocab_size)$"
+    r"rope|rotary|^_|_token|^(?:dtype|layer_types|model_type|tie_word_embeddings|vocab_size"
+    r"|hidden_size|intermediate_size|num_attention_heads|num_hidden_layers)$"
 )
-"""Fields with rules of their own."""
+"""Fields with rules of their own, and sizes without which a file is at fault."""
 
 UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError, ArithmeticError)
 
