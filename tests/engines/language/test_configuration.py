@@ -242,6 +242,16 @@ def test_yarn_may_lie_between_whole_dimensions(architecture: str) -> None:
     assert factor[0][1]["mscale"] == 1.25
 
 
+def test_one_of_two_scales_of_attention_counts_for_nothing_in_yarn() -> None:
+    yarn: Json = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    expected = turns(newer("qwen3", yarn))
+    for name in ("mscale", "mscale_all_dim"):
+        assert turns(newer("qwen3", {**yarn, name: 0.7})) == expected
+    other = turns(newer("qwen3", {**yarn, "mscale": 1.4, "mscale_all_dim": 0.7}))
+    assert expected[0][1]["mscale"] == pytest.approx(0.1 * math.log(4) + 1)
+    assert other[0][1]["mscale"] == pytest.approx((0.14 * math.log(4) + 1) / (0.07 * math.log(4) + 1))
+
+
 @pytest.mark.parametrize(
     "kind", ["apertus", "exaone4", "exaone_moe", "glm4_moe", "glm_moe_dsa", "gpt2", "lfm2", "longcat_flash"]
 )
@@ -249,6 +259,22 @@ def test_a_configuration_that_transformers_writes_has_what_mlx_lm_requires(kind:
     config = {**CONFIG_MAPPING[kind]().to_dict(), "model_type": kind}
     _, arguments = classes_of(config)
     assert arguments.from_dict(config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("deepseek_v3", "routed_scaling_factor"),
+        ("falcon_h1", "mlp_multipliers"),
+        ("granitemoehybrid", "mamba_d_head"),
+    ],
+)
+def test_a_missing_field_means_what_transformers_takes_for_it(kind: str, name: str) -> None:
+    config = {**CONFIG_MAPPING[kind]().to_dict(), "model_type": kind}
+    _, arguments = classes_of(config)
+    expected = getattr(arguments.from_dict(config), name)
+    del config[name]
+    assert getattr(arguments.from_dict(config), name) == expected
 
 
 def test_exaone_4_has_its_layers_of_sliding_attention() -> None:
@@ -268,6 +294,12 @@ def test_exaone_4_has_its_layers_of_sliding_attention() -> None:
         ({"model_type": "dbrx", "ffn_config": {"moe_normalize_expert_weights": 2}}, "ffn_config"),
         ({"model_type": "gemma2", "attn_logit_softcapping": None}, "attn_logit_softcapping"),
         ({"model_type": "nemotron", "hidden_act": "gelu"}, "hidden_act"),
+        (
+            {"model_type": "deepseek_v3", "num_experts_per_tok": 1, "norm_topk_prob": True},
+            "num_experts_per_tok",
+        ),
+        ({"model_type": "phimoe", "num_experts_per_tok": 3}, "num_experts_per_tok"),
+        ({"model_type": "ernie4_5_moe", "moe_norm_min": 1.0}, "moe_norm_min"),
     ],
 )
 def test_what_a_class_takes_for_granted_is_refused_if_it_is_another(

@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -43,7 +43,6 @@ SECTIONS = ("mrope_section", "mrope_interleaved")
 DERIVED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "head_dim": lambda config: head_size(config),
     "block_dim": lambda config: config.get("hidden_size"),
-    "mlp_only_layers": lambda config: [],
     "n_ctx": lambda config: config.get("n_positions"),
     "is_moe_layer": lambda config: [kind == "sparse" for kind in config["mlp_layer_types"]],
 }
@@ -78,13 +77,11 @@ def with_required(config: Config, required: Iterable[str]) -> Config:
 
 
 class Turns(Struct, frozen=True):
-    """The rotary settings and the activation of a configuration and of its parts, as transformers' classes read
-    them."""
+    """The rotary settings and other fields of a configuration and of its parts, as transformers' classes read them."""
 
     parts: dict[str, "Turns"]
     table: Config | None = None
     """`rope_parameters`; empty for a model that has no rotary settings, None for one that transformers can't tell."""
-    activation: str | None = None
     types: list[str] | None = None
     """`layer_types`, which older files leave out, where the table has one for each."""
     taken: Config = {}
@@ -94,9 +91,10 @@ class Turns(Struct, frozen=True):
 NONE: Final = Turns({})
 
 READ_ELSEWHERE = re.compile(
-    r"rope|rotary|^_|_token|^(?:dtype|layer_types|model_type|tie_word_embeddings|vocab_size)$"
+    r"rope|rotary|^_|_token|^(?:dtype|layer_types|model_type|tie_word_embeddings|vocab_size"
+    r"|hidden_size|intermediate_size|num_attention_heads|num_hidden_layers)$"
 )
-"""Fields with rules of their own."""
+"""Fields with rules of their own, and sizes without which a file is at fault."""
 
 UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError, ArithmeticError)
 
@@ -142,18 +140,23 @@ def _turns(made: Any, given: Config) -> Turns:
     if "rope_parameters" in type(text).__dataclass_fields__:
         by_type = any(isinstance(each, dict) for each in text.rope_parameters.values())
         types = getattr(text, "layer_types", None) if by_type else None
-        return Turns(read, text.rope_parameters, getattr(text, "hidden_act", None), types, taken)
-    return Turns(read, None if made.sub_configs else {}, getattr(made, "hidden_act", None), taken=taken)
+        return Turns(read, text.rope_parameters, types, taken)
+    return Turns(read, None if made.sub_configs else {}, taken=taken)
 
 
-def completed(config: Config, aside: Collection[str] = ()) -> Config:
-    """The configuration, and those of its parts, spelled out, with what transformers takes for missing fields."""
+def completed(config: Config, kinds: tuple[type, ...] = (object,)) -> Config:
+    """The configuration, and those of its parts, spelled out, with what transformers takes for missing fields whose
+    values are of these kinds."""
     turns = turns_of(config)
 
     def whole(config: Config, turns: Turns) -> Config:
-        missing = {name: value for name, value in turns.taken.items() if config.get(name) is None}
-        parts = {name: whole(config[name], part) for name, part in turns.parts.items() if name not in aside}
-        return {**config, **missing, **parts}
+        taken = {name: value for name, value in turns.taken.items() if isinstance(value, kinds)}
+        missing = {name: value for name, value in taken.items() if config.get(name) in (None, [])}
+        return {
+            **config,
+            **missing,
+            **{name: whole(config[name], part) for name, part in turns.parts.items()},
+        }
 
     return spelled_out(whole(config, turns), turns)
 

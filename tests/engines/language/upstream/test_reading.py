@@ -9,7 +9,7 @@ import pytest
 
 from pippin.engines.language.upstream.newest import in_its_family
 from pippin.engines.language.upstream.reading import load_model
-from pippin.engines.language.upstream.rotary import fingerprint
+from pippin.engines.language.upstream.rotary import fingerprint, rotary_modules
 from tests.engines.language.vision.any_family import write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
@@ -74,6 +74,26 @@ def test_a_class_that_takes_no_other_fields_gets_none(tmp_path: Path) -> None:
         model = load_model(changed(folder, rope_parameters=table))
         found.append(model.language_model(tokens).logits)
     assert not mx.allclose(*found, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_5", "qwen3_vl"])
+def test_positions_in_three_axes_are_scaled_with_their_factor(family: str, tmp_path: Path) -> None:
+    folder = tiny_vision_model(family, tmp_path / family)
+    axes: Json = {"rope_theta": 1e4, "mrope_section": [2, 3, 3], "partial_rotary_factor": 1.0}
+    yarn: Json = {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 24,
+        "type": "default",
+    }
+    found = []
+    for table in ({"rope_type": "default"}, {**yarn, "attention_factor": 1.25}):
+        model = load_model(changed(folder, rope_parameters={**axes, **table}), lazy=True)
+        found.append(next(each for _, _, each in rotary_modules(model.language_model)))
+    plain, scaled = (mx.array(each._inv_freq) for each in found)
+    assert (scaled / plain).tolist() == pytest.approx([1, 0.625, *[0.25] * 6])
+    assert [each.attention_scaling for each in found] == [1.0, 1.25]
+    assert not found[1].fused_apply
 
 
 def test_a_scaling_that_a_class_leaves_out_is_refused(tmp_path: Path) -> None:

@@ -382,7 +382,6 @@ HEARING: dict[str, Family] = {
                 "num_global_key_value_heads": 2,
                 "sliding_window": 24,
                 "sliding_window_pattern": 2,
-                "attention_k_eq_v": True,
                 "tie_word_embeddings": True,
             },
             "vision_config": {

@@ -15,7 +15,6 @@ from pippin.engines.language.classes import become
 from pippin.engines.language.configuration import (
     Config,
     completed,
-    fields_of,
     rotary_tables,
     unscaled,
     with_required,
@@ -205,11 +204,6 @@ class Arguments(Struct, frozen=True):
             each.name for each in fields(self.kind) if each.default is each.default_factory is MISSING
         ]
         found = filled(with_required(config, required))
-        # What transformers' class takes for granted, but for sizes, which weights have to fit.
-        usual = {
-            name: each for name, each in fields_of(config).defaults.items() if isinstance(each, bool | float)
-        }
-        found = {**{name: usual[name] for name in required if name in usual}, **found}
         try:
             return self.kind.from_dict(found)
         except ValueError:

@@ -48,7 +48,8 @@ def for_mlx_vlm(config: Config) -> Config:
     """The configuration in all spellings, as the classes of its family take it."""
     config = in_its_family(config)
     whole = not any(isinstance(config.get(part), dict) for part in CLASSES)
-    return taken(completed(config, () if whole else tuple(CLASSES)[1:]), config)
+    # Sizes of parts are as the family takes them, which publishers may leave out too.
+    return taken(completed(config) if whole else completed(config, (float,)), config)
 
 
 def taken(spelled: Config, config: Config) -> Config:
@@ -85,7 +86,7 @@ def taken(spelled: Config, config: Config) -> Config:
 def _readable(config: Config, kind: Any) -> Config:
     """The configuration of a text model without a scaling of positions that its class refuses, and that the model gets
     afterwards."""
-    scaling = config.get("rope_scaling")
+    scaling = config.get("rope_scaling") or {}
     try:
         if scaling and kind is not None:
             kind.from_dict(copy.deepcopy(config))

@@ -185,7 +185,7 @@ def _activation(config: Config) -> str | None:
     part = config.get("vision_config")
     if not isinstance(part, dict) or "hidden_act" in part or config.get("model_type") in CODED:
         return part.get("hidden_act") if isinstance(part, dict) else None
-    return turns_of(config).parts.get("vision_config", NONE).activation
+    return turns_of(config).parts.get("vision_config", NONE).taken.get("hidden_act")
 
 
 def _language(model: nn.Module) -> nn.Module:
