@@ -110,7 +110,7 @@ def check_reranker(served: Encoding) -> tuple[list[Finding], dict[str, Any]]:
 
 
 def nearer(vectors: Floats) -> float:
-    """By how many deviations of all cosines the texts of a pair are nearer than the mean."""
+    """Tell by how many deviations of all cosines the texts of a pair are nearer than the mean."""
     cosines = _unit(vectors)[::2] @ _unit(vectors)[1::2].T
     return float((np.diag(cosines).mean() - cosines.mean()) / max(cosines.std(), 1e-6))
 
