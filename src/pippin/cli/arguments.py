@@ -43,7 +43,8 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             word = unknown[0].partition("=")[0]
             known = [name for action in self._actions for name in action.option_strings]
-            raise ConfigError(f"{word}: no such flag.{nearest(word, known)} See `{self.prog} --help`.")
+            wrong = f"no such flag.{nearest(word, known)}" if word.startswith("-") else "one word too many."
+            raise ConfigError(f"{word}: {wrong} See `{self.prog} --help`.")
         return parsed
 
 

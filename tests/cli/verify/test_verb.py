@@ -47,6 +47,8 @@ def test_what_can_not_be_verified_is_refused(home: Path, capsys: pytest.CaptureF
     assert main(["verify", str(home / "play.script.json")]) == 1
     assert "is a script" in capsys.readouterr().err
     assert main(["verify", "absent"]) == 1
+    assert main(["verify", "absent", "another"]) == 2
+    assert "another: one word too many." in capsys.readouterr().err
     assert main(["verify", "absent", "--only", "taste"]) == 2
     assert "invalid choice: 'taste'" in capsys.readouterr().err
     assert main(["verify", "absent", "--lm-eval", "arc_easy"]) == 2

@@ -16,7 +16,7 @@ from pippin.core.events import Finished, Token
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.engines.language.kv_cache.layout import CacheLayout
-from pippin.engines.verify import questions, tools
+from pippin.engines.verify import numbers, questions, tools
 from pippin.engines.verify.asking import Served
 from pippin.engines.verify.numbers import difference
 from tests.engines.verify.folders import edit, report_on, write_sound
@@ -43,6 +43,17 @@ def test_a_tiny_model_computes_the_same_in_every_way(sound: Path, tmp_path: Path
     assert figures["divergence from the other"] > 1e-4
     [section] = report_on(sound, "numbers", architecture="llama", against=sound).sections
     assert section.figures["divergence from the other"] == pytest.approx(0, abs=1e-6)
+
+
+def test_what_an_adapter_changes_is_no_fault(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = ModelInfo(id="tiny", kind="language", path=str(sound), architecture="llama")
+    served = Served.open(WorkerSpec(info=info))
+    monkeypatch.setattr(numbers, "_answers", lambda _, prompts, *named: [()] * len(prompts))
+    monkeypatch.setattr(numbers, "_beside_library", lambda *_: 1.0)
+    monkeypatch.setattr(numbers, "_perplexity", lambda *_: ())
+    for adapted, severity in ((True, "note"), (False, "fault")):
+        [found] = numbers.check(served, sound, None, adapted=adapted)[0]
+        assert (found.code, found.severity) == ("library-differs", severity)
 
 
 def test_a_refused_request_leaves_the_others_their_answers(sound: Path) -> None:

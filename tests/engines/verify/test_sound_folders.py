@@ -136,7 +136,7 @@ def test_a_model_that_lost_what_sees_pictures_is_found(
     lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What it computes is tested elsewhere.
-    monkeypatch.setattr(numbers, "check", lambda served, *_: ([], {"loaded": served.chats}))
+    monkeypatch.setattr(numbers, "check", lambda served, *_, **named: ([], {"loaded": served.chats}))
     folder = tiny_vision_model("gemma3", tmp_path / "gemma3")
     edit_weights(
         folder,

@@ -36,8 +36,11 @@ WORSE: Final = 1.25  # ratio of perplexities
 FAR: Final = 0.1  # divergence, in nats, of a quantisation that costs much: about that of three bits
 
 
-def check(served: Served, folder: Path, against: Path | None) -> tuple[list[Finding], dict[str, Any]]:
-    """Compare the served model with itself, with mlx-lm, and with another folder's model.
+def check(
+    served: Served, folder: Path, against: Path | None, *, adapted: bool = False
+) -> tuple[list[Finding], dict[str, Any]]:
+    """Compare the served model with itself, with mlx-lm, and with another folder's model. `adapted`: it has an adapter,
+    which is not given to mlx-lm.
 
     Returns what was found, and the figures for readers. Raises `ServerError`.
     """
@@ -59,7 +62,7 @@ def check(served: Served, folder: Path, against: Path | None) -> tuple[list[Find
             found.append(finding("ways-differ", way=way, gap=gap))
     gap = figures["mean difference from mlx-lm in float32"] = _beside_library(folder, prompts, alone)
     if not gap < OF_LIBRARY:
-        found.append(finding("library-differs", gap=gap))
+        found.append(finding("library-differs", "note" if adapted else None, gap=gap))
     found += _perplexity(folder, against, served.preparer.tokenizer, figures)
     return found, figures
 

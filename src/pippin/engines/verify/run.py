@@ -150,9 +150,11 @@ class Verifier:
         if self._kind == "reranking":
             return vectors.check_reranker(vectors.Encoding.open(self._spec))
         if self._kind == "embeddings":
-            against = self._against and vectors.Encoding.open(_beside(self._spec, str(self._against)))
+            spec = None if self._against is None else _beside(self._spec, str(self._against))
+            against = None if spec is None else vectors.Encoding.open(spec)
             return vectors.check_embeddings(vectors.Encoding.open(self._spec), against)
-        found, figures = numbers.check(self._served, self._folder.path, self._against)
+        adapted = bool(self._spec.options.get("adapter_path"))
+        found, figures = numbers.check(self._served, self._folder.path, self._against, adapted=adapted)
         return [*found, *(finding("text-only", reason=why) for why in self._unseen)], figures
 
     def _tools(self) -> Found:

@@ -16,7 +16,6 @@ from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Embed, Rerank, RerankDocument, Task
 from pippin.core.verification import Finding
 from pippin.engines import embeddings, reranking
-from pippin.engines.conversations import EncodingPreparer
 from pippin.engines.encoding import EncodingEngine
 from pippin.engines.language.model.encoders import attends_both_ways, is_encoder
 from pippin.engines.verify.findings import data, finding
@@ -40,7 +39,7 @@ def pairs() -> list[tuple[str, str]]:
 class Encoding:
     """A loaded model that writes nothing, asked without a socket."""
 
-    preparer: EncodingPreparer
+    preparer: embeddings.EmbeddingPreparer | reranking.RerankingPreparer
     engine: EncodingEngine
 
     @classmethod
@@ -111,7 +110,7 @@ def check_reranker(served: Encoding) -> tuple[list[Finding], dict[str, Any]]:
 
 
 def nearer(vectors: Floats) -> float:
-    """By how many deviations of all cosines the texts of a pair are nearer than the mean."""
+    """Tell by how many deviations of all cosines the texts of a pair are nearer than the mean."""
     cosines = _unit(vectors)[::2] @ _unit(vectors)[1::2].T
     return float((np.diag(cosines).mean() - cosines.mean()) / max(cosines.std(), 1e-6))
 
@@ -131,4 +130,5 @@ def _by_other_poolings(served: Encoding) -> dict[str, float]:
 
 
 def _unit(vectors: Floats) -> Floats:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    lengths: Floats = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+    return vectors / lengths
