@@ -123,15 +123,18 @@ def written_to_each_other(own: Any, cache: Any, buffer: mx.array, new: mx.array)
     return written
 
 
-def values_as_keys(own: Any, cache: Any, parts: list[mx.array]) -> Any:
+def values_as_keys(own: Any, cache: Any) -> Any:
+    parts = own(cache)
     return parts[0], parts[0]
 
 
-def keys_of_each_other(own: Any, cache: Any, parts: list[mx.array]) -> Any:
+def keys_of_each_other(own: Any, cache: Any) -> Any:
+    parts = own(cache)
     return parts[0][::-1], parts[1]
 
 
-def values_of_each_other(own: Any, cache: Any, parts: list[mx.array]) -> Any:
+def values_of_each_other(own: Any, cache: Any) -> Any:
+    parts = own(cache)
     return parts[0], parts[1][::-1]
 
 
@@ -189,9 +192,9 @@ FAULTS: Faults = {
     "written at the longest's place": (BatchedAttention, "_written", written_at_the_longest),
     "not written": (BatchedAttention, "_written", not_written),
     "written to each other's slot": (BatchedAttention, "_written", written_to_each_other),
-    "values taken for keys": (BatchedAttention, "_offered", values_as_keys),
-    "keys of each other": (BatchedAttention, "_offered", keys_of_each_other),
-    "values of each other": (BatchedAttention, "_offered", values_of_each_other),
+    "values taken for keys": (BatchedAttention, "keys_and_values", values_as_keys),
+    "keys of each other": (BatchedAttention, "keys_and_values", keys_of_each_other),
+    "values of each other": (BatchedAttention, "keys_and_values", values_of_each_other),
     "a prompt without its last token": (BatchedAttention, "store", stored_without_its_end),
     "a prompt one place late": (BatchedAttention, "store", stored_a_place_late),
 }
