@@ -230,7 +230,7 @@ def test_the_help_of_serve_shows_twelve_options_and_all_where_they_are_asked_for
 def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(name: str) -> None:
+    def interrupted(name: str, package: str | None = None) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(importlib, "import_module", interrupted)

@@ -16,7 +16,7 @@ INTERRUPTED: Final = 130
 
 
 VERBS: Final[dict[str, tuple[str, str]]] = {
-    "serve": ("begin.serve", "Serve models behind the OpenAI and Anthropic APIs"),
+    "serve": (".begin.serve", "Serve models behind the OpenAI and Anthropic APIs"),
     "run": ("run.run", "Chat with a model in the terminal"),
     "decide": ("decide.decide", "Ask how likely answers about a text are"),
     "agent": ("agent.agent", "Start a coding agent that uses a model of Pippin's"),
@@ -83,8 +83,8 @@ def _run(words: list[str]) -> int:
 
 
 def verb_of(name: str) -> "Verb | Actions":
-    module, _, one = VERBS[name][0].partition(".")
-    verb: Verb | Actions = getattr(importlib.import_module(f"pippin.cli.verbs.{module}"), one)
+    module, _, one = VERBS[name][0].rpartition(".")
+    verb: Verb | Actions = getattr(importlib.import_module(f".{module}", "pippin.cli.verbs"), one)
     return verb
 
 

@@ -13,7 +13,7 @@ from starlette.types import Message
 from pippin.api.answers.answer import Answer
 from pippin.api.http import body
 from pippin.api.http.forms import FormReader
-from pippin.cli.verbs.begin import allow_many
+from pippin.cli.begin import allow_many
 from pippin.core.errors import ServerError
 from tests.api.fakes import MODEL, FakeService, Wire, application, client_of
 

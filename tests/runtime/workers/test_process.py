@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pippin.cli.verbs.begin import begun
+from pippin.cli.begin import begun
 from pippin.cli.verbs.serve import settle
 from pippin.config.errors import ConfigError
 from pippin.config.options.model import ModelOptions

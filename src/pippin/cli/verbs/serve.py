@@ -25,9 +25,9 @@ from msgspec.structs import replace
 
 from pippin import __version__
 from pippin.cli.arguments import option_parser, verb
+from pippin.cli.begin import end_all
 from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.running import RunningServer, announced, end_at_the_end_of, end_with_owner, log_file
-from pippin.cli.verbs.begin import end_all
 from pippin.config.errors import ConfigError, install_command
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import GivenFlag, Settings
