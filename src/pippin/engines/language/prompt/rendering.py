@@ -35,7 +35,6 @@ from pippin.engines.language.prefix_cache.cache import shared_length
 from pippin.engines.language.prompt import infill
 from pippin.engines.language.prompt.forms import Forms, Proof
 from pippin.engines.language.prompt.messages import CONTINUED, QUESTION, Converter
-from pippin.engines.language.recent import Recent
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.traits import probe
 from pippin.engines.language.text.tokenizer import (
@@ -57,6 +56,7 @@ from pippin.engines.language.vision.media import (
     TextOnly,
     WholePrompt,
 )
+from pippin.engines.recent import Recent
 from pippin.output.tool_format import History
 
 
