@@ -23,7 +23,7 @@ from pippin.config.mcp_file import McpServer, McpSettings
 from pippin.core.conversation import Toolset
 from pippin.core.errors import ServerError
 from pippin.mcp import ToolServers
-from pippin.mcp.connection import RemoteTool
+from pippin.mcp.connection import Connection, RemoteTool
 from pippin.mcp.tools import LONGEST_RESULT, looks_up, may_use, offered_name
 
 TOOLS = ("add", "ask", "environment", "sleep", "fail", "long", "die")
@@ -50,6 +50,26 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not holds():  # noqa: ASYNC110 - what is awaited sets no event
             await asyncio.sleep(0.02)
+
+
+def test_a_connection_ends_where_an_error_of_the_library_hides_its_cancellation() -> None:
+    class Refused(Connection):
+        @asynccontextmanager
+        async def connected(self) -> AsyncIterator[None]:
+            try:
+                await asyncio.sleep(60)
+                yield
+            except asyncio.CancelledError as error:
+                raise ConnectionError from error
+
+    async def main() -> None:
+        connection = Refused(example())
+        connection.start()
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await connection.close()
+
+    asyncio.run(main())
 
 
 def test_a_stdio_servers_tools_are_listed_and_called() -> None:

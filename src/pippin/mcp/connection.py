@@ -125,6 +125,8 @@ class Connection:
 
     async def _keep(self) -> None:
         pause, longest = RETRY
+        own = asyncio.current_task()
+        assert own is not None
         while True:
             try:
                 async with self.connected():
@@ -138,6 +140,9 @@ class Connection:
                 self.error = reason
                 self._settled.set()
             self.state = "failed"
+            # The library raises its own error where a connection that ends badly is cancelled meanwhile.
+            if own.cancelling():
+                return
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
 
