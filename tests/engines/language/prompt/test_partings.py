@@ -14,8 +14,8 @@ from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prefix_cache.cache import shared_length
+from pippin.engines.language.prompt import rendering
 from pippin.engines.language.prompt.preparer import LanguagePreparer
-from pippin.engines.language.prompt.rendering import PromptRenderer
 from pippin.engines.language.text.tokenizer import Tokenizer
 from tests.engines.language.bench import PLAN, Bench
 from tests.engines.tiny_models import TinyModels
@@ -165,13 +165,13 @@ def test_where_tools_end_is_looked_for_once_for_prompts_that_begin_alike(
     tokenizer = Tokenizer.load(tiny_models("qwen3_5", max_position_embeddings=16384))
     tokenizer.chat_templates = {"default": Family(template, "").source}
     spec = WorkerSpec(info=ModelInfo(id="small", kind="language", context_window=16384))
-    looks, look = [0], PromptRenderer._find_tool_ends
+    looks = [0]
 
-    def counted(self: PromptRenderer, *given: Any) -> tuple[int, ...]:
+    def counted(text: Any, other: Any) -> int:
         looks[0] += 1
-        return look(self, *given)
+        return shared_length(text, other)
 
-    monkeypatch.setattr(PromptRenderer, "_find_tool_ends", counted)
+    monkeypatch.setattr(rendering, "shared_length", counted)
     used = LanguagePreparer(spec, tokenizer)
     another = (SYSTEM, user("What is in these files?"))
     other = (Message("system", (Text("Others are here. " * 20),)), *FIRST[1:])
@@ -183,11 +183,12 @@ def test_where_tools_end_is_looked_for_once_for_prompts_that_begin_alike(
         (FIRST, TOOLS[:-1], 1),
         (another, TOOLS[:-1], 0),
     ):
-        looks[0] = 0
         used.finds_partings = True
-        spares = job_of(used, messages, tools).spares
-        assert looks[0] == found
         fresh = LanguagePreparer(spec, tokenizer)
         fresh.finds_partings = True
+        looks[0] = 0
+        spares = job_of(used, messages, tools).spares
+        looked, looks[0] = looks[0], 0
         assert spares == job_of(fresh, messages, tools).spares
+        assert looks[0] - looked == 1 - found
         assert len(spares) >= 2 * len(tools) - 1
