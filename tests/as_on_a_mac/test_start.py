@@ -2,14 +2,13 @@
 
 import io
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import msgspec
 import pytest
 from mlx.utils import tree_flatten
+from msgspec.structs import replace
 
 from pippin.catalog.info import read_info
 from pippin.config.options.model import ModelOptions
@@ -79,9 +78,7 @@ def test_no_step_of_clients_needs_an_operation_that_the_load_has_not_computed(
     compute_as_a_gpu(monkeypatch.setattr, Gpu())
     compiled = operations(monkeypatch)
     folder = tiny_model(architecture, tmp_path / "tiny", mac=Mac())
-    bench = Bench(
-        folder, ModelOptions(prefix_cache=False), msgspec.structs.replace(PLAN, run_type="bfloat16")
-    )
+    bench = Bench(folder, ModelOptions(prefix_cache=False), replace(PLAN, run_type="bfloat16"))
     loading.try_draws(bench.engine, bench.tokenizer)
     before = set(compiled)
     compiled.clear()
@@ -109,11 +106,9 @@ def test_a_model_that_overflows_in_16_bits_is_refused(tmp_path: Path) -> None:
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
     preparer = language.open_preparer(spec := WorkerSpec(info=read_info(folder, kind="language"), threads=1))
     for dtype in ("bfloat16", "float32"):
-        language.open_engine(
-            msgspec.structs.replace(spec, options={"dtype": dtype}), preparer, ignored
-        ).close()
+        language.open_engine(replace(spec, options={"dtype": dtype}), preparer, ignored).close()
     with pytest.raises(ServerError, match="no numbers in float16"):
-        language.open_engine(msgspec.structs.replace(spec, options={"dtype": "float16"}), preparer, ignored)
+        language.open_engine(replace(spec, options={"dtype": "float16"}), preparer, ignored)
 
 
 def ignored(*_: Any) -> None:

@@ -1,13 +1,13 @@
 """Models whose sequences run one at a time say what they say alone, and refuse to check proposals."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mlx_lm.models.cache import ConcatenateKVCache
 from mlx_lm.utils import load_model
+from msgspec.structs import replace
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError

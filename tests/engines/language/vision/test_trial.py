@@ -1,6 +1,5 @@
 """A model's media are tried when it is loaded; those that would be answered wrongly are refused."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from msgspec.structs import replace
 
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
