@@ -46,11 +46,13 @@ def check(folder: Path, other: Path) -> Iterator[Finding]:
     """Compare all tensors that both have, one at a time. Raises `ServerError("load_failed")`."""
     mine, theirs = Weights.of(folder), Weights.of(other)
     gaps: dict[str, float] = {}
+    limits: dict[str, float] = {}
     changed: dict[str, list[bool]] = defaultdict(list)
     for name in [*mine.tensors]:
         one, another = mine.tensors.pop(name), theirs.tensors.pop(name, mx.zeros(0))
         if one.shape == another.shape:
             gap = gaps[name] = _distance(one, another)
+            limits[name] = UNLIKE[1 if one.ndim == 1 else 2]
             part = name.rpartition(".")[0]
             if LAYER.match(name) and one.ndim > 1 and mine.forms.get(part) == theirs.forms.get(part):
                 changed[kind_of(name)].append(gap > 0)
@@ -59,10 +61,7 @@ def check(folder: Path, other: Path) -> Iterator[Finding]:
         layers = changed[partly[0]]
         yield finding("partly-changed", kind=partly[0], changed=sum(layers), all=len(layers))
     usual = MANY_TIMES * median(gaps.values()) if gaps else 0.0
-    vectors = {name for name, array in Weights.of(folder).tensors.items() if array.ndim == 1}
-    unlike = [
-        name for name, gap in gaps.items() if not gap <= max(UNLIKE[1 if name in vectors else 2], usual)
-    ]
+    unlike = [name for name, gap in gaps.items() if not gap <= max(limits[name], usual)]
     if unlike:
         how = _difference(Weights.of(folder).tensors[unlike[0]], Weights.of(other).tensors, unlike)
         yield finding("tensors-unlike", count=len(unlike), all=len(gaps), name=unlike[0], how=how)
