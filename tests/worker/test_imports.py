@@ -50,3 +50,40 @@ def test_a_second_start_imports_neither_transformers_nor_what_needs_it(tmp_path:
     assert not NEVER & second
     assert "mlx_lm.models.llama" in second
     assert len(second) < 750
+
+
+BARE = """
+import sys
+
+# What only an extra, or a compiler, brings.
+for name in ("pippin_kernels", "mlx_vlm", "mlx_audio", "PIL", "av", "pypdfium2", "mcp", "ray", "cryptography"):
+    sys.modules[name] = None
+
+import pippin.api.server, pippin.cli.main
+from pippin.core.conversation import Message, Text
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Generate
+from pippin.worker.main import import_kind
+from tests.engines.driving import run
+
+spec = WorkerSpec(info=ModelInfo(id="m", kind="language", path=PATH), threads=1)
+kind = import_kind(spec)
+preparer = kind.open_preparer(spec)
+engine = kind.open_engine(spec, preparer, lambda *_: None)
+messages = (Message("user", (Text("hello"),)),)
+task = Generate(GenerationRequest(model="m", messages=messages, max_tokens=4))
+print(run(engine, preparer.prepare("one", task))["one"][-1])
+"""
+
+
+def test_a_text_model_answers_where_no_extra_is_installed_and_no_kernel_compiled(tmp_path: Path) -> None:
+    folder = tiny_model("llama", tmp_path / "llama")
+    done = subprocess.run(
+        [sys.executable, "-c", BARE.replace("PATH", repr(str(folder)))],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Finished(")
