@@ -12,9 +12,7 @@ import mlx.nn as nn
 
 from pippin.config.options.model import ModelOptions
 from pippin.engines.device import DeviceFacts, DevicePlan, decide
-
-CHOSEN: Final = "PIPPIN_TEST_MAC"
-"""The variable that tells a process its Mac, as in `16 4bit`: of so many GB, with checkpoints of this form."""
+from tests.as_on_a_mac.darwin import CHOSEN
 
 WORKING_SETS: Final = {16: 11_453_251_584, 64: 51_539_607_552, 128: 115_448_725_504}
 """Bytes that Metal recommends to keep resident, by the GB of a Mac."""
@@ -73,7 +71,8 @@ class Mac:
 
 
 def chosen_mac() -> Mac | None:
-    """The Mac that this process is on; None on the machine itself."""
+    """The Mac that this process is on, as `16 4bit` says: its GB, and the form of checkpoints; None on the machine
+    itself."""
     words = os.environ.get(CHOSEN, "").split()
     return Mac(int(words[0]), words[1], "even" in words) if words else None
 

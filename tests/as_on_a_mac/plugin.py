@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-CHOSEN: Final = "PIPPIN_TEST_MAC"  # as `mac.CHOSEN`, whose module imports mlx: too early here
+from tests.as_on_a_mac import darwin
+
 LEFT_OUT: Final = ("tests/engines/cpu", "tests/engines/language/kernels", "tests/as_on_a_mac")
 """What is about CPUs, and the tests of this emulation itself."""
 GPU: Final = pytest.StashKey[Any]()
@@ -27,8 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Before any module that asks for the Mac when it is imported, as those are that conftests import."""
+    darwin.begin()
     chosen = early_config.known_args_namespace
-    os.environ[CHOSEN] = f"{chosen.mac} {chosen.form} {'even' if chosen.even else ''}"
+    os.environ[darwin.CHOSEN] = f"{chosen.mac} {chosen.form} {'even' if chosen.even else ''}"
 
 
 @pytest.hookimpl(trylast=True)

@@ -40,9 +40,12 @@ def allow_many() -> None:
     """Raise the limit of open files: every connection takes one, and macOS starts a process with 256."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):  # macOS has a further limit, which it does not report
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    while soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            return resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (ValueError, OSError):  # macOS has a further limit, `kern.maxfilesperproc`
+            wanted //= 2
+    return None
 
 
 @contextlib.contextmanager

@@ -52,7 +52,10 @@ def log_file(named: str | None) -> str | None:
     try:
         if not stat.S_ISREG(os.fstat(2).st_mode):
             return None
-        found = Path("/dev/fd/2" if sys.platform == "darwin" else "/proc/self/fd/2").resolve()
+        if sys.platform == "darwin":  # whose files in /dev/fd are no links
+            found = Path(os.fsdecode(fcntl.fcntl(2, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")))
+        else:
+            found = Path("/proc/self/fd/2").resolve()
     except OSError:
         return None
     return str(found) if found.is_file() else None

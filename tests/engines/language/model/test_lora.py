@@ -62,7 +62,7 @@ def judge(base: Path, folder: str | None, answer: list[int]) -> None:
     cache = make_prompt_cache(model)
     logits = model(mx.array([PROMPT]), cache=cache)[0, -1]
     for token in answer:
-        assert (logits.max() - logits[token]).item() < 1e-3
+        assert (logits.max() - logits[token]).item() < (1e-3 if chosen_mac() is None else tie(logits))
         logits = model(mx.array([[token]]), cache=cache)[0, -1]
 
 
