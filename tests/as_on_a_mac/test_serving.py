@@ -1,4 +1,4 @@
-"""`pippin serve` as on a Mac, from its start to its end: what Pippin's modules find is a Mac, and all that they do works."""
+"""`pippin serve` as on a Mac, from its start to its end, where Pippin's modules find no more than macOS has."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def test_a_server_starts_answers_and_stops(
     home.symlink_to(real, target_is_directory=True)  # as `/tmp` is on macOS
     tiny_model("llama", home / "tiny", mac=Mac())
     monkeypatch.setenv(CHOSEN, "16 bfloat16")
-    with running_process(home, str(home / "tiny")) as running:
+    with running_process(home, str(home / "tiny"), ready="is ready after|could not be loaded") as running:
         process = psutil.Process(running.process.pid)
         assert process.rlimit(psutil.RLIMIT_NOFILE)[0] > 256
         with httpx.Client(base_url=running.address, timeout=60) as client:
@@ -58,6 +58,18 @@ def test_a_server_starts_answers_and_stops(
     assert "within" in said
 
 
+FORKED = """
+import os, urllib.request
+from pippin.cli.verbs.serve import supervise
+from pippin.config.options.server import ServerOptions
+from pippin.config.settings import Settings
+
+parent = os.getpid()
+supervise(Settings(server=ServerOptions()), [])
+if os.getpid() != parent:
+    print(urllib.request.getproxies_macosx_sysconf(), flush=True)
+    os._exit(0)
+"""
 FOUND = """
 from pippin.config import accelerator
 from pippin.engines import device
@@ -85,13 +97,20 @@ def test_as_many_files_are_allowed_as_macos_lets_a_process_have(monkeypatch: pyt
     assert taken == [(resource.RLIMIT_NOFILE, (16_384, resource.RLIM_INFINITY))]
 
 
-def test_pippins_modules_find_a_mac() -> None:
+def run(code: str) -> list[str]:
+    """The words that code prints as on a Mac."""
+    places = os.pathsep.join((SITE, str(ROOT), str(ROOT / "src")))
+    variables = os.environ | {CHOSEN: "16 bfloat16", "PYTHONPATH": places}
     done = subprocess.run(
-        [sys.executable, "-c", FOUND],
-        env=os.environ
-        | {CHOSEN: "16 bfloat16", "PYTHONPATH": os.pathsep.join((SITE, str(ROOT), f"{ROOT}/src"))},
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False
     )
-    assert done.stdout.split() == ["metal", "False", "Darwin", "Linux", "0"], done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_pippins_modules_find_a_mac() -> None:
+    assert run(FOUND) == ["metal", "False", "Darwin", "Linux", "0"]
+
+
+def test_a_server_that_is_a_fork_never_asks_macos_for_its_proxies() -> None:
+    assert run(FORKED) == ["{}"], "where it asks, macOS ends it: github.com/python/cpython/issues/105912"

@@ -203,6 +203,11 @@ def supervise(settings: Settings, listeners: Sequence[socket]) -> Settings | int
             os.close(writing)
             os.setsid()  # ctrl-C in the terminal is meant for the parent, which passes it on
             signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+            if sys.platform == "darwin":
+                import urllib.request
+
+                # macOS ends a fork that asks it for its proxies. Those of the environment hold.
+                vars(urllib.request).update(getproxies_macosx_sysconf=dict)
             # The pipe ends with the parent.
             watch = threading.Thread(target=end_at_the_end_of, args=(reading,), name="parent", daemon=True)
             watch.start()

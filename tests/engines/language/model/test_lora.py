@@ -18,6 +18,7 @@ from mlx_lm.utils import load_adapters, load_model
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.language.model.lora import install, is_low_rank
+from tests.as_on_a_mac.mac import chosen_mac, tie
 from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import tiny_model
 

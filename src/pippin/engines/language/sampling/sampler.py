@@ -609,6 +609,7 @@ USUAL: Final = (
     Sampling(temperature=0.6, top_p=0.95, min_p=0.05),
     Sampling(temperature=0, logit_bias={0: 1.0}, repetition_penalty=1.1),
     Sampling(temperature=0.8, frequency_penalty=0.1, presence_penalty=0.1),
+    Sampling(temperature=0.9, top_n_sigma=1.0, typical_p=0.9, p_less=1, xtc_probability=0.5),
 )
 """The draws that clients ask for most, to be computed before the first of them comes."""
 
