@@ -119,7 +119,7 @@ schedules: $(TO_TEST) $(DEMO_FILE) ## Run N=1000 random schedules on every kind 
 
 # Tests, the checkpoints of a Mac that they run with, and its memory. What asks for equal answers rounds evenly (vision).
 AS_ON_A_MAC := step:bfloat16 step:4bit step:mxfp4:--mac=64 step:mixed:--mac=128 prefix_cache:4bit:--even kv_cache:bfloat16:--even sampling:bfloat16 \
-  model/test_lora.py:4bit drafters:bfloat16:--even vision:bfloat16:--even \
+  model/test_lora.py:4bit drafters:bfloat16:--even drafters:4bit vision:bfloat16:--even \
   ../test_language_embeddings.py:bfloat16:--even ../../drop_in:4bit architectures/test_every_architecture.py:bfloat16:-mlong
 .PHONY: as-on-a-mac
 as-on-a-mac: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) ## Run the tests of the engine as on a Mac, whose GPU rounds to 16 bits

@@ -64,6 +64,7 @@ def test_an_assistant_gives_the_models_own_answer(pair: Pair) -> None:
     judge_own_answers(bench, PROMPTS)
 
 
+@pytest.mark.even
 @pytest.mark.parametrize("cached", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_it_proposes_what_mlx_vlm_drafts(any_pair: Pair, cached: bool) -> None:
     bench = any_pair.bench(prefix_cache=cached)
@@ -105,6 +106,7 @@ def drafted(bench: Bench, assistants: Assistants, tokens: list[int]) -> list[int
     return found
 
 
+@pytest.mark.even
 def test_seeded_sampling_is_the_same_with_and_without(pair: Pair) -> None:
     sampling = Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.1, seed=5)
     found = [

@@ -56,6 +56,7 @@ def test_a_drafter_of_gemmas_dflash_proposes_what_mlx_vlm_drafts(dflash: tuple[P
         assert found == reference.draft_block(tokens[-1], hidden, cache, 4, likeliest)[0].tolist()
 
 
+@pytest.mark.even
 @pytest.mark.usefixtures("always")
 def test_answers_with_gemmas_dflash_are_the_models_own(dflash: tuple[Path, Path]) -> None:
     judge_own_answers(dflash_bench(dflash), PROMPTS)

@@ -72,6 +72,7 @@ def test_it_proposes_what_its_formula_says(any_made: Made) -> None:
         assert found == oracle.draft(tokens[first:], heads.states.take()[0, first:], 3)
 
 
+@pytest.mark.float32  # latent vectors: a step of one token is computed otherwise than one of several
 def test_seeded_sampling_is_the_same_with_and_without(made: Made) -> None:
     sampling = Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.1, seed=5)
     found = [
