@@ -42,10 +42,10 @@ def allow_many() -> None:
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     while soft != resource.RLIM_INFINITY and soft < wanted:
         try:
-            return resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            break
         except (ValueError, OSError):  # macOS has a further limit, `kern.maxfilesperproc`
             wanted //= 2
-    return None
 
 
 @contextlib.contextmanager
