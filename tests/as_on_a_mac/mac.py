@@ -12,7 +12,7 @@ import mlx.nn as nn
 
 from pippin.config.options.model import ModelOptions
 from pippin.engines.device import DeviceFacts, DevicePlan, decide
-from tests.as_on_a_mac.darwin import CHOSEN
+from tests.as_on_a_mac.site.darwin import CHOSEN
 
 WORKING_SETS: Final = {16: 11_453_251_584, 64: 51_539_607_552, 128: 115_448_725_504}
 """Bytes that Metal recommends to keep resident, by the GB of a Mac."""

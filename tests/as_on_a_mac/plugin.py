@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.as_on_a_mac import darwin
+from tests.as_on_a_mac.site import darwin
 
 LEFT_OUT: Final = ("tests/engines/cpu", "tests/engines/language/kernels", "tests/as_on_a_mac")
 """What is about CPUs, and the tests of this emulation itself."""

@@ -6,7 +6,7 @@ MLX must not be imported before the worker has chosen its BLAS, so that waits un
 import os
 from typing import Any
 
-from tests.as_on_a_mac import darwin
+from tests.as_on_a_mac.site import darwin
 
 
 def told() -> Any:

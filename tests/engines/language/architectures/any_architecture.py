@@ -14,6 +14,7 @@ import mlx.core as mx
 import mlx_lm.models
 from mlx.utils import tree_flatten, tree_unflatten
 
+from pippin.engines.language.upstream.mends import classes_of
 from tests.as_on_a_mac.mac import chosen_mac
 from tests.engines.language.architectures.settings import COMMON, SETTINGS
 from tests.engines.language.vision.any_family import LARGEST, fields_of, merged
@@ -61,9 +62,10 @@ def write(architecture: str, folder: Path, *, seed: int = 7) -> Path:
     on."""
     folder.mkdir(parents=True, exist_ok=True)
     config = configuration(architecture)
-    module = importlib.import_module(f"mlx_lm.models.{architecture}")
+    # As the folder will be read: what the configuration leaves out is what transformers takes for granted.
+    model_class, arguments = classes_of(config)
     mx.random.seed(seed)
-    model = module.Model(module.ModelArgs.from_dict(json.loads(json.dumps(config))))
+    model = model_class(arguments.from_dict(json.loads(json.dumps(config))))
     size = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
     assert size < LARGEST, f"{size / 1e6:.0f} MB: a size in the configuration is not small"
     spread = [(name, _spread(array)) for name, array in tree_flatten(model.parameters())]

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from pippin.cli.begin import allow_many
-from tests.as_on_a_mac.darwin import CHOSEN, MOST_FILES
 from tests.as_on_a_mac.mac import Mac
 from tests.as_on_a_mac.process import SITE
+from tests.as_on_a_mac.site.darwin import CHOSEN, MOST_FILES
 from tests.engines.tiny_models import tiny_model
 from tests.running_server import ROOT, running_process
 
