@@ -290,7 +290,15 @@ SETTINGS: dict[str, Json] = {
     "pixtral": {"text_config": {"of": "llama"}},
     "plamo": {"n_shared_head": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
     "qwen2_vl": {"text_config": {"of": "qwen2"}},
-    "qwen3_5_moe": {"text_config": {"of": "qwen3_5"}},
+    "qwen3_5_moe": {
+        "text_config": {
+            "of": "qwen3_5",
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+        }
+    },
     "qwen3_vl": {"text_config": {"of": "qwen3"}},
     "qwen3_vl_moe": {"text_config": {"of": "qwen3_moe", "tie_word_embeddings": True}},
     "recurrent_gemma": {
