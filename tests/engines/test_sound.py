@@ -165,6 +165,13 @@ def test_a_playlist_opens_no_other_file(tmp_path: Path) -> None:
     assert [status_of(playlist.encode()) for playlist in playlists] == [400, 400, 400]
 
 
+def test_tags_that_are_not_utf8_are_left_alone() -> None:
+    plain = wav(tone(0.2))
+    tags = b"INFOINAM" + (4).to_bytes(4, "little") + b"a\xff\xfeb"
+    tagged = plain[:36] + b"LIST" + len(tags).to_bytes(4, "little") + tags + plain[36:]
+    assert sound.decode(tagged, 16000, param="file").size == sound.decode(plain, 16000, param="file").size
+
+
 def test_a_sound_that_lasts_too_long_is_refused_before_it_is_all_decoded() -> None:
     with pytest.raises(ServerError, match="longer than 2 seconds") as caught:
         sound.decode(wav(tone(5.0)), 16000, param="file", longest=2.0)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
 from pippin.core.tasks import FileFormat
+from pippin.engines.containers import open_container
 
 if TYPE_CHECKING:
     import av
@@ -35,12 +36,8 @@ CONTAINERS: dict[str, tuple[str, str, str]] = {
 OPUS_RATE: Final = 48000
 """Opus takes few other sample rates."""
 
-READ_ONLY = {
-    "format_whitelist": "wav,w64,mp3,flac,ogg,mov,matroska,aac,aiff,caf,au,amr",
-    "protocol_whitelist": "none",
-}
-"""FFmpeg's options for reading: only containers that hold audio themselves, because a playlist would make it open
-other files and addresses."""
+READ = "wav,w64,mp3,flac,ogg,mov,matroska,aac,aiff,caf,au,amr"
+"""The containers that are read, by FFmpeg's names."""
 
 
 RATES: Final = (1000, 768_000)
@@ -74,7 +71,7 @@ def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECON
     if not data:
         raise ServerError("invalid_request", f"{param} is empty; send an audio file.", param)
     try:
-        with av.open(io.BytesIO(data), mode="r", metadata_errors="ignore", options=READ_ONLY) as container:
+        with open_container(data, format_whitelist=READ) as container:
             if not container.streams.audio:
                 raise ServerError("invalid_request", f"{param} holds no audio.", param)
             samples = _read(container, rate, param, longest)
