@@ -29,7 +29,6 @@ CONTAINERS: dict[str, tuple[str, str, str]] = {
     "aac": ("adts", "aac", "fltp"),
     "flac": ("flac", "flac", "s16"),
     "wav": ("wav", "pcm_s16le", "s16"),
-    "pcm": ("s16le", "pcm_s16le", "s16"),
 }
 """FFmpeg's container, codec and sample format for each format of speech."""
 
@@ -155,15 +154,15 @@ def _samples(resampler: "av.AudioResampler | None", frame: "av.AudioFrame | None
 class SpeechEncoder:
     """Encodes one stream of samples piece by piece. The format `pcm` is 16-bit little-endian without a container."""
 
-    def __init__(self, format: FileFormat, rate: int, wanted: int | None = None) -> None:
-        """`rate` is that of the samples fed, `wanted` that of the sound: by default the same, or the format's own."""
+    def __init__(self, format: FileFormat, rate: int) -> None:
+        """`rate` is that of the samples fed, and of the sound unless the format has its own."""
         self._rate = rate
         self._format = format
         self._buffer = io.BytesIO()
         self._sent = 0
         self._position = 0
-        goal = OPUS_RATE if format == "opus" else wanted or rate
-        self._is_plain = format == "pcm" and goal == rate
+        goal = OPUS_RATE if format == "opus" else rate
+        self._is_plain = format == "pcm"
         if self._is_plain:
             return
         import av
