@@ -153,8 +153,8 @@ docs: $(TO_TEST) ## Write the generated pages of docs/
 	$(BIN)/python -m scripts.docs
 
 .PHONY: install-check
-install-check: $(UV) ## Build the package, and install it as people do (Python 3.11 to 3.14, uv tool, pipx)
-	@$(BIN)/python scripts/check_install.py $(ARGS)
+install-check: demo ## Build the package, and install it as people do (Python 3.11 to 3.14, uv tool, pipx)
+	@$(BIN)/python scripts/check_install.py --model "$$($(DEMO_FOLDER))" $(ARGS)
 
 .PHONY: bench
 bench: $(TO_TEST) demo ## Measure Pippin beside mlx_lm.server; ARGS="--clients 1 8"

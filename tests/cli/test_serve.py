@@ -88,6 +88,7 @@ def test_a_model_is_served_by_its_path_under_a_short_name(terminal: Terminal) ->
         name = serving.wait_for(r"\nModel: (.*)\n")
         assert serving.wait_for(r"(\S+) is ready after") == name
         assert "/" not in name
+        assert json.loads(terminal.run("show", name).stdout)["id"] == name
         for model in (name, str(script), "default"):
             body = {"model": model, "messages": [{"role": "user", "content": "Are you?"}]}
             answer = httpx.post(f"{serving.address}/v1/chat/completions", json=body).json()

@@ -103,7 +103,7 @@ def test_edits_and_retries_are_branches(address: str, opened: Opener) -> None:
     done(page)
     assert "2 of 2" in page.inner_text(".message.assistant .actions")
     page.click(".message.user [aria-label='Branch before']")
-    assert page.inner_text(".message.user .plain") == "first question"
+    page.wait_for_selector(".message.user .plain:text-is('first question')")
 
 
 def test_parameters_are_those_of_the_server_and_are_sent(address: str, opened: Opener) -> None:

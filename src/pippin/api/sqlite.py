@@ -6,6 +6,7 @@ Tables are defined by the rooms that use them: `stored_responses/` and `batches/
 import logging
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,8 @@ class SQLite:
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
         """`connection` was opened with `check_same_thread=False`; `name` is what the log calls it."""
         self.connection = connection
+        # Newer Pythons warn of a connection that is collected open.
+        weakref.finalize(self, connection.close)
         self._name = name
         self._lock = threading.RLock()
         self._fails = False

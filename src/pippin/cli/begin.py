@@ -50,9 +50,10 @@ def allow_many() -> None:
 
 @contextlib.contextmanager
 def begun(arguments: Sequence[str]) -> Iterator[list[Child]]:
-    """A process for a model that is named first; none is left at the end. Whether it is needed, the options tell."""
+    """A process for a model that is named first and runs here; none is left at the end. Whether it is needed, the
+    options tell."""
     named = bool(arguments) and not arguments[0].startswith("-")
-    waiting = [Child()] if named else []
+    waiting = [Child()] if named and not any(word.startswith("--cluster") for word in arguments) else []
     try:
         yield waiting
     finally:

@@ -108,7 +108,6 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     expected_bytes: int = 0  # estimated footprint, of all ranks together
     log_level: str = "info"
     offline: bool = False  # the worker may not use the network
-    log_format: Literal["text", "json"] = "text"
     rank: RankSpec | None = None  # None: the worker computes the model alone
     machine: str | None = None  # the other machine that the worker runs on; None: this one
     command: str | None = None  # starts the worker on that machine

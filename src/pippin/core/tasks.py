@@ -247,7 +247,6 @@ class Speak(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     voice: str | None = None
     speed: float = 1.0
     format: FileFormat = "mp3"
-    rate: int | None = None  # samples a second of `pcm`; None: the model's own rate
     instructions: str | None = None
     language: str | None = None
     reference_audio: bytes | None = None

@@ -8,7 +8,8 @@ without weights, for tests). What kinds share:
 - `encoding.py`: padded batches across requests, for kinds that map each token sequence to a vector.
 - `conversations.py`: what embeddings and reranking share, pictures by the language engine's vision among it.
 - `blocking.py`: a thread of its own, for kinds whose library makes one long call.
-- `pictures.py`, `sound.py`: images and audio, decoded and encoded within limits.
+- `pictures.py`, `sound.py`: images and audio, decoded and encoded within limits; `containers.py` opens files of sound
+  and video.
 - `device.py`: every decision that depends on the machine, and the report of it for `pippin doctor`.
 - `cpu/`: what only a CPU needs.
 """

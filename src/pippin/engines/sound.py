@@ -13,6 +13,7 @@ import numpy.typing as npt
 from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
 from pippin.core.tasks import FileFormat
+from pippin.engines.containers import open_container
 
 if TYPE_CHECKING:
     import av
@@ -28,19 +29,14 @@ CONTAINERS: dict[str, tuple[str, str, str]] = {
     "aac": ("adts", "aac", "fltp"),
     "flac": ("flac", "flac", "s16"),
     "wav": ("wav", "pcm_s16le", "s16"),
-    "pcm": ("s16le", "pcm_s16le", "s16"),
 }
 """FFmpeg's container, codec and sample format for each format of speech."""
 
 OPUS_RATE: Final = 48000
 """Opus takes few other sample rates."""
 
-READ_ONLY = {
-    "format_whitelist": "wav,w64,mp3,flac,ogg,mov,matroska,aac,aiff,caf,au,amr",
-    "protocol_whitelist": "none",
-}
-"""FFmpeg's options for reading: only containers that hold audio themselves, because a playlist would make it open
-other files and addresses."""
+READ = "wav,w64,mp3,flac,ogg,mov,matroska,aac,aiff,caf,au,amr"
+"""The containers that are read, by FFmpeg's names."""
 
 
 RATES: Final = (1000, 768_000)
@@ -74,7 +70,7 @@ def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECON
     if not data:
         raise ServerError("invalid_request", f"{param} is empty; send an audio file.", param)
     try:
-        with av.open(io.BytesIO(data), mode="r", metadata_errors="ignore", options=READ_ONLY) as container:
+        with open_container(data, format_whitelist=READ) as container:
             if not container.streams.audio:
                 raise ServerError("invalid_request", f"{param} holds no audio.", param)
             samples = _read(container, rate, param, longest)
@@ -158,15 +154,15 @@ def _samples(resampler: "av.AudioResampler | None", frame: "av.AudioFrame | None
 class SpeechEncoder:
     """Encodes one stream of samples piece by piece. The format `pcm` is 16-bit little-endian without a container."""
 
-    def __init__(self, format: FileFormat, rate: int, wanted: int | None = None) -> None:
-        """`rate` is that of the samples fed, `wanted` that of the sound: by default the same, or the format's own."""
+    def __init__(self, format: FileFormat, rate: int) -> None:
+        """`rate` is that of the samples fed, and of the sound unless the format has its own."""
         self._rate = rate
         self._format = format
         self._buffer = io.BytesIO()
         self._sent = 0
         self._position = 0
-        goal = OPUS_RATE if format == "opus" else wanted or rate
-        self._is_plain = format == "pcm" and goal == rate
+        goal = OPUS_RATE if format == "opus" else rate
+        self._is_plain = format == "pcm"
         if self._is_plain:
             return
         import av

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 ALL: Final = "*"
-"""In `allowed_tools`: every tool that the server has or will have."""
+"""In `allowed_tools`: every tool that the server has or will have; in a request: every server."""
 LOOKS_UP: Final = frozenset(
     "browse calculate count current date describe fetch find get list lookup now query read search show stat time "
     "tree view weather".split()
@@ -56,7 +56,6 @@ SEPARATOR: Final = "__"
 LONGEST_NAME: Final = 64
 LONGEST_RESULT: Final = 128 << 10  # characters
 AT_ONCE: Final = 5  # calls
-EVERY: Final = "*"
 TOLD_OF: Final = 50  # tools in one log line
 MOST_TOLD: Final = 4 * MOST_TOOLS  # names per server, which may list others on each connection
 
@@ -132,8 +131,8 @@ class ToolServers:
         """
         found: dict[str, OfferedTool] = {}
         for toolset in wanted:
-            chosen = [each for each in self.connections if toolset.server in (EVERY, each.server.name)]
-            if not chosen and toolset.server != EVERY:
+            chosen = [each for each in self.connections if toolset.server in (ALL, each.server.name)]
+            if not chosen and toolset.server != ALL:
                 names = ", ".join(each.server.name for each in self.connections) or "none"
                 message = f"There is no MCP server {toolset.server!r}; the operator has set up: {names}."
                 raise ServerError("invalid_request", message, "tools")

@@ -441,7 +441,6 @@ class Residency:
             expected_bytes=slot.footprint or self._estimate(slot.info, slot.options),
             log_level=self.options.log_level,
             offline=self.options.offline,
-            log_format=self.options.log_format,
         )
 
     # Making room

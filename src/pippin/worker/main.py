@@ -237,9 +237,9 @@ def run_rank(spec: WorkerSpec, kind: ModuleType, preparer: Preparer, loop: StepL
 
 def rank_lost(sentence: str) -> None:
     """End this rank, whatever its threads wait for. Not at once: a watcher of all ranks should see which one went
-    first."""
-    log.error("%s This rank ends.", sentence)
+    first, and a group that was told to end does so before anything is said of a loss."""
     time.sleep(AFTER_A_LOSS)
+    log.error("%s This rank ends.", sentence)
     end_now(GROUP_LOST)
 
 

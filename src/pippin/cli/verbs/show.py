@@ -34,11 +34,22 @@ if TYPE_CHECKING:
 def show(parsed: Namespace) -> int:
     settings = settings_of(parsed)
     catalog = open_catalog(settings)
-    info = catalog.resolve(parsed.model, by_operator=True)
+    try:
+        info = catalog.resolve(parsed.model, by_operator=True)
+    except ServerError:
+        if not (served := _served(parsed.model)):  # by a path that the server alone was told
+            raise
+        print(json.dumps(served, indent=2))
+        return 0
     if parsed.json:
         print(json.dumps(msgspec.to_builtins(info), indent=2))
         return 0
-    facts = _facts(catalog, info) | _in_memory(info.id)
+    facts = _facts(catalog, info)
+    served = _served(info.id)
+    if told := served.get("agreement"):
+        facts["batches"] = f"as alone, within {told}"
+    if served and (told := rewritten(served)):
+        facts["conversations"] = told
     if info.kind == "language":
         from pippin.service.service import explain_sampling
 
@@ -74,18 +85,13 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
     }
 
 
-def _in_memory(model: str) -> dict[str, str]:
-    """How near batches are to what sequences give alone, and what the template changes of earlier turns, if a running
-    server has the model in memory."""
-    asked, facts = Namespace(server=None, api_key=None), {}
+def _served(model: str) -> dict[str, Any]:
+    """What a running server tells of a model; nothing where none runs or knows it."""
+    asked = Namespace(server=None, api_key=None)
     with contextlib.suppress(ServerError):
         if is_there(asked):
-            found = ask(asked, "GET", f"/v1/models/{model}")
-            if told := found.get("agreement"):
-                facts["batches"] = f"as alone, within {told}"
-            if told := rewritten(found):
-                facts["conversations"] = told
-    return facts
+            return dict(ask(asked, "GET", f"/v1/models/{model}"))
+    return {}
 
 
 def _formats(catalog: "Catalog", info: "ModelInfo") -> dict[str, str]:

@@ -284,15 +284,14 @@ def _transcribe(task: Transcribe) -> tuple[Event, ...]:
 
 
 def _speak(task: Speak) -> tuple[Event, ...]:
-    """A tone, a hundredth of a second for each character; silence in G.711, WAV for all other formats but raw PCM."""
+    """A tone, a hundredth of a second for each character; WAV for all formats but raw PCM."""
     if task.voice is not None and task.voice not in VOICES:
         known = ", ".join(VOICES)
         raise ServerError(
             "invalid_request", f"There is no voice {task.voice!r}. Known are: {known}.", "voice"
         )
     seconds = len(task.text) * SECONDS_PER_CHARACTER / task.speed
-    rate = task.rate or SAMPLE_RATE
-    moments = np.arange(int(seconds * rate)) / rate
+    moments = np.arange(int(seconds * SAMPLE_RATE)) / SAMPLE_RATE
     sound = (8000 * np.sin(2 * np.pi * 440 * (task.pitch or 1.0) * moments)).astype("<i2").tobytes()
     if task.format != "pcm":
         file = io.BytesIO()

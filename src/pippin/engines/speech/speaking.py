@@ -311,7 +311,7 @@ def speaker(asked: Asked, reference: sound.Samples | None) -> Callable[[SpeechMo
             tokens += count
             if not piece.size:  # which the encoders refuse
                 continue
-            encoder = encoder or sound.SpeechEncoder(task.format, rate, task.rate)
+            encoder = encoder or sound.SpeechEncoder(task.format, rate)
             spoken += piece.size
             if data := encoder.feed(piece):
                 call.emit(SpeechChunk(data))

@@ -41,7 +41,7 @@ from pippin.core.events import (
 )
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate, Task
-from pippin.mcp.tools import EVERY, OfferedTool, ToolServers
+from pippin.mcp.tools import ALL, OfferedTool, ToolServers
 from pippin.service import Service
 from pippin.service.service import AnyRun, Starter
 from pippin.service.tools.web_search import WebSearcher
@@ -413,4 +413,4 @@ class ToolOffers:
         if wanted or not self.unasked:
             return wanted
         plain = request.n == 1 and request.tool_choice.mode != "none"
-        return (Toolset(EVERY),) if plain else ()
+        return (Toolset(ALL),) if plain else ()

@@ -3,7 +3,7 @@
 import mlx.core as mx
 import pytest
 
-from pippin.engines.language.kv_cache.in_place import copy_blocks
+from pippin.engines.language.kv_cache.layout import copy_blocks
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])

@@ -6,6 +6,5 @@ Told lengths and given handles, never sequences. Begin with `groups.py`, which i
 - `solo_group.py`: sequences that each have arrays of their own, where a model cannot run them together.
 - `layout.py`: the kinds of cache that a model has; `kinds/` has one file for each kind, and in `kinds/base.py` what all
   of them build on: the table of slots, and how much capacity a slot is given.
-- `in_place.py`: how blocks are copied where MLX computes in the host's memory.
 - `probe.py`: how a model's sequences can run together, found by trying.
 """

@@ -11,8 +11,13 @@ from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.device import DevicePlan, kernels_read_cache
 from pippin.engines.language.kept import code
-from pippin.engines.language.kv_cache.in_place import cut_in_place, fill_in_place
-from pippin.engines.language.kv_cache.layout import BlockLayout, cut_stacked, fill_joined
+from pippin.engines.language.kv_cache.layout import (
+    BlockLayout,
+    cut_in_place,
+    cut_stacked,
+    fill_in_place,
+    fill_joined,
+)
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.lora import Adapters

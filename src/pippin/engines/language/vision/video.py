@@ -1,6 +1,5 @@
 """Video as bytes, through PyAV: clients' video is decoded within limits to frames at a rate."""
 
-import io
 import math
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
 from pippin.engines.base import check_wanted
+from pippin.engines.containers import open_container
 
 MOST_SOURCE_FRAMES = 36_000
 """The most frames that a file may hold, sampled or not: 20 minutes at 30 in a second."""
@@ -110,7 +110,7 @@ def sample(data: bytes, rate: FrameRate, param: str) -> Sampled:
         raise _refused(param, "is an empty file; send a video")
     total = 0
     try:
-        with av.open(io.BytesIO(data), metadata_errors="ignore") as container:
+        with open_container(data) as container:
             if not container.streams.video:
                 raise _unreadable(param)
             stream = container.streams.video[0]
@@ -139,7 +139,7 @@ def read_frames(data: bytes, indices: list[int], param: str) -> list[npt.NDArray
     import av
 
     try:
-        with av.open(io.BytesIO(data), metadata_errors="ignore") as container:
+        with open_container(data) as container:
             frames = _decode(container, indices, param)
     except av.FFmpegError as error:
         raise _unreadable(param) from error
