@@ -67,7 +67,7 @@ def _table() -> str:
         (
             "`adapter_config.json`",
             f"`r`, `lora_alpha`, `rank_pattern`, `alpha_pattern`, {_listed(OF_PAIRS)}; of mlx-lm `lora_parameters`",
-            f"refused by name: {_listed(sorted(MORE_THAN_PAIRS))}, other fields `use_...`",
+            f"refused by name: {_listed(sorted(MORE_THAN_PAIRS))}, other fields `use_...` and `..._config`",
         ),
         (
             "`preprocessor_config.json`, or `image_processor` in `processor_config.json`",

@@ -18,8 +18,8 @@ from msgspec import Struct, ValidationError
 
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
-from pippin.core.parameters import OfEveryAnswer, left_out
-from pippin.core.published import chat_templates, find_json, mistaken, name_of, object_in, table
+from pippin.core.parameters import OfEveryAnswer, left_out, out_of_range
+from pippin.core.published import chat_templates, fields_in, find_json, mistaken, name_of, object_in, table
 from pippin.engines.language.kept import files_of, kept
 from pippin.engines.language.text.fast_forms import open_fast_form
 from pippin.engines.language.text.stored_words import StoredWords, opened, stored
@@ -344,11 +344,15 @@ class Tokenizer:
             raise ServerError("load_failed", _unread(folder, error)) from error
         config = find_json(folder / "config.json") or {}
         generation = find_json(folder / "generation_config.json") or {}
+        fields_in(folder, "generation_config.json", do_sample=bool, eos_token_id=int | list[int])
+        wrong: object = ", ".join(out_of_range(generation))
         try:
             asked = convert(generation, OfEveryAnswer)
         except ValidationError as error:
-            message = f"The generation_config.json of {name_of(folder)} can't be used: {error}."
-            raise ServerError("load_failed", message) from error
+            wrong = error
+        if wrong:
+            message = f"The generation_config.json of {name_of(folder)} can't be used: {wrong}."
+            raise ServerError("load_failed", message)
         if names := left_out(generation):
             log.warning("generation_config.json sets %s, which change no answer here", ", ".join(names))
         text_config = config.get("text_config") or {}
