@@ -185,6 +185,31 @@ def test_a_chat_template_is_found_wherever_publishers_put_it(
 
 
 @pytest.mark.parametrize(
+    ("file", "fields", "what"),
+    [
+        ("tokenizer_config.json", {"eos_token": 1}, "tokenizer_config.json .*eos_token"),
+        ("tokenizer_config.json", {"chat_template": [1]}, "tokenizer_config.json .*chat_template"),
+        (
+            "tokenizer_config.json",
+            {"added_tokens_decoder": {"256": {"content": "<|end|>", "lstrip": None}}},
+            r"tokenizer_config.json .*added_tokens_decoder .*lstrip",
+        ),
+        ("special_tokens_map.json", {"bos_token": {"content": 1}}, r"special_tokens_map.json .*bos_token"),
+        ("added_tokens.json", {"<|end|>": "256"}, r"added_tokens.json .*<\|end\|>"),
+        ("tokenizer.json", {"truncation": 1}, "tokenizer.json in .*TruncationParams"),
+    ],
+)
+def test_a_field_of_the_tokenizer_that_is_wrong_is_named_with_its_file(
+    folder: Path, file: str, fields: dict[str, Any], what: str
+) -> None:
+    path = folder / file
+    said = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**said, **fields}))
+    with pytest.raises(ServerError, match=what):
+        Tokenizer.load(folder)
+
+
+@pytest.mark.parametrize(
     ("content", "what"),
     [
         ("", "is empty"),

@@ -514,14 +514,50 @@ def _from_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
         return load(config=PretrainedConfig())
 
 
+class Word(Struct, frozen=True):
+    """A special token in the files beside tokenizer.json."""
+
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
+    special: bool = False
+
+
+NAMED: Final[dict[str, Any]] = {
+    **dict.fromkeys(
+        "bos_token eos_token unk_token sep_token pad_token cls_token mask_token".split(), str | Word
+    ),
+    "additional_special_tokens": list[str | Word],
+}
+SETTINGS: Final[dict[str, Any]] = {
+    **NAMED,
+    "added_tokens_decoder": dict[str, Word],
+    "chat_template": str | dict[str, str] | list[dict[str, str]],
+    "extra_special_tokens": dict[str, str | Word] | list[str | Word],
+    "split_special_tokens": bool,
+    "tokenizer_class": str,
+}
+"""Fields of tokenizer_config.json, which transformers takes to be of these types."""
+
+
 def _unread(folder: Path, error: Exception) -> str:
     """What is told of a tokenizer that can't be read."""
     for path in (folder / "tokenizer.json", folder / "tokenizer.model", folder / "tokenizer_config.json"):
         if path.is_file() and (what := mistaken(path)) is not None:
             return f"{path.name} of {name_of(folder)!r} {what}."
+    try:
+        fields_in(folder, "tokenizer_config.json", **SETTINGS)
+        fields_in(folder, "special_tokens_map.json", **NAMED)
+        fields_in(folder, "added_tokens.json", **dict.fromkeys(object_in(folder / "added_tokens.json"), int))
+    except ServerError as wrong:
+        return wrong.report.message
     reason = next(iter(str(error).splitlines()), "")[:300]
+    # The tokenizers library raises this for its own file.
+    file = "tokenizer.json" if type(error) is Exception else "The tokenizer"
     return (
-        f"The tokenizer in {name_of(folder)!r} can't be read ({type(error).__name__}: {reason}). Is the "
+        f"{file} in {name_of(folder)!r} can't be read ({type(error).__name__}: {reason}). Is the "
         "folder complete? A tokenizer that is Python code needs --trust-remote-code."
     )
 
