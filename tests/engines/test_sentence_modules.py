@@ -148,7 +148,7 @@ def test_a_residual_of_dense_and_the_size_that_vectors_are_cut_to(
         ("config_sentence_transformers.json", {"prompts": {"query": None}}, "_transformers.json .*prompts"),
         ("sentence_bert_config.json", {"processing_kwargs": True}, "bert_config.json .*processing_kwargs"),
         ("sentence_bert_config.json", {"max_seq_length": True}, "bert_config.json .*max_seq_length"),
-        ("modules.json", [{"type": 1}], r"modules.json .*\$\[0\].type"),
+        ("modules.json", [{"type": 1}], r"modules.json names 1"),
         ("tokenizer_config.json", {"add_eos_token": "yes"}, "tokenizer_config.json .*add_eos_token"),
         ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}, "is a CrossEncoder"),
         (

@@ -125,7 +125,7 @@ def _told(error: Exception, name: str) -> int:
         case BrokenPipeError():
             sys.stderr.close()  # nobody reads the output any more: print nothing else
         # Else it is not about a file that the user named: a bug.
-        case OSError() if error.filename is not None or error.errno in FULL or TEMPORARY in str(error):
+        case OSError() if error.filename is not None or error.errno in FULL:
             what = error.filename or "A file can't be written"
             print(f"pippin: {with_next_command(f'{what}: {error.strerror}.', name)}", file=sys.stderr)
         case _:
@@ -133,11 +133,8 @@ def _told(error: Exception, name: str) -> int:
     return 1
 
 
-FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""Errors of a disk that takes no more, which name no file."""
-
-TEMPORARY: Final = "temporary directory"
-"""How Python says that it finds no place for one, as on a full disk."""
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOENT)
+"""Errors that name no file of a disk that takes no more, or has no place for temporary files."""
 
 COMMAND: Final = re.compile(r"\bpippin (?:--help|[a-z]+)|`?\b(?:pip|uv|npm|hf|chmod) [a-z0-9+]")
 """A command in a sentence, of Pippin or another program."""

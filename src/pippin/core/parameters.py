@@ -83,10 +83,11 @@ class Parameter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return False
         return (self.low < value if self.above_low else self.low <= value) and value <= self.high
 
-    def published(self, value: Any) -> bool:
-        """Whether a checkpoint may say this: a number within the range, or what stands for "off" in clients' bodies."""
-        off = self.wire is not None and type(value) in (int, float) and value == self.wire[0]
-        return value is None or off or self.holds(value)
+    @property
+    def in_checkpoints(self) -> Any:
+        """The type of the value in a checkpoint, which may also be what stands for "off" in clients' bodies."""
+        low = min(self.low, self.wire[0]) if self.wire else self.low
+        return Annotated[int if self.type == "int" else float, self._bounds(low, self.high, above=False)]
 
     def acts(self, value: float | None) -> bool:
         """Whether a request with this value chooses tokens differently from one without it."""
@@ -195,12 +196,6 @@ LEFT_OUT: Final = {
 }
 """Fields of generation_config.json that change an answer of transformers, and none here, by the reason: the log of a
 load, `pippin show` and `pippin verify` name them."""
-
-
-def out_of_range(generation: Mapping[str, Any]) -> list[str]:
-    """The parameters of a generation_config.json whose values are of no use."""
-    said = ((each, generation.get(each.name)) for each in OF_CHECKPOINTS)
-    return [f"{each.name} = {value!r} ({each.range})" for each, value in said if not each.published(value)]
 
 
 def left_out(generation: Mapping[str, Any]) -> list[str]:

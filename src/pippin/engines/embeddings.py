@@ -121,8 +121,8 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
     `ServerError("load_failed")` naming a module or a setting that is not computed here.
     """
     beside = [stored[name] for name in sorted(stored) if name.startswith("dense.")]
-    kind = Annotated[int, Meta(ge=1)]
-    size = fields_in(folder, "config_sentence_transformers.json", truncate_dim=kind)["truncate_dim"]
+    said = fields_in(folder, "config_sentence_transformers.json", truncate_dim=Annotated[int, Meta(ge=1)])
+    size = said["truncate_dim"]
     cut: tuple[Step, ...] = (lambda vectors: vectors[:, :size],) if size is not None else ()
     file = folder / "modules.json"
     if not file.exists():
@@ -135,7 +135,8 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
     steps: list[Step] = []
     unknown: list[str] = []
     for module in modules_in(file):
-        kind, path = module.type, folder / module.path
+        kind, place = str(module.get("type")), str(module.get("path") or "")
+        path = folder / place
         if kind.startswith("pylate"):
             refuse_unknown(folder.name, "late interaction")
         if not kind.startswith("sentence_transformers."):
@@ -147,14 +148,14 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
             case "Transformer":
                 _refuse_other_states(folder.name, path)
             case "Pooling":
-                modes = _modes(folder, module.path)
+                modes = _modes(folder, place)
             case "Normalize":
-                _refuse_other_places(folder, module.path)
+                _refuse_other_places(folder, place)
                 steps.append(normalized)
             case "Dense" if beside and not (path / "model.safetensors").exists():
                 steps.append(_linear(beside.pop(0)))
             case "Dense":
-                steps.append(_dense(folder, module.path))
+                steps.append(_dense(folder, place))
             case "LayerNorm":
                 steps.append(_layer_norm(folder.name, path))
             case other:
@@ -164,17 +165,10 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
     return Pooling(modes, (*steps, *cut))
 
 
-class Module(Struct, frozen=True):
-    """A row of modules.json: a class, and the folder of its files in the model's."""
-
-    type: str = ""
-    path: str = ""
-
-
-def modules_in(file: Path) -> list[Module]:
-    """Raises `ServerError("load_failed")` naming the field that is wrong."""
+def modules_in(file: Path) -> list[dict[str, Any]]:
+    """The rows of modules.json. Raises `ServerError("load_failed")` naming one that is wrong."""
     try:
-        return from_json(file.read_bytes(), list[Module])
+        return from_json(file.read_bytes(), list[dict[str, Any]])
     except (DecodeError, UnicodeDecodeError) as error:
         raise broken(file, f"can't be used ({error})") from error
 
