@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pippin.catalog.info import WINDOW_KEYS
 from pippin.core.parameters import LEFT_OUT, OF_CHECKPOINTS, OfEveryAnswer
 from pippin.engines.embeddings import ACTIVATIONS, MODES
+from pippin.engines.encoding import CLEANED
 from pippin.engines.language.model.lora import MORE_THAN_PAIRS, OF_PAIRS
 from pippin.engines.language.upstream.fields import COMPUTING
 from pippin.engines.language.upstream.quantised import LEFT_FORMATS, LEFT_TO_LIBRARIES, METHODS
@@ -44,9 +45,9 @@ def _table() -> str:
         (
             "`tokenizer_config.json`",
             "as transformers reads it, cut as `tokenizer.json` or `fix_mistral_regex` says; `chat_template`; "
-            "`model_max_length` where nothing else tells a window; `add_bos_token`, `add_eos_token` (embeddings)",
-            "sides of padding and truncation: none happens; `clean_up_tokenization_spaces`: answers keep the model's "
-            "spaces",
+            "`model_max_length` where nothing else tells a window; encoders: `tokenizer.json`, `add_bos_token`, "
+            f"`add_eos_token`, `add_prefix_space`, of BERT's classes {_listed(CLEANED)}",
+            "padding, truncation: none happens; `clean_up_tokenization_spaces`: answers keep spaces",
         ),
         (
             "`model.safetensors.index.json`",
@@ -67,12 +68,12 @@ def _table() -> str:
         (
             "`adapter_config.json`",
             f"`r`, `lora_alpha`, `rank_pattern`, `alpha_pattern`, {_listed(OF_PAIRS)}; of mlx-lm `lora_parameters`",
-            f"refused by name: {_listed(sorted(MORE_THAN_PAIRS))}, other fields `use_...`",
+            f"refused by name: {_listed(sorted(MORE_THAN_PAIRS))}, other fields `use_...` and `..._config`",
         ),
         (
             "`preprocessor_config.json`, or `image_processor` in `processor_config.json`",
             "by the family's processor in transformers or mlx-vlm",
-            f"pictures are refused where that processor leaves it out: {_listed((*PIXELS, *SIZES))}; refused for "
+            f"pictures are refused where it leaves out {_listed((*PIXELS, *SIZES))}; refused for "
             f"Whisper where it is another: {_listed(UNREAD)}",
         ),
     ]

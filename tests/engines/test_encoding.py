@@ -8,7 +8,8 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import models, pre_tokenizers, processors
+from tokenizers import models, normalizers, pre_tokenizers, processors
+from transformers import AutoTokenizer
 
 from pippin.core.events import Accepted, Embedded
 from pippin.engines.encoding import EncoderInput, EncodingEngine, EncodingJob, EncodingTokenizer, Floats
@@ -130,6 +131,31 @@ def test_a_text_begins_once_as_its_configuration_asks(single: str, tmp_path: Pat
     }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(asked))
     assert EncodingTokenizer(tmp_path, 8).encode("a b").tokens == (2, 0, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokens"),
+    [
+        ({}, (0, 1, 2)),
+        ({"do_lower_case": True}, (0, 1, 2)),
+        ({"do_lower_case": False}, (3, 4, 2)),
+        ({"strip_accents": False}, (0, 5, 2)),
+        ({"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"}, (0, 1, 2)),
+    ],
+)
+def test_words_are_cleaned_as_their_configuration_says(
+    settings: dict[str, object], tokens: tuple[int, ...], tmp_path: Path
+) -> None:
+    known = {word: number for number, word in enumerate(("a", "e", "b", "A", "É", "é"))}
+    stored = tokenizers.Tokenizer(models.WordPiece(known, unk_token="b"))
+    stored.normalizer = normalizers.BertNormalizer(lowercase=True)  # type: ignore[assignment]
+    stored.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # type: ignore[assignment]
+    stored.save(str(tmp_path / "tokenizer.json"))
+    said = {"tokenizer_class": "BertTokenizer", "unk_token": "b", **settings}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    theirs = AutoTokenizer.from_pretrained(tmp_path)("A É b", add_special_tokens=False)["input_ids"]
+    assert EncodingTokenizer(tmp_path, 8).plain("A É b") == tokens == tuple(theirs)
 
 
 @pytest.mark.parametrize(

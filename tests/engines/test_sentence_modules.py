@@ -137,8 +137,19 @@ def test_a_residual_of_dense_and_the_size_that_vectors_are_cut_to(
             [{"type": f"sentence_transformers.models.{kind}"} for kind in ("Transformer", "WordWeights")],
             "WordWeights",
         ),
-        ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "2_Normalize makes"),
+        (
+            "2_Normalize/config.json",
+            {"module_input_name": "token_embeddings"},
+            "2_Normalize.config.json makes",
+        ),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "fill-mask"),
+        ("1_Pooling/config.json", {"pooling_mode": 1}, "1_Pooling/config.json .*pooling_mode"),
+        ("config_sentence_transformers.json", {"truncate_dim": "16"}, "_transformers.json .*truncate_dim"),
+        ("config_sentence_transformers.json", {"prompts": {"query": None}}, "_transformers.json .*prompts"),
+        ("sentence_bert_config.json", {"processing_kwargs": True}, "bert_config.json .*processing_kwargs"),
+        ("sentence_bert_config.json", {"max_seq_length": True}, "bert_config.json .*max_seq_length"),
+        ("modules.json", [{"type": 1}], r"modules.json names 1"),
+        ("tokenizer_config.json", {"add_eos_token": "yes"}, "tokenizer_config.json .*add_eos_token"),
         ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}, "is a CrossEncoder"),
         (
             "sentence_bert_config.json",
@@ -274,9 +285,15 @@ def test_a_query_begins_with_the_prompt_that_the_folder_names_for_all(
 
 def test_the_tokens_of_the_answers_are_those_that_the_folder_names(tmp_path: Path) -> None:
     words = {"yes": 5, "no": 6}
-    preparer: Any = SimpleNamespace(folder=tmp_path, tokenizer=SimpleNamespace(id=words.get), info=None)
+    preparer: Any = SimpleNamespace(
+        folder=tmp_path, tokenizer=SimpleNamespace(id=words.get, vocabulary=20), info=SimpleNamespace(id="m")
+    )
     assert yes_and_no(preparer) == (5, 6)
     (tmp_path / "1_LogitScore").mkdir()
     named = {"true_token_id": 16, "false_token_id": 15}
     (tmp_path / "1_LogitScore" / "config.json").write_text(json.dumps(named))
     assert yes_and_no(preparer) == (16, 15)
+    for wrong in ({**named, "false_token_id": None}, {**named, "true_token_id": 20}):
+        (tmp_path / "1_LogitScore" / "config.json").write_text(json.dumps(wrong))
+        with pytest.raises(ServerError, match=r"1_LogitScore/config.json"):
+            yes_and_no(preparer)

@@ -313,6 +313,9 @@ def _sampling(generation: Json) -> Sampling:
         value: Any = generation.get(parameter.name)
         if parameter.holds(value) and parameter.acts(value):
             said[parameter.name] = float(value) if parameter.type == "float" else value
+    # A nucleus without any probability holds the likeliest token alone.
+    if generation.get("top_p") == 0:
+        said["top_k"] = 1
     if generation.get("do_sample") is False:
         said["temperature"] = 0.0
     return Sampling(**said)

@@ -1,5 +1,6 @@
 """The command `pippin`: finds the verb and runs it. A verb's module is imported only when it is called."""
 
+import errno
 import gc
 import importlib
 import re
@@ -123,15 +124,17 @@ def _told(error: Exception, name: str) -> int:
             say(f"pippin: {with_next_command(message, name, error.report.kind)}", sys.stderr)
         case BrokenPipeError():
             sys.stderr.close()  # nobody reads the output any more: print nothing else
-        case OSError() if (
-            error.filename is not None
-        ):  # else it is not about a file that the user named: a bug
-            sentence = with_next_command(f"{error.filename}: {error.strerror}.", name)
-            print(f"pippin: {sentence}", file=sys.stderr)
+        # Else it is not about a file that the user named: a bug.
+        case OSError() if error.filename is not None or error.errno in FULL:
+            what = error.filename or "A file can't be written"
+            print(f"pippin: {with_next_command(f'{what}: {error.strerror}.', name)}", file=sys.stderr)
         case _:
             raise error
     return 1
 
+
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOENT)
+"""Errors that name no file of a disk that takes no more, or has no place for temporary files."""
 
 COMMAND: Final = re.compile(r"\bpippin (?:--help|[a-z]+)|`?\b(?:pip|uv|npm|hf|chmod) [a-z0-9+]")
 """A command in a sentence, of Pippin or another program."""

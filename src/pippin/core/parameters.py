@@ -83,6 +83,12 @@ class Parameter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return False
         return (self.low < value if self.above_low else self.low <= value) and value <= self.high
 
+    @property
+    def in_checkpoints(self) -> Any:
+        """The type of the value in a checkpoint, which may also be what stands for "off" in clients' bodies."""
+        low = min(self.low, self.wire[0]) if self.wire else self.low
+        return Annotated[int if self.type == "int" else float, self._bounds(low, self.high, above=False)]
+
     def acts(self, value: float | None) -> bool:
         """Whether a request with this value chooses tokens differently from one without it."""
         return value is not None and value != self.neutral

@@ -8,6 +8,9 @@ import stat
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import ValidationError
+
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 
 LARGEST: Final = 64 * 1024 * 1024  # bytes of a file that is read whole
@@ -53,6 +56,21 @@ def find_json(path: Path) -> dict[str, Any] | None:
     if not isinstance(document, dict):
         raise broken(path, "does not hold a JSON object")
     return document
+
+
+def fields_in(folder: Path, file: str, **types: Any) -> dict[str, Any]:
+    """Fields of a JSON file of a model's folder, read as these types; None for one that is null or missing. Raises
+    `ServerError` naming the file and a field of another type."""
+    said, found = find_json(folder / file) or {}, dict.fromkeys(types)
+    for name, type_ in types.items():
+        try:
+            found[name] = None if said.get(name) is None else convert(said[name], type_)
+        except ValidationError as error:
+            message = (
+                f"{file} of the model {name_of(folder)} can't be used: its field {name} is wrong ({error})."
+            )
+            raise ServerError("load_failed", message) from error
+    return found
 
 
 def begins_with_mark(path: Path) -> bool:

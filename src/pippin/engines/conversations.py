@@ -9,6 +9,7 @@ import os
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -20,7 +21,7 @@ from pippin.core.conversation import Message
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.core.published import find_json
+from pippin.core.published import fields_in
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from pippin.engines.base import LoadProgress
@@ -136,7 +137,9 @@ class EncodingPreparer:
         self.tokenizer = EncodingTokenizer(self.folder, self.options.embedding_max_length)
         self.config = self.tokenizer.config
         self.threads = spec.threads or os.cpu_count() or 1
-        self.sentences = find_json(self.folder / "config_sentence_transformers.json") or {}
+        said: dict[str, Any] = {"prompts": dict[str, str], "default_prompt_name": str, "model_type": str}
+        self.sentences = fields_in(self.folder, "config_sentence_transformers.json", **said)
+        self.prompts: dict[str, str] = self.sentences["prompts"] or {}
         self.conversations: ConversationPreparer | None = None
 
     def see(self, spec: WorkerSpec) -> None:

@@ -7,19 +7,19 @@ after the last norm are pooled. How states are pooled is read from the folder's 
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import DecodeError, Meta, Struct
 
 from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Embedded, Event, Failed
 from pippin.core.models import WorkerSpec
-from pippin.core.published import find_json
+from pippin.core.published import broken, fields_in
 from pippin.core.tasks import Conversation, Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.conversations import EncodingPreparer
@@ -121,7 +121,8 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
     `ServerError("load_failed")` naming a module or a setting that is not computed here.
     """
     beside = [stored[name] for name in sorted(stored) if name.startswith("dense.")]
-    size = (find_json(folder / "config_sentence_transformers.json") or {}).get("truncate_dim")
+    said = fields_in(folder, "config_sentence_transformers.json", truncate_dim=Annotated[int, Meta(ge=1)])
+    size = said["truncate_dim"]
     cut: tuple[Step, ...] = (lambda vectors: vectors[:, :size],) if size is not None else ()
     file = folder / "modules.json"
     if not file.exists():
@@ -133,8 +134,9 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
     modes: tuple[str, ...] = ("mean",)
     steps: list[Step] = []
     unknown: list[str] = []
-    for module in from_json(file.read_bytes(), list[dict[str, Any]]):
-        kind, path = str(module.get("type", "")), folder / str(module.get("path", ""))
+    for module in modules_in(file):
+        kind, place = str(module.get("type")), str(module.get("path") or "")
+        path = folder / place
         if kind.startswith("pylate"):
             refuse_unknown(folder.name, "late interaction")
         if not kind.startswith("sentence_transformers."):
@@ -144,16 +146,16 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
             case "Dropout":  # which acts in training alone
                 pass
             case "Transformer":
-                _refuse_other_states(folder.name, find_json(path / "sentence_bert_config.json") or {})
+                _refuse_other_states(folder.name, path)
             case "Pooling":
-                modes = _modes(folder.name, (find_json(path / "config.json") or {}))
+                modes = _modes(folder, place)
             case "Normalize":
-                _refuse_other_places(path, find_json(path / "config.json") or {})
+                _refuse_other_places(folder, place)
                 steps.append(normalized)
             case "Dense" if beside and not (path / "model.safetensors").exists():
                 steps.append(_linear(beside.pop(0)))
             case "Dense":
-                steps.append(_dense(folder.name, path))
+                steps.append(_dense(folder, place))
             case "LayerNorm":
                 steps.append(_layer_norm(folder.name, path))
             case other:
@@ -163,50 +165,68 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
     return Pooling(modes, (*steps, *cut))
 
 
-def _modes(name: str, config: dict[str, Any]) -> tuple[str, ...]:
-    named = config.get("pooling_mode") or [mode for flag, mode in MODES.items() if config.get(flag)] or "mean"
+def modules_in(file: Path) -> list[dict[str, Any]]:
+    """The rows of modules.json. Raises `ServerError("load_failed")` naming one that is wrong."""
+    try:
+        return from_json(file.read_bytes(), list[dict[str, Any]])
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise broken(file, f"can't be used ({error})") from error
+
+
+def _modes(folder: Path, place: str) -> tuple[str, ...]:
+    flags = dict.fromkeys((*MODES, "include_prompt"), bool)
+    config = fields_in(folder, f"{place}/config.json", pooling_mode=str | list[str], **flags)
+    named = config["pooling_mode"] or [mode for flag, mode in MODES.items() if config[flag]] or "mean"
     modes = (named,) if isinstance(named, str) else tuple(named)
     if other := [mode for mode in modes if mode not in MODES.values()]:
-        raise _not_computed(name, f"its pooling_mode is {', '.join(map(str, other))}")
-    if not config.get("include_prompt", True):
-        raise _not_computed(name, "its pooling leaves the prompt out (include_prompt is false)")
+        raise _not_computed(folder.name, f"the pooling_mode of {place}/config.json is {', '.join(other)}")
+    if config["include_prompt"] is False:
+        raise _not_computed(
+            folder.name, f"{place}/config.json leaves the prompt out (include_prompt is false)"
+        )
     return modes
 
 
-def _refuse_other_states(name: str, config: dict[str, Any]) -> None:
+def _refuse_other_states(name: str, folder: Path) -> None:
     """Raises `ServerError("load_failed")` for a Transformer module that gives no states of its last layer, or reads
     texts in another way than its tokenizer."""
-    text = (config.get("modality_config") or {}).get("text") or {}
+    kinds: dict[str, Any] = dict.fromkeys(
+        ("modality_config", "processing_kwargs"), dict[str, dict[str, Any] | None]
+    )
+    config = fields_in(folder, "sentence_bert_config.json", transformer_task=str, **kinds)
+    text = (config["modality_config"] or {}).get("text") or {}
     output = text.get("method_output_name") or "last_hidden_state"
-    task = config.get("transformer_task", "feature-extraction")
-    if (output, task) != ("last_hidden_state", "feature-extraction"):
-        raise _not_computed(name, f"its sentence_bert_config.json asks for {output} of {task}")
-    read = config.get("processing_kwargs") or {}
+    method, task = text.get("method") or "forward", config["transformer_task"] or "feature-extraction"
+    if (output, method, task) != ("last_hidden_state", "forward", "feature-extraction"):
+        raise _not_computed(name, f"its sentence_bert_config.json asks for {output} of {method} of {task}")
+    read = config["processing_kwargs"] or {}
     if other := {*(read.get("text") or {}), *(read.get("common") or {})} - OF_BATCHES:
         raise _not_computed(name, f"its processing_kwargs have {', '.join(sorted(other))}")
 
 
-def _refuse_other_places(folder: Path, config: dict[str, Any]) -> None:
+def _refuse_other_places(folder: Path, place: str) -> None:
     """Raises `ServerError("load_failed")` for a module that reads or writes anything but the vectors of texts."""
-    source = config.get("module_input_name") or SENTENCE
-    target = config.get("module_output_name") or source
+    names = fields_in(folder, f"{place}/config.json", module_input_name=str, module_output_name=str)
+    source = names["module_input_name"] or SENTENCE
+    target = names["module_output_name"] or source
     if (source, target) != (SENTENCE, SENTENCE):
-        raise _not_computed(folder.parent.name, f"{folder.name} makes {target} of {source}")
+        raise _not_computed(folder.name, f"{place}/config.json makes {target} of {source}")
 
 
-def _dense(name: str, folder: Path) -> Step:
+def _dense(model: Path, place: str) -> Step:
     """sentence-transformers' Dense: a linear layer and an activation, and its input or a projection of it beside them
     where it says so. Raises `ServerError("load_failed")`."""
-    config, arrays = (find_json(folder / "config.json") or {}), _arrays(name, folder, "linear.weight")
-    activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
-    _refuse_other_places(folder, config)
+    config = fields_in(model, f"{place}/config.json", activation_function=str, use_residual=bool)
+    arrays = _arrays(model.name, model / place, "linear.weight")
+    activation = (config["activation_function"] or "Tanh").rpartition(".")[2]
+    _refuse_other_places(model, place)
     if activation not in ACTIVATIONS:
-        raise _not_computed(name, f"{folder.name} has the activation {activation}")
+        raise _not_computed(model.name, f"{place}/config.json has the activation {activation}")
     linear, beside = (
         _linear(arrays["linear.weight"], arrays.get("linear.bias")),
         arrays.get("residual.weight"),
     )
-    if not config.get("use_residual"):
+    if not config["use_residual"]:
         return lambda vectors: ACTIVATIONS[activation](linear(vectors))
     passed = ACTIVATIONS["Identity"] if beside is None else _linear(beside)
     return lambda vectors: ACTIVATIONS[activation](linear(vectors)) + passed(vectors)
@@ -246,19 +266,16 @@ class EmbeddingPreparer(EncodingPreparer):
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
         refuse_unknown(spec.info.id, str(self.config.get("model_type")))
-        settings = self.sentences
-        kind = settings.get("model_type") or "SentenceTransformer"
+        kind = self.sentences["model_type"] or "SentenceTransformer"
         if kind != "SentenceTransformer":
             raise _not_computed(
                 spec.info.id, f"its config_sentence_transformers.json says that it is a {kind}"
             )
-        prompts = settings.get("prompts") or {}
-        self._prompts: dict[str, str] = {str(k): str(v) for k, v in prompts.items()}
-        self._by_purpose = {name.lower(): text for name, text in self._prompts.items()}
-        named = settings.get("default_prompt_name")
-        if named is not None and named not in self._prompts:
+        self._by_purpose = {name.lower(): text for name, text in self.prompts.items()}
+        named = self.sentences["default_prompt_name"]
+        if named is not None and named not in self.prompts:
             raise _not_computed(spec.info.id, f"its default_prompt_name {named!r} is none of its prompts")
-        self._default_prompt = self._prompts.get(str(named), "")
+        self._default_prompt = self.prompts.get(named, "")
         # The folder's own, once the model is loaded.
         self.pooling = Pooling((), ())
         if not is_encoder(self.config):
@@ -283,7 +300,7 @@ class EmbeddingPreparer(EncodingPreparer):
     def _prefix(self, task: Embed) -> str:
         """The text in front of each input: the prompt of this name in the folder's list, or the instruction itself."""
         if task.instruction is not None:
-            return self._prompts.get(task.instruction, task.instruction)
+            return self.prompts.get(task.instruction, task.instruction)
         named = (self._by_purpose[each] for each in task.purposes if each in self._by_purpose)
         return next(named, self._default_prompt)
 

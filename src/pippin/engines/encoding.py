@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from mlx.utils import tree_flatten
 from msgspec import Struct
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
-from pippin.core.published import find_json, name_of, table
+from pippin.core.published import fields_in, find_json, name_of, table
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.text.tokenizer import TooLong, beginning
@@ -183,17 +183,49 @@ class EncodingEngine(CachelessEngine):
         )
 
 
+CLEANED = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+"""What BERT's classes in transformers set of tokenizer.json, by the fields of tokenizer_config.json."""
+
+WITHOUT_WAYS = (None, "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
+"""The classes of transformers that leave tokenizer.json as it is."""
+
+
+def read_backend(folder: Path) -> Tokenizer:
+    """The tokenizer of a model that writes nothing: as tokenizer.json has it, with what transformers' classes set of it
+    as tokenizer_config.json says, and sentence-transformers' small letters. Raises `ServerError("load_failed")`."""
+    try:
+        found = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # tokenizers raises no other
+        message = f"tokenizer.json of the model {name_of(folder)} can't be read ({error})."
+        raise ServerError("load_failed", message) from error
+    kinds = dict.fromkeys((*CLEANED, "add_prefix_space"), bool)
+    told = fields_in(folder, "tokenizer_config.json", tokenizer_class=str, **kinds)
+    ways = [(found.pre_tokenizer, "add_prefix_space", told["add_prefix_space"])]
+    if told["tokenizer_class"] not in WITHOUT_WAYS:
+        ways += [(found.normalizer, name, told[field]) for field, name in CLEANED.items()]
+    for owner, name, value in ways:
+        if value is not None and hasattr(owner, name):
+            setattr(owner, name, value)
+    if fields_in(folder, "sentence_bert_config.json", do_lower_case=bool)["do_lower_case"]:
+        steps = [normalizers.Lowercase(), *([found.normalizer] if found.normalizer is not None else [])]
+        found.normalizer = normalizers.Sequence(steps)
+    return found
+
+
 class EncodingTokenizer:
     """The tokenizer of a model folder with the model's length limit in tokens. Several threads may use it at once."""
 
     def __init__(self, folder: Path, limit: int | None) -> None:
-        path = folder / "tokenizer.json"
-        if not path.exists():
+        if not (folder / "tokenizer.json").exists():
             raise ServerError(
                 "load_failed",
                 f"{name_of(folder)} has no tokenizer.json; convert its tokenizer to that format.",
             )
-        self._tokenizer = Tokenizer.from_file(str(path))
+        self._tokenizer = read_backend(folder)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._plain = Tokenizer.from_str(self._tokenizer.to_str())
@@ -203,10 +235,12 @@ class EncodingTokenizer:
         size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         rows = (self.config.get("text_config") or self.config).get("vocab_size")
         self.vocabulary = min(size, rows) if isinstance(rows, int) else size
-        sentences = find_json(folder / "sentence_bert_config.json") or {}
-        settings = find_json(folder / "tokenizer_config.json") or {}
+        asked = {"max_seq_length": int, "processing_kwargs": dict[str, dict[str, Any] | None]}
+        sentences = fields_in(folder, "sentence_bert_config.json", **asked)
+        words = dict.fromkeys(("bos_token", "eos_token", "pad_token"), str | dict[str, Any])
+        adds = dict.fromkeys(("add_bos_token", "add_eos_token"), bool)
+        settings = fields_in(folder, "tokenizer_config.json", model_max_length=int | float, **words, **adds)
         self.limit = limit or self._own_limit(sentences, settings)
-        self._lower = bool(sentences.get("do_lower_case"))
         self.pad = self._special(settings, "pad_token") or 0
         # Whatever tokenizer.json puts around a text.
         self._start, self._end = (
@@ -241,7 +275,7 @@ class EncodingTokenizer:
 
         With `truncating`, they are cut to the limit; otherwise text far beyond it raises `TooLong`.
         """
-        text = self._bounded(text.lower() if self._lower else text, truncating=truncating)
+        text = self._bounded(text, truncating=truncating)
         pair = None if pair is None else self._bounded(pair, truncating=truncating)
         encoding = self._plain.encode(text, pair)
         if truncating and len(encoding.ids) > self._room:

@@ -7,16 +7,17 @@ language model that was trained to answer yes or no.
 import itertools
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import mlx.core as mx
 import numpy as np
+from msgspec import Meta
 
 from pippin.core.conversation import Image, Message, Part, Text, Video
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Ranked
 from pippin.core.models import WorkerSpec
-from pippin.core.published import find_json, table
+from pippin.core.published import fields_in
 from pippin.core.tasks import Rerank, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.conversations import ConversationPreparer, ConversationStates, EncodingPreparer
@@ -57,8 +58,7 @@ class RerankingPreparer(EncodingPreparer):
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
         self.is_classifier = compares(spec.info.id, self.config)
-        named = str(self.sentences.get("default_prompt_name"))
-        self._prompt = str(table(self.sentences.get("prompts")).get(named, ""))
+        self._prompt = self.prompts.get(self.sentences["default_prompt_name"], "")
         if not is_classifier(self.config):
             refuse_other_prompts(spec.info.id, self.config)
         if not self.is_classifier:
@@ -286,15 +286,16 @@ def _head_of(name: str, aside: dict[str, mx.array]) -> mx.array:
 
 def yes_and_no(preparer: RerankingPreparer) -> tuple[int, int]:
     """The ids of the two answers, which sentence-transformers' files may name. Raises `ServerError("load_failed")`."""
-    scored = find_json(preparer.folder / "1_LogitScore" / "config.json") or {}
-    yes, no = (
-        scored.get(f"{answer}_token_id", preparer.tokenizer.id(word))
-        for answer, word in (("true", "yes"), ("false", "no"))
-    )
+    file, kind = "1_LogitScore/config.json", Annotated[int, Meta(ge=0, lt=preparer.tokenizer.vocabulary)]
+    scored = fields_in(preparer.folder, file, true_token_id=kind, false_token_id=kind)
+    yes, no = scored.values()
+    if yes is None:
+        yes, no = map(preparer.tokenizer.id, ("yes", "no"))
     if yes is None or no is None:
         raise ServerError(
             "load_failed",
-            f"{preparer.info.id} has no tokens `yes` and `no`; it is no reranker that Pippin knows.",
+            f"{preparer.info.id} has no tokens `yes` and `no`, or its {file} names no `false_token_id`: it is no "
+            "reranker that Pippin knows.",
         )
     return yes, no
 

@@ -23,7 +23,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Progress, Segment, Transcribed, Usage, Word
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.core.published import object_in
+from pippin.core.published import fields_in, object_in
 from pippin.core.tasks import Task, Transcribe
 from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, Preparer
@@ -153,18 +153,20 @@ UNREAD: dict[str, Any] = {
     "n_fft": 400,
     "hop_length": 160,
     "chunk_length": 30,
+    "max_initial_timestamp_index": 50,
 }
-"""Fields of Whisper's config.json and preprocessor_config.json that mlx-audio does not read, with the value that it
-takes for granted."""
+"""Fields of Whisper's config.json, generation_config.json and preprocessor_config.json that mlx-audio does not read,
+with the value that it takes for granted."""
 
 
 def _read_exactly(model: nn.Module, folder: Path) -> None:
     """Read Whisper's weights and positions as they are stored: mlx-audio rounds them to float16, and reads every
     safetensors file. Raises `ValueError` for settings that it does not read."""
     config = object_in(folder / "config.json")
-    told = object_in(folder / "preprocessor_config.json") | config
+    files = ("generation_config.json", "preprocessor_config.json")
+    told = object_in(folder / files[0]) | object_in(folder / files[1]) | config
     for field, usual in UNREAD.items():
-        if told.get(field, usual) != usual:
+        if told.get(field) not in (None, usual):
             raise ValueError(f"{field} {told[field]!r} is not read by its class")
     arrays = read_arrays(folder, config)
     floats = (array.dtype for array in arrays.values() if mx.issubdtype(array.dtype, mx.floating))
@@ -178,8 +180,8 @@ def _read_exactly(model: nn.Module, folder: Path) -> None:
 def _prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
     """Raises `ServerError("load_failed")` for a tokenizer without timestamps."""
     # Tokens that the folder's own list leaves out are not suppressed, as in transformers.
-    suppressed = object_in(folder / "generation_config.json").get("suppress_tokens")
-    model.suppressed = None if suppressed is None else frozenset(suppressed)
+    said = fields_in(folder, "generation_config.json", suppress_tokens=frozenset[int])
+    model.suppressed = said["suppress_tokens"]
     # Whisper casts its input to `model.dtype`, so that has to be the type of its weights.
     model.dtype = model.encoder.conv1.weight.dtype
     if not any((folder / file).exists() for file in WHISPER_TOKENIZER_FILES):

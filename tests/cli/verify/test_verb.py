@@ -1,5 +1,6 @@
 """`pippin verify`, as it is typed."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -40,6 +41,15 @@ def test_a_sound_model_ends_with_0_and_a_fault_with_1(
     assert "1 fault, 0 warnings" in written
     assert "http" not in written
     assert str(home) not in written
+
+    def full(self: Path, *_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert main(["verify", str(folder), *only, str(page)]) == 1
+    told = capsys.readouterr()
+    assert json.loads(told.out)["sections"]
+    assert "A file can't be written: No space left on device." in told.err
 
 
 def test_what_can_not_be_verified_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from tokenizers import Tokenizer as Backend
-from tokenizers import normalizers
 from tokenizers.models import Unigram
 
-from pippin.core.parameters import OF_CHECKPOINTS, OF_LENGTHS, left_out
-from pippin.core.published import object_in
+from pippin.core.parameters import OF_LENGTHS, left_out
 from pippin.core.verification import Finding, Severity
+from pippin.engines.encoding import read_backend
 from pippin.engines.language.configuration import fields_of
 from pippin.engines.language.text.tokenizer import Tokenizer, encode_text, ids_in
 from pippin.engines.verify.findings import data, finding
@@ -51,13 +50,6 @@ def check(folder: Folder, tokenizer: Tokenizer, kind: str, turn_end: str = "") -
     if kind == "language":
         if fields := left_out(folder.generation):
             yield finding("generation-unread", None if {*fields} - OF_LENGTHS else "note", fields=fields)
-        wrong = [
-            f"{each.name} = {value}"
-            for each in OF_CHECKPOINTS
-            if (value := folder.generation.get(each.name)) is not None and not each.holds(value)
-        ]
-        if wrong:
-            yield finding("generation-range", fields=wrong)
         yield from _ends(folder, tokenizer, turn_end)
         yield from _round_trips(tokenizer)
     else:
@@ -67,12 +59,8 @@ def check(folder: Folder, tokenizer: Tokenizer, kind: str, turn_end: str = "") -
 
 
 def of_file(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
-    """The tokenizer as models that write nothing read it: as tokenizer.json has it, whatever transformers would change
-    of it, but for sentence-transformers' small letters."""
-    backend = Backend.from_file(str(folder / "tokenizer.json"))
-    if object_in(folder / "sentence_bert_config.json").get("do_lower_case"):
-        steps = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer is not None else [])]
-        backend.normalizer = normalizers.Sequence(steps)
+    """The tokenizer as models that write nothing read it."""
+    backend = read_backend(folder)
     return Tokenizer(backend, eos=tokenizer.eos, bos=tokenizer.bos, special_names=tokenizer.special_names)
 
 

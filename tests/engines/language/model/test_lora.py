@@ -196,6 +196,7 @@ def test_patterns_of_peft_are_matched_as_peft_does(
         ({"trainable_token_indices": [1]}, "trainable_token_indices"),
         ({"target_parameters": ["mlp.experts"]}, "target_parameters"),
         ({"lora_bias": True}, "lora_bias"),
+        ({"kasa_config": {"beta": 1e-4}}, "kasa_config"),
         ({"use_qalora": True}, "use_qalora"),
         ({"use_of_next_year": True}, "use_of_next_year"),
         ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights"),
@@ -264,6 +265,34 @@ def test_peft_s_adapters_are_refused_where_a_class_multiplies_what_they_add_to(
     folder = as_peft(Path(adapters["one"]), tmp_path / "peft")
     with pytest.raises(ServerError, match="falcon_h1's class multiplies its weights"):
         install(model, None, {"bad": str(folder)})
+
+
+@pytest.mark.parametrize("missing", ["lora_a", "lora_b"])
+@pytest.mark.parametrize("peft", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_half_a_pair_is_refused_by_name(
+    missing: str, peft: bool, own: bool, base: Path, adapters: dict[str, str], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(adapters["one"], tmp_path / "half"))
+    weights = dict(mx.load(str(folder / "adapters.safetensors")))
+    del weights[f"model.layers.1.mlp.down_proj.{missing}"]
+    mx.save_safetensors(str(folder / "adapters.safetensors"), weights)
+    if peft:
+        folder = as_peft(folder, tmp_path / "peft")
+    options = ModelOptions(adapter_path=str(folder)) if own else ModelOptions(adapters={"bad": str(folder)})
+    with pytest.raises(ServerError, match=r"layers.1.mlp.down_proj.*no pair"):
+        Bench(base, options)
+
+
+def test_what_the_library_leaves_out_of_the_only_adapter_is_refused(base: Path, tmp_path: Path) -> None:
+    folder = trained(base, tmp_path / "adapter", list(LAYERS), "dora")
+    weights = dict(mx.load(str(folder / "adapters.safetensors")))
+    weights["model.layers.7.mlp.down_proj.lora_a"] = weights["model.layers.7.mlp.down_proj.lora_b"] = (
+        mx.zeros(4)
+    )
+    mx.save_safetensors(str(folder / "adapters.safetensors"), weights)
+    with pytest.raises(ServerError, match="dora"):
+        Bench(base, ModelOptions(adapter_path=str(folder)))
 
 
 def test_adapters_of_experts_are_refused_by_name(tmp_path: Path) -> None:

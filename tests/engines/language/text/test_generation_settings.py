@@ -96,6 +96,12 @@ def test_a_checkpoint_biases_no_token_that_the_model_does_not_have(folder: Path)
         ({"min_new_tokens": "5"}, "min_new_tokens"),
         ({"min_new_tokens": -1}, "min_new_tokens"),
         ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size"),
+        ({"temperature": "0.7"}, "temperature"),
+        ({"temperature": float("inf")}, "temperature .*<= 100"),
+        ({"top_p": 95}, "top_p .*<= 1"),
+        ({"top_k": True}, "top_k"),
+        ({"do_sample": "yes"}, "do_sample"),
+        ({"eos_token_id": "<|end|>"}, "eos_token_id"),
     ],
 )
 def test_settings_of_no_use_are_refused_by_name_when_the_model_is_loaded(
@@ -106,10 +112,23 @@ def test_settings_of_no_use_are_refused_by_name_when_the_model_is_loaded(
         Tokenizer.load(folder)
 
 
+@pytest.mark.parametrize(
+    ("settings", "drawn"),
+    [
+        ({"top_p": 0}, Sampling(top_k=1)),
+        ({"top_k": -1, "repetition_penalty": 0, "min_p": None}, Sampling()),
+    ],
+)
+def test_what_stands_for_off_is_off(folder: Path, settings: dict[str, object], drawn: Sampling) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    Tokenizer.load(folder)
+    assert read_info(folder).sampling == drawn
+
+
 def test_the_ends_of_all_files_end_an_answer(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": [250, 251]}))
-    (folder / "generation_config.json").write_text('{"eos_token_id": 252, "temperature": Infinity}')
+    (folder / "generation_config.json").write_text('{"eos_token_id": 252, "max_time": Infinity}')
     assert Tokenizer.load(folder).eos == {250, 251, 252, 256}
 
 
@@ -163,6 +182,31 @@ def test_a_chat_template_is_found_wherever_publishers_put_it(
     assert Tokenizer.load(folder).chat_templates == found
     # The catalog says of the folder what its worker finds.
     assert read_info(folder).capabilities.chat == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("file", "fields", "what"),
+    [
+        ("tokenizer_config.json", {"eos_token": 1}, "tokenizer_config.json .*eos_token"),
+        ("tokenizer_config.json", {"chat_template": [1]}, "tokenizer_config.json .*chat_template"),
+        (
+            "tokenizer_config.json",
+            {"added_tokens_decoder": {"256": {"content": "<|end|>", "lstrip": None}}},
+            "tokenizer_config.json .*added_tokens_decoder",
+        ),
+        ("special_tokens_map.json", {"bos_token": {"content": 1}}, r"special_tokens_map.json .*bos_token"),
+        ("added_tokens.json", {"<|end|>": "256"}, r"added_tokens.json .*<\|end\|>"),
+        ("tokenizer.json", {"truncation": 1}, "tokenizer.json in .*TruncationParams"),
+    ],
+)
+def test_a_field_of_the_tokenizer_that_is_wrong_is_named_with_its_file(
+    folder: Path, file: str, fields: dict[str, Any], what: str
+) -> None:
+    path = folder / file
+    said = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**said, **fields}))
+    with pytest.raises(ServerError, match=what):
+        Tokenizer.load(folder)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any, Final
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_unflatten
+from mlx.utils import tree_flatten, tree_unflatten
 from msgspec import Struct
 
 from pippin.core.errors import ServerError
@@ -27,6 +27,9 @@ from pippin.core.safetensors import find_header
 from pippin.engines.language.kernels.ways import decoder_in
 
 log = logging.getLogger(__name__)
+
+ENDS = ".lora_a", ".lora_b"
+"""How mlx-lm names the two matrices of a layer."""
 
 OWN = "adapter_path"
 """The name of the adapter for all requests that name none: the option that gives its folder."""
@@ -115,8 +118,13 @@ def install(model: nn.Module, own: str | None, named: Mapping[str, str]) -> Adap
 
 
 def _apply_fixed(model: nn.Module, folder: Path, refusal: ServerError) -> None:
-    """Let the library make an adapter part of the model. Raises `refusal` if the library cannot apply it either."""
-    inner = getattr(model, "inner", None)
+    """Let the library make an adapter part of the model. Raises `refusal` if the library cannot apply all of it: it
+    begins a matrix that is missing with random numbers, and leaves out what it does not know."""
+    inner, header = getattr(model, "inner", None), find_header(_file_of(folder))
+    names = set() if header is None else set(header.arrays)
+    first, second = ({name.removesuffix(end) for name in names if name.endswith(end)} for end in ENDS)
+    if first != second:
+        raise refusal
     try:
         if inner is None:
             from mlx_lm.tuner.utils import load_adapters
@@ -129,6 +137,8 @@ def _apply_fixed(model: nn.Module, folder: Path, refusal: ServerError) -> None:
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, IndexError) as error:
         log.info("the library cannot apply the adapter either: %s", error)
         raise refusal from error
+    if inner is None and names - {name for name, _ in tree_flatten(model.parameters())}:
+        raise refusal
     model.eval()
     mx.eval(model.parameters())
     log.info("the adapter in %s is part of the model: requests cannot name others", folder.name)
@@ -289,7 +299,7 @@ def _read(name: str, folder: Path) -> dict[str, _Addition]:
 
 
 def _of_mlx(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
-    ends = ".lora_a", ".lora_b"
+    ends = ENDS
     scale: Any = table(config.get("lora_parameters")).get("scale")
     if "rank" in config and "lora_parameters" not in config:
         # The form of mlx-vlm before it adopted mlx-lm's: `alpha` over `rank` scales the product of A and B.
@@ -303,14 +313,19 @@ def _of_mlx(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> 
 
 
 MORE_THAN_PAIRS: Final = frozenset(
-    {"alora_invocation_tokens", "arrow_config", "layer_replication", "lora_bias", "modules_to_save"}
-    | {"monteclora_config", "target_parameters", "trainable_token_indices", "velora_config"}
+    {"alora_invocation_tokens", "layer_replication", "lora_bias", "modules_to_save"}
+    | {"target_parameters", "trainable_token_indices"}
 )
 """Fields of PEFT's adapter_config.json that change more than pairs of matrices on linear layers can. Which layers have
 pairs, the file of weights says: `target_modules`, `layers_to_transform` and others chose them."""
 
 OF_PAIRS: Final = frozenset({"use_rslora"})
 """Of the fields `use_...`, which change the computation, those that are honoured."""
+
+OF_TRAINING: Final = frozenset(
+    {"corda_config", "eva_config", "loftq_config", "lora_ga_config", "megatron_config", "runtime_config"}
+)
+"""Of the fields `..._config`, those that tell how pairs were begun or trained."""
 
 STARTS: Final = (None, True, False, "gaussian", "orthogonal", "eva")
 """The values of `init_lora_weights` that leave the base model as it is; others, such as PiSSA's, take the matrices'
@@ -322,7 +337,8 @@ def _check_peft(name: str, config: dict[str, Any]) -> None:
     kind = config.get("peft_type") or "LORA"
     if kind != "LORA":
         raise _refused(name, f"its peft_type is {kind}, and only LORA is supported")
-    unknown = {field for field in config if field.startswith("use_")} - OF_PAIRS
+    unknown = {field for field in config if field.startswith("use_") or field.endswith("_config")}
+    unknown -= OF_PAIRS | OF_TRAINING
     fields = sorted(field for field in MORE_THAN_PAIRS | unknown if config.get(field))
     if config.get("init_lora_weights") not in STARTS:
         fields.append("init_lora_weights")
@@ -384,7 +400,7 @@ def _paired(
 ) -> dict[str, _Addition]:
     found: dict[str, _Addition] = {}
     for key, down in weights.items():
-        if key.endswith(second):
+        if key.endswith(second) and key.removesuffix(second) + first in weights:
             continue
         path = key.removesuffix(first)
         up = weights.get(path + second)

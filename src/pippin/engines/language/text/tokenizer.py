@@ -11,15 +11,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import tokenizers
-from msgspec import Struct, ValidationError
+from msgspec import Struct
 
-from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
-from pippin.core.parameters import OfEveryAnswer, left_out
-from pippin.core.published import chat_templates, find_json, mistaken, name_of, object_in, table
+from pippin.core.parameters import OF_CHECKPOINTS, OfEveryAnswer, left_out
+from pippin.core.published import chat_templates, fields_in, find_json, mistaken, name_of, object_in, table
 from pippin.engines.language.kept import files_of, kept
 from pippin.engines.language.text.fast_forms import open_fast_form
 from pippin.engines.language.text.stored_words import StoredWords, opened, stored
@@ -344,11 +343,10 @@ class Tokenizer:
             raise ServerError("load_failed", _unread(folder, error)) from error
         config = find_json(folder / "config.json") or {}
         generation = find_json(folder / "generation_config.json") or {}
-        try:
-            asked = convert(generation, OfEveryAnswer)
-        except ValidationError as error:
-            message = f"The generation_config.json of {name_of(folder)} can't be used: {error}."
-            raise ServerError("load_failed", message) from error
+        drawn = {each.name: each.in_checkpoints for each in OF_CHECKPOINTS}
+        asked = get_type_hints(OfEveryAnswer, include_extras=True)
+        others: dict[str, Any] = {"do_sample": bool, "eos_token_id": int | list[int]}
+        said = fields_in(folder, "generation_config.json", **drawn, **asked, **others)
         if names := left_out(generation):
             log.warning("generation_config.json sets %s, which change no answer here", ", ".join(names))
         text_config = config.get("text_config") or {}
@@ -363,7 +361,7 @@ class Tokenizer:
             vocab_size=text_config.get("vocab_size") or config.get("vocab_size"),
             special_names=read.special_names,
             chat_templates=read.chat_templates,
-            asked=asked,
+            asked=OfEveryAnswer(**{name: said[name] for name in asked}),
         )
 
     def encode(self, text: str, *, add_special_tokens: bool = False, most: int | None = None) -> list[int]:
@@ -510,14 +508,35 @@ def _from_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
         return load(config=PretrainedConfig())
 
 
+WORD = str | dict[str, str | bool]
+SETTINGS: Final[dict[str, Any]] = {
+    **dict.fromkeys("bos_token eos_token unk_token sep_token pad_token cls_token mask_token".split(), WORD),
+    "added_tokens_decoder": dict[str, dict[str, str | bool]],
+    "additional_special_tokens": list[WORD],
+    "chat_template": str | dict[str, str] | list[dict[str, str]],
+    "extra_special_tokens": dict[str, WORD] | list[WORD],
+    "split_special_tokens": bool,
+    "tokenizer_class": str,
+}
+"""Fields of the files beside tokenizer.json, which transformers takes to be of these types."""
+
+
 def _unread(folder: Path, error: Exception) -> str:
     """What is told of a tokenizer that can't be read."""
     for path in (folder / "tokenizer.json", folder / "tokenizer.model", folder / "tokenizer_config.json"):
         if path.is_file() and (what := mistaken(path)) is not None:
             return f"{path.name} of {name_of(folder)!r} {what}."
+    try:
+        fields_in(folder, "tokenizer_config.json", **SETTINGS)
+        fields_in(folder, "special_tokens_map.json", **SETTINGS)
+        fields_in(folder, "added_tokens.json", **dict.fromkeys(object_in(folder / "added_tokens.json"), int))
+    except ServerError as wrong:
+        return wrong.report.message
     reason = next(iter(str(error).splitlines()), "")[:300]
+    # The tokenizers library raises this for its own file.
+    file = "tokenizer.json" if type(error) is Exception else "The tokenizer"
     return (
-        f"The tokenizer in {name_of(folder)!r} can't be read ({type(error).__name__}: {reason}). Is the "
+        f"{file} in {name_of(folder)!r} can't be read ({type(error).__name__}: {reason}). Is the "
         "folder complete? A tokenizer that is Python code needs --trust-remote-code."
     )
 
