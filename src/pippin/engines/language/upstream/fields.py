@@ -3,9 +3,10 @@ change what a model computes and that its class does not take."""
 
 import contextlib
 from collections.abc import Callable, Container, Mapping
-from typing import Any
+from dataclasses import fields
+from typing import Any, get_args
 
-from pippin.engines.language.configuration import Config, fields_of, head_size
+from pippin.engines.language.configuration import Config, fields_of, head_size, turns_of
 
 GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu_tanh")
 """Activations that classes have in one form for all: names in published files are not exact."""
@@ -23,7 +24,7 @@ COMPUTING = tuple(
 
 
 SEVERAL = "deepseek_v3 deepseek_v32 dots1 exaone_moe glm4_moe glm4_moe_lite glm_moe_dsa nemotron_h solar_open"
-SUMMING = dict.fromkeys(SEVERAL.split(), "norm_topk_prob") | {
+SUMMING = dict.fromkeys([*SEVERAL.split(), "glm4v_moe_text", "glm5_next_text"], "norm_topk_prob") | {
     "afmoe": "num_experts_per_tok",  # always
     "kimi_linear": "moe_renormalize",
 }
@@ -57,17 +58,24 @@ def filled(config: Config) -> Config:
     return {**config, **found}
 
 
+def refuse_null(config: Config, kind: Any) -> None:
+    """Raises `ValueError` for a field that is null, and that neither transformers nor a class of the libraries has
+    without a value."""
+    for each in fields(kind):
+        name, takes = each.name, each.default is None or type(None) in get_args(each.type)
+        if takes or config.get(name, "") is not None:
+            continue
+        usual = turns_of({other: config[other] for other in config if other != name}).taken.get(name)
+        if not isinstance(usual, bool | None):
+            raise ValueError(f"{name} is null in config.json, and needs a value")
+
+
 def refuse_unread(config: Config, taken: Mapping[str, Any]) -> None:
     """Raises `ValueError` for a field that a class of mlx-lm, which takes those `taken`, does not read."""
     refuse_left_out(config, taken)
     kind = config.get("model_type")
     if kind in SPECIAL and (name := SPECIAL[kind](config)):
         raise ValueError(f"{name} {config[name]!r} is not read by the class of this architecture")
-    for part in (config, config.get("text_config") or {}):
-        summing = SUMMING.get(str(part.get("model_type")))
-        if summing and part.get("num_experts_per_tok") == 1 and part.get(summing):
-            with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
-            raise ValueError(f"num_experts_per_tok 1{with_it} is not read by the class of this architecture")
 
 
 def refuse_left_out(config: Config, taken: Container[str]) -> None:
@@ -80,6 +88,10 @@ def refuse_left_out(config: Config, taken: Container[str]) -> None:
         if value == default or any(value in alike and default in alike for alike in (NEUTRAL, GELU)):
             continue
         raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
+    summing = SUMMING.get(str(config.get("model_type")))
+    if summing and config.get("num_experts_per_tok") == 1 and config.get(summing):
+        with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
+        raise ValueError(f"num_experts_per_tok 1{with_it} is not read by the class of this architecture")
     every = config.get("full_attention_interval") or 0
     linear = {*(config.get("layer_types") or ())} == {"linear_attention"}
     if "full_attention_interval" in taken and (linear or every > (config.get("num_hidden_layers") or every)):
@@ -156,6 +168,9 @@ OMITTED: dict[str, Omitted] = {
     "gemma4": _vocabulary,
     "kimi_linear": _kimi_linear,
     "deepseek_v2": lambda config: {"rope_scaling": {"type": "yarn", "factor": 1.0}},
+    "falcon_h1": lambda config: {
+        "mamba_d_ssm": int((config.get("mamba_expand") or 2) * config["hidden_size"])
+    },
     "glm_moe_dsa": lambda config: {"first_k_dense_replace": _dense_first(config)},
     "mamba2": lambda config: {"intermediate_size": int(config.get("expand", 2) * config["hidden_size"])},
     "minicpm3": lambda config: {"rope_scaling": {}},
