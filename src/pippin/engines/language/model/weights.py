@@ -254,8 +254,8 @@ def _explain(info: ModelInfo, error: BaseException, library: str) -> str:
     if isinstance(error, SystemExit):
         return f"For {info.architecture!r}, {library} needs a package that is not installed here; the log names it."
     kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-    found = object_in(Path(info.path or "") / "config.json").items() if kind else ()
-    null = ", ".join(name for name, value in found if value is None)
+    config = object_in(Path(info.path or "") / "config.json") if kind else {}
+    null = ", ".join(name for name, value in config.items() if value is None)
     hint = f" (null in its config.json: {null})" if null else ""
     return f"The model {info.id!r} cannot be loaded: {kind}{text[:400]}{hint}"
 
