@@ -3,10 +3,9 @@ change what a model computes and that its class does not take."""
 
 import contextlib
 from collections.abc import Callable, Container, Mapping
-from dataclasses import fields
-from typing import Any, get_args
+from typing import Any
 
-from pippin.engines.language.configuration import Config, fields_of, head_size, turns_of
+from pippin.engines.language.configuration import Config, fields_of, head_size
 
 GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu_tanh")
 """Activations that classes have in one form for all: names in published files are not exact."""
@@ -56,18 +55,6 @@ def filled(config: Config) -> Config:
     if isinstance(text := config.get("text_config"), dict):
         found["text_config"] = filled(text)
     return {**config, **found}
-
-
-def refuse_null(config: Config, kind: Any) -> None:
-    """Raises `ValueError` for a field that is null, and that neither transformers nor a class of the libraries has
-    without a value."""
-    for each in fields(kind):
-        name, takes = each.name, each.default is None or type(None) in get_args(each.type)
-        if takes or config.get(name, "") is not None:
-            continue
-        usual = turns_of({other: config[other] for other in config if other != name}).taken.get(name)
-        if not isinstance(usual, bool | None):
-            raise ValueError(f"{name} is null in config.json, and needs a value")
 
 
 def refuse_unread(config: Config, taken: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from pippin.engines.language.configuration import (
     with_required,
 )
 from pippin.engines.language.upstream import windows
-from pippin.engines.language.upstream.fields import filled, refuse_left_out, refuse_null, refuse_unread
+from pippin.engines.language.upstream.fields import filled, refuse_left_out, refuse_unread
 from pippin.engines.language.upstream.library import get_classes
 from pippin.engines.language.upstream.rotary import complete
 
@@ -204,7 +204,6 @@ class Arguments(Struct, frozen=True):
             each.name for each in fields(self.kind) if each.default is each.default_factory is MISSING
         ]
         found = filled(with_required(config, required))
-        refuse_null(found, self.kind)
         try:
             return self.kind.from_dict(found)
         except ValueError:

@@ -18,7 +18,7 @@ from pippin.engines.language.configuration import (
     scaling_of,
     unscaled,
 )
-from pippin.engines.language.upstream.fields import refuse_null, with_pattern
+from pippin.engines.language.upstream.fields import with_pattern
 from pippin.engines.language.upstream.quantised import Arrays
 from pippin.engines.language.upstream.rotary import PLAIN
 
@@ -62,7 +62,6 @@ def taken(spelled: Config, config: Config) -> Config:
     except UNREADABLE:
         return with_pattern(spelled) if flat else spelled
     if flat:
-        refuse_null(spelled, package.ModelConfig)
         return with_pattern(spelled) | _whole_table(spelled, package.ModelConfig)
     if "text_config" not in config:
         spelled = _readable(spelled, getattr(package, "TextConfig", None))
@@ -121,7 +120,6 @@ def _of_part(config: Config, kind: type, family: str) -> Config:
             found["output_gate_type"] = found.get("output_gate_type") or found.get("hidden_act")
     if family == "step3p7":
         found |= _of_step(config)
-    refuse_null(found, kind)
     # transformers 5 gives an encoder a type of its own, where families know the name of their class alone.
     own = fields["model_type"].default if "model_type" in fields else None
     if isinstance(own, str) and found.get("model_type") == f"{family}_vision":
