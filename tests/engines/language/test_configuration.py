@@ -188,7 +188,10 @@ def test_types_of_layers_that_one_class_turns_alike_are_refused() -> None:
 
 def test_a_part_of_the_head_that_a_class_does_not_turn_alone_is_refused() -> None:
     part: Json = {"rope_type": "default", "partial_rotary_factor": 0.25}
-    assert "partial_rotary_factor 0.25 is not read" in turns(newer("llama", part))
+    scaled = {**part, "rope_type": "linear", "factor": 4.0}
+    assert "partial_rotary_factor 0.25 is not read" in turns(newer("llama", scaled))
+    # transformers' model of Llama leaves the field out where positions are not scaled.
+    assert turns(newer("llama", part)) == turns(newer("llama", {"rope_type": "default"}))
     assert {own["dims"] for _, own in turns(newer("glm4", part))} == {8}
 
 

@@ -7,11 +7,13 @@ that it knows.
 """
 
 import contextlib
+import inspect
 import json
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
@@ -45,6 +47,7 @@ DERIVED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "block_dim": lambda config: config.get("hidden_size"),
     "n_ctx": lambda config: config.get("n_positions"),
     "is_moe_layer": lambda config: [kind == "sparse" for kind in config["mlp_layer_types"]],
+    "layer_types": lambda config: turns_of(config).types,
 }
 """Fields that transformers leaves out where others tell them."""
 
@@ -83,9 +86,11 @@ class Turns(Struct, frozen=True):
     table: Config | None = None
     """`rope_parameters`; empty for a model that has no rotary settings, None for one that transformers can't tell."""
     types: list[str] | None = None
-    """`layer_types`, which older files leave out, where the table has one for each."""
+    """`layer_types`, which older files leave out."""
     taken: Config = {}
     """The other fields with what transformers takes for those that are missing."""
+    refused: str | None = None
+    """A field that may not be null."""
 
 
 NONE: Final = Turns({})
@@ -95,6 +100,9 @@ READ_ELSEWHERE = re.compile(
     r"|hidden_size|intermediate_size|num_attention_heads|num_hidden_layers)$"
 )
 """Fields with rules of their own, and sizes without which a file is at fault."""
+
+OF_NULL = re.compile(r"Field '(\w+)' .*got NoneType")
+"""What transformers says of a field that may not be null."""
 
 UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError, ArithmeticError)
 
@@ -118,8 +126,9 @@ def _turns_of(kind: str, words: str) -> Turns:
         try:
             with warnings.catch_warnings(action="ignore"):  # older spellings are read all the same
                 return _turns(CONFIG_MAPPING[kind](**given), given)
-        except (*UNREADABLE, StrictDataclassError):
-            return NONE
+        except (*UNREADABLE, StrictDataclassError) as error:
+            null = OF_NULL.search(str(error))
+            return NONE if null is None else Turns({}, refused=fields_of(given).names.get(null[1], null[1]))
 
     return kept(Turns, ask, kind, words)
 
@@ -135,23 +144,26 @@ def _turns(made: Any, given: Config) -> Turns:
     taken = {
         name: value
         for name, value in vars(text).items()
-        if isinstance(value, str | int | float | list | tuple) and not READ_ELSEWHERE.search(name)
+        if isinstance(value, str | int | float | list | tuple | None) and not READ_ELSEWHERE.search(name)
     }
     if "rope_parameters" in type(text).__dataclass_fields__:
-        by_type = any(isinstance(each, dict) for each in text.rope_parameters.values())
-        types = getattr(text, "layer_types", None) if by_type else None
-        return Turns(read, text.rope_parameters, types, taken)
+        return Turns(read, text.rope_parameters, getattr(text, "layer_types", None), taken)
     return Turns(read, None if made.sub_configs else {}, taken=taken)
 
 
-def completed(config: Config, kinds: tuple[type, ...] = (object,)) -> Config:
-    """The configuration, and those of its parts, spelled out, with what transformers takes for missing fields whose
-    values are of these kinds."""
+def completed(config: Config) -> Config:
+    """The configuration, and those of its parts, spelled out, with what transformers takes for missing fields. Raises
+    `ValueError` for one that is null where transformers refuses this."""
     turns = turns_of(config)
+    # DBRX's base lies in a part that has no table.
+    tables = [{**config[name], **(part.table or {})} for name, part in turns.parts.items()]
+    tables += rotary_tables({"rope_parameters": turns.table}).values()
+    null = "rope_theta" if any(table.get("rope_theta", "") is None for table in tables) else turns.refused
+    if null is not None:
+        raise ValueError(f"{null} is null in config.json, and needs a value")
 
     def whole(config: Config, turns: Turns) -> Config:
-        taken = {name: value for name, value in turns.taken.items() if isinstance(value, kinds)}
-        missing = {name: value for name, value in taken.items() if config.get(name) in (None, [])}
+        missing = {name: value for name, value in turns.taken.items() if config.get(name) in (None, [])}
         return {
             **config,
             **missing,
@@ -167,7 +179,8 @@ def spelled_out(config: Mapping[str, Any], turns: Turns | None = None) -> Config
     turns = turns or turns_of(config)
     if turns.table is not None and not isinstance(config.get("rope_theta"), list):  # one for each layer
         config = {**config, "rope_parameters": turns.table, "rope_scaling": None}
-        if turns.types and not config.keys() & {"layer_types", "sliding_window_pattern"}:
+        by_type = any(isinstance(each, dict) for each in turns.table.values())
+        if by_type and turns.types and not config.keys() & {"layer_types", "sliding_window_pattern"}:
             config["layer_types"] = turns.types
     found: Config = {}
     # Fields under the other names that transformers knows them by. It writes one of the two. Some map the size of a
@@ -199,6 +212,8 @@ class Fields(Struct, frozen=True):
 
     names: dict[str, str]  # by their other names
     defaults: dict[str, str | int | float | bool | None]  # of the simple ones
+    part_of_head: bool = True
+    """Whether its model reads `partial_rotary_factor`."""
 
 
 def fields_of(config: Mapping[str, Any]) -> Fields:
@@ -216,7 +231,9 @@ def _fields_of(kind: str) -> Fields:
         found: Any = CONFIG_MAPPING[kind]
         fields = ((name, field.default) for name, field in found.__dataclass_fields__.items())
         simple = {name: value for name, value in fields if isinstance(value, str | int | float | None)}
-        return Fields(getattr(found, "attribute_map", {}), simple)
+        model = Path(inspect.getfile(found).replace("configuration_", "modeling_"))
+        reads = not model.is_file() or "partial_rotary_factor" in model.read_text("utf-8")
+        return Fields(getattr(found, "attribute_map", {}), simple, reads)
 
     return kept(Fields, ask, kind)
 

@@ -286,9 +286,18 @@ def test_rope_parameters_mean_what_rope_theta_and_rope_scaling_do(folder: Path) 
     assert mx.array_equal(load(folder)[0](tokens), expected)
 
 
+def test_a_null_that_transformers_refuses_is_named(tmp_path: Path) -> None:
+    folder = tiny_model("llama", tmp_path / "llama")
+    config(folder, rms_norm_eps=None)
+    assert "rms_norm_eps is null in config.json" in refusal(folder)
+    config(folder, rms_norm_eps=1e-5, rope_parameters={"rope_theta": None, "rope_type": "default"})
+    assert "rope_theta is null in config.json" in refusal(folder)
+
+
 def test_rotary_settings_that_a_class_leaves_out_are_named(tmp_path: Path) -> None:
     folder = tiny_model("llama", tmp_path / "llama")
-    config(folder, rope_parameters={"rope_theta": 5e5, "partial_rotary_factor": 0.5, "rope_type": "default"})
+    scaled = {"rope_theta": 5e5, "partial_rotary_factor": 0.5, "rope_type": "linear", "factor": 2.0}
+    config(folder, rope_parameters=scaled)
     assert "partial_rotary_factor 0.5 is not read" in refusal(folder)
 
 

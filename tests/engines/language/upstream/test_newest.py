@@ -1,5 +1,6 @@
 """A folder as transformers 5 writes it loads like the same one in the form that mlx-vlm's families know."""
 
+import copy
 import dataclasses
 import json
 from collections.abc import Callable
@@ -9,10 +10,11 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from pippin.engines.language.configuration import Config
+from pippin.engines.language.configuration import Config, turns_of
 from pippin.engines.language.upstream.mends import mend
-from pippin.engines.language.upstream.newest import in_columns, in_its_family
+from pippin.engines.language.upstream.newest import for_mlx_vlm, in_columns, in_its_family
 from pippin.engines.language.upstream.reading import load_model
 from tests.engines.language.vision.any_family import write
 from tests.engines.language.vision.family_settings import FAMILIES
@@ -171,7 +173,7 @@ def test_the_encoder_of_qwen3_vl_moe_has_the_forms_of_gelu_of_qwen3_vl(tmp_path:
 def test_features_are_scaled_by_the_size_of_the_text_model(beside: int | None, tmp_path: Path) -> None:
     gemma = tiny_vision_model("gemma3", tmp_path / "gemma3")
     for folder in (gemma, write("paligemma", FAMILIES["paligemma"], tmp_path / "paligemma")):
-        rewrite(folder, lambda config: {**config, "hidden_size": beside})
+        rewrite(folder, lambda config: {**config, **({"hidden_size": beside} if beside else {})})
         model = load_model(folder, lazy=True)
         assert model.config.hidden_size == model.config.text_config.hidden_size != beside
 
@@ -202,3 +204,31 @@ def with_text(config: Config, **fields: Any) -> Config:
     """The configuration with these fields of its text model; None takes one away."""
     text = {name: value for name, value in {**config["text_config"], **fields}.items() if value is not None}
     return {**config, "text_config": text}
+
+
+@pytest.mark.parametrize(
+    "family", ["gemma4", "gemma4_unified", "internvl", "qwen2_5_vl", "llava_next", "kimi_k25"]
+)
+def test_what_a_file_leaves_out_means_what_transformers_takes(family: str) -> None:
+    kind: Any = CONFIG_MAPPING[family]
+    made, sizes = kind(), ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
+    parts = {
+        name: {
+            "model_type": part.model_type,
+            **{each: getattr(part, each) for each in sizes if hasattr(part, each)},
+        }
+        for name in ("text_config", "vision_config")
+        if (part := getattr(made, name, None)) is not None
+    }
+    config: Config = {"model_type": family, **parts}
+    read, expected = for_mlx_vlm(config), kind(**copy.deepcopy(config))
+    for name in parts:
+        usual = turns_of(config).parts[name].taken
+        assert usual
+        assert {each: read[name][each] for each in usual if each in read[name]} == {
+            each: usual[each] for each in usual if each in read[name]
+        }
+        own = getattr(expected, name)
+        for each in ("attention_bias", "attention_k_eq_v", "use_double_wide_mlp", "final_logit_softcapping"):
+            if each in read[name]:
+                assert read[name][each] == getattr(own, each)

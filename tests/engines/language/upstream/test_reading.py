@@ -96,8 +96,9 @@ def test_positions_in_three_axes_are_scaled_with_their_factor(family: str, tmp_p
     assert not found[1].fused_apply
 
 
-def test_a_scaling_that_a_class_leaves_out_is_refused(tmp_path: Path) -> None:
-    folder = write("jina_vlm", FAMILIES["jina_vlm"], tmp_path / "jina_vlm")
+@pytest.mark.parametrize("family", ["jina_vlm", "muse_spark"])
+def test_a_scaling_that_a_class_leaves_out_is_refused(family: str, tmp_path: Path) -> None:
+    folder = write(family, FAMILIES[family], tmp_path / family)
     with pytest.raises(ValueError, match="rope_scaling of the type 'linear' is not read"):
         turns(folder, rope_theta=1e4, rope_scaling=LINEAR)
 
@@ -191,7 +192,7 @@ def test_an_encoder_s_activation_that_its_class_does_not_read_is_refused(family:
     config: Json = json.loads(path.read_text())
 
     def load(name: str | None) -> None:
-        part = {**config["vision_config"], "hidden_act": name}
+        part = {**config["vision_config"], **({"hidden_act": name} if name else {})}
         path.write_text(json.dumps({**config, "vision_config": part}))
         load_model(folder, lazy=True)
 

@@ -22,7 +22,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3", {}),
     "gemma4": ("gemma4", {}),
     "gemma4_unified": ("gemma4_unified", {}),
-    "shared_keys": ("gemma4", {"num_kv_shared_layers": 2}),
+    "shared_keys": ("gemma4", {"num_kv_shared_layers": 2, "use_double_wide_mlp": True}),
     "no_windows": ("gemma4", {"layer_types": ["full_attention"] * 4}),
 }
 Chunks = dict[str, list[Span]]

@@ -376,6 +376,7 @@ HEARING: dict[str, Family] = {
             "text_config": {
                 **TEXT,
                 "model_type": "gemma4_unified_text",
+                "attention_k_eq_v": True,
                 "num_hidden_layers": 4,
                 "head_dim": 16,
                 "global_head_dim": 16,

@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten
 
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.core.published import find_json, mistaken
+from pippin.core.published import find_json, mistaken, object_in
 from pippin.core.safetensors import find_header
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
@@ -254,7 +254,10 @@ def _explain(info: ModelInfo, error: BaseException, library: str) -> str:
     if isinstance(error, SystemExit):
         return f"For {info.architecture!r}, {library} needs a package that is not installed here; the log names it."
     kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-    return f"The model {info.id!r} cannot be loaded: {kind}{text[:400]}"
+    config = object_in(Path(info.path or "") / "config.json") if kind else {}
+    null = ", ".join(name for name, value in config.items() if value is None)
+    hint = f" (null in its config.json: {null})" if null else ""
+    return f"The model {info.id!r} cannot be loaded: {kind}{text[:400]}{hint}"
 
 
 def cast_weights(model: nn.Module, plan: DevicePlan) -> None:

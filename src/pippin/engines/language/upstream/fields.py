@@ -23,7 +23,7 @@ COMPUTING = tuple(
 
 
 SEVERAL = "deepseek_v3 deepseek_v32 dots1 exaone_moe glm4_moe glm4_moe_lite glm_moe_dsa nemotron_h solar_open"
-SUMMING = dict.fromkeys(SEVERAL.split(), "norm_topk_prob") | {
+SUMMING = dict.fromkeys([*SEVERAL.split(), "glm4v_moe_text", "glm5_next_text"], "norm_topk_prob") | {
     "afmoe": "num_experts_per_tok",  # always
     "kimi_linear": "moe_renormalize",
 }
@@ -63,11 +63,6 @@ def refuse_unread(config: Config, taken: Mapping[str, Any]) -> None:
     kind = config.get("model_type")
     if kind in SPECIAL and (name := SPECIAL[kind](config)):
         raise ValueError(f"{name} {config[name]!r} is not read by the class of this architecture")
-    for part in (config, config.get("text_config") or {}):
-        summing = SUMMING.get(str(part.get("model_type")))
-        if summing and part.get("num_experts_per_tok") == 1 and part.get(summing):
-            with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
-            raise ValueError(f"num_experts_per_tok 1{with_it} is not read by the class of this architecture")
 
 
 def refuse_left_out(config: Config, taken: Container[str]) -> None:
@@ -80,6 +75,10 @@ def refuse_left_out(config: Config, taken: Container[str]) -> None:
         if value == default or any(value in alike and default in alike for alike in (NEUTRAL, GELU)):
             continue
         raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
+    summing = SUMMING.get(str(config.get("model_type")))
+    if summing and config.get("num_experts_per_tok") == 1 and config.get(summing):
+        with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
+        raise ValueError(f"num_experts_per_tok 1{with_it} is not read by the class of this architecture")
     every = config.get("full_attention_interval") or 0
     linear = {*(config.get("layer_types") or ())} == {"linear_attention"}
     if "full_attention_interval" in taken and (linear or every > (config.get("num_hidden_layers") or every)):
@@ -156,6 +155,9 @@ OMITTED: dict[str, Omitted] = {
     "gemma4": _vocabulary,
     "kimi_linear": _kimi_linear,
     "deepseek_v2": lambda config: {"rope_scaling": {"type": "yarn", "factor": 1.0}},
+    "falcon_h1": lambda config: {
+        "mamba_d_ssm": int((config.get("mamba_expand") or 2) * config["hidden_size"])
+    },
     "glm_moe_dsa": lambda config: {"first_k_dense_replace": _dense_first(config)},
     "mamba2": lambda config: {"intermediate_size": int(config.get("expand", 2) * config["hidden_size"])},
     "minicpm3": lambda config: {"rope_scaling": {}},

@@ -20,6 +20,7 @@ from pippin.engines.language.configuration import (
 )
 from pippin.engines.language.upstream.fields import with_pattern
 from pippin.engines.language.upstream.quantised import Arrays
+from pippin.engines.language.upstream.rotary import PLAIN
 
 CLASSES = {"text_config": "TextConfig", "vision_config": "VisionConfig", "audio_config": "AudioConfig"}
 """A family's classes of the configurations of its parts."""
@@ -47,9 +48,7 @@ def in_its_family(config: Config) -> Config:
 def for_mlx_vlm(config: Config) -> Config:
     """The configuration in all spellings, as the classes of its family take it."""
     config = in_its_family(config)
-    whole = not any(isinstance(config.get(part), dict) for part in CLASSES)
-    # Sizes of parts are as the family takes them, which publishers may leave out too.
-    return taken(completed(config) if whole else completed(config, (float,)), config)
+    return taken(completed(config), config)
 
 
 def taken(spelled: Config, config: Config) -> Config:
@@ -107,11 +106,18 @@ def _of_part(config: Config, kind: type, family: str) -> Config:
         del found["rope_scaling"]
     scaling = found.get("rope_scaling") or {}
     if family == "hunyuan_vl" and "mrope_section" in scaling:
-        found["rope_scaling"] = {**scaling, "type": "xdrope", "xdrope_section": scaling["mrope_section"]}
+        kind_of = scaling.get("rope_type")
+        named = {"type": "xdrope" if kind_of in PLAIN else kind_of}
+        found["rope_scaling"] = {**scaling, **named, "xdrope_section": scaling["mrope_section"]}
     found = _readable(found, kind)
-    if family == "qwen4_exp" and "layer_types" in found:
+    if family == "qwen4_exp":
+        # The class wants these sizes of layers with an index where there are no such layers too.
+        for name in [each for each in found if each.startswith("indexer") and found[each] is None]:
+            del found[name]
         indexed = {"indexed_attention": "qwen_sparse_attention"}
-        found["layer_types"] = [indexed.get(kind, kind) for kind in found["layer_types"] or []] or None
+        found["layer_types"] = [indexed.get(kind, kind) for kind in found.get("layer_types") or []] or None
+        if "output_gate_type" in fields:
+            found["output_gate_type"] = found.get("output_gate_type") or found.get("hidden_act")
     if family == "step3p7":
         found |= _of_step(config)
     # transformers 5 gives an encoder a type of its own, where families know the name of their class alone.

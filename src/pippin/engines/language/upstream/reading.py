@@ -13,7 +13,7 @@ import mlx.nn as nn
 
 from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
-from pippin.engines.language.configuration import NONE, Config, rotary_tables, spelled_out, turns_of
+from pippin.engines.language.configuration import NONE, Config, completed, rotary_tables, turns_of
 from pippin.engines.language.upstream.fields import refuse_left_out
 from pippin.engines.language.upstream.mends import SHARED, make_of, mends
 from pippin.engines.language.upstream.newest import (
@@ -139,7 +139,7 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
         model = mlx_vlm.utils.load_model(folder, **settings)
     own = in_its_family(mlx_vlm.utils.load_config(folder))
     model.config.published = own  # classes of configurations leave out what some mends read
-    config = spelled_out(own)
+    config = completed(own)
     named = next((name for name in TEXT_PARTS if rotary_tables(config.get(name) or {})), None)
 
     def make(changed: Config) -> nn.Module:

@@ -17,6 +17,7 @@ from pippin.engines.language.configuration import (
     BESIDE,
     ORIGINAL,
     Config,
+    fields_of,
     head_size,
     rotary_tables,
     scaling_of,
@@ -55,7 +56,8 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     part = main.get("partial_rotary_factor")
     whole = {"partial_rotary_factor": 1.0, "rotary_pct": 1.0}
     whole |= _in_tables(config, {"partial_rotary_factor": 1.0})
-    if part is not None and _leaves_out(model, make, {**config, **whole}):
+    ignored = not fields_of(config).part_of_head and scaling.get("rope_type") in (None, "default")
+    if part is not None and not ignored and _leaves_out(model, make, {**config, **whole}):
         _refuse_other_part(model, config, part)
     _take_bases(model, used, config.get("layer_types") or ())
     _refuse_one_for_all(model, config, used)
@@ -83,7 +85,10 @@ def _scale(model: nn.Module, config: Config, scaling: Config, *, alone: bool) ->
     found, bases = list(rotary_modules(model)), _bases(model)
     base = config.get("rope_theta") or next(iter(bases), None)
     of_axes = all(hasattr(each, "_inv_freq") and hasattr(each, "attention_scaling") for _, _, each in found)
-    if not alone or base is None or not (len(bases) == 1 or (found and of_axes)):
+    # Some classes turn by another function, which they give the base of their module alone.
+    codes = [getattr(type(parent).__call__, "__code__", None) for parent, _, _ in found]
+    by_base = any("base" in code.co_names for code in codes if code is not None)
+    if not alone or base is None or by_base or not (len(bases) == 1 or (found and of_axes)):
         raise ValueError(
             f"rope_scaling of the type {scaling['rope_type']!r} is not read by the class of this architecture"
         )
