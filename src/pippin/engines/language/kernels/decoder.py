@@ -32,6 +32,7 @@ from pippin.engines.language.kv_cache.kinds.attention import (
 from pippin.engines.language.kv_cache.kinds.base import TokenArray
 from pippin.engines.language.kv_cache.kinds.sliding import BatchedRing
 from pippin.engines.language.kv_cache.layout import PADDING
+from pippin.engines.language.upstream.file_arrays import Files
 
 
 class InPlace(Struct, frozen=True, kw_only=True, gc=False):
@@ -152,13 +153,21 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
 
     takes_padding = True
 
-    def __init__(self, model: nn.Module, threads: int, *, activations: CpuActivations = "float32") -> None:
-        """Takes over the weights of `model`, to which `architectures.why_not` must have no objection. Vectors are
-        rounded to `activations`. Raises `ValueError` for damaged weights, and `OtherAnswer` if a layer computes
-        something else than mlx-lm's."""
+    def __init__(
+        self,
+        model: nn.Module,
+        threads: int,
+        files: Files,
+        *,
+        activations: CpuActivations = "float32",
+        compares: bool = True,
+    ) -> None:
+        """Takes over the weights of `model`, to which `architectures.why_not` must have no objection, from `files`
+        where they still lie there. Vectors are rounded to `activations`. Raises `ValueError` for damaged weights, and
+        where it `compares` `OtherAnswer` if a layer computes something else than mlx-lm's."""
         super().__init__()
         self.model_type = model.model_type
-        found = describe(model)
+        found = describe(model, files, samples=compares)
         self.args = found.args
         self._logits = found.architecture.logits
         self._linears = found.linears

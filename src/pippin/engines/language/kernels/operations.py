@@ -20,6 +20,7 @@ from pippin.config.options.model import CpuActivations
 from pippin.engines.language.kernels.matrices import (
     EMBEDDINGS,
     LINEARS,
+    PACKED,
     floats,
     matrix_of,
     sizes,
@@ -28,6 +29,7 @@ from pippin.engines.language.kernels.matrices import (
     widened,
 )
 from pippin.engines.language.kernels.ways import OtherAnswer, require_agreement
+from pippin.engines.language.upstream.file_arrays import Files
 
 OAI = (1.702, 7.0)
 """Factor and limit of gpt_oss's activation, which the kernels have as constants."""
@@ -151,11 +153,16 @@ def _is_known(module: nn.Module) -> bool:
 
 
 def replace(
-    model: nn.Module, threads: int, *, activations: CpuActivations = "float32", whole: bool = True
+    model: nn.Module,
+    threads: int,
+    files: Files,
+    *,
+    activations: CpuActivations = "float32",
+    whole: bool = True,
 ) -> str:
-    """Let the kernels compute all layers of a model that they can; returns the instruction set. Vectors are rounded to
-    `activations` once the layers were compared. A model that is not `whole`, such as a draft head, is not tested by a
-    call with tokens.
+    """Let the kernels compute all layers of a model that they can; returns the instruction set. Weights are read from
+    `files` where they still lie there. Vectors are rounded to `activations` once the layers were compared. A model that
+    is not `whole`, such as a draft head, is not tested by a call with tokens.
 
     Raises `ValueError` for damaged weights, and `OtherAnswer` if the first layer of a sort computes something else than
     MLX's own, or if the model fails with the new layers: it cannot be used any more then.
@@ -167,6 +174,7 @@ def replace(
         # The number of weights, or of packed words.
         size = (module.gate_proj if type(module) is SwitchGLU else module).weight.size
         expected = _expected(module) if sort not in tried and size <= LARGEST_TRIED else None
+        files.leave_out(module, *PACKED)
         found = _made(kernels, module)
         if expected is not None:
             tried.add(sort)

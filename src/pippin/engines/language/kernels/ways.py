@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from pippin.config.options.model import CpuActivations
 from pippin.engines.cpu.kernels import why_missing
+from pippin.engines.language.kept import Trial, kept
+from pippin.engines.language.upstream.file_arrays import Files
 
 if TYPE_CHECKING:
     from pippin.engines.language.kernels.decoder import KernelDecoder
@@ -57,18 +59,31 @@ def way_of(model: nn.Module) -> Way:
 
 
 def put_on(
-    model: nn.Module, way: Way, threads: int, *, activations: CpuActivations = "float32", whole: bool = True
+    model: nn.Module,
+    way: Way,
+    threads: int,
+    files: Files,
+    *,
+    activations: CpuActivations = "float32",
+    whole: bool = True,
 ) -> tuple[nn.Module, str]:
-    """The model on the kernels, by a way that `way_of` returned, and the instruction set. Vectors are rounded to
-    `activations`; `whole` is as in `operations.replace`. Removes weights from the original model. Raises `ValueError`
-    for damaged weights, and `OtherAnswer`."""
+    """The model on the kernels, by a way that `way_of` returned, and the instruction set. Weights are read from `files`
+    where they still lie there. Vectors are rounded to `activations`; `whole` is as in `operations.replace`. Removes
+    weights from the original model. Raises `ValueError` for damaged weights, and `OtherAnswer`."""
     if way.means == "fused operations":
         from pippin.engines.language.kernels import operations
 
-        return model, operations.replace(model, threads, activations=activations, whole=whole)
+        return model, operations.replace(model, threads, files, activations=activations, whole=whole)
     from pippin.engines.language.kernels.decoder import KernelDecoder
 
-    found = KernelDecoder(model, threads, activations=activations)
+    made: list[KernelDecoder] = []
+
+    def tried() -> Trial:
+        made.append(KernelDecoder(model, threads, files, activations=activations))
+        return Trial(passed=True)
+
+    kept(Trial, tried, "layers", files.named)
+    found = made[0] if made else KernelDecoder(model, threads, files, activations=activations, compares=False)
     return found, found.instruction_set
 
 

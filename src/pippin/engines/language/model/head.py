@@ -8,6 +8,7 @@ import mlx.nn as nn
 import numpy as np
 
 from pippin.engines.language.classes import Method, replace_method, unmarked
+from pippin.engines.language.kept import Trial, kept
 from pippin.engines.language.kv_cache.agreement import (
     EMBEDDINGS,
     TRIES,
@@ -36,7 +37,8 @@ class Head:
     the last token of a prompt has to be computed by itself.
     """
 
-    def __init__(self, model: nn.Module, vocabulary: int) -> None:
+    def __init__(self, model: nn.Module, vocabulary: int, named: str | None = None) -> None:
+        """`named`: as in `choose_batching`."""
         self._positions: mx.array | None = None
         self._farthest = 0  # of these positions
         self.watched = False  # all that is projected is noted in `seen`
@@ -48,8 +50,13 @@ class Head:
                 self._narrow(module, "__call__")
             elif _words(module) == vocabulary:
                 self._narrow(module, "as_linear")
-        with in_float32(model):
-            self.works = any(self._try(model, ordinary_tokens(vocabulary, 3, each)) for each in range(TRIES))
+
+        def tried() -> Trial:
+            with in_float32(model):
+                words = (ordinary_tokens(vocabulary, 3, attempt) for attempt in range(TRIES))
+                return Trial(any(self._try(model, each) for each in words))
+
+        self.works = kept(Trial, tried, "one position", named).passed
 
     def _narrow(self, module: nn.Module, method: str) -> None:
         """Have this module project the wanted positions alone, within `only` or where it is `watched`: a plain step

@@ -13,6 +13,7 @@ from pippin.config.accelerator import accelerator
 from pippin.core.published import object_in
 from pippin.core.safetensors import find_header, weight_files
 from pippin.engines.language.configuration import Config
+from pippin.engines.language.upstream.file_arrays import Files
 from pippin.engines.language.upstream.mends import classes_of
 from pippin.engines.language.upstream.quantised import Arrays, left_to_libraries, settle_packed, unquantised
 
@@ -28,8 +29,9 @@ TIED = "tie_word_embeddings"
 TYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
 
 
-def read_arrays(folder: Path, config: Config) -> Arrays:
-    """The arrays of a checkpoint by name, none evaluated; `config` gets the settings that go with them.
+def read_arrays(folder: Path, config: Config, files: Files | None = None) -> Arrays:
+    """The arrays of a checkpoint by name, none evaluated; `config` gets the settings that go with them, and `files`
+    where they lie.
 
     Raises `ValueError` for files that contradict each other, and for arrays that are no numbers of their own.
     """
@@ -39,10 +41,13 @@ def read_arrays(folder: Path, config: Config) -> Arrays:
     found: Arrays = {}
     chosen = weight_files(folder)
     for path in chosen.files:
-        types, arrays = _types(path), mx.load(str(path))
+        header, arrays = find_header(path), mx.load(str(path))
+        types = {} if header is None else {name: array.dtype for name, array in header.arrays.items()}
         assert isinstance(arrays, dict)  # of a safetensors file
         for name, array in arrays.items():
             if chosen.owners[name] == path:
+                if files is not None:
+                    files.note(name, array, path, header)
                 # MLX loads FP8 numbers as bytes.
                 found[name] = mx.from_fp8(array, dtype=wide) if decodes and types.get(name) == FP8 else array
     found = unquantised(found, config, wide)
@@ -88,11 +93,6 @@ def refuse_lost_head(model: nn.Module, arrays: Arrays, config: Config) -> None:
         )
 
 
-def _types(path: Path) -> dict[str, str]:
-    header = find_header(path)
-    return {} if header is None else {name: array.dtype for name, array in header.arrays.items()}
-
-
 def _wide(config: Config) -> mx.Dtype:
     """The type of what is unpacked. A CPU computes in float32, so that nothing is rounded there."""
     if accelerator() == "cpu":
@@ -102,13 +102,15 @@ def _wide(config: Config) -> mx.Dtype:
     return TYPES.get(str(named).removeprefix("torch."), mx.bfloat16)
 
 
-def classes_in(folder: Path, aside: tuple[str, ...] = ()) -> Callable[[Config], tuple[Any, Any]]:
+def classes_in(
+    folder: Path, aside: tuple[str, ...] = (), files: Files | None = None
+) -> Callable[[Config], tuple[Any, Any]]:
     """What makes a model of mlx-lm and its arguments, for its `load_model`, with the arrays of `read_arrays`, but for
-    those that begin with a word of `aside`."""
+    those that begin with a word of `aside`. `files` is told where the arrays lie."""
 
     def classes(config: Config) -> tuple[Any, Any]:
         make, arguments = classes_of(config)
-        found = read_arrays(folder, config)
+        found = read_arrays(folder, config, files)
         arrays = _whole({name: found[name] for name in found if not name.startswith(aside)}, config)
 
         def made(given: Any) -> nn.Module:
