@@ -30,12 +30,12 @@ LIBRARIES: Final = ("transformers", "tokenizers", "mlx", "mlx-lm", "mlx-vlm")
 Said = TypeVar("Said", bound=msgspec.Struct)
 
 
-def kept(kind: type[Said], ask: Callable[[], Said], what: str, *of: str | None) -> Said:
+def kept(kind: type[Said], ask: Callable[[], Said], *of: str | None) -> Said:
     """What `ask` returns, or what it returned in an earlier process for the same words, kind and versions of the
     libraries; with None among them, nothing is kept. Raises what `ask` raises."""
     if None in of:
         return ask()
-    words = (kind.__qualname__, code(), what, *map(str, of))
+    words = (kind.__qualname__, code(), *map(str, of))
     path = environment.home() / "kept" / hashlib.sha256("\0".join(words).encode()).hexdigest()
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return from_message(path.read_bytes(), kind)

@@ -31,7 +31,6 @@ from pippin.engines.language.drafters.heads import (
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kv_cache.layout import computed_prompt
 from pippin.engines.language.model.weights import cast_weights
-from pippin.engines.language.upstream.file_arrays import Files
 from pippin.engines.language.upstream.library import dequantize_model
 from pippin.engines.language.upstream.reading import reading_spelled_out
 from pippin.engines.language.vision.model import inner_of
@@ -281,7 +280,7 @@ def _place(head: DraftHead, plan: DevicePlan, kernel_threads: int | None) -> Non
     way = ways.way_of(head) if plan.kernels and kernel_threads is not None else None
     if way is not None and kernel_threads is not None and way.means == "fused operations":
         mx.eval(head.parameters())
-        ways.put_on(head, way, kernel_threads, Files(), whole=False)
+        ways.put_on(head, way, kernel_threads, whole=False)
         return
     cast_weights(head, plan)
     mx.eval(head.parameters())

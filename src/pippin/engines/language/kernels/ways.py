@@ -62,29 +62,36 @@ def put_on(
     model: nn.Module,
     way: Way,
     threads: int,
-    files: Files,
     *,
+    files: Files | None = None,
     activations: CpuActivations = "float32",
     whole: bool = True,
 ) -> tuple[nn.Module, str]:
     """The model on the kernels, by a way that `way_of` returned, and the instruction set. Weights are read from `files`
     where they still lie there. Vectors are rounded to `activations`; `whole` is as in `operations.replace`. Removes
-    weights from the original model. Raises `ValueError` for damaged weights, and `OtherAnswer`."""
-    if way.means == "fused operations":
-        from pippin.engines.language.kernels import operations
+    weights from the original model. Layers are compared with mlx-lm's by the first start of a model alone. Raises
+    `ValueError` for damaged weights, and `OtherAnswer`."""
+    held = files or Files()
 
-        return model, operations.replace(model, threads, files, activations=activations, whole=whole)
-    from pippin.engines.language.kernels.decoder import KernelDecoder
+    def put(compares: bool) -> tuple[nn.Module, str]:
+        if way.means == "fused operations":
+            from pippin.engines.language.kernels import operations
 
-    made: list[KernelDecoder] = []
+            given = model, threads, held
+            return model, operations.replace(*given, activations=activations, whole=whole, compares=compares)
+        from pippin.engines.language.kernels.decoder import KernelDecoder
+
+        found = KernelDecoder(model, threads, held, activations=activations, compares=compares)
+        return found, found.instruction_set
+
+    made: list[tuple[nn.Module, str]] = []
 
     def tried() -> Trial:
-        made.append(KernelDecoder(model, threads, files, activations=activations))
+        made.append(put(compares=True))
         return Trial(passed=True)
 
-    kept(Trial, tried, "layers", files.named)
-    found = made[0] if made else KernelDecoder(model, threads, files, activations=activations, compares=False)
-    return found, found.instruction_set
+    kept(Trial, tried, way.means, held.named)
+    return made[0] if made else put(compares=False)
 
 
 def decoder_in(model: nn.Module) -> "KernelDecoder | None":

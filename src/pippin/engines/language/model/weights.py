@@ -65,7 +65,9 @@ def load_weights(
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, reading.trust_remote_code)
     refuse_unreadable(info, folder)
-    files = Files(f"{digest_of(folder)} {reading.changed} {platform.node()} {mx.device_info()}")
+    times = [path.stat().st_mtime_ns for path in sorted(folder.glob("*.safetensors"))]
+    facts = reading.changed, times, platform.node(), mx.device_info()
+    files = Files(digest_of(folder, *map(str, facts)))
     model, config = _read(info, folder, reading, files)
     on_kernels = False
     if plan.kernels and kernel_threads is not None and not isinstance(model, VisionModel):
@@ -147,7 +149,7 @@ def _put_on_kernels(
     # A layer's arrays are freed once the kernels have its weights.
     mx.set_cache_limit(min(plan.allocator_cache, KERNELS_ALLOCATOR_CACHE))
     try:
-        found, used = ways.put_on(model, way, threads, files, activations=plan.activations)
+        found, used = ways.put_on(model, way, threads, files=files, activations=plan.activations)
     except ValueError as error:
         message = f"The weights of {info.id!r} cannot be used: {error}. Download it again."
         raise ServerError("load_failed", message) from error

@@ -63,6 +63,6 @@ class Files:
         for module in model.modules():
             if type(module) in kinds:
                 for name, array in module.items():
-                    if id(array) in self._known:
+                    if name != "bias" and id(array) in self._known:
                         # MLX's own way to set it takes nothing but arrays.
                         dict.__setitem__(module, name, self._known.pop(id(array))[1])
