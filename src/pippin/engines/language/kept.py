@@ -5,7 +5,6 @@ import hashlib
 import os
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -14,14 +13,6 @@ import msgspec
 import pippin
 from pippin.config import environment, installed
 from pippin.core.decoding import from_message
-from pippin.engines.cpu.kernels import PACKAGE
-
-
-class Trial(msgspec.Struct, frozen=True):
-    """Whether what was tried passed: it need not be tried again."""
-
-    passed: bool
-
 
 MOST: Final = 1 << 29  # bytes of all that is kept
 MOST_FILES: Final = 256
@@ -30,13 +21,10 @@ LIBRARIES: Final = ("transformers", "tokenizers", "mlx", "mlx-lm", "mlx-vlm")
 Said = TypeVar("Said", bound=msgspec.Struct)
 
 
-def kept(kind: type[Said], ask: Callable[[], Said], *of: str | None) -> Said:
-    """What `ask` returns, or what it returned in an earlier process for the same words, kind and versions of the
-    libraries; with None among them, nothing is kept. Raises what `ask` raises."""
-    if None in of:
-        return ask()
-    words = (kind.__qualname__, code(), *map(str, of))
-    path = environment.home() / "kept" / hashlib.sha256("\0".join(words).encode()).hexdigest()
+def kept(kind: type[Said], ask: Callable[[], Said], *of: str) -> Said:
+    """What `ask` returns, or what it returned in an earlier process for the same words `of`, kind and versions of the
+    libraries. Raises what `ask` raises."""
+    path = _place(kind.__qualname__, *of)
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return from_message(path.read_bytes(), kind)
     said = ask()
@@ -46,16 +34,29 @@ def kept(kind: type[Said], ask: Callable[[], Said], *of: str | None) -> Said:
     return said
 
 
+def has_passed(*trial: str | None) -> bool:
+    """Whether an earlier process noted that this trial has passed; with None among the words, none did."""
+    return None not in trial and _place(*map(str, trial)).exists()
+
+
+def note_passed(*trial: str | None) -> None:
+    if None not in trial:
+        with contextlib.suppress(OSError):
+            _keep(_place(*map(str, trial)), b"")
+
+
+def _place(*words: str) -> Path:
+    return environment.home() / "kept" / hashlib.sha256("\0".join((code(), *words)).encode()).hexdigest()
+
+
 @cache
 def code() -> str:
-    """The versions of the libraries, and the state of Pippin's own code and kernels."""
+    """The versions of the libraries, and the state of Pippin's own code."""
     folders = installed.folders()
     versions = [folders[each].name for each in LIBRARIES if each in folders]
-    kernels = find_spec(PACKAGE)
-    roots = [Path(__file__).parent, *([] if kernels is None else kernels.submodule_search_locations or ())]
     # `rglob` takes four times as long.
-    own = ((place, name) for root in roots for place, _, names in os.walk(root) for name in names)
-    changes = [os.stat(os.path.join(*each)).st_mtime_ns for each in own if each[1].endswith((".py", ".so"))]
+    own = ((place, name) for place, _, names in os.walk(Path(__file__).parent) for name in names)
+    changes = [os.stat(os.path.join(*each)).st_mtime_ns for each in own if each[1].endswith(".py")]
     return f"{pippin.__version__} {max(changes)} {len(changes)} {versions}"
 
 

@@ -142,10 +142,11 @@ class Describer(Struct):
         return weight + np.float32(1) if self.architecture.norms_less_one else weight
 
 
-def describe(model: nn.Module, files: Files, *, samples: bool) -> Description:
+def describe(model: nn.Module, *, sampled: bool) -> Description:
     """The decoder's shape, with weights in the kernels' layout, for a model to which `why_not` has no objection.
-    Removes the weights from the model as it goes, so that they are not in memory twice. `files` has those that nobody
-    has computed anew. Raises `ValueError` for damaged ones."""
+    Removes the weights from the model as it goes, so that they are not in memory twice. Raises `ValueError` for damaged
+    ones."""
+    files = vars(model).get("files", Files())
     prefix, model = decoder_of(model)
     architecture = architecture_of(model)
     assert architecture is not None
@@ -154,13 +155,10 @@ def describe(model: nn.Module, files: Files, *, samples: bool) -> Description:
     windows = windows_of(model)
     describer = Describer(architecture, prefix, head_dim(architecture, attention))
     width = sizes(attention.o_proj)[1]
-    sampled = tuple(_samples(architecture, inner.layers, windows, width)) if samples else ()
+    samples = tuple(_samples(architecture, inner.layers, windows, width)) if sampled else ()
     files.leave_out(model, *PACKED)
     layers = []
     for index, layer in enumerate(inner.layers):
-        # The next layer's arrays are read while the kernels' layout of this one is made.
-        following = [each.parameters() for each in inner.layers[index + 1 : index + 2]]
-        mx.async_eval(following)  # type: ignore[no-untyped-call]
         layers.append(describer.layer(index, layer, windows[index]))
         inner.layers[index] = nn.Identity()
     heads = [matrix_of(head) for head in heads_of(model)]
@@ -184,7 +182,7 @@ def describe(model: nn.Module, files: Files, *, samples: bool) -> Description:
         head=heads[0] if heads else None,
         args=args,
         architecture=architecture,
-        samples=sampled,
+        samples=samples,
         linears=describer.linears,
     )
 

@@ -84,8 +84,8 @@ def widened(module: nn.Module) -> Iterator[None]:
 
 
 def _stored(array: mx.array | FileArray, rows: slice | int) -> Any:
-    """The numbers as they are; bfloat16, which numpy does not have, as its bits. All rows of a file are read in passing
-    by who packs them."""
+    """The numbers as they are; bfloat16, which numpy does not have, as its bits. Who packs all rows of a file reads
+    them himself."""
     if isinstance(array, FileArray):
         return array if rows == slice(None) else array[rows]
     return np.asarray((array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)[rows])

@@ -153,28 +153,22 @@ def _is_known(module: nn.Module) -> bool:
 
 
 def replace(
-    model: nn.Module,
-    threads: int,
-    files: Files,
-    *,
-    activations: CpuActivations = "float32",
-    whole: bool = True,
-    compares: bool = True,
+    model: nn.Module, threads: int, *, activations: CpuActivations = "float32", whole: bool = True
 ) -> str:
-    """Let the kernels compute all layers of a model that they can; returns the instruction set. Weights are read from
-    `files` where they still lie there. Vectors are rounded to `activations` once the layers were compared. A model that
-    is not `whole`, such as a draft head, is not tested by a call with tokens.
+    """Let the kernels compute all layers of a model that they can; returns the instruction set. Vectors are rounded to
+    `activations` once the layers were compared. A model that is not `whole`, such as a draft head, is not tested by a
+    call with tokens.
 
     Raises `ValueError` for damaged weights, and `OtherAnswer` if the first layer of a sort computes something else than
-    MLX's own, where it `compares` them, or if the model fails with the new layers: it cannot be used any more then.
+    MLX's own, or if the model fails with the new layers: it cannot be used any more then.
     """
-    kernels = Kernels(threads)
+    kernels, files = Kernels(threads), vars(model).get("files", Files())
     tried: set[tuple[object, ...]] = set()
     for path, module in replaceable(model):
         sort = type(module), getattr(module, "bits", None), getattr(module, "group_size", None)
         # The number of weights, or of packed words.
         size = (module.gate_proj if type(module) is SwitchGLU else module).weight.size
-        expected = _expected(module) if compares and sort not in tried and size <= LARGEST_TRIED else None
+        expected = _expected(module) if sort not in tried and size <= LARGEST_TRIED else None
         files.leave_out(module, *PACKED)
         found = _made(kernels, module)
         if expected is not None:

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from pippin.config.options.model import CpuActivations
 from pippin.engines.cpu.kernels import why_missing
-from pippin.engines.language.kept import Trial, kept
-from pippin.engines.language.upstream.file_arrays import Files
 
 if TYPE_CHECKING:
     from pippin.engines.language.kernels.decoder import KernelDecoder
@@ -59,39 +57,19 @@ def way_of(model: nn.Module) -> Way:
 
 
 def put_on(
-    model: nn.Module,
-    way: Way,
-    threads: int,
-    *,
-    files: Files | None = None,
-    activations: CpuActivations = "float32",
-    whole: bool = True,
+    model: nn.Module, way: Way, threads: int, *, activations: CpuActivations = "float32", whole: bool = True
 ) -> tuple[nn.Module, str]:
-    """The model on the kernels, by a way that `way_of` returned, and the instruction set. Weights are read from `files`
-    where they still lie there. Vectors are rounded to `activations`; `whole` is as in `operations.replace`. Removes
-    weights from the original model. Layers are compared with mlx-lm's by the first start of a model alone. Raises
-    `ValueError` for damaged weights, and `OtherAnswer`."""
-    held = files or Files()
+    """The model on the kernels, by a way that `way_of` returned, and the instruction set. Vectors are rounded to
+    `activations`; `whole` is as in `operations.replace`. Removes weights from the original model. Raises `ValueError`
+    for damaged weights, and `OtherAnswer`."""
+    if way.means == "fused operations":
+        from pippin.engines.language.kernels import operations
 
-    def put(compares: bool) -> tuple[nn.Module, str]:
-        if way.means == "fused operations":
-            from pippin.engines.language.kernels import operations
+        return model, operations.replace(model, threads, activations=activations, whole=whole)
+    from pippin.engines.language.kernels.decoder import KernelDecoder
 
-            given = model, threads, held
-            return model, operations.replace(*given, activations=activations, whole=whole, compares=compares)
-        from pippin.engines.language.kernels.decoder import KernelDecoder
-
-        found = KernelDecoder(model, threads, held, activations=activations, compares=compares)
-        return found, found.instruction_set
-
-    made: list[tuple[nn.Module, str]] = []
-
-    def tried() -> Trial:
-        made.append(put(compares=True))
-        return Trial(passed=True)
-
-    kept(Trial, tried, way.means, held.named)
-    return made[0] if made else put(compares=False)
+    found = KernelDecoder(model, threads, activations=activations)
+    return found, found.instruction_set
 
 
 def decoder_in(model: nn.Module) -> "KernelDecoder | None":

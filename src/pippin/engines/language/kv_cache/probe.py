@@ -181,7 +181,7 @@ class Trials:
         """Whether a check's difference, as a share of the largest logit, is within the tolerance of a reference."""
         trial = partial(self._tried, what, check)
         try:
-            self._noted[what] = kept(Passed, trial, what, self._named)
+            self._noted[what] = trial() if self._named is None else kept(Passed, trial, what, self._named)
         except NotPassed:
             return False
         return True

@@ -24,22 +24,22 @@ from pippin.engines.language.step.scheduler import ANY_PAIRS, StepLimits, target
 log = logging.getLogger(__name__)
 
 
-def named_of(asked: Asked) -> str | None:
-    """What tells the model, its options and the machine from others; None where nothing is kept on the disk."""
-    if asked.folder is None:
-        return None
-    return f"{_print_of(asked, asked.folder)} {platform.node()} {mx.device_info()}"
-
-
-def find_batching(asked: Asked, adapters: Adapters, named: str | None) -> Batching:
-    """How sequences of the model run together; `named` as in `choose_batching`. Raises `ServerError("load_failed")`."""
-    batching = choose_batching(asked.model, asked.options, named)
+def find_batching(asked: Asked, adapters: Adapters) -> Batching:
+    """How sequences of the model run together. Raises `ServerError("load_failed")`."""
+    batching = choose_batching(asked.model, asked.options, named_of(asked))
     if adapters.names and batching.shape is None:
         message = (
             "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
         )
         raise ServerError("load_failed", message, "adapters")
     return batching
+
+
+def named_of(asked: Asked) -> str | None:
+    """What tells the model, its options and the machine from others; None where nothing is kept on the disk."""
+    if asked.folder is None:
+        return None
+    return f"{_print_of(asked, asked.folder)} {platform.node()} {mx.device_info()}"
 
 
 def open_prefixes(asked: Asked, batching: Batching, limit: int) -> PrefixCache:

@@ -8,7 +8,7 @@ import mlx.nn as nn
 import numpy as np
 
 from pippin.engines.language.classes import Method, replace_method, unmarked
-from pippin.engines.language.kept import Trial, kept
+from pippin.engines.language.kept import has_passed, note_passed
 from pippin.engines.language.kv_cache.agreement import (
     EMBEDDINGS,
     TRIES,
@@ -50,13 +50,12 @@ class Head:
                 self._narrow(module, "__call__")
             elif _words(module) == vocabulary:
                 self._narrow(module, "as_linear")
-
-        def tried() -> Trial:
-            with in_float32(model):
-                words = (ordinary_tokens(vocabulary, 3, attempt) for attempt in range(TRIES))
-                return Trial(any(self._try(model, each) for each in words))
-
-        self.works = kept(Trial, tried, "one position", named).passed
+        trial = "one position", named
+        with in_float32(model):
+            words = (ordinary_tokens(vocabulary, 3, attempt) for attempt in range(TRIES))
+            self.works = has_passed(*trial) or any(self._try(model, each) for each in words)
+        if self.works:
+            note_passed(*trial)
 
     def _narrow(self, module: nn.Module, method: str) -> None:
         """Have this module project the wanted positions alone, within `only` or where it is `watched`: a plain step

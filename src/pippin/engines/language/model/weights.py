@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import platform
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,14 +16,13 @@ from mlx.utils import tree_flatten
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.published import find_json, mistaken
-from pippin.core.safetensors import digest_of, find_header
+from pippin.core.safetensors import find_header
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kernels.ways import OtherAnswer
 from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.model.gated_delta import compute_in_blocks
-from pippin.engines.language.upstream.file_arrays import Files
 from pippin.engines.language.upstream.library import dequantize_model, load_model
 from pippin.engines.language.upstream.mends import mend
 from pippin.engines.language.upstream.stored import classes_in, refuse_bytes
@@ -65,20 +63,16 @@ def load_weights(
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, reading.trust_remote_code)
     refuse_unreadable(info, folder)
-    times = [path.stat().st_mtime_ns for path in sorted(folder.glob("*.safetensors"))]
-    facts = reading.changed, times, platform.node(), mx.device_info()
-    files = Files(digest_of(folder, *map(str, facts)))
-    model, config = _read(info, folder, reading, files)
+    model, config = _read(info, folder, reading)
     on_kernels = False
     if plan.kernels and kernel_threads is not None and not isinstance(model, VisionModel):
         try:
-            model, on_kernels = _put_on_kernels(model, plan, progress, info, kernel_threads, files)
+            model, on_kernels = _put_on_kernels(model, plan, progress, info, kernel_threads)
         except OtherAnswer as error:
             # The kernels have taken its weights, so it is read again.
             log.warning("the model runs in float32, without the kernels for CPUs: %s", error)
             mx.set_cache_limit(plan.allocator_cache)
             model, config = _read(info, folder, reading)
-    del files  # which holds arrays as they are stored, whatever they are cast to
     if on_kernels:
         drop_unused_arrays()  # those of mlx-lm's model
     if plan.activations != "float32" and not on_kernels:
@@ -90,15 +84,11 @@ def load_weights(
     return model, config
 
 
-def _read(
-    info: ModelInfo, folder: Path, reading: Reading, files: Files | None = None
-) -> tuple[nn.Module, dict[str, Any]]:
-    """The model, no array of it evaluated yet, and its configuration; `files` is told where a model of mlx-lm's lies.
-    Raises `ServerError("load_failed")`."""
+def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, dict[str, Any]]:
+    """The model, no array of it evaluated yet, and its configuration. Raises `ServerError("load_failed")`."""
     vision = not reading.text_only and checkpoint.is_vision(folder)
-    classes = classes_in(folder, reading.aside, files)
     load: Callable[..., Any] = partial(
-        load_model, model_config=dict(reading.changed), get_model_classes=classes
+        load_model, model_config=dict(reading.changed), get_model_classes=classes_in(folder, reading.aside)
     )
     if vision:
         load = checkpoint.load_model
@@ -122,7 +112,7 @@ def _read(
             raise refusal from error
         # mlx-lm converts such models without the weights of their encoders.
         try:
-            found = _read(info, folder, replace(reading, text_only=True), files)
+            found = _read(info, folder, replace(reading, text_only=True))
         except ServerError:
             raise refusal from error
         log.warning("the model is served for text only: %s", refusal.report.message)
@@ -133,7 +123,7 @@ def _read(
 
 
 def _put_on_kernels(
-    model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: ModelInfo, threads: int, files: Files
+    model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: ModelInfo, threads: int
 ) -> tuple[nn.Module, bool]:
     """The model on the kernels, whole or in parts, with its weights as they are stored, and True; the model unchanged
     and False if the kernels cannot compute it. Raises `OtherAnswer` if their result differs from that of mlx-lm's
@@ -149,7 +139,7 @@ def _put_on_kernels(
     # A layer's arrays are freed once the kernels have its weights.
     mx.set_cache_limit(min(plan.allocator_cache, KERNELS_ALLOCATOR_CACHE))
     try:
-        found, used = ways.put_on(model, way, threads, files=files, activations=plan.activations)
+        found, used = ways.put_on(model, way, threads, activations=plan.activations)
     except ValueError as error:
         message = f"The weights of {info.id!r} cannot be used: {error}. Download it again."
         raise ServerError("load_failed", message) from error

@@ -1,6 +1,7 @@
 """The arrays of a checkpoint as mlx-lm and mlx-vlm take them: of the files that count, with what other tools packed in
 MLX's own form. The libraries read all files that a pattern finds, and the last one wins."""
 
+import platform
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import mlx.nn as nn
 
 from pippin.config.accelerator import accelerator
 from pippin.core.published import object_in
-from pippin.core.safetensors import find_header, weight_files
+from pippin.core.safetensors import digest_of, find_header, weight_files
 from pippin.engines.language.configuration import Config
 from pippin.engines.language.upstream.file_arrays import Files
 from pippin.engines.language.upstream.mends import classes_of
@@ -42,14 +43,15 @@ def read_arrays(folder: Path, config: Config, files: Files | None = None) -> Arr
     chosen = weight_files(folder)
     for path in chosen.files:
         header, arrays = find_header(path), mx.load(str(path))
-        types = {} if header is None else {name: array.dtype for name, array in header.arrays.items()}
         assert isinstance(arrays, dict)  # of a safetensors file
+        assert header is not None
         for name, array in arrays.items():
             if chosen.owners[name] == path:
-                if files is not None:
-                    files.note(name, array, path, header)
                 # MLX loads FP8 numbers as bytes.
-                found[name] = mx.from_fp8(array, dtype=wide) if decodes and types.get(name) == FP8 else array
+                eight = decodes and header.arrays[name].dtype == FP8
+                found[name] = mx.from_fp8(array, dtype=wide) if eight else array
+                if files is not None:
+                    files.note(array, name, path, header)
     found = unquantised(found, config, wide)
     settle_packed(found, config)
     _settle_ties(found, config)
@@ -102,19 +104,22 @@ def _wide(config: Config) -> mx.Dtype:
     return TYPES.get(str(named).removeprefix("torch."), mx.bfloat16)
 
 
-def classes_in(
-    folder: Path, aside: tuple[str, ...] = (), files: Files | None = None
-) -> Callable[[Config], tuple[Any, Any]]:
+def classes_in(folder: Path, aside: tuple[str, ...] = ()) -> Callable[[Config], tuple[Any, Any]]:
     """What makes a model of mlx-lm and its arguments, for its `load_model`, with the arrays of `read_arrays`, but for
-    those that begin with a word of `aside`. `files` is told where the arrays lie."""
+    those that begin with a word of `aside`."""
 
     def classes(config: Config) -> tuple[Any, Any]:
         make, arguments = classes_of(config)
+        times = [path.stat().st_mtime_ns for path in sorted(folder.glob("*.safetensors"))]
+        origin = digest_of(folder, f"{config} {times} {platform.node()} {mx.device_info()}")
+        files = Files()
         found = read_arrays(folder, config, files)
         arrays = _whole({name: found[name] for name in found if not name.startswith(aside)}, config)
 
         def made(given: Any) -> nn.Module:
             model = make(given)
+            # For the kernels; MLX counts no such attributes among a model's arrays.
+            vars(model).update(files=files, origin=origin)
             refuse_lost_head(model, arrays, config)
             sanitize = getattr(model, "sanitize", lambda found: found)
 
