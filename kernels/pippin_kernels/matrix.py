@@ -1,8 +1,4 @@
-"""Matrices that vectors are multiplied with, in blocks of 16 rows.
-
-What they are made from may lie in memory or in a file: all that is asked of it is its shape, its type, and the numbers
-of some of its rows.
-"""
+"""Matrices that vectors are multiplied with, in blocks of 16 rows."""
 
 import math
 import os
@@ -54,7 +50,7 @@ class Matrix:
         `addend` [rows] is the bias of a linear layer. Raises `ValueError` for what cannot be such weights."""
         if bits not in BITS or group not in GROUPS:
             raise ValueError(f"weights of {bits} bits in groups of {group} are not known")
-        if len(words.shape) != 2 or words.dtype != np.uint32:
+        if words.ndim != 2 or words.dtype != np.uint32:
             raise ValueError(
                 f"packed weights are uint32 [rows, words], not {words.dtype} {list(words.shape)}"
             )
@@ -82,7 +78,7 @@ class Matrix:
         """From MLX's quantisations to floating-point numbers of 4 bits: words [rows, columns / 8], and scales uint8
         [rows, columns / 32] (mxfp4) or [rows, columns / 16] (nvfp4). Raises `ValueError` for what cannot be such."""
         group = FLOAT4_GROUPS[format]
-        if len(words.shape) != 2 or words.dtype != np.uint32 or 0 in words.shape:
+        if words.ndim != 2 or words.dtype != np.uint32 or 0 in words.shape:
             raise ValueError(
                 f"{format} weights are uint32 [rows, words], not {words.dtype} {list(words.shape)}"
             )
@@ -113,7 +109,7 @@ class Matrix:
     @classmethod
     def dense(cls, weights: Array, *, addend: Array | None = None) -> Self:
         """From weights [rows, columns] as they are. Raises `ValueError` for what cannot be such."""
-        if len(weights.shape) != 2 or 0 in weights.shape or weights.dtype not in TYPES:
+        if weights.ndim != 2 or 0 in weights.shape or weights.dtype not in TYPES:
             raise ValueError(f"dense weights {list(weights.shape)} of {weights.dtype} are not known")
         return cls(
             weights=_blocked(weights, partial(_refuse_infinite, "weights")),

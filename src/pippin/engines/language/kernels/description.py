@@ -146,7 +146,7 @@ def describe(model: nn.Module, *, sampled: bool) -> Description:
     """The decoder's shape, with weights in the kernels' layout, for a model to which `why_not` has no objection.
     Removes the weights from the model as it goes, so that they are not in memory twice. Raises `ValueError` for damaged
     ones."""
-    files = vars(model).get("files", Files())
+    files = vars(model).pop("files", Files())
     prefix, model = decoder_of(model)
     architecture = architecture_of(model)
     assert architecture is not None

@@ -12,8 +12,6 @@ from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 from numpy.typing import NDArray
 from pippin_kernels import Matrix, Stack
 
-from pippin.engines.language.upstream.file_arrays import FileArray
-
 LINEARS = (nn.Linear, nn.QuantizedLinear)
 EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
 STACKS = (SwitchLinear, QuantizedSwitchLinear)
@@ -83,11 +81,10 @@ def widened(module: nn.Module) -> Iterator[None]:
         module.update(stored)
 
 
-def _stored(array: mx.array | FileArray, rows: slice | int) -> Any:
-    """The numbers as they are; bfloat16, which numpy does not have, as its bits. Who packs all rows of a file reads
-    them himself."""
-    if isinstance(array, FileArray):
-        return array if rows == slice(None) else array[rows]
+def _stored(array: mx.array | NDArray[Any], rows: slice | int) -> NDArray[Any]:
+    """The numbers as they are; bfloat16, which numpy does not have, as its bits. What lies in a file is so already."""
+    if isinstance(array, np.ndarray):
+        return array[rows]
     return np.asarray((array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)[rows])
 
 

@@ -162,7 +162,7 @@ def replace(
     Raises `ValueError` for damaged weights, and `OtherAnswer` if the first layer of a sort computes something else than
     MLX's own, or if the model fails with the new layers: it cannot be used any more then.
     """
-    kernels, files = Kernels(threads), vars(model).get("files", Files())
+    kernels, files = Kernels(threads), vars(model).pop("files", Files())
     tried: set[tuple[object, ...]] = set()
     for path, module in replaceable(model):
         sort = type(module), getattr(module, "bits", None), getattr(module, "group_size", None)

@@ -8,7 +8,6 @@ from weakref import ref
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from pippin.core.safetensors import Header
@@ -17,31 +16,19 @@ KINDS = {"U32": np.uint32, "U8": np.uint8, "BF16": np.uint16, "F16": np.float16,
 """numpy's types by those of safetensors; it has bfloat16 as its bits."""
 
 
-class FileArray(Struct, frozen=True):
-    """An array in a file, of which rows, or one of several matrices, are read when asked for."""
+class Files(dict[int, tuple[ref[mx.array], NDArray[Any]]]):
+    """Arrays that MLX has opened, by their ids, as they lie in mapped files."""
 
-    path: Path
-    begin: int  # in the file
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    def __getitem__(self, rows: slice | int) -> NDArray[Any]:
-        first, last, _ = (slice(rows, rows + 1) if isinstance(rows, int) else rows).indices(self.shape[0])
-        width = int(np.prod(self.shape[1:]))
-        begin = self.begin + first * width * self.dtype.itemsize
-        # A file that has been cut off meanwhile gives too few, for which there is a ValueError here.
-        found = np.fromfile(self.path, self.dtype, (last - first) * width, offset=begin)
-        return found.reshape(self.shape[1:] if isinstance(rows, int) else (last - first, *self.shape[1:]))
-
-
-class Files(dict[int, tuple[ref[mx.array], FileArray]]):
-    """Where arrays lie that MLX has opened, by their ids."""
-
-    def note(self, array: mx.array, name: str, path: Path, header: Header) -> None:
-        told = header.arrays[name]
-        if told.dtype in KINDS:
-            begin = header.size + told.data_offsets[0]
-            self[id(array)] = ref(array), FileArray(path, begin, np.dtype(KINDS[told.dtype]), told.shape)
+    def note(self, arrays: dict[str, mx.array], path: Path, header: Header) -> None:
+        """`arrays` are all those of a file."""
+        memory = (
+            np.memmap(path, np.uint8, "r", header.size) if header.file_size > header.size else np.empty(0)
+        )
+        for name, array in arrays.items():
+            told = header.arrays[name]
+            if told.dtype in KINDS:
+                numbers = memory[slice(*told.data_offsets)].view(KINDS[told.dtype]).reshape(told.shape)
+                self[id(array)] = ref(array), numbers
 
     def leave_out(self, model: nn.Module, *kinds: type) -> None:
         """Have these layers of a model hold what lies in files in the place of arrays that nobody has computed anew."""

@@ -45,13 +45,13 @@ def read_arrays(folder: Path, config: Config, files: Files | None = None) -> Arr
         header, arrays = find_header(path), mx.load(str(path))
         assert isinstance(arrays, dict)  # of a safetensors file
         assert header is not None
+        if files is not None:
+            files.note(arrays, path, header)
         for name, array in arrays.items():
             if chosen.owners[name] == path:
                 # MLX loads FP8 numbers as bytes.
                 eight = decodes and header.arrays[name].dtype == FP8
                 found[name] = mx.from_fp8(array, dtype=wide) if eight else array
-                if files is not None:
-                    files.note(array, name, path, header)
     found = unquantised(found, config, wide)
     settle_packed(found, config)
     _settle_ties(found, config)
