@@ -194,7 +194,8 @@ def reuse(subject: Subject, requests: list[GenerationRequest]) -> tuple[int, int
     earlier: list[tuple[int, ...]] = []
     total = reusable = reused = 0
     for number, request in enumerate(requests):
-        short = replace(request, model="bench", max_tokens=4, web_search=None)
+        # As long as a call at least: what an answer leaves in a block that it does not fill is not kept.
+        short = replace(request, model="bench", max_tokens=24, web_search=None)
         job = subject.preparer.prepare(str(number), Generate(short))
         assert not isinstance(job, tuple), job
         subject.engine.submit(job)

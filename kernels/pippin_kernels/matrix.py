@@ -1,8 +1,11 @@
 """Matrices that vectors are multiplied with, in blocks of 16 rows."""
 
 import math
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -13,6 +16,7 @@ from pippin_kernels.structures import BLOCK, CExperts, CMatrix
 Array = NDArray[Any]
 
 ALIGNMENT = 64  # bytes: a line of the cache
+PIECE = 1 << 20  # bytes that a thread reads at a time: what it turns around is still in its cache then
 TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.uint16): 2}
 BYTES = np.dtype(np.uint8)
 Format = Literal["affine", "dense", "mxfp4", "nvfp4"]
@@ -56,11 +60,11 @@ class Matrix:
         for name, array in (("scales", scales), ("biases", biases)):
             if array.shape != (rows, columns // group) or array.dtype != scales.dtype:
                 raise ValueError(f"{name} {list(array.shape)} do not fit weights [{rows}, {columns}]")
-            _refuse_infinite(name, array)
+            _refuse_unknown(name, array)
         return cls(
             weights=_blocked(words),
-            scales=_blocked(scales),
-            biases=_blocked(biases),
+            scales=_blocked(scales, partial(_refuse_infinite, "scales")),
+            biases=_blocked(biases, partial(_refuse_infinite, "biases")),
             addend=_padded(addend, rows),
             rows=rows,
             columns=columns,
@@ -84,11 +88,15 @@ class Matrix:
                 f"scales {list(scales.shape)} of {scales.dtype} do not fit {format} weights [{rows}, {columns}]"
             )
         # In both, what is not a finite number has all bits set but for E4M3's sign.
-        if bool(np.any(scales == 0xFF if format == "mxfp4" else scales & 0x7F == 0x7F)):
-            raise ValueError("scales hold numbers that are not finite: the file is damaged")
+        sign = 0 if format == "mxfp4" else 0x80
+
+        def refuse(part: Array) -> None:
+            if bool(np.any(part | sign == 0xFF)):
+                raise ValueError("scales hold numbers that are not finite: the file is damaged")
+
         return cls(
             weights=_blocked(words),
-            scales=_blocked(scales),
+            scales=_blocked(scales, refuse),
             biases=None,
             addend=_padded(addend, rows),
             rows=rows,
@@ -103,9 +111,8 @@ class Matrix:
         """From weights [rows, columns] as they are. Raises `ValueError` for what cannot be such."""
         if weights.ndim != 2 or 0 in weights.shape or weights.dtype not in TYPES:
             raise ValueError(f"dense weights {list(weights.shape)} of {weights.dtype} are not known")
-        _refuse_infinite("weights", weights)
         return cls(
-            weights=_blocked(weights),
+            weights=_blocked(weights, partial(_refuse_infinite, "weights")),
             scales=None,
             biases=None,
             addend=_padded(addend, weights.shape[0]),
@@ -211,15 +218,29 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def _blocked(array: Array) -> Array:
-    """[rows, n] as [blocks, n, 16], rows that miss being zero."""
+def _blocked(array: Array, refuse: Callable[[Array], None] = lambda part: None) -> Array:
+    """[rows, n] as [blocks, n, 16], rows that miss being zero; `refuse` is shown each part."""
     rows, width = array.shape
     found = aligned((-(-rows // BLOCK), width, BLOCK), array.dtype)
     whole = rows // BLOCK
-    found[:whole] = array[: whole * BLOCK].reshape(whole, BLOCK, width).transpose(0, 2, 1)
+    step = max(1, PIECE // (BLOCK * width * array.dtype.itemsize))
+
+    def fill(first: int) -> None:
+        last = min(first + step, whole)
+        part = array[first * BLOCK : last * BLOCK]
+        refuse(part)
+        found[first:last] = part.reshape(last - first, BLOCK, width).transpose(0, 2, 1)
+
+    if whole > step:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(fill, range(0, whole, step)))
+    elif whole:
+        fill(0)
     if rows % BLOCK:
+        rest = array[whole * BLOCK : rows]
+        refuse(rest)
         found[whole] = 0
-        found[whole, :, : rows % BLOCK] = array[whole * BLOCK :].T
+        found[whole, :, : rows % BLOCK] = rest.T
     return found
 
 
@@ -228,15 +249,19 @@ def _padded(addend: Array | None, rows: int) -> NDArray[np.float32] | None:
         return None
     if addend.shape != (rows,):
         raise ValueError(f"a bias {list(addend.shape)} does not fit {rows} rows")
+    _refuse_unknown("bias", addend)
     _refuse_infinite("bias", addend)
     found = aligned((-(-rows // BLOCK) * BLOCK,), np.dtype(np.float32))
     found[:rows], found[rows:] = addend, 0
     return found
 
 
-def _refuse_infinite(name: str, array: Array) -> None:
+def _refuse_unknown(name: str, array: Array) -> None:
     if array.dtype not in TYPES:
         raise ValueError(f"{name} of {array.dtype} are not known")
+
+
+def _refuse_infinite(name: str, array: Array) -> None:
     if array.dtype == np.float32:
         finite = bool(np.isfinite(array).all())
     else:  # of 16 bits: those of the exponent are all set in what is not finite

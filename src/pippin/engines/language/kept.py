@@ -24,8 +24,7 @@ Said = TypeVar("Said", bound=msgspec.Struct)
 def kept(kind: type[Said], ask: Callable[[], Said], *of: str) -> Said:
     """What `ask` returns, or what it returned in an earlier process for the same words `of`, kind and versions of the
     libraries. Raises what `ask` raises."""
-    words = (kind.__qualname__, code(), *of)
-    path = environment.home() / "kept" / hashlib.sha256("\0".join(words).encode()).hexdigest()
+    path = _place(kind.__qualname__, *of)
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return from_message(path.read_bytes(), kind)
     said = ask()
@@ -33,6 +32,21 @@ def kept(kind: type[Said], ask: Callable[[], Said], *of: str) -> Said:
     with contextlib.suppress(OSError, UnicodeEncodeError):
         _keep(path, msgspec.msgpack.encode(said))
     return said
+
+
+def has_passed(*trial: str | None) -> bool:
+    """Whether an earlier process noted that this trial has passed; with None among the words, none did."""
+    return None not in trial and _place(*map(str, trial)).exists()
+
+
+def note_passed(*trial: str | None) -> None:
+    if None not in trial:
+        with contextlib.suppress(OSError):
+            _keep(_place(*map(str, trial)), b"")
+
+
+def _place(*words: str) -> Path:
+    return environment.home() / "kept" / hashlib.sha256("\0".join((code(), *words)).encode()).hexdigest()
 
 
 @cache

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, PackedKV, Places, Projection, Step
 
 from pippin.config.options.model import CpuActivations
+from pippin.engines.language.kept import has_passed, note_passed
 from pippin.engines.language.kernels.description import describe
 from pippin.engines.language.kernels.ways import require_agreement
 from pippin.engines.language.kv_cache.kinds.attention import (
@@ -155,10 +156,11 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
     def __init__(self, model: nn.Module, threads: int, *, activations: CpuActivations = "float32") -> None:
         """Takes over the weights of `model`, to which `architectures.why_not` must have no objection. Vectors are
         rounded to `activations`. Raises `ValueError` for damaged weights, and `OtherAnswer` if a layer computes
-        something else than mlx-lm's."""
+        something else than mlx-lm's, which no start asks after one that has found that none does."""
         super().__init__()
         self.model_type = model.model_type
-        found = describe(model)
+        origin = vars(model).get("origin")
+        found = describe(model, sampled=not has_passed("layers", origin))
         self.args = found.args
         self._logits = found.architecture.logits
         self._linears = found.linears
@@ -178,6 +180,7 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
             step = Step(starts=[0], counts=[len(sample.states)], places=_places([layer]))
             own = self._decoder.run_layer(sample.layer, sample.states, step)
             require_agreement(f"layer {sample.layer}", own, sample.expected)
+        note_passed("layers", origin)
         if activations == "int8":  # after the comparison, which needs the exactness of float32
             kernels.round_activations()
 

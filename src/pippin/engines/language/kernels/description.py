@@ -24,7 +24,8 @@ from pippin.engines.language.kernels.architectures import (
     rope_of,
     windows_of,
 )
-from pippin.engines.language.kernels.matrices import floats, matrix_of, sizes, stack_of, widened
+from pippin.engines.language.kernels.matrices import PACKED, floats, matrix_of, sizes, stack_of, widened
+from pippin.engines.language.upstream.file_arrays import Files
 
 NORMED_OUTPUTS = {"mlp_norm": "pre_feedforward_layernorm", "mlp_out_norm": "post_feedforward_layernorm"}
 SAMPLED_TOKENS = 3
@@ -51,7 +52,7 @@ class Description(Struct, frozen=True, kw_only=True):
     head: Matrix | None  # if it is not the embedding's
     args: Any  # of mlx-lm's decoder
     architecture: Architecture
-    samples: tuple[Sample, ...]  # one for each sort of layer
+    samples: tuple[Sample, ...]  # one for each sort of layer, or none
     # The linear layers of the model that adapters may name: input size, output size, and places in the decoder.
     linears: dict[str, tuple[int, int, tuple[Place, ...]]]
 
@@ -141,10 +142,11 @@ class Describer(Struct):
         return weight + np.float32(1) if self.architecture.norms_less_one else weight
 
 
-def describe(model: nn.Module) -> Description:
+def describe(model: nn.Module, *, sampled: bool) -> Description:
     """The decoder's shape, with weights in the kernels' layout, for a model to which `why_not` has no objection.
     Removes the weights from the model as it goes, so that they are not in memory twice. Raises `ValueError` for damaged
     ones."""
+    files = vars(model).pop("files", Files())
     prefix, model = decoder_of(model)
     architecture = architecture_of(model)
     assert architecture is not None
@@ -153,12 +155,10 @@ def describe(model: nn.Module) -> Description:
     windows = windows_of(model)
     describer = Describer(architecture, prefix, head_dim(architecture, attention))
     width = sizes(attention.o_proj)[1]
-    samples = tuple(_samples(architecture, inner.layers, windows, width))
+    samples = tuple(_samples(architecture, inner.layers, windows, width)) if sampled else ()
+    files.leave_out(model, *PACKED)
     layers = []
     for index, layer in enumerate(inner.layers):
-        # The next layer's arrays are read while the kernels' layout of this one is made.
-        following = [each.parameters() for each in inner.layers[index + 1 : index + 2]]
-        mx.async_eval(following)  # type: ignore[no-untyped-call]
         layers.append(describer.layer(index, layer, windows[index]))
         inner.layers[index] = nn.Identity()
     heads = [matrix_of(head) for head in heads_of(model)]

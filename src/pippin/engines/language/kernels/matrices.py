@@ -18,6 +18,7 @@ STACKS = (SwitchLinear, QuantizedSwitchLinear)
 """Layers of a mixture's experts: a matrix for each of them."""
 
 DENSE = (nn.Linear, nn.Embedding, SwitchLinear)
+PACKED = (*LINEARS, *EMBEDDINGS, *STACKS)
 BITS = (2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
 FLOATS4 = {"mxfp4": 32, "nvfp4": 16}  # columns of a group
@@ -25,7 +26,7 @@ FLOATS4 = {"mxfp4": 32, "nvfp4": 16}  # columns of a group
 
 def why_no_matrix(module: nn.Module) -> str | None:
     """Why the kernels cannot multiply with the weights of this layer, or None. Looks at no weight."""
-    if type(module) not in (*LINEARS, *EMBEDDINGS, *STACKS):
+    if type(module) not in PACKED:
         return f"it holds a layer of the class {type(module).__name__}"
     if type(module) in DENSE:
         return None
@@ -46,13 +47,13 @@ def matrix_of(module: Any, rows: slice | int = slice(None)) -> Matrix:
     """Some rows of a projection or an embedding, or one of several matrices. Raises `ValueError` for weights that are
     damaged."""
     addend = floats(module.bias[rows]) if "bias" in module else None
-    weight = _stored(module.weight[rows])
+    weight = _stored(module.weight, rows)
     if type(module) in DENSE:
         return Matrix.dense(weight, addend=addend)
-    scales = _stored(module.scales[rows])
+    scales = _stored(module.scales, rows)
     if module.mode in FLOATS4:
         return Matrix.float4(weight, scales, format=module.mode, addend=addend)
-    biases = _stored(module.biases[rows])
+    biases = _stored(module.biases, rows)
     return Matrix.packed(weight, scales, biases, bits=module.bits, group=module.group_size, addend=addend)
 
 
@@ -80,9 +81,11 @@ def widened(module: nn.Module) -> Iterator[None]:
         module.update(stored)
 
 
-def _stored(array: mx.array) -> NDArray[Any]:
-    """The numbers as they are; bfloat16, which numpy does not have, as its bits."""
-    return np.asarray(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)
+def _stored(array: mx.array | NDArray[Any], rows: slice | int) -> NDArray[Any]:
+    """The numbers as they are; bfloat16, which numpy does not have, as its bits. What lies in a file is so already."""
+    if isinstance(array, np.ndarray):
+        return array[rows]
+    return np.asarray((array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)[rows])
 
 
 def floats(array: mx.array) -> NDArray[np.float32]:

@@ -20,6 +20,7 @@ from pippin.config.options.model import CpuActivations
 from pippin.engines.language.kernels.matrices import (
     EMBEDDINGS,
     LINEARS,
+    PACKED,
     floats,
     matrix_of,
     sizes,
@@ -28,6 +29,7 @@ from pippin.engines.language.kernels.matrices import (
     widened,
 )
 from pippin.engines.language.kernels.ways import OtherAnswer, require_agreement
+from pippin.engines.language.upstream.file_arrays import Files
 
 OAI = (1.702, 7.0)
 """Factor and limit of gpt_oss's activation, which the kernels have as constants."""
@@ -160,13 +162,14 @@ def replace(
     Raises `ValueError` for damaged weights, and `OtherAnswer` if the first layer of a sort computes something else than
     MLX's own, or if the model fails with the new layers: it cannot be used any more then.
     """
-    kernels = Kernels(threads)
+    kernels, files = Kernels(threads), vars(model).pop("files", Files())
     tried: set[tuple[object, ...]] = set()
     for path, module in replaceable(model):
         sort = type(module), getattr(module, "bits", None), getattr(module, "group_size", None)
         # The number of weights, or of packed words.
         size = (module.gate_proj if type(module) is SwitchGLU else module).weight.size
         expected = _expected(module) if sort not in tried and size <= LARGEST_TRIED else None
+        files.leave_out(module, *PACKED)
         found = _made(kernels, module)
         if expected is not None:
             tried.add(sort)

@@ -31,16 +31,20 @@ log = logging.getLogger(__name__)
 
 def find_batching(asked: Asked, adapters: Adapters) -> Batching:
     """How sequences of the model run together. Raises `ServerError("load_failed")`."""
-    named = None
-    if asked.folder is not None:
-        named = f"{_print_of(asked, asked.folder)} {platform.node()} {mx.device_info()}"
-    batching = choose_batching(asked.model, asked.options, named)
+    batching = choose_batching(asked.model, asked.options, named_of(asked))
     if adapters.names and batching.shape is None:
         message = (
             "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
         )
         raise ServerError("load_failed", message, "adapters")
     return batching
+
+
+def named_of(asked: Asked) -> str | None:
+    """What tells the model, its options and the machine from others; None where nothing is kept on the disk."""
+    if asked.folder is None:
+        return None
+    return f"{_print_of(asked, asked.folder)} {platform.node()} {mx.device_info()}"
 
 
 def open_prefixes(asked: Asked, batching: Batching, limit: int) -> PrefixCache:

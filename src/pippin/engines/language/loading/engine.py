@@ -31,6 +31,7 @@ from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.caching import (
     find_batching,
     limits_of,
+    named_of,
     open_prefixes,
     warn_of_slow_cache,
 )
@@ -117,7 +118,7 @@ def build_engine(
         module=model,
         tokenizer=tokenizer,
         vocabulary=batching.vocabulary,
-        head=Head(model, batching.vocabulary),
+        head=Head(model, batching.vocabulary, named_of(asked)),
         adapters=adapters,
         vision=open_encoder(model, options.vision_cache_size, plan.memory_limit, rests=not plan.overlaps),
         joins_prompts=batching.shape is not None and batching.layout.joins,

@@ -8,6 +8,7 @@ import mlx.nn as nn
 import numpy as np
 
 from pippin.engines.language.classes import Method, replace_method, unmarked
+from pippin.engines.language.kept import has_passed, note_passed
 from pippin.engines.language.kv_cache.agreement import (
     EMBEDDINGS,
     TRIES,
@@ -36,7 +37,8 @@ class Head:
     the last token of a prompt has to be computed by itself.
     """
 
-    def __init__(self, model: nn.Module, vocabulary: int) -> None:
+    def __init__(self, model: nn.Module, vocabulary: int, named: str | None = None) -> None:
+        """`named`: as in `choose_batching`."""
         self._positions: mx.array | None = None
         self._farthest = 0  # of these positions
         self.watched = False  # all that is projected is noted in `seen`
@@ -48,8 +50,12 @@ class Head:
                 self._narrow(module, "__call__")
             elif _words(module) == vocabulary:
                 self._narrow(module, "as_linear")
+        trial = "one position", named
         with in_float32(model):
-            self.works = any(self._try(model, ordinary_tokens(vocabulary, 3, each)) for each in range(TRIES))
+            words = (ordinary_tokens(vocabulary, 3, attempt) for attempt in range(TRIES))
+            self.works = has_passed(*trial) or any(self._try(model, each) for each in words)
+        if self.works:
+            note_passed(*trial)
 
     def _narrow(self, module: nn.Module, method: str) -> None:
         """Have this module project the wanted positions alone, within `only` or where it is `watched`: a plain step

@@ -73,6 +73,7 @@ def load_weights(
             log.warning("the model runs in float32, without the kernels for CPUs: %s", error)
             mx.set_cache_limit(plan.allocator_cache)
             model, config = _read(info, folder, reading)
+    vars(model).pop("files", None)  # which are mapped
     if on_kernels:
         drop_unused_arrays()  # those of mlx-lm's model
     if plan.activations != "float32" and not on_kernels:

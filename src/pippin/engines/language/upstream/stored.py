@@ -1,6 +1,7 @@
 """The arrays of a checkpoint as mlx-lm and mlx-vlm take them: of the files that count, with what other tools packed in
 MLX's own form. The libraries read all files that a pattern finds, and the last one wins."""
 
+import platform
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,9 @@ import mlx.nn as nn
 
 from pippin.config.accelerator import accelerator
 from pippin.core.published import object_in
-from pippin.core.safetensors import find_header, weight_files
+from pippin.core.safetensors import digest_of, find_header, weight_files
 from pippin.engines.language.configuration import Config
+from pippin.engines.language.upstream.file_arrays import Files
 from pippin.engines.language.upstream.mends import classes_of
 from pippin.engines.language.upstream.quantised import Arrays, left_to_libraries, settle_packed, unquantised
 
@@ -28,8 +30,9 @@ TIED = "tie_word_embeddings"
 TYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
 
 
-def read_arrays(folder: Path, config: Config) -> Arrays:
-    """The arrays of a checkpoint by name, none evaluated; `config` gets the settings that go with them.
+def read_arrays(folder: Path, config: Config, files: Files | None = None) -> Arrays:
+    """The arrays of a checkpoint by name, none evaluated; `config` gets the settings that go with them, and `files`
+    where they lie.
 
     Raises `ValueError` for files that contradict each other, and for arrays that are no numbers of their own.
     """
@@ -39,12 +42,16 @@ def read_arrays(folder: Path, config: Config) -> Arrays:
     found: Arrays = {}
     chosen = weight_files(folder)
     for path in chosen.files:
-        types, arrays = _types(path), mx.load(str(path))
+        header, arrays = find_header(path), mx.load(str(path))
         assert isinstance(arrays, dict)  # of a safetensors file
+        assert header is not None
+        if files is not None:
+            files.note(arrays, path, header)
         for name, array in arrays.items():
             if chosen.owners[name] == path:
                 # MLX loads FP8 numbers as bytes.
-                found[name] = mx.from_fp8(array, dtype=wide) if decodes and types.get(name) == FP8 else array
+                eight = decodes and header.arrays[name].dtype == FP8
+                found[name] = mx.from_fp8(array, dtype=wide) if eight else array
     found = unquantised(found, config, wide)
     settle_packed(found, config)
     _settle_ties(found, config)
@@ -88,11 +95,6 @@ def refuse_lost_head(model: nn.Module, arrays: Arrays, config: Config) -> None:
         )
 
 
-def _types(path: Path) -> dict[str, str]:
-    header = find_header(path)
-    return {} if header is None else {name: array.dtype for name, array in header.arrays.items()}
-
-
 def _wide(config: Config) -> mx.Dtype:
     """The type of what is unpacked. A CPU computes in float32, so that nothing is rounded there."""
     if accelerator() == "cpu":
@@ -108,11 +110,16 @@ def classes_in(folder: Path, aside: tuple[str, ...] = ()) -> Callable[[Config], 
 
     def classes(config: Config) -> tuple[Any, Any]:
         make, arguments = classes_of(config)
-        found = read_arrays(folder, config)
+        times = [path.stat().st_mtime_ns for path in sorted(folder.glob("*.safetensors"))]
+        origin = digest_of(folder, f"{config} {times} {platform.node()} {mx.device_info()}")
+        files = Files()
+        found = read_arrays(folder, config, files)
         arrays = _whole({name: found[name] for name in found if not name.startswith(aside)}, config)
 
         def made(given: Any) -> nn.Module:
             model = make(given)
+            # For the kernels; MLX counts no such attributes among a model's arrays.
+            vars(model).update(files=files, origin=origin)
             refuse_lost_head(model, arrays, config)
             sanitize = getattr(model, "sanitize", lambda found: found)
 
