@@ -113,4 +113,6 @@ def test_pippins_modules_find_a_mac() -> None:
 
 
 def test_a_server_that_is_a_fork_never_asks_macos_for_its_proxies() -> None:
-    assert run(FORKED) == ["{'no':", "'*'}"], "where it asks, macOS ends it: github.com/python/cpython/issues/105912"
+    assert run(FORKED) == ["{'no':", "'*'}"], (
+        "where it asks, macOS ends it: github.com/python/cpython/issues/105912"
+    )

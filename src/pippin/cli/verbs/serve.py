@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -205,7 +204,7 @@ def supervise(settings: Settings, listeners: Sequence[socket]) -> Settings | int
             os.setsid()  # ctrl-C in the terminal is meant for the parent, which passes it on
             signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
             # macOS ends a fork that asks it for its proxies, as Python does where the environment names none.
-            if sys.platform == "darwin" and not urllib.request.getproxies_environment():
+            if sys.platform == "darwin" and not any(each.lower().endswith("_proxy") for each in os.environ):
                 os.environ["no_proxy"] = "*"
             # The pipe ends with the parent.
             watch = threading.Thread(target=end_at_the_end_of, args=(reading,), name="parent", daemon=True)
