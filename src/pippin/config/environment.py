@@ -1,6 +1,7 @@
 """Reads Pippin's variables and those of the replaced servers. The only reader of `os.environ`."""
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -81,3 +82,10 @@ def owner() -> int | None:
 def client_key() -> str | None:
     """The API key with which commands authenticate to the running server."""
     return os.environ.get("PIPPIN_API_KEY") or os.environ.get("PIPPIN_API_KEYS", "").split(",")[0] or None
+
+
+def ask_no_system_for_proxies() -> None:
+    """Let the environment alone name proxies in this process. macOS ends a fork that asks it for them, as Python does
+    where the environment names none."""
+    if sys.platform == "darwin" and not any(name.lower().endswith("_proxy") for name in os.environ):
+        os.environ["no_proxy"] = "*"

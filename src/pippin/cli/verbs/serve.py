@@ -28,6 +28,7 @@ from pippin.cli.arguments import option_parser, verb
 from pippin.cli.begin import end_all
 from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.running import RunningServer, announced, end_at_the_end_of, end_with_owner, log_file
+from pippin.config import environment
 from pippin.config.errors import ConfigError, install_command
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import GivenFlag, Settings
@@ -203,9 +204,7 @@ def supervise(settings: Settings, listeners: Sequence[socket]) -> Settings | int
             os.close(writing)
             os.setsid()  # ctrl-C in the terminal is meant for the parent, which passes it on
             signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
-            # macOS ends a fork that asks it for its proxies, as Python does where the environment names none.
-            if sys.platform == "darwin" and not any(each.lower().endswith("_proxy") for each in os.environ):
-                os.environ["no_proxy"] = "*"
+            environment.ask_no_system_for_proxies()
             # The pipe ends with the parent.
             watch = threading.Thread(target=end_at_the_end_of, args=(reading,), name="parent", daemon=True)
             watch.start()

@@ -95,6 +95,9 @@ class Turns(Struct, frozen=True):
 
 NONE: Final = Turns({})
 
+MADE_OF: Final = {"mlp_layer_types": "first_k_dense_replace"}
+"""Fields for each layer, which the libraries' classes make of another field where a file has that one."""
+
 READ_ELSEWHERE = re.compile(
     r"rope|rotary|^_|_token|^(?:dtype|layer_types|model_type|tie_word_embeddings|vocab_size"
     r"|hidden_size|intermediate_size|num_attention_heads|num_hidden_layers)$"
@@ -163,7 +166,11 @@ def completed(config: Config) -> Config:
         raise ValueError(f"{null} is null in config.json, and needs a value")
 
     def whole(config: Config, turns: Turns) -> Config:
-        missing = {name: value for name, value in turns.taken.items() if config.get(name) in (None, [])}
+        missing = {
+            name: value
+            for name, value in turns.taken.items()
+            if config.get(name) in (None, []) and MADE_OF.get(name) not in config
+        }
         return {
             **config,
             **missing,

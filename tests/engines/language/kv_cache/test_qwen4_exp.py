@@ -44,7 +44,8 @@ def qwen4_exp(**changes: Any) -> Family:
         "num_experts": 4,
         "num_experts_per_tok": 2,
         "eos_token_id": 11,
-        # mlx-vlm's, where a file says nothing; transformers would take another base for granted.
+        # mlx-vlm's, where a file says nothing; transformers would take another gate and base for granted.
+        "output_gate_type": "sigmoid",
         "rope_parameters": {
             "rope_type": "default",
             "mrope_section": [11, 11, 10],
