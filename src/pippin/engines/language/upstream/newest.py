@@ -70,7 +70,7 @@ def taken(spelled: Config, config: Config) -> Config:
         held, own, kind = spelled.get(part), config.get(part), getattr(package, name, None)
         if isinstance(held, dict) and isinstance(own, dict) and inspect.isclass(kind):
             fields = inspect.signature(kind).parameters
-            held = _of_part(held, kind, str(config.get("model_type")))
+            held = _of_part(held, own, kind, str(config.get("model_type")))
             found[part] = {name: value for name, value in held.items() if name in fields or name in own}
             least[part] = {name: value for name, value in held.items() if name in fields}
     # Families scale features of pictures by the first, which is another's beside the parts, or missing.
@@ -96,8 +96,8 @@ def _readable(config: Config, kind: Any) -> Config:
     return config
 
 
-def _of_part(config: Config, kind: type, family: str) -> Config:
-    """The configuration of a part for its class."""
+def _of_part(config: Config, given: Config, kind: type, family: str) -> Config:
+    """The spelled-out configuration of a part, which was `given` so, for its class."""
     found, fields = with_pattern(config), inspect.signature(kind).parameters
     if "rope_parameters" not in fields and "rope_theta" in fields:
         found.pop("rope_parameters", None)
@@ -119,7 +119,7 @@ def _of_part(config: Config, kind: type, family: str) -> Config:
         if "output_gate_type" in fields:
             found["output_gate_type"] = found.get("output_gate_type") or found.get("hidden_act")
     if family == "step3p7":
-        found |= _of_step(config)
+        found |= _of_step(config, given)
     # transformers 5 gives an encoder a type of its own, where families know the name of their class alone.
     own = fields["model_type"].default if "model_type" in fields else None
     if isinstance(own, str) and found.get("model_type") == f"{family}_vision":
@@ -154,12 +154,13 @@ ENCODER_OF_STEP = {
 }
 
 
-def _of_step(config: Config) -> Config:
+def _of_step(config: Config, given: Config) -> Config:
     """The fields of a part of Step 3.7 as it was published: its own names for the encoder's sizes, and lists for the
     layers of text where transformers has tables by their types."""
     found = {name: config[other] for name, other in ENCODER_OF_STEP.items() if other in config}
     tables, types = rotary_tables(config), config.get("layer_types")
-    if not types or "num_key_value_heads" not in config or any(kind not in tables for kind in types):
+    published = "num_key_value_heads" not in given
+    if published or not types or any(kind not in tables for kind in types):
         return found
     # The heads of all layers have gates, which the published fields tell.
     found = {"use_head_wise_attn_gate": True, "yarn_only_types": ["full_attention"]}
