@@ -128,6 +128,9 @@ def test_a_file_is_imported_by_its_name(
         "org/tiny-GGUF/tiny-Q4_0": "LM Studio",
         "org/tiny:4b": "Ollama",
     }
+    catalog = Catalog(ServerOptions(), roots)
+    assert catalog.resolve("org/tiny:4b").id == "org-tiny-4b"
+    assert catalog.resolve("org/tiny-GGUF/tiny-Q4_0", by_operator=True).id == "org-tiny-gguf-tiny-q4_0"
 
 
 def test_hostile_folders_hold_up_nothing_and_are_left_out(home: Path, roots: CatalogRoots) -> None:

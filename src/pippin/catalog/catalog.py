@@ -22,6 +22,7 @@ from pippin.catalog.scan import (
     CatalogRoots,
     Found,
     hub_folder,
+    imported_as,
     other_snapshots,
     scan_folder,
     scan_hub,
@@ -492,6 +493,9 @@ class Catalog:
         target = self._repository(name) or name
         names = (name, view.other_names.get(name), target, view.other_names.get(target))
         found = [view.entries[each] for each in names if each is not None and each in view.entries]
+        # A client of Ollama goes on to ask for what was imported by the name that it has there.
+        made = [imported_as(each.found.id) for each in found if each.found.is_gguf]
+        found += [view.entries[each] for each in made if each in view.entries]
         # The name of another program's GGUF file may also be an alias of a model that can be served.
         return min(found, key=lambda entry: entry.found.is_gguf, default=None)
 

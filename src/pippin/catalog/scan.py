@@ -184,6 +184,11 @@ def layers_of(manifest: Path) -> dict[str, list[str]]:
     return found
 
 
+def imported_as(name: str) -> str:
+    """The name of the model that `pippin import` makes of a GGUF file with this name."""
+    return re.sub("[/:]", "-", name).lower()
+
+
 def way_out(found: Found) -> str:
     """What is told of a GGUF file that a request or a person names."""
     if not found.folder.is_file():

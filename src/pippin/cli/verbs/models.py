@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import sys
 import time
 from argparse import Namespace
@@ -167,11 +166,11 @@ def import_model(parsed: Namespace) -> int:
     imports, file, left = places.imports, Path(parsed.file), list[str]()
     name = parsed.name or file.stem.lower()
     if not file.exists():
-        from pippin.catalog.scan import layers_of, scan_others, way_out
+        from pippin.catalog.scan import imported_as, layers_of, scan_others, way_out
 
         found = next((each for each in scan_others(places.others) if each.id == parsed.file), None)
         if found is not None and found.is_gguf:
-            file, name = found.folder, parsed.name or re.sub("[/:]", "-", found.id).lower()
+            file, name = found.folder, parsed.name or imported_as(found.id)
             layers = layers_of(found.root)
             if "adapter" in layers:
                 raise ServerError(
