@@ -95,9 +95,9 @@ def test_what_lies_beside_a_file_of_ollama_is_told(
     assert main(["import", "org/tuned:4b"]) == 1
     assert "org/tuned:4b is a model and an adapter" in capsys.readouterr().err
     blob.unlink()
-    for command in (["import", "org/tiny:4b"], ["show", "org/tiny:4b"]):
-        assert main(command) == 1
-        assert "The file of org/tiny:4b is missing: fetch it with Ollama again" in capsys.readouterr().err
+    for verb, name in (("import", "org/tiny:4b"), ("show", "org/tuned:4b")):
+        assert main([verb, name]) == 1
+        assert f"The file of {name} is missing: fetch it with Ollama again" in capsys.readouterr().err
 
 
 def test_a_file_of_another_program_takes_no_part_of_a_name(home: Path, roots: CatalogRoots) -> None:
@@ -128,9 +128,9 @@ def test_a_file_is_imported_by_its_name(
         "org/tiny-GGUF/tiny-Q4_0": "LM Studio",
         "org/tiny:4b": "Ollama",
     }
-    catalog = Catalog(ServerOptions(), roots)
-    assert catalog.resolve("org/tiny:4b").id == "org-tiny-4b"
-    assert catalog.resolve("org/tiny-GGUF/tiny-Q4_0", by_operator=True).id == "org-tiny-gguf-tiny-q4_0"
+    # Its name with the other program is that of the import from now on.
+    assert main(["show", "org/tiny:4b", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == "org-tiny-4b"
 
 
 def test_hostile_folders_hold_up_nothing_and_are_left_out(home: Path, roots: CatalogRoots) -> None:
