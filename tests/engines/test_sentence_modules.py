@@ -293,7 +293,11 @@ def test_the_tokens_of_the_answers_are_those_that_the_folder_names(tmp_path: Pat
     named = {"true_token_id": 16, "false_token_id": 15}
     (tmp_path / "1_LogitScore" / "config.json").write_text(json.dumps(named))
     assert yes_and_no(preparer) == (16, 15)
-    for wrong in ({**named, "false_token_id": None}, {**named, "true_token_id": 20}):
+    for wrong in (
+        {**named, "false_token_id": None},
+        {**named, "true_token_id": None},
+        {**named, "true_token_id": 20},
+    ):
         (tmp_path / "1_LogitScore" / "config.json").write_text(json.dumps(wrong))
         with pytest.raises(ServerError, match=r"1_LogitScore/config.json"):
             yes_and_no(preparer)

@@ -289,13 +289,13 @@ def yes_and_no(preparer: RerankingPreparer) -> tuple[int, int]:
     file, kind = "1_LogitScore/config.json", Annotated[int, Meta(ge=0, lt=preparer.tokenizer.vocabulary)]
     scored = fields_in(preparer.folder, file, true_token_id=kind, false_token_id=kind)
     yes, no = scored.values()
-    if yes is None:
+    if yes is no is None:
         yes, no = map(preparer.tokenizer.id, ("yes", "no"))
     if yes is None or no is None:
         raise ServerError(
             "load_failed",
-            f"{preparer.info.id} has no tokens `yes` and `no`, or its {file} names no `false_token_id`: it is no "
-            "reranker that Pippin knows.",
+            f"{preparer.info.id} has no tokens `yes` and `no`, or its {file} names only one of `true_token_id` and "
+            "`false_token_id`: it is no reranker that Pippin knows.",
         )
     return yes, no
 

@@ -112,13 +112,14 @@ def build_engine(
     """An engine around a loaded model, see `Asked`. One that is steered from elsewhere checks no proposals."""
     asked = Asked(model, tokenizer, options, plan, folder, kernel_threads, progress)
     adapters = install(model, options.adapter_path, options.adapters)
-    batching = find_batching(asked, adapters)
+    named = named_of(asked)
+    batching = find_batching(asked, adapters, named)
     tokenizer.rows = min(tokenizer.rows, batching.vocabulary)
     loaded = LoadedModel(
         module=model,
         tokenizer=tokenizer,
         vocabulary=batching.vocabulary,
-        head=Head(model, batching.vocabulary, named_of(asked)),
+        head=Head(model, batching.vocabulary, named),
         adapters=adapters,
         vision=open_encoder(model, options.vision_cache_size, plan.memory_limit, rests=not plan.overlaps),
         joins_prompts=batching.shape is not None and batching.layout.joins,

@@ -104,22 +104,27 @@ def _wide(config: Config) -> mx.Dtype:
     return TYPES.get(str(named).removeprefix("torch."), mx.bfloat16)
 
 
+def _for_kernels(folder: Path, config: Config) -> dict[str, Any]:
+    """What the kernels ask of a model: the `files` where its arrays lie, and the `origin` that tells it from others."""
+    times = [path.stat().st_mtime_ns for path in sorted(folder.glob("*.safetensors"))]
+    origin = digest_of(folder, f"{config} {times} {platform.node()} {mx.device_info()}")
+    return {"files": Files(), "origin": origin}
+
+
 def classes_in(folder: Path, aside: tuple[str, ...] = ()) -> Callable[[Config], tuple[Any, Any]]:
     """What makes a model of mlx-lm and its arguments, for its `load_model`, with the arrays of `read_arrays`, but for
     those that begin with a word of `aside`."""
 
     def classes(config: Config) -> tuple[Any, Any]:
         make, arguments = classes_of(config)
-        times = [path.stat().st_mtime_ns for path in sorted(folder.glob("*.safetensors"))]
-        origin = digest_of(folder, f"{config} {times} {platform.node()} {mx.device_info()}")
-        files = Files()
-        found = read_arrays(folder, config, files)
+        for_kernels = _for_kernels(folder, config) if accelerator() == "cpu" else {}
+        found = read_arrays(folder, config, for_kernels.get("files"))
         arrays = _whole({name: found[name] for name in found if not name.startswith(aside)}, config)
 
         def made(given: Any) -> nn.Module:
             model = make(given)
-            # For the kernels; MLX counts no such attributes among a model's arrays.
-            vars(model).update(files=files, origin=origin)
+            # MLX counts no such attributes among a model's arrays.
+            vars(model).update(for_kernels)
             refuse_lost_head(model, arrays, config)
             sanitize = getattr(model, "sanitize", lambda found: found)
 
