@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -232,8 +232,7 @@ def _blocked(array: Array, refuse: Callable[[Array], None] = lambda part: None) 
         found[first:last] = part.reshape(last - first, BLOCK, width).transpose(0, 2, 1)
 
     if whole > step:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(fill, range(0, whole, step)))
+        list(_threads().map(fill, range(0, whole, step)))
     elif whole:
         fill(0)
     if rows % BLOCK:
@@ -242,6 +241,11 @@ def _blocked(array: Array, refuse: Callable[[Array], None] = lambda part: None) 
         found[whole] = 0
         found[whole, :, : rows % BLOCK] = rest.T
     return found
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count())
 
 
 def _padded(addend: Array | None, rows: int) -> NDArray[np.float32] | None:

@@ -4,9 +4,11 @@ import inspect
 import os
 import shutil
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from pippin.engines.language import upstream
 from pippin.engines.language.upstream.mends import LIBRARIES, Mend, files, mends
@@ -28,9 +30,11 @@ def test_every_file_is_named_as_the_module_that_it_mends_and_says_what() -> None
 @pytest.mark.parametrize(
     "mend", MENDS, ids=lambda mend: f"{mend.original.__module__}.{mend.original.__name__}"
 )
-def test_a_record_names_a_class_of_the_library_and_its_issue(mend: Mend) -> None:
+def test_a_record_names_a_class_that_the_installed_library_has_wrong(mend: Mend) -> None:
     assert inspect.getmodule(mend.original).__name__.startswith(f"{mend.library}.models.")  # type: ignore[union-attr]
     assert not mend.issue or mend.issue.startswith("https://github.com/")
+    # One that the installed release has mended itself goes, with its patch.
+    assert not mend.fixed_in or Version(version(mend.library)) < Version(mend.fixed_in)
 
 
 def test_every_fault_has_a_patch_and_every_patch_a_fault() -> None:

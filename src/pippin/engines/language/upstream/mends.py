@@ -56,6 +56,8 @@ class Mend(Struct, frozen=True, kw_only=True):
     """What is done to it before that, by config.json."""
     issue: str = ""
     """The address of the library's issue or pull request; empty where none is known."""
+    fixed_in: str = ""
+    """The library's first release that has it right, with which the mend goes; empty while there is none."""
 
     @property
     def library(self) -> str:
