@@ -14,7 +14,7 @@ from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Progress, Segment, Transcribed
 from pippin.core.models import WorkerSpec
-from pippin.core.tasks import Speak, Transcribe
+from pippin.core.tasks import Transcribe
 from pippin.engines import sound, transcription
 from pippin.engines.blocking import BlockingEngine
 from pippin.engines.transcription import RATE, TranscriptionPreparer, split_at_silence
@@ -107,8 +107,6 @@ def test_speech_in_a_named_language_is_heard_as_where_it_is_detected(loaded: Loa
 def test_what_is_not_audio_is_refused_before_the_model(loaded: Loaded) -> None:
     with pytest.raises(ServerError, match="no sound that can be decoded"):
         loaded[0].prepare("a", Transcribe(audio=b"hello" * 100))
-    with pytest.raises(ServerError, match="speech into text"):
-        loaded[0].prepare("a", Speak(text="hello"))
 
 
 @pytest.mark.model

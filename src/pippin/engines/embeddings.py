@@ -16,12 +16,12 @@ import numpy as np
 from msgspec import DecodeError, Meta, Struct
 
 from pippin.core.decoding import from_json
-from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.events import Accepted, Embedded, Event, Failed
+from pippin.core.errors import ServerError
+from pippin.core.events import Accepted, Embedded, Event
 from pippin.core.models import WorkerSpec
 from pippin.core.published import broken, fields_in
 from pippin.core.tasks import Conversation, Embed, Task
-from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.base import Job, LoadProgress, NeedsWeightsError, Preparer
 from pippin.engines.conversations import EncodingPreparer
 from pippin.engines.encoding import (
     EncoderInput,
@@ -276,18 +276,22 @@ class EmbeddingPreparer(EncodingPreparer):
         if named is not None and named not in self.prompts:
             raise _not_computed(spec.info.id, f"its default_prompt_name {named!r} is none of its prompts")
         self._default_prompt = self.prompts.get(named, "")
-        # The folder's own, once the model is loaded.
+        # The model's own, once it is loaded.
         self.pooling = Pooling((), ())
+        self.dimensions: int | None = None
         if not is_encoder(self.config):
             self.see(spec)
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
-        if not isinstance(task, Embed):
-            raise ServerError(
-                "invalid_request", f"{self.info.id} is an embedding model; it only embeds.", "model"
-            )
+        assert isinstance(task, Embed)
         if not task.inputs:
             raise ServerError("invalid_request", "input is empty; send at least one text.", "input")
+        if task.dimensions is not None:
+            if self.dimensions is None:
+                raise NeedsWeightsError
+            if task.dimensions > self.dimensions:
+                message = f"dimensions is {task.dimensions}; {self.info.id} has {self.dimensions}."
+                raise ServerError("invalid_request", message, "dimensions")
         prefix = self._prefix(task)
         overflow = task.overflow or self.options.embedding_overflow
         sequences = gathered(
@@ -342,21 +346,13 @@ class EmbeddingPreparer(EncodingPreparer):
 
     def _answer(self, dimensions: int | None, tokens: int) -> Callable[[Floats], Event]:
         def answer(vectors: Floats) -> Event:
-            if dimensions is not None and dimensions > vectors.shape[1]:  # asked before the weights were read
-                return Failed(self._too_wide(dimensions, vectors.shape[1]))
             if dimensions is not None and dimensions < vectors.shape[1]:
                 vectors = vectors[:, :dimensions]
                 norms = np.linalg.norm(vectors, axis=1, keepdims=True)
                 vectors = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
             return Embedded(np.ascontiguousarray(vectors, "<f4").tobytes(), vectors.shape[1], tokens)
 
-        if dimensions is not None and self.info.dimensions and dimensions > self.info.dimensions:
-            raise ServerError.of(self._too_wide(dimensions, self.info.dimensions))
         return answer
-
-    def _too_wide(self, asked: int, there: int) -> ErrorReport:
-        message = f"dimensions is {asked}; {self.info.id} has {there}."
-        return ErrorReport(kind="invalid_request", message=message, param="dimensions")
 
 
 def refuse_unknown(name: str, architecture: str) -> None:
@@ -381,7 +377,8 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     vector = forward([EncoderInput((preparer.tokenizer.pad,))])
     if vector.ndim != 2:
         refuse_unknown(spec.info.id, "late interaction")
-    preparer.info = msgspec.structs.replace(preparer.info, dimensions=int(vector.shape[1]))
+    preparer.dimensions = int(vector.shape[1])
+    preparer.info = msgspec.structs.replace(preparer.info, dimensions=preparer.dimensions)
     progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
     return EncodingEngine(forward)
 

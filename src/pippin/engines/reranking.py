@@ -78,8 +78,7 @@ class RerankingPreparer(EncodingPreparer):
             )
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
-        if not isinstance(task, Rerank):
-            raise ServerError("invalid_request", f"{self.info.id} is a reranker; it only scores.", "model")
+        assert isinstance(task, Rerank)
         if not task.query and not task.query_media:
             raise ServerError("invalid_request", "query is empty; send the text to compare with.", "query")
         if not task.documents:

@@ -70,10 +70,7 @@ class TranscriptionPreparer:
         self.rate = RATE  # until the loaded model is known to take another
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
-        if not isinstance(task, Transcribe):
-            raise ServerError(
-                "invalid_request", f"{self.info.id} turns speech into text; send it audio.", "model"
-            )
+        assert isinstance(task, Transcribe)
         if (task.language or "").lower() == DETECTED:
             task = msgspec.structs.replace(task, language=None)
         rate = self.rate

@@ -240,19 +240,14 @@ class SpeechPreparer:
         self._voices = voices_of(Path(info.path or ""), info.id)
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
-        match task:
-            case ListVoices():
-                return (Voices(self._voices.names),)
-            case Speak():
-                if not task.text.strip():
-                    raise ServerError("invalid_request", "input is empty; send the text to speak.", "input")
-                asked = Asked(task, self._voices)
-                call = speaker(asked, asked.reference(RATE))
-                return BlockingJob[SpeechModel](id, Accepted(len(task.text)), call)
-            case _:
-                raise ServerError(
-                    "invalid_request", f"{self.info.id} turns text into speech; send it text.", "model"
-                )
+        if isinstance(task, ListVoices):
+            return (Voices(self._voices.names),)
+        assert isinstance(task, Speak)
+        if not task.text.strip():
+            raise ServerError("invalid_request", "input is empty; send the text to speak.", "input")
+        asked = Asked(task, self._voices)
+        call = speaker(asked, asked.reference(RATE))
+        return BlockingJob[SpeechModel](id, Accepted(len(task.text)), call)
 
 
 def open_preparer(spec: WorkerSpec) -> SpeechPreparer:

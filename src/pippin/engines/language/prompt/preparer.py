@@ -22,7 +22,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Counted, Detokenized, Event, Rendered, Tokenized
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.core.requests import GenerationRequest, Sampling
+from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize, attachments
 from pippin.engines.attachments.reading import AttachmentReader
 from pippin.engines.base import NeedsWeightsError
@@ -130,11 +130,7 @@ class LanguagePreparer:
                     self.tokenizer.check(tokens, "tokens", embedded=False)
                     return (Detokenized(self.tokenizer.decode(tokens)),)
                 case _:
-                    raise ServerError(
-                        "unsupported",
-                        f"The model {self.info.id!r} generates text; it can't do this. Name a model of the right kind.",
-                        "model",
-                    )
+                    raise AssertionError("The task is for a model of another kind.")
         except TooLong as error:
             message = f"The text has {error.least} tokens or more; send at most {MOST_COUNTED} at a time."
             raise ServerError("too_large", message) from None
@@ -430,9 +426,6 @@ def cache_key(request: GenerationRequest) -> bytes:
     return hashlib.blake2b(parts.encode(), digest_size=16).digest()
 
 
-MOST_LOGPROBS = 100
-
-
 def as_published(request: GenerationRequest, tokenizer: Tokenizer) -> GenerationRequest:
     """The request with what the checkpoint's generation_config.json asks of each: tokens that are not drawn unless the
     request biases them, texts that end an answer, and the least length of one."""
@@ -449,27 +442,9 @@ def as_published(request: GenerationRequest, tokenizer: Tokenizer) -> Generation
 
 
 def check_numbers(request: GenerationRequest, tokenizer: Tokenizer) -> None:
-    """Raises `ServerError` naming the field of a number that this model can't honour."""
-    _check_sampling(request.sampling, tokenizer)
-    tokenizer.check(request.stop_token_ids, "stop_token_ids")
-    most, longest = parameters.MOST_STOPS, parameters.LONGEST_STOP
-    if len(request.stop) > most or any(len(stop) > longest for stop in request.stop):
-        raise _refuse("stop", f"may hold {most} texts of {longest} characters at most")
-    if "" in request.stop:
-        raise _refuse("stop", "holds an empty text, which would stop at once; leave it out")
-    given = {
-        name: getattr(request, name) for name in ("max_tokens", "min_tokens", "logprobs", "prompt_logprobs")
-    }
-    for field, asked in (*given.items(), ("thinking_budget", request.thinking.budget)):
-        if asked is not None and asked < 0:
-            raise _refuse(field, f"is {asked}; it must be at least 0")
-    alternatives = min(MOST_LOGPROBS, tokenizer.rows)
-    for field in ("logprobs", "prompt_logprobs"):
-        if (given[field] or 0) > alternatives:
-            raise _refuse(field, f"is {given[field]}; this model gives {alternatives} alternatives at most")
-
-
-def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:
+    """Raises `ServerError` naming the field of a number that this model can't honour. What no model honours, such as a
+    negative count, the API has refused."""
+    sampling = request.sampling
     values = msgspec.structs.asdict(sampling)
     for parameter in parameters.PARAMETERS:
         value: float | None = values[parameter.name]
@@ -477,16 +452,11 @@ def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:
             raise _refuse(parameter.public_name, f"is {value:g}; it must be {parameter.range}")
     if sampling.top_k is not None and sampling.top_k > tokenizer.rows:
         raise _refuse("top_k", f"is {sampling.top_k}; this model has {tokenizer.rows} tokens")
-    bias, most, largest = sampling.logit_bias or {}, parameters.MOST_BIASES, parameters.LARGEST_BIAS
-    if len(bias) > most:
-        raise _refuse("logit_bias", f"holds {len(bias)} tokens; {most} is the most")
-    tokenizer.check(bias, "logit_bias")
-    for token, value in bias.items():
-        if not -largest <= value <= largest:
-            raise _refuse(
-                "logit_bias",
-                f"gives token {token} a bias of {value:g}; it must be from {-largest:g} to {largest:g}",
-            )
+    tokenizer.check(sampling.logit_bias or (), "logit_bias")
+    tokenizer.check(request.stop_token_ids, "stop_token_ids")
+    for field, asked in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
+        if asked is not None and asked > tokenizer.rows:
+            raise _refuse(field, f"is {asked}; this model gives {tokenizer.rows} alternatives at most")
 
 
 def _refuse(field: str, what: str) -> ServerError:
