@@ -192,8 +192,8 @@ class LanguagePreparer:
                     raise
 
     def _counted(self, request: GenerationRequest) -> RenderedPrompt:
-        offered = self._offered(request)
-        return self._readable(request, partial(self._renderer.prompt, tools=offered, most=MOST_COUNTED))[0]
+        offering = msgspec.structs.replace(request, tools=self._offered(request))
+        return self._readable(offering, partial(self._renderer.prompt, most=MOST_COUNTED))[0]
 
     def _decision_job(self, id: str, request: GenerationRequest) -> LanguageJob:
         window = self.context_window
@@ -230,8 +230,12 @@ class LanguagePreparer:
         asked = request.max_tokens
         window = min(self.context_window, request.context_limit or self.context_window)
         reserve = min(1 if asked is None else asked, max(window // ANSWER_DIVISOR, 1))
-        limits = partial(fit_prompt, context_window=window, reserve=reserve, partings=self.finds_partings)
-        prompt, warnings = self._readable(request, partial(limits, self._renderer, tools=offered))
+        prompt, warnings = self._readable(
+            msgspec.structs.replace(request, tools=offered),
+            lambda offering: fit_prompt(
+                offering, self._renderer, window, reserve, partings=self.finds_partings
+            ),
+        )
         self._check_prompt(prompt, request)
         free = window - len(prompt.tokens)
         if free < 1 and asked != 0:
