@@ -67,7 +67,7 @@ def test_speech_is_heard_as_another_implementation_hears_it(loaded: Loaded) -> N
 @pytest.mark.model
 def test_a_language_that_the_model_does_not_know_is_refused(loaded: Loaded) -> None:
     [failed] = hear(loaded, language="tlh")
-    assert "language is 'tlh'; this model knows" in str(failed)
+    assert "'language' is 'tlh'; this model knows" in str(failed)
 
 
 @pytest.mark.model

@@ -42,6 +42,7 @@ from pippin.engines.language.model.encoders import (
 )
 from pippin.engines.language.model.weights import refuse_unreadable
 from pippin.engines.language.text.tokenizer import TooLong
+from pippin.engines.refusals import refused
 
 NOT_COMPUTED: dict[str, str] = {
     "colqwen2_5": "it gives a vector for each token, and an answer here has one for each input",
@@ -285,13 +286,12 @@ class EmbeddingPreparer(EncodingPreparer):
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         assert isinstance(task, Embed)
         if not task.inputs:
-            raise ServerError("invalid_request", "input is empty; send at least one text.", "input")
+            raise refused("input", "is empty; send at least one text.")
         if task.dimensions is not None:
             if self.dimensions is None:
                 raise NeedsWeightsError
             if task.dimensions > self.dimensions:
-                message = f"dimensions is {task.dimensions}; {self.info.id} has {self.dimensions}."
-                raise ServerError("invalid_request", message, "dimensions")
+                raise refused("dimensions", f"is {task.dimensions}; {self.info.id} has {self.dimensions}.")
         prefix = self._prefix(task)
         overflow = task.overflow or self.options.embedding_overflow
         sequences = gathered(
@@ -316,14 +316,14 @@ class EmbeddingPreparer(EncodingPreparer):
             return self._conversation(item)
         if isinstance(item, str):
             if not item:
-                raise ServerError("invalid_request", f"{param} is empty; leave it out or send text.", param)
+                raise refused(param, "is empty; leave it out or send text.")
             try:
                 sequence = self.tokenizer.encode(prefix + item, truncating=overflow == "truncate")
             except TooLong as error:
                 raise self.too_long(f"{param} has {error.least} tokens or more", param) from None
         else:
             if not item:
-                raise ServerError("invalid_request", f"{param} has no token ids.", param)
+                raise refused(param, "has no token ids.")
             if overflow == "error" and len(item) > self.tokenizer.limit:
                 raise self.too_long(f"{param} has {len(item)} tokens", param)
             sequence = self.tokenizer.checked(item, param)

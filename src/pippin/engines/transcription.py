@@ -30,7 +30,7 @@ from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
 from pippin.engines.language.upstream.stored import read_arrays
-from pippin.engines.refusals import library_refusals, missing_package
+from pippin.engines.refusals import library_refusals, missing_package, refused
 from pippin.engines.speech.keywords import Keywords, keywords_of
 from pippin.engines.whisper import whisper_tokenizer
 
@@ -393,11 +393,7 @@ def _spoken_language(model: nn.Module, language: str) -> str:
     for word in (code, short, LANGUAGES.get(short, "")):
         if word in known:
             return str(known[word])
-    raise ServerError(
-        "invalid_request",
-        f"language is {language!r}; this model knows {', '.join(known.values())}.",
-        "language",
-    )
+    raise refused("language", f"is {language!r}; this model knows {', '.join(known.values())}.")
 
 
 def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float, rate: int) -> dict[str, Any]:

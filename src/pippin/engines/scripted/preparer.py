@@ -57,6 +57,7 @@ from pippin.core.tasks import (
     Transcribe,
 )
 from pippin.engines.attachments.reading import AttachmentReader, Readable
+from pippin.engines.refusals import refused
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import Performance, perform
 from pippin.engines.scripted.script import Rule, holds, load_script
@@ -218,8 +219,7 @@ def _embed(task: Embed, dimensions: int, window: int) -> Embedded:
     """Each word adds one to the dimension that its checksum names; then normalised."""
     width = task.dimensions or dimensions
     if width > dimensions:
-        message = f"dimensions is {width}; the model has {dimensions}."
-        raise ServerError("invalid_request", message, "dimensions")
+        raise refused("dimensions", f"is {width}; the model has {dimensions}.")
     texts = [_written(each) for each in task.inputs]
     count, rows = 0, []
     for number, text in enumerate(texts):

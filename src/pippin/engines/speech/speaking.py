@@ -28,7 +28,7 @@ from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
-from pippin.engines.refusals import library_refusals, missing_package
+from pippin.engines.refusals import library_refusals, missing_package, refused
 from pippin.engines.speech.keywords import Keywords, arguments_of, keywords_of
 
 NAMES_A_TOKENIZER: Final = ("llama", "qwen2", "qwen3", "outetts", "indextts")
@@ -151,18 +151,13 @@ class FolderVoices(Struct, frozen=True):
         if self.names:
             same = [name for name in self.names if name.casefold() == voice.casefold()]
             if not same:
-                message = f"voice is {voice!r}; {self.model} has {', '.join(self.names)}."
-                raise ServerError("invalid_request", message, "voice")
+                raise refused("voice", f"is {voice!r}; {self.model} has {', '.join(self.names)}.")
             return voice if voice in same else same[0]
         if self.family in FETCHES_VOICES:
-            message = f"voice is {voice!r}; no voice lies in the folder of {self.model}."
-            raise ServerError("invalid_request", message, "voice")
+            raise refused("voice", f"is {voice!r}; no voice lies in the folder of {self.model}.")
         if NAME.fullmatch(voice) is None or voice.lower().endswith(SUFFIXES):
-            raise ServerError(
-                "invalid_request",
-                "voice is a name, and not a path or an address; send a recording to imitate in `ref_audio`.",
-                "voice",
-            )
+            path = "is a name, and not a path or an address; send a recording to imitate in `ref_audio`."
+            raise refused("voice", path)
         return voice
 
 
@@ -244,7 +239,7 @@ class SpeechPreparer:
             return (Voices(self._voices.names),)
         assert isinstance(task, Speak)
         if not task.text.strip():
-            raise ServerError("invalid_request", "input is empty; send the text to speak.", "input")
+            raise refused("input", "is empty; send the text to speak.")
         asked = Asked(task, self._voices)
         call = speaker(asked, asked.reference(RATE))
         return BlockingJob[SpeechModel](id, Accepted(len(task.text)), call)

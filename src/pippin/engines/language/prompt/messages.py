@@ -10,10 +10,10 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from pippin.core.conversation import MediaPart, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
-from pippin.core.errors import ServerError
 from pippin.engines.language.template.traits import Messages, Traits, thinking_parts
 from pippin.engines.language.text.tokenizer import Literals, broken
 from pippin.engines.language.vision.media import MediaStyle
+from pippin.engines.refusals import refused
 from pippin.output.tool_format import History, Write, write_json_tags
 
 Style = Literal["any", "nine", "function"]
@@ -109,10 +109,8 @@ class Converter(Struct, frozen=True):
             entries.append({"role": "user", "content": self.media.content(media, self.literals.shield)})
         if message.role == "tool" or (results and len(results) == len(message.parts)):
             if not results:
-                raise ServerError(
-                    "invalid_request",
-                    f"'{where}' has the role 'tool' but no result; give it a 'tool_call_id' and content.",
-                    where,
+                raise refused(
+                    where, "has the role 'tool' but no result; give it a 'tool_call_id' and content."
                 )
             return entries
         role = "system" if message.role == "developer" and not self.traits.developer else message.role

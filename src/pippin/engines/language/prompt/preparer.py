@@ -34,6 +34,7 @@ from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config, takes_media
 from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly, WholePrompt
 from pippin.engines.language.vision.processors import load_processor, load_prompt_processor
+from pippin.engines.refusals import refused
 from pippin.output import checking, formats
 from pippin.output.checking import repeated_calls
 from pippin.output.reasoning_formats import ReasoningFormat
@@ -126,7 +127,7 @@ class LanguagePreparer:
                     return (Tokenized(tuple(tokens), pieces),)
                 case Detokenize(tokens):
                     if len(tokens) > MOST_DETOKENIZED:
-                        raise _refuse("tokens", f"may hold {MOST_DETOKENIZED} at most")
+                        raise refused("tokens", f"may hold {MOST_DETOKENIZED} at most.")
                     self.tokenizer.check(tokens, "tokens", embedded=False)
                     return (Detokenized(self.tokenizer.decode(tokens)),)
                 case _:
@@ -297,18 +298,12 @@ class LanguagePreparer:
         known = {tool.name for tool in request.tools}
         unknown = [name for name in choice.names if name not in known]
         if unknown:
-            raise ServerError(
-                "invalid_request",
-                f"'tool_choice' names {unknown[0]!r}, which is not among 'tools'.",
-                "tool_choice",
-            )
+            raise refused("tool_choice", f"names {unknown[0]!r}, which is not among 'tools'.")
         match choice.mode:
             case "none":
                 return ()
             case "required" if not request.tools:
-                raise ServerError(
-                    "invalid_request", "'tool_choice' asks for a call, but 'tools' is empty.", "tool_choice"
-                )
+                raise refused("tool_choice", "asks for a call, but 'tools' is empty.")
             case _:
                 return tuple(tool for tool in request.tools if not choice.names or tool.name in choice.names)
 
@@ -453,18 +448,14 @@ def check_numbers(request: GenerationRequest, tokenizer: Tokenizer) -> None:
     for parameter in parameters.PARAMETERS:
         value: float | None = values[parameter.name]
         if value is not None and not parameter.holds(value):
-            raise _refuse(parameter.public_name, f"is {value:g}; it must be {parameter.range}")
+            raise refused(parameter.public_name, f"is {value:g}; it must be {parameter.range}.")
     if sampling.top_k is not None and sampling.top_k > tokenizer.rows:
-        raise _refuse("top_k", f"is {sampling.top_k}; this model has {tokenizer.rows} tokens")
+        raise refused("top_k", f"is {sampling.top_k}; this model has {tokenizer.rows} tokens.")
     tokenizer.check(sampling.logit_bias or (), "logit_bias")
     tokenizer.check(request.stop_token_ids, "stop_token_ids")
     for field, asked in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
         if asked is not None and asked > tokenizer.rows:
-            raise _refuse(field, f"is {asked}; this model gives {tokenizer.rows} alternatives at most")
-
-
-def _refuse(field: str, what: str) -> ServerError:
-    return ServerError("invalid_request", f"'{field}' {what}.", field)
+            raise refused(field, f"is {asked}; this model gives {tokenizer.rows} alternatives at most.")
 
 
 @dataclass(frozen=True)

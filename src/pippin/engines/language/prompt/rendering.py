@@ -56,6 +56,7 @@ from pippin.engines.language.vision.media import (
     WholePrompt,
 )
 from pippin.engines.recent import Recent
+from pippin.engines.refusals import refused
 from pippin.output.tool_format import History
 
 
@@ -185,7 +186,7 @@ class PromptRenderer:
                 self._tokenizer.check(ids, "prompt")
                 tokens, text = ids, self._tokenizer.decode(ids) if request.echo else ""
         if not tokens:
-            raise ServerError("invalid_request", "'prompt' is empty; give at least one token.", "prompt")
+            raise refused("prompt", "is empty; give at least one token.")
         return RenderedPrompt(tokens, text, raw=True)
 
     def decisions(self, request: GenerationRequest, most: int) -> RenderedPrompt:
@@ -274,9 +275,7 @@ class PromptRenderer:
     def _chat(self, request: GenerationRequest, most: int) -> RenderedPrompt:
         messages = request.messages
         if not messages:
-            raise ServerError(
-                "invalid_request", "'messages' is empty; give at least one message.", "messages"
-            )
+            raise refused("messages", "is empty; give at least one message.")
         # Checked first, because rendering takes long, too. User texts are in the prompt whatever the template does.
         for message in messages:
             for part in message.parts if message.role == "user" else ():

@@ -12,6 +12,7 @@ from msgspec import Struct
 from pippin.core.conversation import Audio, Image, Inline, MediaPart, Part, Text, Video
 from pippin.core.errors import ServerError
 from pippin.engines.language.template.template import ChatTemplate
+from pippin.engines.refusals import refused
 
 if TYPE_CHECKING:
     from pippin.engines.language.vision.joint import JointTokens
@@ -202,8 +203,7 @@ def modality_of(part: MediaPart) -> Modality:
 def inline_bytes(part: MediaPart, where: str) -> bytes:
     """The file of a medium. Raises `ServerError` naming the field `where` for one that was not fetched."""
     if not isinstance(part.source, Inline):
-        message = f"{where} was not fetched; send the bytes as a data: URI."
-        raise ServerError("invalid_request", message, where)
+        raise refused(where, "was not fetched; send the bytes as a data: URI.")
     return part.source.data
 
 

@@ -45,6 +45,7 @@ from pippin.engines.language.vision.preprocessor import in_older_files, refuse_u
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
 from pippin.engines.recent import Recent
+from pippin.engines.refusals import refused
 
 log = logging.getLogger(__name__)
 
@@ -143,8 +144,7 @@ class LibraryProcessor(TextOnly):
         least = part.min_pixels or least
         if least is not None and most is not None and least > most:
             if part.min_pixels is not None:
-                message = f"{param} asks for {least} pixels at least, and {most} are the most."
-                raise ServerError("invalid_request", message, param)
+                raise refused(param, f"asks for {least} pixels at least, and {most} are the most.")
             least = most
         return least, most
 
@@ -294,9 +294,7 @@ class MediaProcessor(LibraryProcessor):
         try:
             medium = self._run(modality, digest, self.placeholders[modality], arguments)
         except FAILURES as error:
-            raise ServerError(
-                "invalid_request", f"{param} can't be prepared for this model: {error}", param
-            ) from error
+            raise refused(param, f"can't be prepared for this model: {error}") from error
         self._kept.put(digest, medium)
         return medium
 
@@ -359,7 +357,7 @@ def resized(
     if part.resize is not None:
         height, width = part.resize
         if height < 1 or width < 1:
-            raise ServerError("invalid_request", f"{param} asks to be resized to nothing.", param)
+            raise refused(param, "asks to be resized to nothing.")
         pictures.check_size(width, height, param)
         image = image.resize((width, height), PillowImage.Resampling.BICUBIC)
     area = image.width * image.height
