@@ -106,7 +106,6 @@ def test_an_input_that_is_too_long_is_refused_or_cut_as_asked(loaded: Loaded) ->
 @pytest.mark.parametrize(
     ("task", "param"),
     [
-        (Embed(inputs=()), "input"),
         (Embed(inputs=("a", "")), "input[1]"),
         (Embed(inputs=((1, 10**9),)), "input[0]"),
         (Embed(inputs=("a",), dimensions=385), "dimensions"),

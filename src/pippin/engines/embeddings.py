@@ -285,8 +285,6 @@ class EmbeddingPreparer(EncodingPreparer):
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         assert isinstance(task, Embed)
-        if not task.inputs:
-            raise refused("input", "is empty; send at least one text.")
         if task.dimensions is not None:
             if self.dimensions is None:
                 raise NeedsWeightsError
@@ -322,8 +320,6 @@ class EmbeddingPreparer(EncodingPreparer):
             except TooLong as error:
                 raise self.too_long(f"{param} has {error.least} tokens or more", param) from None
         else:
-            if not item:
-                raise refused(param, "has no token ids.")
             if overflow == "error" and len(item) > self.tokenizer.limit:
                 raise self.too_long(f"{param} has {len(item)} tokens", param)
             sequence = self.tokenizer.checked(item, param)

@@ -82,8 +82,6 @@ class RerankingPreparer(EncodingPreparer):
         assert isinstance(task, Rerank)
         if not task.query and not task.query_media:
             raise refused("query", "is empty; send the text to compare with.")
-        if not task.documents:
-            raise refused("documents", "is empty; send at least one.")
         sequences = gathered(self._sequences(task), "documents")
         tokens = sum(len(sequence.tokens) for sequence in sequences)
 

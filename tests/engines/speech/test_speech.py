@@ -210,7 +210,6 @@ def test_a_recording_to_imitate_is_decoded_beside_the_model(preparer: SpeechPrep
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"text": "  "}, "input"),
         ({"voice": "alloy"}, "voice"),
         ({"reference_audio": b"no sound"}, "ref_audio"),
     ],

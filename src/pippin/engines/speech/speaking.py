@@ -238,8 +238,6 @@ class SpeechPreparer:
         if isinstance(task, ListVoices):
             return (Voices(self._voices.names),)
         assert isinstance(task, Speak)
-        if not task.text.strip():
-            raise refused("input", "is empty; send the text to speak.")
         asked = Asked(task, self._voices)
         call = speaker(asked, asked.reference(RATE))
         return BlockingJob[SpeechModel](id, Accepted(len(task.text)), call)

@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -47,10 +47,8 @@ from pippin.engines.language.text.tokenizer import (
 )
 from pippin.engines.language.vision.media import (
     TEXT_ONLY,
-    Medium,
     Modality,
     Parts,
-    PlacedPrompt,
     PromptMedia,
     TextOnly,
     WholePrompt,
@@ -201,13 +199,15 @@ class PromptRenderer:
         messages = (*given[: len(given) - bool(begun)], asked, Message("assistant", (Text(CONTINUED),)))
         render = partial(self._render, replace(request, messages=messages, tools=()), generation=False)
         parts = media_parts(messages)
-        text, media = self._expanded(render, parts, most)
+        processor = self._processor_of(parts)
+        text, media = processor.expanded(render, parts, most)
         converter = self._template_for(())[0].converter
         warnings = _check_whole(text, messages, converter.traits.switches)
         opening, _, rest = text.rpartition(QUESTION)
         brancher = Brancher(self._tokenizer.literals, opening, rest.rpartition(CONTINUED)[0])
         questions = [converter.said(each.question) for each in request.decisions]
-        tokens, placed = self._placed(brancher.whole(questions[0]), media, parts, most)
+        encode = partial(self._tokenizer.literals.encode, most=most)
+        tokens, placed = processor.placed(brancher.whole(questions[0]), media, parts, encode)
         before = brancher.before(list(tokens), questions[0])
         ending = self._tokenizer.single(self.turn_end)
         ending = min(self._tokenizer.eos, default=None) if ending is None else ending
@@ -286,23 +286,21 @@ class PromptRenderer:
             messages = (*messages[:-1], _marked(messages[-1]))
         parts = media_parts(messages)
         render = partial(self._render, replace(request, messages=messages), generation=continued is None)
-        text, media = self._expanded(render, parts, most)
+        processor = self._processor_of(parts)
+        text, media = processor.expanded(render, parts, most)
         writer, _ = self._template_for(request.tools)
         warnings = _check_whole(text, messages, writer.converter.traits.switches)
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
-        tokens, placed = self._placed(text, media, parts, most)
+        encode = partial(self._tokenizer.literals.encode, most=most)
+        tokens, placed = processor.placed(text, media, parts, encode)
         return RenderedPrompt(
             tuple(tokens), plain(text), continued=continued or "", media=placed, warnings=warnings
         )
 
-    def _expanded(self, render: Callable[[], str], parts: Parts, most: int) -> tuple[str, list[Medium]]:
-        """The rendered text and the media in it. A prompt without media is nothing to their processor."""
-        return self.media.expanded(render, parts, most) if parts else (render(), [])
-
-    def _placed(self, text: str, media: list[Medium], parts: Parts, most: int) -> PlacedPrompt:
-        encode = partial(self._tokenizer.literals.encode, most=most)
-        return self.media.placed(text, media, parts, encode) if parts else (encode(text), None)
+    def _processor_of(self, parts: Parts) -> TextOnly:
+        """A prompt without media is nothing to the processor of media."""
+        return self.media if parts else TEXT_ONLY
 
     def _render(self, request: GenerationRequest, *, generation: bool) -> str:
         writer, forms = self._template_for(request.tools)

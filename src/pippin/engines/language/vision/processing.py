@@ -124,8 +124,10 @@ class LibraryProcessor(TextOnly):
 
     @property
     def _audio_rate(self) -> int:
-        """The sample rate of the audio that the model takes."""
-        return audio_rate(self._processor)
+        """The sample rate of the audio that the model takes: that of its feature extractor, or else the one that
+        mlx-vlm's `prepare_inputs` uses."""
+        extractor = getattr(self._processor, "feature_extractor", None)
+        return int(getattr(extractor, "sampling_rate", 16000))
 
     def _limits(self, part: Image, param: str) -> tuple[int | None, int | None]:
         """The least and most pixels of a picture: what the request asks for, within the options."""
@@ -341,13 +343,6 @@ class MediaProcessor(LibraryProcessor):
             },
             has_token_types=TOKEN_TYPES in outputs,
         )
-
-
-def audio_rate(processor: Any) -> int:
-    """The sample rate that a processor takes: that of its feature extractor, or else the one that mlx-vlm's
-    `prepare_inputs` uses."""
-    extractor = getattr(processor, "feature_extractor", None)
-    return int(getattr(extractor, "sampling_rate", 16000))
 
 
 def resized(
