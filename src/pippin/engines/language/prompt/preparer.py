@@ -293,12 +293,9 @@ class LanguagePreparer:
         return tuple(itertools.takewhile(lambda token: token < self.tokenizer.rows, tokens))
 
     def _offered(self, request: GenerationRequest) -> tuple[Tool, ...]:
-        """The tools that the request's `tool_choice` leaves on offer. Raises `ServerError` naming `tool_choice`."""
+        """The tools that the request's `tool_choice` leaves on offer. Raises `ServerError` naming `tool_choice` where a
+        call is asked for and no server of tools had any."""
         choice = request.tool_choice
-        known = {tool.name for tool in request.tools}
-        unknown = [name for name in choice.names if name not in known]
-        if unknown:
-            raise refused("tool_choice", f"names {unknown[0]!r}, which is not among 'tools'.")
         match choice.mode:
             case "none":
                 return ()
