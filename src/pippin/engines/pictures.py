@@ -28,8 +28,6 @@ def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS, keep_alph
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    if not data:
-        raise refused(param, "is an empty file; send a picture.")
     try:
         with warnings.catch_warnings():
             # Pillow warns of large sizes, which `check_size` refuses.

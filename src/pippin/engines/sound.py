@@ -68,8 +68,6 @@ def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECON
     """
     import av
 
-    if not data:
-        raise refused(param, "is empty; send an audio file.")
     try:
         with open_container(data, format_whitelist=READ) as container:
             if not container.streams.audio:

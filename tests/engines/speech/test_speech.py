@@ -281,7 +281,7 @@ def test_voices_are_those_of_the_folder(preparer: SpeechPreparer) -> None:
 )
 def test_a_voice_is_never_a_path_or_an_address(tmp_path: Path, voice: str) -> None:
     model = Speaker()
-    with pytest.raises(ServerError, match="voice is"):
+    with pytest.raises(ServerError, match="'voice' is"):
         speak(SpeechPreparer(ModelInfo(id="bare", kind="speech", path=str(tmp_path))), model, voice=voice)
     assert model.asked == []
 
@@ -298,7 +298,7 @@ def test_a_voice_may_be_written_in_other_letters_and_kokoro_s_may_be_mixed(
     kokoro = SpeechPreparer(ModelInfo(id="kokoro", kind="speech", path=str(tmp_path)))
     speak(kokoro, model, voice="af_heart, bm_george")
     assert model.asked[-1]["voice"] == "af_heart,bm_george"
-    with pytest.raises(ServerError, match="voice is"):
+    with pytest.raises(ServerError, match="'voice' is"):
         speak(kokoro, model, voice="af_heart,../x")
 
 

@@ -133,7 +133,7 @@ def test_of_animations_the_first_frame_is_taken(format: str) -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "empty"),
+        (b"", "is no picture of a kind"),
         (b"not a picture at all", "no picture of a kind"),
         (b"%PDF-1.7\n1 0 obj", "no picture of a kind"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "no picture of a kind"),

@@ -106,8 +106,6 @@ def sample(data: bytes, rate: FrameRate, param: str) -> Sampled:
     except ImportError as error:
         needed = f"is a video, which needs an extra: {install_command('vision')}"
         raise refused(param, needed, "unsupported") from error
-    if not data:
-        raise refused(param, "is an empty file; send a video.")
     total = 0
     try:
         with open_container(data) as container:
