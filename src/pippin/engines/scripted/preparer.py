@@ -258,8 +258,6 @@ def _rerank(task: Rerank) -> Ranked:
 
 def _transcribe(task: Transcribe) -> tuple[Event, ...]:
     """Two sentences that name the file and its size, a second each."""
-    if not task.audio:
-        raise ServerError("invalid_request", "The audio file is empty.", "file")
     sentences = (f"This is {task.filename or 'a recording'}.", f" It has {len(task.audio)} bytes.")
     segments = [
         Segment(

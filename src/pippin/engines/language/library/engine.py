@@ -102,8 +102,6 @@ class LibraryEngine:
 
     def _fitted(self, job: LanguageJob) -> LanguageJob:
         """The job, with an answer no longer than memory allows. Raises `ServerError` for a job that can never run."""
-        if not job.prompt:
-            raise ServerError("invalid_request", "The prompt is empty: send at least one token.", "messages")
         prompt = len(job.prompt)
         room = self._sizes.most_tokens - prompt
         if room < min(1, job.max_tokens):

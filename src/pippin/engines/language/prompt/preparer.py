@@ -55,7 +55,6 @@ ANSWER_DIVISOR = 4
 DEFAULT_TOOL_FORMAT = "json_tools"
 """The tool-call format of models whose template does not write tools."""
 
-MOST_DETOKENIZED = 1 << 20
 MOST_PREDICTED, MOST_CHARACTERS = 1 << 15, 8  # tokens of a prediction, and characters of each
 MOST_COUNTED = 1_000_000  # tokens of a text that is only counted or tokenized
 
@@ -126,8 +125,6 @@ class LanguagePreparer:
                     pieces = tuple(map(self.tokenizer.raw, tokens)) if with_pieces else ()
                     return (Tokenized(tuple(tokens), pieces),)
                 case Detokenize(tokens):
-                    if len(tokens) > MOST_DETOKENIZED:
-                        raise refused("tokens", f"may hold {MOST_DETOKENIZED} at most.")
                     self.tokenizer.check(tokens, "tokens", embedded=False)
                     return (Detokenized(self.tokenizer.decode(tokens)),)
                 case _:

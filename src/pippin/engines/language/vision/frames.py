@@ -36,7 +36,7 @@ def as_frames(messages: tuple[Message, ...], rate: FrameRate) -> tuple[Message, 
     sampled = [
         (number, index)
         for number, (where, part) in enumerate(clips)
-        for index in sample(inline_bytes(part, where), rate.asked(part.fps, part.max_frames), where).indices
+        for index in sample(inline_bytes(part), rate.asked(part.fps, part.max_frames), where).indices
     ]
     if len(sampled) > MOST_FRAMES:
         step = (len(sampled) - 1) / (MOST_FRAMES - 1)
@@ -44,7 +44,7 @@ def as_frames(messages: tuple[Message, ...], rate: FrameRate) -> tuple[Message, 
     pictures: dict[str, list[Image]] = {}
     for number, (where, part) in enumerate(clips):
         indices = [index for each, index in sampled if each == number]
-        frames = read_frames(inline_bytes(part, where), indices, where) if indices else []
+        frames = read_frames(inline_bytes(part), indices, where) if indices else []
         pictures[where] = [_picture(frame, where) for frame in frames]
     return with_attachments(messages, lambda part, where, _: pictures.get(where, [part]))
 

@@ -12,7 +12,6 @@ from msgspec import Struct
 from pippin.core.conversation import Audio, Image, Inline, MediaPart, Part, Text, Video
 from pippin.core.errors import ServerError
 from pippin.engines.language.template.template import ChatTemplate
-from pippin.engines.refusals import refused
 
 if TYPE_CHECKING:
     from pippin.engines.language.vision.joint import JointTokens
@@ -200,10 +199,9 @@ def modality_of(part: MediaPart) -> Modality:
     return _MODALITIES[type(part)]
 
 
-def inline_bytes(part: MediaPart, where: str) -> bytes:
-    """The file of a medium. Raises `ServerError` naming the field `where` for one that was not fetched."""
-    if not isinstance(part.source, Inline):
-        raise refused(where, "was not fetched; send the bytes as a data: URI.")
+def inline_bytes(part: MediaPart) -> bytes:
+    """The file of a medium, which the API has fetched."""
+    assert isinstance(part.source, Inline)
     return part.source.data
 
 

@@ -152,7 +152,7 @@ class LibraryProcessor(TextOnly):
 
     def _decoded(self, part: MediaPart, param: str) -> Any:
         """A picture, a `Clip`, or samples at the rate that the model takes. Raises `ServerError` naming `param`."""
-        data = inline_bytes(part, param)
+        data = inline_bytes(part)
         match part:
             case Image():
                 refuse_unprepared(self._unprepared, param)
@@ -289,7 +289,7 @@ class MediaProcessor(LibraryProcessor):
     def process(self, part: MediaPart, param: str) -> Medium:
         """Process a medium, or return a kept one. Raises `ServerError` naming `param`."""
         modality = modality_of(part)
-        digest = digest_of(part, inline_bytes(part, param), self._options)
+        digest = digest_of(part, inline_bytes(part), self._options)
         if (kept := self._kept.get(digest)) is not None:
             return kept
         arguments = self._arguments(part, param)
@@ -351,8 +351,6 @@ def resized(
     """Resize a picture as the request asks, then scale it to between `least` and `most` pixels."""
     if part.resize is not None:
         height, width = part.resize
-        if height < 1 or width < 1:
-            raise refused(param, "asks to be resized to nothing.")
         pictures.check_size(width, height, param)
         image = image.resize((width, height), PillowImage.Resampling.BICUBIC)
     area = image.width * image.height
