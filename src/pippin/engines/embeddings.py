@@ -310,8 +310,11 @@ class EmbeddingPreparer(EncodingPreparer):
         self, item: str | tuple[int, ...] | Conversation, param: str, prefix: str, overflow: str
     ) -> EncoderInput:
         """The tokens of one input, cut to the model's limit or refused if it is longer, as `overflow` says."""
-        if isinstance(item, Conversation):
-            return self._conversation(item)
+        if isinstance(item, Conversation):  # which is never cut
+            if self.conversations is None:
+                text = f"{self.info.id} embeds text only; send strings as input."
+                raise ServerError("unsupported", text, item.field or "messages")
+            return self.conversations.sequence(item.messages, item.field, continues=item.continues)
         if isinstance(item, str):
             if not item:
                 raise refused(param, "is empty; leave it out or send text.")
@@ -329,16 +332,6 @@ class EmbeddingPreparer(EncodingPreparer):
             raise self.too_long(f"{param} has {len(sequence.tokens)} tokens", param)
         # The last token (end of sequence or separator) stays, because `lasttoken` pooling reads its state.
         return EncoderInput((*sequence.tokens[: self.tokenizer.limit - 1], sequence.tokens[-1]))
-
-    def _conversation(self, item: Conversation) -> EncoderInput:
-        """The tokens and media of a conversation, which is never cut."""
-        if self.conversations is None:
-            raise ServerError(
-                "unsupported",
-                f"{self.info.id} embeds text only; send strings as input.",
-                item.field or "messages",
-            )
-        return self.conversations.sequence(item.messages, item.field, continues=item.continues)
 
     def _answer(self, dimensions: int | None, tokens: int) -> Callable[[Floats], Event]:
         def answer(vectors: Floats) -> Event:

@@ -228,12 +228,8 @@ class LanguagePreparer:
         asked = request.max_tokens
         window = min(self.context_window, request.context_limit or self.context_window)
         reserve = min(1 if asked is None else asked, max(window // ANSWER_DIVISOR, 1))
-        prompt, warnings = self._readable(
-            msgspec.structs.replace(request, tools=offered),
-            lambda offering: fit_prompt(
-                offering, self._renderer, window, reserve, partings=self.finds_partings
-            ),
-        )
+        fit = partial(fit_prompt, self._renderer, window, reserve, self.finds_partings)
+        prompt, warnings = self._readable(msgspec.structs.replace(request, tools=offered), fit)
         self._check_prompt(prompt, request)
         free = window - len(prompt.tokens)
         if free < 1 and asked != 0:

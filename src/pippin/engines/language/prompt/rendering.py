@@ -389,7 +389,7 @@ MOST_PINS = 8
 
 
 def fit_prompt(
-    request: GenerationRequest, renderer: PromptRenderer, context_window: int, reserve: int, *, partings: bool
+    renderer: PromptRenderer, context_window: int, reserve: int, partings: bool, request: GenerationRequest
 ) -> RenderedPrompt:
     """Render the prompt, and leave at least `reserve` tokens of the context window to the answer; `partings`: find out
     where other prompts are likely to part from it.
