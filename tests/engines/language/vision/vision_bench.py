@@ -20,7 +20,7 @@ from pippin.core.tasks import Generate
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
-from pippin.engines.language.library.engine import LibraryEngine, open_autoregressive_engine
+from pippin.engines.language.library.engine import LibraryEngine
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.loading.weights import way_of
@@ -88,7 +88,7 @@ class VisionBench:
 
     def new_engine(self) -> Any:
         if isinstance(self.model, AutoregressiveModel):
-            return open_autoregressive_engine(self.model, self.preparer, self.options, self.plan)
+            return LibraryEngine(self.model, self.preparer, self.options, self.plan)
         with tried_once(self.tried):
             return build_engine(
                 Asked(self.model, self.preparer.tokenizer, self.options, self.plan, self.folder)

@@ -24,7 +24,7 @@ from pippin.engines.device import (
 from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.kv_cache.probe import Batching
-from pippin.engines.language.library.engine import LibraryEngine, open_autoregressive_engine
+from pippin.engines.language.library.engine import LibraryEngine
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.caching import (
     find_batching,
@@ -65,7 +65,7 @@ def open_engine(
     preparer.loaded(way.media)
     wire_weights(facts, options, weight_bytes(way.model))
     if way.alone is not None:
-        return open_autoregressive_engine(way.alone, preparer, options, plan)
+        return LibraryEngine(way.alone, preparer, options, plan)
     asked = Asked(way.model, preparer.tokenizer, options, plan, folder, threads, progress)
     engine = build_engine(asked)
     preparer.finds_partings = engine.prefixes.has_snapshots
