@@ -64,9 +64,9 @@ DETECTED = "auto"
 class TranscriptionPreparer:
     """Decodes the audio of a request within limits, beside the step loop."""
 
-    def __init__(self, info: ModelInfo) -> None:
+    def __init__(self, spec: WorkerSpec) -> None:
         sound.require_extra()
-        self.info = info
+        self.info: ModelInfo = spec.info
         self.rate = RATE  # until the loaded model is known to take another
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
@@ -79,8 +79,7 @@ class TranscriptionPreparer:
         return BlockingJob[nn.Module](id, accepted, transcriber(task, samples, rate))
 
 
-def open_preparer(spec: WorkerSpec) -> TranscriptionPreparer:
-    return TranscriptionPreparer(spec.info)
+open_preparer = TranscriptionPreparer
 
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[nn.Module]:

@@ -229,10 +229,10 @@ class SpeechModel(Struct, frozen=True):
 class SpeechPreparer:
     """Checks the fields of a speech request, and decodes its reference recording."""
 
-    def __init__(self, info: ModelInfo) -> None:
+    def __init__(self, spec: WorkerSpec) -> None:
         sound.require_extra()
-        self.info = info
-        self._voices = voices_of(Path(info.path or ""), info.id)
+        self.info: ModelInfo = spec.info
+        self._voices = voices_of(Path(self.info.path or ""), self.info.id)
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         if isinstance(task, ListVoices):
@@ -243,8 +243,7 @@ class SpeechPreparer:
         return BlockingJob[SpeechModel](id, Accepted(len(task.text)), call)
 
 
-def open_preparer(spec: WorkerSpec) -> SpeechPreparer:
-    return SpeechPreparer(spec.info)
+open_preparer = SpeechPreparer
 
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[SpeechModel]:
