@@ -19,7 +19,6 @@ class Asked(Struct, frozen=True):
     options: ModelOptions
     plan: DevicePlan
     folder: Path | None = None  # of the model; without one nothing is kept on the disk
-    kernel_threads: int | None = (
-        None  # with which the kernels for CPUs compute what drafts; None if they do not
-    )
+    # With which the kernels for CPUs compute what drafts; None if they do not.
+    kernel_threads: int | None = None
     progress: LoadProgress = lambda done, total, units: None
