@@ -10,11 +10,7 @@ import pytest
 
 from pippin.engines.language import upstream
 from pippin.engines.language.upstream.mends import LIBRARIES, Mend, mends
-
-
-def files(library: str) -> list[str]:
-    folder = Path(upstream.__file__).parent / library
-    return sorted(path.stem for path in folder.glob("[!_]*.py"))
+from tests.engines.language.upstream.mended import files
 
 
 def library_of(mend: Mend) -> str:
