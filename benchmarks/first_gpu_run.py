@@ -43,6 +43,7 @@ from tests.engines.tiny_models import ARCHITECTURES, tiny_model  # noqa: E402
 
 from pippin.engines.device import DevicePlan, configure, decide, find_facts  # noqa: E402
 from pippin.engines.language.kv_cache import probe  # noqa: E402
+from pippin.engines.language.loading.asked import Asked  # noqa: E402
 from pippin.engines.language.loading.engine import build_engine  # noqa: E402
 from pippin.engines.language.model.head import Head  # noqa: E402
 from pippin.engines.language.model.weights import load_weights  # noqa: E402
@@ -200,7 +201,7 @@ class Made(bench.Bench):
         self.model, self.tokenizer = model, Tokenizer.load(folder)
         self.options = ModelOptions(prefix_cache=False)
         self.plan = msgspec.structs.replace(run.plan, **changes)
-        self.engine = build_engine(model, self.tokenizer, self.options, self.plan)
+        self.engine = build_engine(Asked(model, self.tokenizer, self.options, self.plan))
 
     def timed(self, prompts: Sequence[Prompt], tokens: int) -> tuple[dict[Any, list[int]], float]:
         begun = time.perf_counter()

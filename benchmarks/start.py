@@ -92,6 +92,7 @@ def start(folder: Path) -> dict[str, float]:
     options = ModelOptions()
     accelerate_blas(options, None)
     from pippin.engines.device import configure, decide, find_facts
+    from pippin.engines.language.loading.asked import Asked
     from pippin.engines.language.loading.engine import build_engine
     from pippin.engines.language.model.weights import load_weights
     from pippin.engines.language.prompt import preparer
@@ -105,7 +106,7 @@ def start(folder: Path) -> dict[str, float]:
     threads = os.cpu_count()
     model, _ = load_weights(info, plan, lambda *_: None, kernel_threads=threads)
     lap()
-    build_engine(model, prepared.tokenizer, options, plan, folder=folder, kernel_threads=threads)
+    build_engine(Asked(model, prepared.tokenizer, options, plan, folder, threads))
     lap()
     return {name: after - before for name, before, after in zip(STAGES, laps, laps[1:], strict=False)}
 

@@ -16,7 +16,7 @@ from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.events import Embedded, Event
 from pippin.core.models import WorkerSpec
-from pippin.core.tasks import Embed, Rerank
+from pippin.core.tasks import Embed
 from pippin.engines import embeddings
 from pippin.engines.embeddings import EmbeddingPreparer
 from pippin.engines.encoding import EncodingEngine
@@ -106,14 +106,12 @@ def test_an_input_that_is_too_long_is_refused_or_cut_as_asked(loaded: Loaded) ->
 @pytest.mark.parametrize(
     ("task", "param"),
     [
-        (Embed(inputs=()), "input"),
         (Embed(inputs=("a", "")), "input[1]"),
         (Embed(inputs=((1, 10**9),)), "input[0]"),
         (Embed(inputs=("a",), dimensions=385), "dimensions"),
-        (Rerank(query="a", documents=()), "model"),
     ],
 )
-def test_what_cannot_be_embedded_is_refused_by_name(loaded: Loaded, task: Embed | Rerank, param: str) -> None:
+def test_what_cannot_be_embedded_is_refused_by_name(loaded: Loaded, task: Embed, param: str) -> None:
     with pytest.raises(ServerError) as caught:
         loaded[0].prepare("a", task)
     assert caught.value.report.param == param

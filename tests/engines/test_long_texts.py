@@ -194,7 +194,7 @@ def test_a_small_body_does_not_come_to_millions_of_tokens(
     assert len(job(reader, ranking("q", *["d"] * 20)).sequences) == 20
     told = refusal(reader, ranking("q", *["d"] * 1000))
     assert told.kind == "invalid_request"
-    assert told.message.startswith("documents has more than 20000 tokens in all")
+    assert told.message.startswith("'documents' has more than 20000 tokens in all")
 
 
 def test_token_ids_beyond_the_limit_are_refused_before_each_is_looked_at(minilm: Path) -> None:

@@ -14,7 +14,7 @@ from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Progress, Segment, Transcribed
 from pippin.core.models import WorkerSpec
-from pippin.core.tasks import Speak, Transcribe
+from pippin.core.tasks import Transcribe
 from pippin.engines import sound, transcription
 from pippin.engines.blocking import BlockingEngine
 from pippin.engines.transcription import RATE, TranscriptionPreparer, split_at_silence
@@ -67,7 +67,7 @@ def test_speech_is_heard_as_another_implementation_hears_it(loaded: Loaded) -> N
 @pytest.mark.model
 def test_a_language_that_the_model_does_not_know_is_refused(loaded: Loaded) -> None:
     [failed] = hear(loaded, language="tlh")
-    assert "language is 'tlh'; this model knows" in str(failed)
+    assert "'language' is 'tlh'; this model knows" in str(failed)
 
 
 @pytest.mark.model
@@ -107,8 +107,6 @@ def test_speech_in_a_named_language_is_heard_as_where_it_is_detected(loaded: Loa
 def test_what_is_not_audio_is_refused_before_the_model(loaded: Loaded) -> None:
     with pytest.raises(ServerError, match="no sound that can be decoded"):
         loaded[0].prepare("a", Transcribe(audio=b"hello" * 100))
-    with pytest.raises(ServerError, match="speech into text"):
-        loaded[0].prepare("a", Speak(text="hello"))
 
 
 @pytest.mark.model

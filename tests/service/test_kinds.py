@@ -18,7 +18,13 @@ HERE = [ModelInfo(id=f"one-of-{kind}", kind=kind) for kind in KINDS]
 
 
 @pytest.mark.parametrize(
-    ("task", "kind"), [(CHAT, "language"), (Embed(inputs=("a",)), "embeddings"), (ListVoices(), "speech")]
+    ("task", "kind"),
+    [
+        (CHAT, "language"),
+        (Tokenize("Hi"), "language"),
+        (Embed(inputs=("a",)), "embeddings"),
+        (ListVoices(), "speech"),
+    ],
 )
 def test_only_a_model_of_the_right_kind_is_asked_and_others_are_told_which_is(
     task: Task, kind: ModelKind
@@ -44,9 +50,7 @@ def test_a_service_refuses_it_before_anything_is_loaded() -> None:
     asyncio.run(scene())
 
 
-def test_tokenizers_and_scripted_models_are_asked_whatever_they_are() -> None:
-    for info in HERE:
-        assert suits(Tokenize("Hi"), info)
+def test_a_scripted_model_is_asked_whatever_it_is() -> None:
     assert suits(Embed(inputs=("a",)), scripted("m"))
 
 

@@ -109,9 +109,9 @@ def newest_question(messages: Sequence[Message], *, continued: bool) -> int | No
 class BaseTask(Struct, frozen=True):
     """Attributes of every task: the kind of model it needs, its name in errors, and what is prepared for it."""
 
-    # None for tasks of tokenizers: many kinds of model have one.
-    model_kind: ClassVar[ModelKind | None] = None
-    verb: ClassVar[str] = "do this"  # after "The model can't"
+    # Those of tasks of tokenizers.
+    model_kind: ClassVar[ModelKind] = "language"
+    verb: ClassVar[str] = "show its tokens"  # after "The model can't"
 
     def parts(self) -> Iterable[Part]:
         """The texts that a tokenizer reads for the task, and the media that are prepared."""
@@ -293,7 +293,6 @@ class GenerateImages(BaseTask, frozen=True, tag=True, kw_only=True, omit_default
 
 
 class Generate(RequestTask, frozen=True, tag=True):
-    model_kind = "language"
     verb = "generate text"
 
 

@@ -57,6 +57,7 @@ class Preparer(Protocol):
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         """Return a job for the engine, or the whole answer of a task that needs no weights (such as counting tokens).
+        The service sends a task to a model of its `model_kind` alone.
 
         Raises `ServerError` for whatever the client can mend, and `NeedsWeightsError`.
         """

@@ -33,10 +33,7 @@ class DecisionPreparer:
         self.info = spec.info
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
-        if not isinstance(task, Decide):
-            raise ServerError(
-                "invalid_request", f"{self.info.id} answers questions of /v1/decisions only.", "model"
-            )
+        assert isinstance(task, Decide)
         return BlockingJob[Decider](id, Accepted(prompt_tokens=0), decision(task))
 
 

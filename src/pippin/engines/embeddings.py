@@ -16,12 +16,12 @@ import numpy as np
 from msgspec import DecodeError, Meta, Struct
 
 from pippin.core.decoding import from_json
-from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.events import Accepted, Embedded, Event, Failed
+from pippin.core.errors import ServerError
+from pippin.core.events import Accepted, Embedded, Event
 from pippin.core.models import WorkerSpec
 from pippin.core.published import broken, fields_in
 from pippin.core.tasks import Conversation, Embed, Task
-from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.base import Job, LoadProgress, NeedsWeightsError, Preparer
 from pippin.engines.conversations import EncodingPreparer
 from pippin.engines.encoding import (
     EncoderInput,
@@ -42,6 +42,7 @@ from pippin.engines.language.model.encoders import (
 )
 from pippin.engines.language.model.weights import refuse_unreadable
 from pippin.engines.language.text.tokenizer import TooLong
+from pippin.engines.refusals import refused
 
 NOT_COMPUTED: dict[str, str] = {
     "colqwen2_5": "it gives a vector for each token, and an answer here has one for each input",
@@ -276,18 +277,19 @@ class EmbeddingPreparer(EncodingPreparer):
         if named is not None and named not in self.prompts:
             raise _not_computed(spec.info.id, f"its default_prompt_name {named!r} is none of its prompts")
         self._default_prompt = self.prompts.get(named, "")
-        # The folder's own, once the model is loaded.
+        # The model's own, once it is loaded.
         self.pooling = Pooling((), ())
+        self.dimensions: int | None = None
         if not is_encoder(self.config):
             self.see(spec)
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
-        if not isinstance(task, Embed):
-            raise ServerError(
-                "invalid_request", f"{self.info.id} is an embedding model; it only embeds.", "model"
-            )
-        if not task.inputs:
-            raise ServerError("invalid_request", "input is empty; send at least one text.", "input")
+        assert isinstance(task, Embed)
+        if task.dimensions is not None:
+            if self.dimensions is None:
+                raise NeedsWeightsError
+            if task.dimensions > self.dimensions:
+                raise refused("dimensions", f"is {task.dimensions}; {self.info.id} has {self.dimensions}.")
         prefix = self._prefix(task)
         overflow = task.overflow or self.options.embedding_overflow
         sequences = gathered(
@@ -308,18 +310,19 @@ class EmbeddingPreparer(EncodingPreparer):
         self, item: str | tuple[int, ...] | Conversation, param: str, prefix: str, overflow: str
     ) -> EncoderInput:
         """The tokens of one input, cut to the model's limit or refused if it is longer, as `overflow` says."""
-        if isinstance(item, Conversation):
-            return self._conversation(item)
+        if isinstance(item, Conversation):  # which is never cut
+            if self.conversations is None:
+                text = f"{self.info.id} embeds text only; send strings as input."
+                raise ServerError("unsupported", text, item.field or "messages")
+            return self.conversations.sequence(item.messages, item.field, continues=item.continues)
         if isinstance(item, str):
             if not item:
-                raise ServerError("invalid_request", f"{param} is empty; leave it out or send text.", param)
+                raise refused(param, "is empty; leave it out or send text.")
             try:
                 sequence = self.tokenizer.encode(prefix + item, truncating=overflow == "truncate")
             except TooLong as error:
                 raise self.too_long(f"{param} has {error.least} tokens or more", param) from None
         else:
-            if not item:
-                raise ServerError("invalid_request", f"{param} has no token ids.", param)
             if overflow == "error" and len(item) > self.tokenizer.limit:
                 raise self.too_long(f"{param} has {len(item)} tokens", param)
             sequence = self.tokenizer.checked(item, param)
@@ -330,33 +333,15 @@ class EmbeddingPreparer(EncodingPreparer):
         # The last token (end of sequence or separator) stays, because `lasttoken` pooling reads its state.
         return EncoderInput((*sequence.tokens[: self.tokenizer.limit - 1], sequence.tokens[-1]))
 
-    def _conversation(self, item: Conversation) -> EncoderInput:
-        """The tokens and media of a conversation, which is never cut."""
-        if self.conversations is None:
-            raise ServerError(
-                "unsupported",
-                f"{self.info.id} embeds text only; send strings as input.",
-                item.field or "messages",
-            )
-        return self.conversations.sequence(item.messages, item.field, continues=item.continues)
-
     def _answer(self, dimensions: int | None, tokens: int) -> Callable[[Floats], Event]:
         def answer(vectors: Floats) -> Event:
-            if dimensions is not None and dimensions > vectors.shape[1]:  # asked before the weights were read
-                return Failed(self._too_wide(dimensions, vectors.shape[1]))
             if dimensions is not None and dimensions < vectors.shape[1]:
                 vectors = vectors[:, :dimensions]
                 norms = np.linalg.norm(vectors, axis=1, keepdims=True)
                 vectors = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
             return Embedded(np.ascontiguousarray(vectors, "<f4").tobytes(), vectors.shape[1], tokens)
 
-        if dimensions is not None and self.info.dimensions and dimensions > self.info.dimensions:
-            raise ServerError.of(self._too_wide(dimensions, self.info.dimensions))
         return answer
-
-    def _too_wide(self, asked: int, there: int) -> ErrorReport:
-        message = f"dimensions is {asked}; {self.info.id} has {there}."
-        return ErrorReport(kind="invalid_request", message=message, param="dimensions")
 
 
 def refuse_unknown(name: str, architecture: str) -> None:
@@ -381,7 +366,8 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     vector = forward([EncoderInput((preparer.tokenizer.pad,))])
     if vector.ndim != 2:
         refuse_unknown(spec.info.id, "late interaction")
-    preparer.info = msgspec.structs.replace(preparer.info, dimensions=int(vector.shape[1]))
+    preparer.dimensions = int(vector.shape[1])
+    preparer.info = msgspec.structs.replace(preparer.info, dimensions=preparer.dimensions)
     progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
     return EncodingEngine(forward)
 

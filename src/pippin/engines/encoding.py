@@ -27,6 +27,7 @@ from pippin.engines.device import configure, decide, dtype_of, evaluate_in_piece
 from pippin.engines.language.text.tokenizer import TooLong, beginning
 from pippin.engines.language.upstream.library import dequantize_model
 from pippin.engines.language.vision.media import PromptMedia
+from pippin.engines.refusals import refused
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +76,8 @@ def gathered(sequences: Iterable[EncoderInput], param: str) -> tuple[EncoderInpu
     for sequence in sequences:
         tokens += len(sequence.tokens)
         if tokens > MOST_TOKENS:
-            raise ServerError(
-                "invalid_request",
-                f"{param} has more than {MOST_TOKENS} tokens in all, with what stands before each; send fewer at once.",
-                param,
-            )
+            many = f"has more than {MOST_TOKENS} tokens in all, with what stands before each; send fewer at once."
+            raise refused(param, many)
         found.append(sequence)
     return tuple(found)
 
@@ -327,11 +325,8 @@ class EncodingTokenizer:
         """Take token ids from a client. Raises `ServerError` naming `param` for an id that the model does not have."""
         for token in tokens:
             if not 0 <= token < self.vocabulary:
-                raise ServerError(
-                    "invalid_request",
-                    f"{param} has the token id {token}; this model's ids run from 0 to {self.vocabulary - 1}.",
-                    param,
-                )
+                known = f"this model's ids run from 0 to {self.vocabulary - 1}."
+                raise refused(param, f"has the token id {token}; {known}")
         return EncoderInput(tokens)
 
 

@@ -5,6 +5,7 @@ import warnings
 from typing import TYPE_CHECKING, Literal
 
 from pippin.core.errors import ServerError
+from pippin.engines.refusals import refused
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,8 +28,6 @@ def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS, keep_alph
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    if not data:
-        raise _refusal(param, "is an empty file; send a picture.")
     try:
         with warnings.catch_warnings():
             # Pillow warns of large sizes, which `check_size` refuses.
@@ -42,14 +41,14 @@ def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS, keep_alph
     except ServerError:
         raise
     except UnidentifiedImageError as error:
-        raise _refusal(
+        raise refused(
             param, f"is no picture of a kind that is read here ({', '.join(FORMATS)}); send one of these."
         ) from error
     except Image.DecompressionBombError as error:
         raise _too_large(param, most_pixels) from error
     except Exception as error:
         # Pillow's readers have no common error: a damaged file may raise anything.
-        raise _refusal(
+        raise refused(
             param, "is damaged or cut off, and can't be read as a picture; send the whole file."
         ) from error
 
@@ -81,13 +80,9 @@ def check_size(width: int, height: int, param: str, *, most_pixels: int = MOST_P
 
 
 def _too_large(param: str, most: int) -> ServerError:
-    return _refusal(
+    return refused(
         param, f"has too many pixels; {most // 1_000_000} million is the most. Send a smaller one."
     )
-
-
-def _refusal(param: str, why: str) -> ServerError:
-    return ServerError("invalid_request", f"{param} {why}", param)
 
 
 def encode(picture: "Image", format: PictureFormat, quality: int | None) -> bytes:

@@ -1,4 +1,4 @@
-"""Errors for requests that a library refuses, and for Python packages that it needs but does not require."""
+"""Errors for fields, for requests that a library refuses, and for packages that it needs and does not require."""
 
 import logging
 import traceback
@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Final
 
 from pippin.config.errors import install_command
-from pippin.core.errors import ServerError
+from pippin.core.errors import ErrorKind, ServerError
 
 logger = logging.getLogger(__name__)
 
 LONGEST: Final = 400
 """The most letters of a library's error that a client is told."""
+
+
+def refused(param: str, what: str, kind: ErrorKind = "invalid_request") -> ServerError:
+    """The refusal of a field, by a sentence that begins with its name."""
+    return ServerError(kind, f"'{param}' {what}", param)
 
 
 UNFETCHED: Final = (

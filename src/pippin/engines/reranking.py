@@ -39,6 +39,7 @@ from pippin.engines.language.model.encoders import (
 )
 from pippin.engines.language.model.weights import Reading, refuse_unreadable
 from pippin.engines.language.text.tokenizer import TooLong
+from pippin.engines.refusals import refused
 
 # The prompt that Qwen3-Reranker was trained with (its model card).
 SYSTEM = (
@@ -78,12 +79,9 @@ class RerankingPreparer(EncodingPreparer):
             )
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
-        if not isinstance(task, Rerank):
-            raise ServerError("invalid_request", f"{self.info.id} is a reranker; it only scores.", "model")
+        assert isinstance(task, Rerank)
         if not task.query and not task.query_media:
-            raise ServerError("invalid_request", "query is empty; send the text to compare with.", "query")
-        if not task.documents:
-            raise ServerError("invalid_request", "documents is empty; send at least one.", "documents")
+            raise refused("query", "is empty; send the text to compare with.")
         sequences = gathered(self._sequences(task), "documents")
         tokens = sum(len(sequence.tokens) for sequence in sequences)
 
@@ -99,7 +97,7 @@ class RerankingPreparer(EncodingPreparer):
                 yield self._seen(self.conversations, task, index)
             return
         if task.query_media:
-            raise ServerError("unsupported", "query is not text; this reranker reads text only.", "query")
+            raise refused("query", "is not text; this reranker reads text only.", "unsupported")
         if self.is_classifier and task.instruction is not None:
             raise ServerError(
                 "unsupported",
@@ -128,7 +126,7 @@ class RerankingPreparer(EncodingPreparer):
         document, param = task.documents[index], f"documents[{index}]"
         truncating = (task.overflow or self.options.embedding_overflow) == "truncate"
         if not all(isinstance(part, Text) for part in document.parts):
-            raise ServerError("unsupported", f"{param} is not text; this reranker reads text only.", param)
+            raise refused(param, "is not text; this reranker reads text only.", "unsupported")
         text = "".join(part.text for part in document.parts if isinstance(part, Text))
         try:
             sequence, length = self._built(start, task.query, text, truncating=truncating)

@@ -14,6 +14,7 @@ from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
 from pippin.core.tasks import FileFormat
 from pippin.engines.containers import open_container
+from pippin.engines.refusals import refused
 
 if TYPE_CHECKING:
     import av
@@ -67,26 +68,20 @@ def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECON
     """
     import av
 
-    if not data:
-        raise ServerError("invalid_request", f"{param} is empty; send an audio file.", param)
     try:
         with open_container(data, format_whitelist=READ) as container:
             if not container.streams.audio:
-                raise ServerError("invalid_request", f"{param} holds no audio.", param)
+                raise refused(param, "holds no audio.")
             samples = _read(container, rate, param, longest)
     except av.FFmpegError:
         samples = np.zeros(0, np.float32)
     if samples.size == 0:
-        raise ServerError(
-            "invalid_request",
-            f"{param} holds no sound that can be decoded; send a wav, mp3, flac, ogg, m4a or webm file.",
-            param,
+        raise refused(
+            param, "holds no sound that can be decoded; send a wav, mp3, flac, ogg, m4a or webm file."
         )
     if not np.abs(samples).max() <= LOUDEST:  # also refuses NaN
-        raise ServerError(
-            "invalid_request",
-            f"{param} holds samples that are no numbers, or far beyond 1; send sound between -1 and 1.",
-            param,
+        raise refused(
+            param, "holds samples that are no numbers, or far beyond 1; send sound between -1 and 1."
         )
     return samples
 
@@ -98,9 +93,7 @@ def _read(container: "av.container.InputContainer", rate: int, param: str, longe
         pieces.append(piece)
         length += piece.size
         if length > longest * rate:
-            raise ServerError(
-                "too_large", f"{param} lasts longer than {longest:.0f} seconds; send less.", param
-            )
+            raise refused(param, f"lasts longer than {longest:.0f} seconds; send less.", "too_large")
     return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.float32)
 
 
@@ -128,11 +121,10 @@ def _resampled(frames: "Iterator[av.AudioFrame]", rate: int, param: str) -> Iter
     resampler, form = None, None
     for frame in frames:
         if not RATES[0] <= frame.sample_rate <= RATES[1] or frame.layout.nb_channels > MOST_CHANNELS:
-            raise ServerError(
-                "invalid_request",
-                f"{param} has {frame.sample_rate} samples a second in {frame.layout.nb_channels} channels; send "
-                f"{RATES[0]} to {RATES[1]} in at most {MOST_CHANNELS}.",
+            raise refused(
                 param,
+                f"has {frame.sample_rate} samples a second in {frame.layout.nb_channels} channels; send {RATES[0]} to "
+                f"{RATES[1]} in at most {MOST_CHANNELS}.",
             )
         given = frame.format.name, frame.layout.name, frame.sample_rate
         if given != form:

@@ -30,7 +30,7 @@ from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
 from pippin.engines.language.upstream.stored import read_arrays
-from pippin.engines.refusals import library_refusals, missing_package
+from pippin.engines.refusals import library_refusals, missing_package, refused
 from pippin.engines.speech.keywords import Keywords, keywords_of
 from pippin.engines.whisper import whisper_tokenizer
 
@@ -64,16 +64,13 @@ DETECTED = "auto"
 class TranscriptionPreparer:
     """Decodes the audio of a request within limits, beside the step loop."""
 
-    def __init__(self, info: ModelInfo) -> None:
+    def __init__(self, spec: WorkerSpec) -> None:
         sound.require_extra()
-        self.info = info
+        self.info: ModelInfo = spec.info
         self.rate = RATE  # until the loaded model is known to take another
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
-        if not isinstance(task, Transcribe):
-            raise ServerError(
-                "invalid_request", f"{self.info.id} turns speech into text; send it audio.", "model"
-            )
+        assert isinstance(task, Transcribe)
         if (task.language or "").lower() == DETECTED:
             task = msgspec.structs.replace(task, language=None)
         rate = self.rate
@@ -82,8 +79,7 @@ class TranscriptionPreparer:
         return BlockingJob[nn.Module](id, accepted, transcriber(task, samples, rate))
 
 
-def open_preparer(spec: WorkerSpec) -> TranscriptionPreparer:
-    return TranscriptionPreparer(spec.info)
+open_preparer = TranscriptionPreparer
 
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[nn.Module]:
@@ -396,11 +392,7 @@ def _spoken_language(model: nn.Module, language: str) -> str:
     for word in (code, short, LANGUAGES.get(short, "")):
         if word in known:
             return str(known[word])
-    raise ServerError(
-        "invalid_request",
-        f"language is {language!r}; this model knows {', '.join(known.values())}.",
-        "language",
-    )
+    raise refused("language", f"is {language!r}; this model knows {', '.join(known.values())}.")
 
 
 def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float, rate: int) -> dict[str, Any]:

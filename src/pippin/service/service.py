@@ -50,7 +50,7 @@ VENDORS: Final = ("gemini-", "jev-")
 
 
 class Names:
-    """Resolves names in requests. `kind` is None for tokenizer tasks, which mean the language model.
+    """Resolves names in requests. Without a `kind` the language model is meant.
 
     Three sorts of names belong to no model. `default`, or no name, means the model of the kind that the request needs.
     So does a `claude-*`, `gemini-*` or `jev-*` name that no model here has, nor is listed with, because the vendors'
@@ -711,7 +711,7 @@ def open_service(options: ServerOptions, catalog: Catalog, waiting: list[Child])
 
 def suits(task: Task, info: ModelInfo) -> bool:
     """Whether the model is of the kind that a task needs. Scripted models stand in for every kind."""
-    return info.kind == "scripted" or task.model_kind in (None, info.kind)
+    return info.kind in ("scripted", task.model_kind)
 
 
 def wrong_kind(task: Task, info: ModelInfo, others: Iterable[ModelInfo]) -> ServerError:

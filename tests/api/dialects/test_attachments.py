@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +25,8 @@ from tests.engines.attachments.test_reading import png
 from tests.service.doubles import write_script
 
 READS_TEXT: dict[str, Any] = {"capabilities": {"chat": True, "tools": True}, "context_window": 50_000}
-LINE = "[Picture left out: image/png, 640x480: this model reads text only.]"
+# Ollama tells no media type.
+LINE = re.compile(r"\[Picture left out:(?: image/png:)? this model reads text only\.\]")
 PAGES = "2 pages]\n[Page 1]\nWombats dig.\n[Page 2]\nThey sleep."
 
 
@@ -122,7 +124,7 @@ def test_history_is_lines_for_pictures_and_text_for_documents(
     preparer: ScriptedPreparer, dialect: Any, body: dict[str, Any], lines: int, papers: int
 ) -> None:
     text = prompt(preparer, dialect, **body)
-    assert text.count(LINE) == lines
+    assert len(LINE.findall(text)) == lines
     assert text.count(PAGES) == papers
     assert text.count("[Document: w.pdf, application/pdf, ") == papers
 
@@ -171,7 +173,7 @@ def test_files_of_text_stay_text(preparer: ScriptedPreparer, name: str) -> None:
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     rules = (
         {"when": {"tool_result": "Wombats dig"}, "say": "They dig."},
-        {"when": {"tool_result": "Picture left out: image/png, 640x480"}, "say": "I can't see it."},
+        {"when": {"tool_result": "Picture left out: image/png"}, "say": "I can't see it."},
     )
     with scripted_server(tmp_path_factory.mktemp("server"), *rules, **READS_TEXT) as url:
         yield url

@@ -31,8 +31,8 @@ def png(width: int, height: int) -> bytes:
     return file.getvalue()
 
 
-PICTURE = Image(Inline(png(640, 480)))
-LINE = Text("[Picture left out: image/png, 640x480: this model reads text only.]")
+PICTURE = Image(Inline(png(640, 480), "image/png"))
+LINE = Text("[Picture left out: image/png: this model reads text only.]")
 
 
 def user(*parts: Any) -> Message:
@@ -173,7 +173,7 @@ def test_what_is_refused_later_is_left_out_where_it_may_be() -> None:
 
     damaged = conversation()
     assert refused(damaged, "invalid_request", "messages[2].content[0]")
-    assert said(damaged)[2] == Text("[Picture left out: image/png, 640x480: it is odd.]")
+    assert said(damaged)[2] == Text("[Picture left out: image/png: it is odd.]")
     assert [type(part) for part in said(damaged)].count(Image) == 2
 
     crowded = conversation()

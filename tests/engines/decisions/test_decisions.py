@@ -10,10 +10,9 @@ import pytest
 from mlx.utils import tree_flatten
 
 from pippin.catalog.info import read_info
-from pippin.core.errors import ServerError
 from pippin.core.events import Decided, Failed
 from pippin.core.models import WorkerSpec
-from pippin.core.tasks import Decide, Embed
+from pippin.core.tasks import Decide
 from pippin.engines import decisions
 from pippin.engines.blocking import BlockingEngine
 from tests.engines.driving import no_progress, run
@@ -110,11 +109,6 @@ def test_questions_that_the_model_cannot_read_are_refused(
     assert isinstance(found, Failed)
     assert (found.error.kind, found.error.param) == ("invalid_request", "questions")
     assert told in found.error.message
-
-
-def test_other_tasks_are_refused_by_name(spec: WorkerSpec) -> None:
-    with pytest.raises(ServerError, match="answers questions of /v1/decisions only"):
-        decisions.open_preparer(spec).prepare("one", Embed(inputs=("x",)))
 
 
 @pytest.mark.long

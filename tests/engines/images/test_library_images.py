@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pippin.core.errors import ServerError
 from pippin.core.events import Failed, Picture, PicturesDone
-from pippin.core.tasks import Embed, GenerateImages
+from pippin.core.tasks import GenerateImages
 from pippin.engines import pictures
 from tests.engines.images.library_bench import SMALL, Painter, edited, generated, pixels, png
 from tests.engines.images.tiny_pipelines import tiny_z_image
@@ -102,11 +101,6 @@ def test_a_cancelled_picture_ends_with_its_step(painter: Painter) -> None:
 )
 def test_what_it_cannot_do_is_refused_by_name(painter: Painter, param: str, asked: dict[str, Any]) -> None:
     assert painter.refusal(**asked).report.param == param
-
-
-def test_it_paints_and_nothing_else(painter: Painter) -> None:
-    with pytest.raises(ServerError, match="makes pictures"):
-        painter.preparer.prepare("a", Embed(inputs=("x",)))
 
 
 def test_pictures_come_from_the_addresses_of_openai(tmp_path: Path) -> None:

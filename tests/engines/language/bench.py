@@ -22,6 +22,7 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.kv_cache.probe import Batching
 from pippin.engines.language.loading import caching
+from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.lora import is_low_rank
 from pippin.engines.language.model.weights import load_weights
@@ -85,7 +86,7 @@ class Bench:
 
     def new_engine(self, plan: DevicePlan) -> LanguageEngine:
         with tried_once(self.tried):
-            return build_engine(self.model, self.tokenizer, self.options, plan, folder=self.folder)
+            return build_engine(Asked(self.model, self.tokenizer, self.options, plan, self.folder))
 
     def job(
         self, name: str, prompt: tuple[int, ...], max_tokens: int, *, key: bytes = b"", **request: Any

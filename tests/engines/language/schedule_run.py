@@ -25,6 +25,7 @@ from pippin.engines.language.kv_cache import groups as slot_group
 from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.kv_cache.layout import snapshot_arrays
 from pippin.engines.language.loading import drafting
+from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.prefix_cache.cache import PrefixCache
@@ -119,9 +120,7 @@ class Subject:
         )
         threads = 2 if self.kernels else None
         with tried_once({} if world.adapted else self.tried):
-            engine = build_engine(
-                model, self.tokenizer, options, plan, folder=self.folder, kernel_threads=threads
-            )
+            engine = build_engine(Asked(model, self.tokenizer, options, plan, self.folder, threads))
         if world.proposals == "known":
             speculation_of(engine).proposer = Knowing(model)
         limits = engine.scheduler.limits

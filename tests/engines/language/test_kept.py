@@ -19,6 +19,7 @@ from pippin.engines.language import kept as room
 from pippin.engines.language.configuration import fields_of
 from pippin.engines.language.kept import files_of, kept
 from pippin.engines.language.kv_cache import probe
+from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.text.tokenizer import Tokenizer
@@ -32,7 +33,7 @@ class Said(msgspec.Struct):
     number: int
 
 
-class Asked:
+class Asking:
     """Says another number each time."""
 
     def __init__(self) -> None:
@@ -50,20 +51,20 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_same_words_are_asked_once_and_others_again() -> None:
-    ask = Asked()
+    ask = Asking()
     assert [kept(Said, ask, "a").number for _ in range(2)] == [1, 1]
     assert kept(Said, ask, "b").number == 2
 
 
 def test_another_version_of_a_library_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Asked()
+    ask = Asking()
     kept(Said, ask)
     monkeypatch.setattr(room, "code", lambda: "newer")
     assert kept(Said, ask).number == 2
 
 
 def test_what_is_damaged_is_asked_again_and_mended(home: Path) -> None:
-    ask = Asked()
+    ask = Asking()
     kept(Said, ask)
     [path] = (home / "kept").iterdir()
     path.write_bytes(b"\x80 half")
@@ -72,13 +73,13 @@ def test_what_is_damaged_is_asked_again_and_mended(home: Path) -> None:
 
 def test_a_home_that_can_not_be_written_costs_nothing_but_time(home: Path) -> None:
     home.write_text("a file")
-    ask = Asked()
+    ask = Asking()
     assert [kept(Said, ask).number for _ in range(2)] == [1, 2]
 
 
 def test_the_oldest_leave_where_too_much_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "MOST", 25)
-    ask = Asked()
+    ask = Asking()
     for number in range(4):
         kept(Said, ask, str(number))
         for path in (home / "kept").iterdir():
@@ -114,7 +115,7 @@ def test_trials_that_passed_are_left_out_at_the_next_start_and_others_are_not(
         tried.clear()
         given = ModelOptions(**options)
         model = load_weights(ModelInfo(id="a", kind="language", path=str(folder)), PLAN, lambda *_: None)[0]
-        engine = build_engine(model, Tokenizer.load(folder), given, PLAN, folder=folder)
+        engine = build_engine(Asked(model, Tokenizer.load(folder), given, PLAN, folder))
         return engine.counters.agreement
 
     folder = tiny_model("llama", tmp_path / "model", head_dim=32)

@@ -270,7 +270,7 @@ def test_a_model_that_does_not_transcribe_is_refused_when_it_is_loaded(
     info = ModelInfo(id="odd", kind="transcription", path=str(tmp_path))
     spec = WorkerSpec(info=info, threads=1)
     with pytest.raises(ServerError, match=problem) as caught:
-        transcription.open_engine(spec, TranscriptionPreparer(info), no_progress).close()
+        transcription.open_engine(spec, TranscriptionPreparer(spec), no_progress).close()
     assert caught.value.report.kind == "load_failed"
 
 

@@ -98,7 +98,7 @@ def test_a_model_speaks_through_pippin_as_by_itself(family: str, tmp_path: Path,
     assert np.abs(spoken.astype(int) - expected).max() <= 2
     assert np.abs(expected).max() > 50
     for bad in ({"voice": "/etc/passwd"}, {"voice": "x.safetensors"}):
-        with pytest.raises(ServerError, match="voice is"):
+        with pytest.raises(ServerError, match="'voice' is"):
             speak(preparer, engine, **bad)
     for text in (".", "?!...", "\U0001f600", "word " * 60):
         [*_, last] = speak(preparer, engine, **{**fields, "text": text})

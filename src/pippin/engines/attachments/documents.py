@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from pippin.core.conversation import Document, Image, Inline, Text
 from pippin.core.decoding import from_json
-from pippin.core.errors import ServerError
 from pippin.engines.attachments import pdf
 from pippin.engines.recent import Recent
+from pippin.engines.refusals import refused
 
 MOST_PICTURES: Final = 20
 """Pages of a document that are also shown as pictures."""
@@ -62,17 +62,14 @@ class Documents:
         assert isinstance(document.source, Inline)
         found = self._read(document.source.data, MOST_PICTURES if sees else 0)
         if not found.pages:
-            raise ServerError(
-                "invalid_request",
-                f"'{where}' can't be read as PDF: {found.why or 'it has no pages'}. Send its text instead.",
-                where,
-            )
+            why = found.why or "it has no pages"
+            raise refused(where, f"can't be read as PDF: {why}. Send its text instead.")
         if not any(page.text or page.picture for page in found.pages):
-            raise ServerError(
-                "unsupported",
-                f"'{where}' holds no text (pages: {found.count}), and this model reads text only. Send its text, "
-                "or choose a model that takes pictures.",
+            raise refused(
                 where,
+                f"holds no text (pages: {found.count}), and this model reads text only. Send its text, or choose a "
+                "model that takes pictures.",
+                "unsupported",
             )
         return _shown(document, found, where)
 

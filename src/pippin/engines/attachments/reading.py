@@ -5,7 +5,6 @@ could never go on. So only the user's newest question is refused, unless the ope
 """
 
 import importlib.util
-import io
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
@@ -163,30 +162,9 @@ def _reason(report: ErrorReport) -> str:
 
 
 def _facts(part: Attachment) -> str:
-    """The media type, size and name of an attachment, as far as they are known."""
+    """The media type and the name of an attachment, as far as they are known."""
     if not isinstance(part.source, Inline):
         return ""
-    match part:
-        case Image():
-            facts = _measured(part.source)
-        case Document():
-            facts = ["application/pdf", part.name]
-        case _:
-            facts = [
-                part.source.mime
-                or (f"audio/{part.format}" if isinstance(part, Audio) and part.format else "")
-            ]
-    return ", ".join(filter(None, facts))
-
-
-def _measured(source: Inline) -> list[str]:
-    """The media type and the width and height of a picture, if it is one and Pillow is installed to say so."""
-    try:
-        from PIL import Image as PillowImage
-
-        from pippin.engines.pictures import FORMATS
-
-        with PillowImage.open(io.BytesIO(source.data), formats=FORMATS) as found:
-            return [found.get_format_mimetype() or "", f"{found.width}x{found.height}"]
-    except Exception:  # Pillow's readers have no common error
-        return [source.mime or ""]
+    if isinstance(part, Document):
+        return ", ".join(filter(None, ("application/pdf", part.name)))
+    return part.source.mime or (f"audio/{part.format}" if isinstance(part, Audio) and part.format else "")

@@ -170,9 +170,7 @@ class ImagePreparer:
         self._several = classes.edit is not None and not self._strength and classes.family != "llada_image"
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
-        if not isinstance(task, GenerateImages):
-            message = f"{self.info.id} makes pictures; it does nothing else."
-            raise ServerError("invalid_request", message, "model")
+        assert isinstance(task, GenerateImages)
         self._check(task)
         sees_alpha = self.classes.family in SEES_ALPHA
         given = [

@@ -21,7 +21,7 @@ from pippin.core.models import CacheStats, EngineStats, RequestStatus, WorkerSpe
 from pippin.core.requests import GenerationRequest
 from pippin.engines.base import Emission, LoadProgress, first_of, places_of, yielding_to
 from pippin.engines.scripted import tokenizer
-from pippin.engines.scripted.performance import scripted_tokens
+from pippin.engines.scripted.performance import scripted_token
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
 from pippin.output.checking import LOOK_EVERY, AnswerCheck, Loops
 from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
@@ -66,9 +66,7 @@ class PlayedChoice:
         self.position += 1
         self._length += len(text)
         self.reasoning_tokens += self.reader.thinking
-        tokens: tuple[Token, ...] = ()
-        if self.logprobs is not None:
-            tokens = scripted_tokens([text], self.logprobs)
+        tokens = () if self.logprobs is None else (scripted_token(text, self.logprobs),)
         events = self.reader.feed(text, tokens, self.position)
         self.check.see(events)
         if self._loops.watches:  # as a language model's decoder does
@@ -129,7 +127,8 @@ class Row:
         if request.echo:
             tokens: tuple[Token, ...] = ()
             if request.prompt_logprobs is not None:
-                tokens = scripted_tokens(tokenizer.pieces(self.job.prompt), request.prompt_logprobs)
+                pieces = tokenizer.pieces(self.job.prompt)
+                tokens = tuple(scripted_token(piece, request.prompt_logprobs) for piece in pieces)
                 tokens = (Token(tokens[0].id, tokens[0].raw, None), *tokens[1:]) if tokens else ()
             events.append(PromptEcho(self.job.prompt, tokens))
         if request.decisions:

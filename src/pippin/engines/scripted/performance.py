@@ -151,12 +151,8 @@ def perform(
     return replace(_stopped(tokens[:limit], request, reason, reasoning_format), thought=len(thought))
 
 
-def scripted_tokens(texts: tuple[str, ...] | list[str], alternatives: int) -> tuple[Token, ...]:
-    """Tokens with made-up log probabilities: those of a text are always the same."""
-    return tuple(_token(text, alternatives) for text in texts)
-
-
-def _token(text: str, alternatives: int) -> Token:
+def scripted_token(text: str, alternatives: int) -> Token:
+    """A token with made-up log probabilities: those of a text are always the same."""
     logprob = -(zlib.crc32(text.encode()) % 1000 + 1) / 1000
     top = [TopToken(tokenizer.token_id(text), text.encode(), logprob)] if alternatives else []
     for rank in range(1, alternatives):

@@ -57,6 +57,7 @@ from pippin.core.tasks import (
     Transcribe,
 )
 from pippin.engines.attachments.reading import AttachmentReader, Readable
+from pippin.engines.refusals import refused
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import Performance, perform
 from pippin.engines.scripted.script import Rule, holds, load_script
@@ -184,10 +185,7 @@ def _shown(message: Message) -> str:
     return "".join(shown)
 
 
-def open_preparer(spec: WorkerSpec) -> ScriptedPreparer:
-    preparer = ScriptedPreparer(spec)
-    time.sleep(preparer.script.start_seconds)
-    return preparer
+open_preparer = ScriptedPreparer
 
 
 VOICES = ("alba", "basil")
@@ -218,8 +216,7 @@ def _embed(task: Embed, dimensions: int, window: int) -> Embedded:
     """Each word adds one to the dimension that its checksum names; then normalised."""
     width = task.dimensions or dimensions
     if width > dimensions:
-        message = f"dimensions is {width}; the model has {dimensions}."
-        raise ServerError("invalid_request", message, "dimensions")
+        raise refused("dimensions", f"is {width}; the model has {dimensions}.")
     texts = [_written(each) for each in task.inputs]
     count, rows = 0, []
     for number, text in enumerate(texts):
@@ -261,8 +258,6 @@ def _rerank(task: Rerank) -> Ranked:
 
 def _transcribe(task: Transcribe) -> tuple[Event, ...]:
     """Two sentences that name the file and its size, a second each."""
-    if not task.audio:
-        raise ServerError("invalid_request", "The audio file is empty.", "file")
     sentences = (f"This is {task.filename or 'a recording'}.", f" It has {len(task.audio)} bytes.")
     segments = [
         Segment(

@@ -72,8 +72,7 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True):
     capabilities: Capabilities = EVERYTHING
     dimensions: int = 16  # of embeddings
     gap: float = 0.0  # seconds between tokens, where a rule says nothing
-    start_seconds: float = 0.0  # until the tokenizer is there
-    load_seconds: float = 0.0  # from then until the weights are there
+    load_seconds: float = 0.0  # until the weights are there
     load_error: str | None = None
     load_fault: Literal["exit", "abort", "error"] | None = None
     ballast_mb: int = 0  # memory that the weights take

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pippin.core.errors import ServerError
 from pippin.core.tasks import Speak
+from pippin.engines.refusals import refused
 
 KEYWORDS: Final[dict[str, tuple[str, ...]]] = {
     "voice": ("voice",),
@@ -143,7 +144,7 @@ def arguments_of(keywords: Keywords, task: Speak, voice: str | None, reference: 
         keyword = keywords.name_of(field)
         if value is not None and value not in keywords.choices.get(field, (value,)):
             known = ", ".join(str(each) for each in keywords.choices[field])
-            raise ServerError("invalid_request", f"{field} is {value}; this model knows {known}.", field)
+            raise refused(field, f"is {value}; this model knows {known}.")
         if value is not None and keyword is not None:
             arguments[keyword] = value
         elif value is not None and (field, value) not in NEEDLESS and field != "seed":

@@ -28,7 +28,7 @@ from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
-from pippin.engines.refusals import library_refusals, missing_package
+from pippin.engines.refusals import library_refusals, missing_package, refused
 from pippin.engines.speech.keywords import Keywords, arguments_of, keywords_of
 
 NAMES_A_TOKENIZER: Final = ("llama", "qwen2", "qwen3", "outetts", "indextts")
@@ -151,18 +151,13 @@ class FolderVoices(Struct, frozen=True):
         if self.names:
             same = [name for name in self.names if name.casefold() == voice.casefold()]
             if not same:
-                message = f"voice is {voice!r}; {self.model} has {', '.join(self.names)}."
-                raise ServerError("invalid_request", message, "voice")
+                raise refused("voice", f"is {voice!r}; {self.model} has {', '.join(self.names)}.")
             return voice if voice in same else same[0]
         if self.family in FETCHES_VOICES:
-            message = f"voice is {voice!r}; no voice lies in the folder of {self.model}."
-            raise ServerError("invalid_request", message, "voice")
+            raise refused("voice", f"is {voice!r}; no voice lies in the folder of {self.model}.")
         if NAME.fullmatch(voice) is None or voice.lower().endswith(SUFFIXES):
-            raise ServerError(
-                "invalid_request",
-                "voice is a name, and not a path or an address; send a recording to imitate in `ref_audio`.",
-                "voice",
-            )
+            path = "is a name, and not a path or an address; send a recording to imitate in `ref_audio`."
+            raise refused("voice", path)
         return voice
 
 
@@ -234,29 +229,21 @@ class SpeechModel(Struct, frozen=True):
 class SpeechPreparer:
     """Checks the fields of a speech request, and decodes its reference recording."""
 
-    def __init__(self, info: ModelInfo) -> None:
+    def __init__(self, spec: WorkerSpec) -> None:
         sound.require_extra()
-        self.info = info
-        self._voices = voices_of(Path(info.path or ""), info.id)
+        self.info: ModelInfo = spec.info
+        self._voices = voices_of(Path(self.info.path or ""), self.info.id)
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
-        match task:
-            case ListVoices():
-                return (Voices(self._voices.names),)
-            case Speak():
-                if not task.text.strip():
-                    raise ServerError("invalid_request", "input is empty; send the text to speak.", "input")
-                asked = Asked(task, self._voices)
-                call = speaker(asked, asked.reference(RATE))
-                return BlockingJob[SpeechModel](id, Accepted(len(task.text)), call)
-            case _:
-                raise ServerError(
-                    "invalid_request", f"{self.info.id} turns text into speech; send it text.", "model"
-                )
+        if isinstance(task, ListVoices):
+            return (Voices(self._voices.names),)
+        assert isinstance(task, Speak)
+        asked = Asked(task, self._voices)
+        call = speaker(asked, asked.reference(RATE))
+        return BlockingJob[SpeechModel](id, Accepted(len(task.text)), call)
 
 
-def open_preparer(spec: WorkerSpec) -> SpeechPreparer:
-    return SpeechPreparer(spec.info)
+open_preparer = SpeechPreparer
 
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[SpeechModel]:

@@ -13,7 +13,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.events import Token
 from pippin.core.requests import GenerationRequest
 from pippin.core.verification import Finding
-from pippin.engines.device import DevicePlan, decide, find_facts
+from pippin.engines.device import decide, find_facts
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.verify.asking import Served
 from pippin.engines.verify.findings import finding
@@ -123,10 +123,6 @@ def _beside_library(folder: Path, prompts: list[tuple[int, ...]], answers: list[
     return float(np.mean(gaps))
 
 
-def _plan() -> DevicePlan:
-    return decide(find_facts(), ModelOptions())
-
-
 def _perplexity(
     folder: Path, against: Path | None, tokenizer: Tokenizer, figures: dict[str, Any]
 ) -> Iterator[Finding]:
@@ -153,6 +149,6 @@ def _perplexity(
 
 
 def _predictions(folder: Path, rows: mx.array) -> NDArray[np.float32]:
-    predicted = np.array(predict(folder, rows, _plan()))
+    predicted = np.array(predict(folder, rows, decide(find_facts(), ModelOptions())))
     mx.clear_cache()
     return predicted

@@ -24,6 +24,7 @@ from pippin.engines.language.kv_cache.kinds.attention import ForkedAttention, Jo
 from pippin.engines.language.kv_cache.layout import PADDING, without_padding
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.loading import drafting
+from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.lora import AdaptedLinear, Adapters
@@ -493,9 +494,7 @@ def test_a_draft_head_on_the_kernels_gives_the_models_own_answer(
         options = ModelOptions(draft_model_path=str(head), num_draft_tokens=3)
     plan = msgspec.structs.replace(PLAN, kernels=True)
     bench = Bench(model, options, plan)
-    bench.engine = build_engine(
-        bench.model, bench.tokenizer, options, plan, folder=bench.folder, kernel_threads=2
-    )
+    bench.engine = build_engine(Asked(bench.model, bench.tokenizer, options, plan, bench.folder, 2))
     prompts = {f"r{place}": ((*range(5, 40), place), 20) for place in range(3)}
     answers, _ = run_all(bench, prompts)
     for name, (prompt, count) in prompts.items():

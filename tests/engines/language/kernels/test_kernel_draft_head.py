@@ -16,6 +16,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.language.loading import drafting
+from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.step.engine import LanguageEngine
 from tests.engines.language.bench import (
@@ -46,9 +47,7 @@ PROMPTS = {f"r{place}": ((*range(5 + place, 25 + 7 * place), place), 20 + 3 * pl
 
 class KernelBench(Bench):
     def new_engine(self, plan: Any) -> LanguageEngine:
-        return build_engine(
-            self.model, self.tokenizer, self.options, plan, folder=self.folder, kernel_threads=2
-        )
+        return build_engine(Asked(self.model, self.tokenizer, self.options, plan, self.folder, 2))
 
 
 @pytest.fixture(scope="module")

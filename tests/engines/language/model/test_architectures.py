@@ -17,9 +17,10 @@ from pippin.core.models import ModelInfo
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.model.weights import load_weights
-from pippin.engines.language.upstream.mends import classes_of, files
+from pippin.engines.language.upstream.mends import classes_of
 from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.language.tiny_heads import _written, spread
+from tests.engines.language.upstream.mended import files
 from tests.engines.tiny_models import (
     ARCHITECTURES,
     COMMON,

@@ -33,7 +33,6 @@ from pippin.core.requests import (
 from pippin.core.tasks import (
     CountTokens,
     Detokenize,
-    Embed,
     Generate,
     RenderTemplate,
     Tokenize,
@@ -253,10 +252,6 @@ def test_a_choice_narrows_the_tools():
     job = job_of(preparer(chat_templates.OBJECTS), request)
     assert job.tools == (other,)
     assert job.grammar is not None
-    assert (
-        refusal(PLAIN, chat(CALLS[0], tools=(LOOK,), tool_choice=ToolChoice("auto", ("x",)))).param
-        == "tool_choice"
-    )
     assert refusal(PLAIN, chat(CALLS[0], tool_choice=ToolChoice("required"))).param == "tool_choice"
 
 
@@ -406,8 +401,6 @@ def test_pins_are_the_tokens_up_to_the_end_of_their_message():
 WRONG = [
     ({"sampling": Sampling(logit_bias={10**6: 1.0})}, "logit_bias"),
     ({"sampling": Sampling(logit_bias={-1: 1.0})}, "logit_bias"),
-    ({"sampling": Sampling(logit_bias={1: float("nan")})}, "logit_bias"),
-    ({"sampling": Sampling(logit_bias=dict.fromkeys(range(700), 101.0))}, "logit_bias"),
     ({"sampling": Sampling(top_k=10**6)}, "top_k"),
     ({"sampling": Sampling(temperature=float("inf"))}, "temperature"),
     ({"sampling": Sampling(temperature=-0.1)}, "temperature"),
@@ -415,11 +408,7 @@ WRONG = [
     ({"sampling": Sampling(min_p=1.5)}, "min_p"),
     ({"sampling": Sampling(repetition_penalty=0.0)}, "repetition_penalty"),
     ({"stop_token_ids": (10**6,)}, "stop_token_ids"),
-    ({"stop": ("",)}, "stop"),
-    ({"stop": ("x",) * 100}, "stop"),
     ({"logprobs": 10**6}, "logprobs"),
-    ({"max_tokens": -1}, "max_tokens"),
-    ({"thinking": Thinking(budget=-1)}, "thinking_budget"),
     ({"messages": ()}, "messages"),
     ({"output_format": JsonSchema({"not": {}})}, "response_format.not"),
 ]
@@ -428,12 +417,6 @@ WRONG = [
 @pytest.mark.parametrize(("fields", "param"), WRONG)
 def test_what_is_out_of_range_is_refused_by_name(fields, param):
     assert refusal(PLAIN, msgspec.structs.replace(chat(say("user", "Q")), **fields)).param == param
-
-
-def test_a_wrong_kind_of_task_is_refused():
-    with pytest.raises(ServerError) as refused:
-        PLAIN.prepare("r", Embed(inputs=("x",)))
-    assert refused.value.report.status == 400
 
 
 def test_tokenizer_tasks_are_answered_at_once():

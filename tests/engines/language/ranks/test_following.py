@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from pippin.config.options.model import ModelOptions
+from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.ranks.follower import Follower
 from pippin.engines.language.ranks.leader import LeadingEngine
@@ -25,7 +26,7 @@ def test_a_follower_ends_every_answer_where_rank_0_has_ended_it(tmp_path: Path, 
     bench = Bench(tiny_model("llama", tmp_path / "llama"), ModelOptions())
 
     def build(steering: Steering) -> LanguageEngine:
-        return build_engine(bench.model, bench.tokenizer, ModelOptions(), plan, steering=steering)
+        return build_engine(Asked(bench.model, bench.tokenizer, ModelOptions(), plan), steering)
 
     said = Said()
     leader = LeadingEngine(said, build)

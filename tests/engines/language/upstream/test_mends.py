@@ -11,7 +11,17 @@ import pytest
 from packaging.version import Version
 
 from pippin.engines.language import upstream
-from pippin.engines.language.upstream.mends import LIBRARIES, Mend, files, mends
+from pippin.engines.language.upstream.mends import LIBRARIES, Mend, mends
+from tests.engines.language.upstream.mended import files
+
+
+def library_of(mend: Mend) -> str:
+    return mend.original.__module__.partition(".")[0]
+
+
+def patch_of(mend: Mend) -> str:
+    return f"{library_of(mend)}-{mend.original.__module__.split('.')[2]}.patch"
+
 
 MENDS = [mend for library in LIBRARIES for name in files(library) for mend in mends(library, name)]
 PATCHES = sorted((Path(upstream.__file__).parent / "patches").iterdir())
@@ -23,7 +33,7 @@ def test_every_file_is_named_as_the_module_that_it_mends_and_says_what() -> None
             found = mends(library, name)
             assert found, f"{library}/{name}.py has no MENDS"
             assert {each.original.__module__.split(".")[2] for each in found} == {name}
-            assert {each.library for each in found} == {library}
+            assert set(map(library_of, found)) == {library}
             assert len({each.original for each in found}) == len(found)
 
 
@@ -31,14 +41,14 @@ def test_every_file_is_named_as_the_module_that_it_mends_and_says_what() -> None
     "mend", MENDS, ids=lambda mend: f"{mend.original.__module__}.{mend.original.__name__}"
 )
 def test_a_record_names_a_class_that_the_installed_library_has_wrong(mend: Mend) -> None:
-    assert inspect.getmodule(mend.original).__name__.startswith(f"{mend.library}.models.")  # type: ignore[union-attr]
+    assert inspect.getmodule(mend.original).__name__.startswith(f"{library_of(mend)}.models.")  # type: ignore[union-attr]
     assert not mend.issue or mend.issue.startswith("https://github.com/")
     # One that the installed release has mended itself goes, with its patch.
-    assert not mend.fixed_in or Version(version(mend.library)) < Version(mend.fixed_in)
+    assert not mend.fixed_in or Version(version(library_of(mend))) < Version(mend.fixed_in)
 
 
 def test_every_fault_has_a_patch_and_every_patch_a_fault() -> None:
-    assert {path.name for path in PATCHES} == {each.patch for each in MENDS if each.kind == "fault"}
+    assert {path.name for path in PATCHES} == {patch_of(each) for each in MENDS if each.kind == "fault"}
 
 
 @pytest.mark.parametrize("path", PATCHES, ids=lambda path: path.stem)

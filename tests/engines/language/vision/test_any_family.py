@@ -26,7 +26,7 @@ from pippin.core.tasks import CountTokens, Generate
 from pippin.engines.base import NeedsWeightsError
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
-from pippin.engines.language.library.engine import open_autoregressive_engine
+from pippin.engines.language.library.engine import LibraryEngine
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.vision.checkpoint import load_model
 from pippin.engines.language.vision.model import ChunkInputs
@@ -234,7 +234,7 @@ def test_options_that_mlx_vlm_s_loop_does_not_follow_are_refused_at_the_load(
 ) -> None:
     options = msgspec.structs.replace(whole.options, **option)
     with pytest.raises(ServerError, match=next(iter(option))) as caught:
-        open_autoregressive_engine(whole.model, whole.preparer, options, whole.plan)
+        LibraryEngine(whole.model, whole.preparer, options, whole.plan)
     assert caught.value.report.kind == "load_failed"
 
 

@@ -341,7 +341,7 @@ def test_what_a_model_does_not_take_is_refused_by_name(bench: VisionBench, tmp_p
     with pytest.raises(ServerError, match="takes no audio") as caught:
         bench.job("a", Audio(Inline(b"RIFF")), "?")
     assert caught.value.report.param == "messages[0].content[0]"
-    with pytest.raises(ServerError, match=r"messages\[0\]\.content\[1\] is no picture"):
+    with pytest.raises(ServerError, match=r"'messages\[0\]\.content\[1\]' is no picture"):
         bench.job("a", "Look:", b"no picture")
     with pytest.raises(ServerError, match="can't be prepared for this model"):
         bench.job("a", picture(4000, 4))

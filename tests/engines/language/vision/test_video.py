@@ -73,7 +73,7 @@ def test_videos_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_video_that_takes_too_long_to_decode_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video_module, "MOST_SECONDS", 0.0)
-    with pytest.raises(ServerError, match=r"content\[0\] takes more than 0 seconds to decode"):
+    with pytest.raises(ServerError, match=r"'content\[0\]' takes more than 0 seconds to decode"):
         read_clip(video(20), RATE, "content[0]")
 
 

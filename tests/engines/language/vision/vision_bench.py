@@ -20,7 +20,8 @@ from pippin.core.tasks import Generate
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
-from pippin.engines.language.library.engine import LibraryEngine, open_autoregressive_engine
+from pippin.engines.language.library.engine import LibraryEngine
+from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.loading.weights import way_of
 from pippin.engines.language.model.weights import Reading, load_weights
@@ -87,10 +88,10 @@ class VisionBench:
 
     def new_engine(self) -> Any:
         if isinstance(self.model, AutoregressiveModel):
-            return open_autoregressive_engine(self.model, self.preparer, self.options, self.plan)
+            return LibraryEngine(self.model, self.preparer, self.options, self.plan)
         with tried_once(self.tried):
             return build_engine(
-                self.model, self.preparer.tokenizer, self.options, self.plan, folder=self.folder
+                Asked(self.model, self.preparer.tokenizer, self.options, self.plan, self.folder)
             )
 
     def job(self, name: str, *parts: Part | bytes | str, tokens: int = 12, **request: Any) -> LanguageJob:

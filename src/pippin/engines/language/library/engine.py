@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import mlx.core as mx
-from msgspec import Struct
 from msgspec.structs import replace
 
 from pippin.config.options.model import ModelOptions
@@ -32,42 +31,33 @@ from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.step.engine import changed, request_status
 from pippin.engines.language.step.sequences import Request
 from pippin.engines.language.step.sequences import Sequence as Choice
-from pippin.engines.language.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
-
-
-class Sizes(Struct, frozen=True, kw_only=True):
-    """Bytes that bound the length of a request."""
-
-    weights: int
-    token: int  # of the KV cache
-    memory: int  # that the weights leave
-
-    @property
-    def most_tokens(self) -> int:
-        """The most tokens of prompt and answer together."""
-        return self.memory // max(self.token, 1)
 
 
 class LibraryEngine:
     """Answers requests one at a time; of those that wait, the most urgent first."""
 
     def __init__(
-        self,
-        calls: BlockingEngine[AutoregressiveModel],
-        tokenizer: Tokenizer,
-        options: ModelOptions,
-        sizes: Sizes,
-        *,
-        needs_media: bool,
+        self, model: AutoregressiveModel, preparer: LanguagePreparer, options: ModelOptions, plan: DevicePlan
     ) -> None:
-        """`calls` has the model. With `needs_media` it computes no prompt of text alone."""
-        self._calls = calls
-        self._tokenizer = tokenizer
+        """The engine of a model that was loaded on this thread. Raises `ServerError("load_failed")`."""
+        fields.refuse_options(options)
+        log.warning(
+            "the model answers one request at a time, by mlx-vlm's own generate, and caches no prompts"
+        )
+        self._needs_media = not model.computes_text()
+        self._weights = weight_bytes(model.inner)
+        if self._weights >= plan.memory_limit:
+            raise weights_too_large(self._weights, plan.memory_limit, preparer.info.id)
+        self._memory = plan.memory_limit - self._weights  # bytes for the KV cache
+        self._token_bytes = model.token_bytes()  # of the KV cache
+        model.settle()
+        for name in fields.ignored(options, preparer.tokenizer.asked):
+            log.warning("the default %s changes nothing, for the model's loop does not follow it", name)
+        self._calls = BlockingEngine(lambda: model)
+        self._tokenizer = preparer.tokenizer
         self._options = options
-        self._sizes = sizes
-        self._needs_media = needs_media
         self._waiting: list[Request] = []  # in the order of their arrival
         self._served = ""  # the account of the last request
         self._running: Request | None = None
@@ -76,6 +66,11 @@ class LibraryEngine:
         self._prompt_tokens = 0
         self._completion_tokens = 0
         self._prompts_with_media = 0
+
+    @property
+    def _most_tokens(self) -> int:
+        """The most tokens of prompt and answer together."""
+        return self._memory // max(self._token_bytes, 1)
 
     def submit(self, job: LanguageJob) -> None:
         if job.branches:
@@ -102,14 +97,12 @@ class LibraryEngine:
 
     def _fitted(self, job: LanguageJob) -> LanguageJob:
         """The job, with an answer no longer than memory allows. Raises `ServerError` for a job that can never run."""
-        if not job.prompt:
-            raise ServerError("invalid_request", "The prompt is empty: send at least one token.", "messages")
         prompt = len(job.prompt)
-        room = self._sizes.most_tokens - prompt
+        room = self._most_tokens - prompt
         if room < min(1, job.max_tokens):
             raise ServerError(
                 "context_length_exceeded",
-                f"The prompt of {prompt} tokens does not fit in the {self._sizes.memory / 2**20:.1f} MiB of memory "
+                f"The prompt of {prompt} tokens does not fit in the {self._memory / 2**20:.1f} MiB of memory "
                 "beside the weights: shorten it.",
             )
         return replace(job, max_tokens=min(job.max_tokens, room))
@@ -208,9 +201,9 @@ class LibraryEngine:
             completion_tokens=self._completion_tokens,
             media_encoded=self._prompts_with_media,
             batch_size=0 if self._running is None else 1,
-            kv_limit_bytes=self._sizes.memory,
-            longest_sequence=self._sizes.most_tokens,
-            weight_bytes=self._sizes.weights,
+            kv_limit_bytes=self._memory,
+            longest_sequence=self._most_tokens,
+            weight_bytes=self._weights,
             active_bytes=mx.get_active_memory(),
             peak_bytes=mx.get_peak_memory(),
             cached_bytes=mx.get_cache_memory(),
@@ -224,28 +217,9 @@ class LibraryEngine:
     def reconfigure(self, options: dict[str, Any]) -> None:
         merged = changed(self._options, options)
         if merged.memory_bytes is not None and "memory_bytes" in options:
-            left = max(merged.memory_bytes - self._sizes.weights, 0)
-            self._sizes = replace(self._sizes, memory=left)
+            self._memory = max(merged.memory_bytes - self._weights, 0)
         self._options = merged
 
     def close(self) -> None:
         self._waiting.clear()
         self._calls.close()
-
-
-def open_autoregressive_engine(
-    model: AutoregressiveModel, preparer: LanguagePreparer, options: ModelOptions, plan: DevicePlan
-) -> LibraryEngine:
-    """The engine of a model that was loaded on this thread. Raises `ServerError("load_failed")`."""
-    fields.refuse_options(options)
-    log.warning("the model answers one request at a time, by mlx-vlm's own generate, and caches no prompts")
-    needs_media = not model.computes_text()
-    weights = weight_bytes(model.inner)
-    if weights >= plan.memory_limit:
-        raise weights_too_large(weights, plan.memory_limit, preparer.info.id)
-    sizes = Sizes(weights=weights, token=model.token_bytes(), memory=plan.memory_limit - weights)
-    model.settle()
-    for name in fields.ignored(options, preparer.tokenizer.asked):
-        log.warning("the default %s changes nothing, for the model's loop does not follow it", name)
-    calls = BlockingEngine(lambda: model)
-    return LibraryEngine(calls, preparer.tokenizer, options, sizes, needs_media=needs_media)

@@ -7,6 +7,7 @@ from pippin.core.errors import ServerError
 from pippin.core.parameters import PARAMETERS, OfEveryAnswer
 from pippin.core.requests import GenerationRequest
 from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.refusals import refused
 
 SAMPLING = ("temperature", "seed", "top_p", "top_k", "min_p")
 """Fields of `Sampling` that it follows."""
@@ -57,14 +58,10 @@ def check(request: GenerationRequest, options: ModelOptions, tokenizer: Tokenize
     )
     for name, asked in beyond:
         if asked:
-            raise _refused(name, f"cannot be had of {MODEL}")
+            raise refused(name, f"cannot be had of {MODEL}: leave it out.", "unsupported")
     for each in PARAMETERS:
         value = getattr(request.sampling, each.name)
         default = value in (getattr(options, each.public_name, None), getattr(options.fallbacks, each.name))
         if each.name not in SAMPLING and each.acts(value) and not default:
             why = f"is not among what this model's loop follows ({', '.join(SAMPLING)})"
-            raise _refused(each.public_name, why)
-
-
-def _refused(name: str, why: str) -> ServerError:
-    return ServerError("unsupported", f"'{name}' {why}: leave it out.", name)
+            raise refused(each.public_name, f"{why}: leave it out.", "unsupported")

@@ -18,6 +18,7 @@ class Asked(Struct, frozen=True):
     tokenizer: Tokenizer
     options: ModelOptions
     plan: DevicePlan
-    folder: Path | None  # of the model; without one nothing is kept on the disk
-    kernel_threads: int | None  # with which the kernels for CPUs compute what drafts; None if they do not
-    progress: LoadProgress
+    folder: Path | None = None  # of the model; without one nothing is kept on the disk
+    # With which the kernels for CPUs compute what drafts; None if they do not.
+    kernel_threads: int | None = None
+    progress: LoadProgress = lambda done, total, units: None

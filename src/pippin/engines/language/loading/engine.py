@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
-import mlx.nn as nn
 import msgspec
 
 from pippin.config.options.model import ModelOptions
@@ -15,7 +14,6 @@ from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import (
-    DevicePlan,
     MemoryShares,
     configure,
     decide,
@@ -26,7 +24,7 @@ from pippin.engines.device import (
 from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.kv_cache.probe import Batching
-from pippin.engines.language.library.engine import LibraryEngine, open_autoregressive_engine
+from pippin.engines.language.library.engine import LibraryEngine
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.caching import (
     find_batching,
@@ -67,10 +65,9 @@ def open_engine(
     preparer.loaded(way.media)
     wire_weights(facts, options, weight_bytes(way.model))
     if way.alone is not None:
-        return open_autoregressive_engine(way.alone, preparer, options, plan)
-    engine = build_engine(
-        way.model, preparer.tokenizer, options, plan, folder=folder, progress=progress, kernel_threads=threads
-    )
+        return LibraryEngine(way.alone, preparer, options, plan)
+    asked = Asked(way.model, preparer.tokenizer, options, plan, folder, threads, progress)
+    engine = build_engine(asked)
     preparer.finds_partings = engine.prefixes.has_snapshots
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
     keep_at_hand(way.model)
@@ -98,19 +95,9 @@ def try_draws(engine: LanguageEngine, tokenizer: Tokenizer) -> None:
         raise ServerError("load_failed", message, "dtype")
 
 
-def build_engine(
-    model: nn.Module,
-    tokenizer: Tokenizer,
-    options: ModelOptions,
-    plan: DevicePlan,
-    *,
-    folder: Path | None = None,
-    progress: LoadProgress = lambda done, total, message: None,
-    kernel_threads: int | None = None,
-    steering: Steering = ALONE,
-) -> LanguageEngine:
-    """An engine around a loaded model, see `Asked`. One that is steered from elsewhere checks no proposals."""
-    asked = Asked(model, tokenizer, options, plan, folder, kernel_threads, progress)
+def build_engine(asked: Asked, steering: Steering = ALONE) -> LanguageEngine:
+    """An engine around a loaded model. One that is steered from elsewhere checks no proposals."""
+    model, tokenizer, options, plan = asked.model, asked.tokenizer, asked.options, asked.plan
     adapters = install(model, options.adapter_path, options.adapters)
     named = named_of(asked)
     batching = find_batching(asked, adapters, named)

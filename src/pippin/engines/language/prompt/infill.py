@@ -29,7 +29,7 @@ def infill_layout(tokenizer: Tokenizer) -> str | None:
     return None
 
 
-def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str, most: int | None = None) -> list[int]:
+def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str, most: int) -> list[int]:
     """The tokens of a prompt for the text between `prefix` and `suffix`, in which special tokens are read as text.
 
     Raises `ServerError` for a model that can't infill, and `TooLong` for long texts of more than `most` tokens.

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from pippin.core.conversation import MediaPart, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
-from pippin.core.errors import ServerError
 from pippin.engines.language.template.traits import Messages, Traits, thinking_parts
 from pippin.engines.language.text.tokenizer import Literals, broken
 from pippin.engines.language.vision.media import MediaStyle
@@ -61,8 +60,8 @@ class Converter(Struct, frozen=True):
         """The messages for the template. Raises `ServerError` naming a part that this model can't take."""
         converted: Messages = []
         ids = CallIds(messages, self.history.call_ids)
-        for index, message in enumerate(messages):
-            converted += self._message(message, ids, f"messages[{index}]")
+        for message in messages:
+            converted += self._message(message, ids)
         if tools and not self.traits.tools:
             converted = self._with_offer(converted, tools)
         elif tools and self.traits.tools_in_system and converted[0]["role"] != "system":
@@ -100,7 +99,7 @@ class Converter(Struct, frozen=True):
             return [{**entries[0], "content": f"{entries[0]['content']}\n\n{offer}"}, *entries[1:]]
         return [{"role": "system", "content": offer}, *entries]
 
-    def _message(self, message: Message, ids: CallIds, where: str) -> Messages:
+    def _message(self, message: Message, ids: CallIds) -> Messages:
         results = [part for part in message.parts if isinstance(part, ToolResult)]
         entries = [self._result(part, message, ids) for part in results]
         media = tuple(part for result in results for part in result.parts if not isinstance(part, Text))
@@ -108,12 +107,6 @@ class Converter(Struct, frozen=True):
             # A message of the user's: templates take them nowhere else.
             entries.append({"role": "user", "content": self.media.content(media, self.literals.shield)})
         if message.role == "tool" or (results and len(results) == len(message.parts)):
-            if not results:
-                raise ServerError(
-                    "invalid_request",
-                    f"'{where}' has the role 'tool' but no result; give it a 'tool_call_id' and content.",
-                    where,
-                )
             return entries
         role = "system" if message.role == "developer" and not self.traits.developer else message.role
         entry: dict[str, Any] = {"role": role, "content": self._content(message)}

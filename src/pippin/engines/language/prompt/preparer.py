@@ -22,7 +22,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Counted, Detokenized, Event, Rendered, Tokenized
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.core.requests import GenerationRequest, Sampling
+from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize, attachments
 from pippin.engines.attachments.reading import AttachmentReader
 from pippin.engines.base import NeedsWeightsError
@@ -34,6 +34,7 @@ from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config, takes_media
 from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly, WholePrompt
 from pippin.engines.language.vision.processors import load_processor, load_prompt_processor
+from pippin.engines.refusals import refused
 from pippin.output import checking, formats
 from pippin.output.checking import repeated_calls
 from pippin.output.reasoning_formats import ReasoningFormat
@@ -54,7 +55,6 @@ ANSWER_DIVISOR = 4
 DEFAULT_TOOL_FORMAT = "json_tools"
 """The tool-call format of models whose template does not write tools."""
 
-MOST_DETOKENIZED = 1 << 20
 MOST_PREDICTED, MOST_CHARACTERS = 1 << 15, 8  # tokens of a prediction, and characters of each
 MOST_COUNTED = 1_000_000  # tokens of a text that is only counted or tokenized
 
@@ -125,16 +125,10 @@ class LanguagePreparer:
                     pieces = tuple(map(self.tokenizer.raw, tokens)) if with_pieces else ()
                     return (Tokenized(tuple(tokens), pieces),)
                 case Detokenize(tokens):
-                    if len(tokens) > MOST_DETOKENIZED:
-                        raise _refuse("tokens", f"may hold {MOST_DETOKENIZED} at most")
                     self.tokenizer.check(tokens, "tokens", embedded=False)
                     return (Detokenized(self.tokenizer.decode(tokens)),)
                 case _:
-                    raise ServerError(
-                        "unsupported",
-                        f"The model {self.info.id!r} generates text; it can't do this. Name a model of the right kind.",
-                        "model",
-                    )
+                    raise AssertionError("The task is for a model of another kind.")
         except TooLong as error:
             message = f"The text has {error.least} tokens or more; send at most {MOST_COUNTED} at a time."
             raise ServerError("too_large", message) from None
@@ -196,8 +190,8 @@ class LanguagePreparer:
                     raise
 
     def _counted(self, request: GenerationRequest) -> RenderedPrompt:
-        offered = self._offered(request)
-        return self._readable(request, partial(self._renderer.prompt, tools=offered, most=MOST_COUNTED))[0]
+        offering = msgspec.structs.replace(request, tools=self._offered(request))
+        return self._readable(offering, partial(self._renderer.prompt, most=MOST_COUNTED))[0]
 
     def _decision_job(self, id: str, request: GenerationRequest) -> LanguageJob:
         window = self.context_window
@@ -234,8 +228,8 @@ class LanguagePreparer:
         asked = request.max_tokens
         window = min(self.context_window, request.context_limit or self.context_window)
         reserve = min(1 if asked is None else asked, max(window // ANSWER_DIVISOR, 1))
-        limits = partial(fit_prompt, context_window=window, reserve=reserve, partings=self.finds_partings)
-        prompt, warnings = self._readable(request, partial(limits, self._renderer, tools=offered))
+        fit = partial(fit_prompt, self._renderer, window, reserve, self.finds_partings)
+        prompt, warnings = self._readable(msgspec.structs.replace(request, tools=offered), fit)
         self._check_prompt(prompt, request)
         free = window - len(prompt.tokens)
         if free < 1 and asked != 0:
@@ -292,23 +286,14 @@ class LanguagePreparer:
         return tuple(itertools.takewhile(lambda token: token < self.tokenizer.rows, tokens))
 
     def _offered(self, request: GenerationRequest) -> tuple[Tool, ...]:
-        """The tools that the request's `tool_choice` leaves on offer. Raises `ServerError` naming `tool_choice`."""
+        """The tools that the request's `tool_choice` leaves on offer. Raises `ServerError` naming `tool_choice` where a
+        call is asked for and no server of tools had any."""
         choice = request.tool_choice
-        known = {tool.name for tool in request.tools}
-        unknown = [name for name in choice.names if name not in known]
-        if unknown:
-            raise ServerError(
-                "invalid_request",
-                f"'tool_choice' names {unknown[0]!r}, which is not among 'tools'.",
-                "tool_choice",
-            )
         match choice.mode:
             case "none":
                 return ()
             case "required" if not request.tools:
-                raise ServerError(
-                    "invalid_request", "'tool_choice' asks for a call, but 'tools' is empty.", "tool_choice"
-                )
+                raise refused("tool_choice", "asks for a call, but 'tools' is empty.")
             case _:
                 return tuple(tool for tool in request.tools if not choice.names or tool.name in choice.names)
 
@@ -430,9 +415,6 @@ def cache_key(request: GenerationRequest) -> bytes:
     return hashlib.blake2b(parts.encode(), digest_size=16).digest()
 
 
-MOST_LOGPROBS = 100
-
-
 def as_published(request: GenerationRequest, tokenizer: Tokenizer) -> GenerationRequest:
     """The request with what the checkpoint's generation_config.json asks of each: tokens that are not drawn unless the
     request biases them, texts that end an answer, and the least length of one."""
@@ -449,48 +431,21 @@ def as_published(request: GenerationRequest, tokenizer: Tokenizer) -> Generation
 
 
 def check_numbers(request: GenerationRequest, tokenizer: Tokenizer) -> None:
-    """Raises `ServerError` naming the field of a number that this model can't honour."""
-    _check_sampling(request.sampling, tokenizer)
-    tokenizer.check(request.stop_token_ids, "stop_token_ids")
-    most, longest = parameters.MOST_STOPS, parameters.LONGEST_STOP
-    if len(request.stop) > most or any(len(stop) > longest for stop in request.stop):
-        raise _refuse("stop", f"may hold {most} texts of {longest} characters at most")
-    if "" in request.stop:
-        raise _refuse("stop", "holds an empty text, which would stop at once; leave it out")
-    given = {
-        name: getattr(request, name) for name in ("max_tokens", "min_tokens", "logprobs", "prompt_logprobs")
-    }
-    for field, asked in (*given.items(), ("thinking_budget", request.thinking.budget)):
-        if asked is not None and asked < 0:
-            raise _refuse(field, f"is {asked}; it must be at least 0")
-    alternatives = min(MOST_LOGPROBS, tokenizer.rows)
-    for field in ("logprobs", "prompt_logprobs"):
-        if (given[field] or 0) > alternatives:
-            raise _refuse(field, f"is {given[field]}; this model gives {alternatives} alternatives at most")
-
-
-def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:
+    """Raises `ServerError` naming the field of a number that this model can't honour. What no model honours, such as a
+    negative count, the API has refused."""
+    sampling = request.sampling
     values = msgspec.structs.asdict(sampling)
     for parameter in parameters.PARAMETERS:
         value: float | None = values[parameter.name]
         if value is not None and not parameter.holds(value):
-            raise _refuse(parameter.public_name, f"is {value:g}; it must be {parameter.range}")
+            raise refused(parameter.public_name, f"is {value:g}; it must be {parameter.range}.")
     if sampling.top_k is not None and sampling.top_k > tokenizer.rows:
-        raise _refuse("top_k", f"is {sampling.top_k}; this model has {tokenizer.rows} tokens")
-    bias, most, largest = sampling.logit_bias or {}, parameters.MOST_BIASES, parameters.LARGEST_BIAS
-    if len(bias) > most:
-        raise _refuse("logit_bias", f"holds {len(bias)} tokens; {most} is the most")
-    tokenizer.check(bias, "logit_bias")
-    for token, value in bias.items():
-        if not -largest <= value <= largest:
-            raise _refuse(
-                "logit_bias",
-                f"gives token {token} a bias of {value:g}; it must be from {-largest:g} to {largest:g}",
-            )
-
-
-def _refuse(field: str, what: str) -> ServerError:
-    return ServerError("invalid_request", f"'{field}' {what}.", field)
+        raise refused("top_k", f"is {sampling.top_k}; this model has {tokenizer.rows} tokens.")
+    tokenizer.check(sampling.logit_bias or (), "logit_bias")
+    tokenizer.check(request.stop_token_ids, "stop_token_ids")
+    for field, asked in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
+        if asked is not None and asked > tokenizer.rows:
+            raise refused(field, f"is {asked}; this model gives {tokenizer.rows} alternatives at most.")
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -48,15 +47,14 @@ from pippin.engines.language.text.tokenizer import (
 )
 from pippin.engines.language.vision.media import (
     TEXT_ONLY,
-    Medium,
     Modality,
     Parts,
-    PlacedPrompt,
     PromptMedia,
     TextOnly,
     WholePrompt,
 )
 from pippin.engines.recent import Recent
+from pippin.engines.refusals import refused
 from pippin.output.tool_format import History
 
 
@@ -75,8 +73,8 @@ class RenderedPrompt(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-Other = tuple[tuple[Message, ...], tuple[Tool, ...], bool]
-"""Another conversation: its messages, the tools on offer, and whether an answer follows."""
+Other = tuple[GenerationRequest, bool]
+"""Another conversation, and whether an answer follows."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,10 @@ class TemplateWriter:
 
 
 class PromptRenderer:
-    """The chat templates of a model and what they need. Several threads may use it at once."""
+    """The chat templates of a model and what they need. Several threads may use it at once.
+
+    The tools of the requests that it is given are those on offer.
+    """
 
     def __init__(
         self,
@@ -141,7 +142,7 @@ class PromptRenderer:
         source = Inline(b"")
         media: dict[Modality, Part] = {"image": Image(source), "video": Video(source), "audio": Audio(source)}
         message = Message("user", (*[media[modality]] * count, Text("Look")))
-        return self._render(GenerationRequest(model=""), (message,), (), generation=True)
+        return self._render(GenerationRequest(model="", messages=(message,)), generation=True)
 
     @property
     def chats(self) -> bool:
@@ -165,16 +166,14 @@ class PromptRenderer:
         traits = (writer.converter.traits for writer, _ in self._templates.values())
         return tuple(dict.fromkeys(each for found in traits for each in found.rewrites))
 
-    def prompt(
-        self, request: GenerationRequest, tools: tuple[Tool, ...], most: int | None = None
-    ) -> RenderedPrompt:
+    def prompt(self, request: GenerationRequest, most: int) -> RenderedPrompt:
         """The whole prompt, whether or not it fits the context window.
 
         Raises `ServerError` naming the field, and `TooLong` for a long prompt of more than `most` tokens.
         """
         match request.prompt:
             case None:
-                return self._chat(request, request.messages or (), tools, most)
+                return self._chat(request, most)
             case str(text) if request.suffix is not None:
                 return RenderedPrompt(
                     tuple(infill.infill_prompt(self._tokenizer, text, request.suffix, most)), text, raw=True
@@ -185,7 +184,7 @@ class PromptRenderer:
                 self._tokenizer.check(ids, "prompt")
                 tokens, text = ids, self._tokenizer.decode(ids) if request.echo else ""
         if not tokens:
-            raise ServerError("invalid_request", "'prompt' is empty; give at least one token.", "prompt")
+            raise refused("prompt", "is empty; give at least one token.")
         return RenderedPrompt(tokens, text, raw=True)
 
     def decisions(self, request: GenerationRequest, most: int) -> RenderedPrompt:
@@ -198,15 +197,17 @@ class PromptRenderer:
         begun = given[-1].parts if request.continue_final else ()
         asked = Message("user", (*begun, Text(QUESTION)))
         messages = (*given[: len(given) - bool(begun)], asked, Message("assistant", (Text(CONTINUED),)))
-        render = partial(self._render, request, messages, (), generation=False)
+        render = partial(self._render, replace(request, messages=messages, tools=()), generation=False)
         parts = media_parts(messages)
-        text, media = self._expanded(render, parts, most)
+        processor = self._processor_of(parts)
+        text, media = processor.expanded(render, parts, most)
         converter = self._template_for(())[0].converter
         warnings = _check_whole(text, messages, converter.traits.switches)
         opening, _, rest = text.rpartition(QUESTION)
         brancher = Brancher(self._tokenizer.literals, opening, rest.rpartition(CONTINUED)[0])
         questions = [converter.said(each.question) for each in request.decisions]
-        tokens, placed = self._placed(brancher.whole(questions[0]), media, parts, most)
+        encode = partial(self._tokenizer.literals.encode, most=most)
+        tokens, placed = processor.placed(brancher.whole(questions[0]), media, parts, encode)
         before = brancher.before(list(tokens), questions[0])
         ending = self._tokenizer.single(self.turn_end)
         ending = min(self._tokenizer.eos, default=None) if ending is None else ending
@@ -218,51 +219,42 @@ class PromptRenderer:
         common = min(min(len(each.tokens) - 1, shared_length(first, each.tokens)) for each in branches)
         return RenderedPrompt(
             (*before, *first[:common]),
-            branches=tuple(msgspec.structs.replace(each, tokens=each.tokens[common:]) for each in branches),
+            branches=tuple(replace(each, tokens=each.tokens[common:]) for each in branches),
             media=placed,
             warnings=warnings,
         )
 
     def partings(
-        self,
-        request: GenerationRequest,
-        tools: tuple[Tool, ...],
-        whole: RenderedPrompt,
-        others: Sequence[Other],
+        self, request: GenerationRequest, whole: RenderedPrompt, others: Sequence[Other]
     ) -> tuple[int, ...]:
         """How many of a prompt's tokens each of these conversations begins with, in order. Where media follow it is an
         estimate."""
         if not others:
             return ()
-        text, found = self._render(request, request.messages or (), tools, generation=True), set()
-        for messages, offered, generation in others:
+        text, found = self._render(request, generation=True), set()
+        for conversation, generation in others:
             # A conversation that ends there may break the template's rules.
             with suppress(ServerError):
-                other = self._render(request, messages, offered, generation=generation)
+                other = self._render(conversation, generation=generation)
                 rest = self._tokenizer.literals.encode(text[shared_length(text, other) :])
                 found.add(max(len(whole.tokens) - len(rest), 0))
         return tuple(sorted(found - {0}))
 
-    def tool_ends(
-        self, request: GenerationRequest, tools: tuple[Tool, ...], whole: RenderedPrompt
-    ) -> tuple[int, ...]:
+    def tool_ends(self, request: GenerationRequest, whole: RenderedPrompt) -> tuple[int, ...]:
         """How many of a prompt's tokens stand before a tool on offer, and before its name: another list of tools may go
         on there. Of many tools some are left out; none is found where the template writes them in different ways."""
         for known, beginning, places in self._tool_ends.values():
-            if known == tools and whole.tokens[: len(beginning)] == beginning:
+            if known == request.tools and whole.tokens[: len(beginning)] == beginning:
                 return places
-        places = self._find_tool_ends(request, tools, whole)
+        places = self._find_tool_ends(request, whole)
         if places:
             beginning = whole.tokens[: places[-1]]
-            self._tool_ends.put(tuple(beginning), (tools, beginning, places))
+            self._tool_ends.put(tuple(beginning), (request.tools, beginning, places))
         return places
 
-    def _find_tool_ends(
-        self, request: GenerationRequest, tools: tuple[Tool, ...], whole: RenderedPrompt
-    ) -> tuple[int, ...]:
-        messages = request.messages or ()
-        text = self._render(request, messages, tools, generation=True)
-        other = self._render(request, messages, (*tools, LATER), generation=True)
+    def _find_tool_ends(self, request: GenerationRequest, whole: RenderedPrompt) -> tuple[int, ...]:
+        text = self._render(request, generation=True)
+        other = self._render(_with_another_tool(request), generation=True)
         stop = shared_length(text, other)
         opening, named, _ = other[stop:].partition(LATER.name)
         opening = opening.lstrip(SEPARATORS)
@@ -271,7 +263,7 @@ class PromptRenderer:
         passed = f"(?:(?!{re.escape(first)}).)*"
         written = re.escape(opening).replace(re.escape(DESCRIPTION), passed)
         starts = [each.start() for each in re.compile(written, re.DOTALL).finditer(text, 0, stop)]
-        if not named or not first or len(starts) != len(tools):
+        if not named or not first or len(starts) != len(request.tools):
             return ()
         before = {len(text[:start].rstrip(SEPARATORS)) for start in starts}
         places = sorted(before | {start + len(first) for start in starts})
@@ -280,17 +272,10 @@ class PromptRenderer:
         lengths = list(accumulate(len(self._tokenizer.raw(token)) for token in whole.tokens))
         return tuple(bisect_right(lengths, len(plain(text[:place]).encode())) for place in places)
 
-    def _chat(
-        self,
-        request: GenerationRequest,
-        messages: tuple[Message, ...],
-        tools: tuple[Tool, ...],
-        most: int | None,
-    ) -> RenderedPrompt:
+    def _chat(self, request: GenerationRequest, most: int) -> RenderedPrompt:
+        messages = request.messages
         if not messages:
-            raise ServerError(
-                "invalid_request", "'messages' is empty; give at least one message.", "messages"
-            )
+            raise refused("messages", "is empty; give at least one message.")
         # Checked first, because rendering takes long, too. User texts are in the prompt whatever the template does.
         for message in messages:
             for part in message.parts if message.role == "user" else ():
@@ -300,37 +285,27 @@ class PromptRenderer:
         if continued is not None:
             messages = (*messages[:-1], _marked(messages[-1]))
         parts = media_parts(messages)
-        render = partial(self._render, request, messages, tools, generation=continued is None)
-        text, media = self._expanded(render, parts, most)
-        warnings = _check_whole(text, messages, self._template_for(tools)[0].converter.traits.switches)
+        render = partial(self._render, replace(request, messages=messages), generation=continued is None)
+        processor = self._processor_of(parts)
+        text, media = processor.expanded(render, parts, most)
+        writer, _ = self._template_for(request.tools)
+        warnings = _check_whole(text, messages, writer.converter.traits.switches)
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
-        tokens, placed = self._placed(text, media, parts, most)
+        encode = partial(self._tokenizer.literals.encode, most=most)
+        tokens, placed = processor.placed(text, media, parts, encode)
         return RenderedPrompt(
             tuple(tokens), plain(text), continued=continued or "", media=placed, warnings=warnings
         )
 
-    def _expanded(
-        self, render: Callable[[], str], parts: Parts, most: int | None
-    ) -> tuple[str, list[Medium]]:
-        """The rendered text and the media in it. A prompt without media is nothing to their processor."""
-        return self.media.expanded(render, parts, most) if parts else (render(), [])
+    def _processor_of(self, parts: Parts) -> TextOnly:
+        """A prompt without media is nothing to the processor of media."""
+        return self.media if parts else TEXT_ONLY
 
-    def _placed(self, text: str, media: list[Medium], parts: Parts, most: int | None) -> PlacedPrompt:
-        encode = partial(self._tokenizer.literals.encode, most=most)
-        return self.media.placed(text, media, parts, encode) if parts else (encode(text), None)
-
-    def _render(
-        self,
-        request: GenerationRequest,
-        messages: tuple[Message, ...],
-        tools: tuple[Tool, ...],
-        *,
-        generation: bool,
-    ) -> str:
-        writer, forms = self._template_for(tools)
-        messages = forms.of(messages, tools=bool(tools), generation=generation)
-        return writer.render(messages, tools, generation, **self._variables(request))
+    def _render(self, request: GenerationRequest, *, generation: bool) -> str:
+        writer, forms = self._template_for(request.tools)
+        messages = forms.of(request.messages or (), tools=bool(request.tools), generation=generation)
+        return writer.render(messages, request.tools, generation, **self._variables(request))
 
     def _template_for(self, tools: tuple[Tool, ...]) -> tuple[TemplateWriter, Forms]:
         found = self._templates.get("tool_use") if tools else None
@@ -401,12 +376,12 @@ def _marked(message: Message) -> Message:
     """The message with `CONTINUED` after its last words."""
     texts = [index for index, part in enumerate(message.parts) if isinstance(part, Text)]
     if not texts:
-        return msgspec.structs.replace(message, parts=(*message.parts, Text(CONTINUED)))
+        return replace(message, parts=(*message.parts, Text(CONTINUED)))
     parts = list(message.parts)
     last = parts[texts[-1]]
     assert isinstance(last, Text)
     parts[texts[-1]] = Text(last.text + CONTINUED)
-    return msgspec.structs.replace(message, parts=tuple(parts))
+    return replace(message, parts=tuple(parts))
 
 
 MOST_PINS = 8
@@ -414,13 +389,7 @@ MOST_PINS = 8
 
 
 def fit_prompt(
-    renderer: PromptRenderer,
-    request: GenerationRequest,
-    tools: tuple[Tool, ...],
-    context_window: int,
-    reserve: int,
-    *,
-    partings: bool = False,
+    renderer: PromptRenderer, context_window: int, reserve: int, partings: bool, request: GenerationRequest
 ) -> RenderedPrompt:
     """Render the prompt, and leave at least `reserve` tokens of the context window to the answer; `partings`: find out
     where other prompts are likely to part from it.
@@ -430,39 +399,32 @@ def fit_prompt(
     """
     truncates = request.overflow == "truncate"
     try:
-        whole = renderer.prompt(request, tools, most=context_window)
+        whole = renderer.prompt(request, context_window)
     except TooLong as error:
         length = f"{error.least} tokens or more"
     else:
         if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= context_window:
-            return _with_places(renderer, request, tools, whole, partings=partings)
+            return _with_places(renderer, request, whole, partings=partings)
         length = f"{len(whole.tokens)} tokens"
-    if truncates and request.messages is not None:
-        shorter = _truncated(renderer, request, request.messages, tools, context_window - reserve)
-        if shorter is not None:
-            return shorter
+    if truncates and (shorter := _truncated(renderer, request, context_window - reserve)) is not None:
+        return shorter
     raise too_long(length, context_window, request)
 
 
 def _with_places(
-    renderer: PromptRenderer,
-    request: GenerationRequest,
-    tools: tuple[Tool, ...],
-    whole: RenderedPrompt,
-    *,
-    partings: bool,
+    renderer: PromptRenderer, request: GenerationRequest, whole: RenderedPrompt, *, partings: bool
 ) -> RenderedPrompt:
     """The prompt with the places that the prefix cache is told of."""
-    messages, find = request.messages or (), partial(renderer.partings, request, tools, whole)
+    messages, find = request.messages or (), partial(renderer.partings, request, whole)
     # A conversation up to and including each message that asks to be kept in the prefix cache.
     pinned = [index for index, message in enumerate(messages) if message.pin][-MOST_PINS:]
-    pins = find([(messages[: index + 1], tools, False) for index in pinned])
+    pins = find([(replace(request, messages=messages[: index + 1]), False) for index in pinned])
     if not partings:
         return replace(whole, pins=pins)
-    likely, spares = _likely(messages, tools), find(_left_out(messages, tools))
-    if len(likely) > 1 and tools:  # it only begins
+    likely, spares = _likely(request), find(_left_out(request))
+    if len(likely) > 1 and request.tools:  # it only begins
         with suppress(ServerError):  # a tool more may break the template's rules
-            spares += renderer.tool_ends(request, tools, whole)
+            spares += renderer.tool_ends(request, whole)
     if isinstance(whole.media, PromptMedia):
         newest = whole.media.placed[-MOST_PINS:]
         spares += tuple(max(min(each.positions, default=0) - MEDIUM_OPENING, 0) for each in newest)
@@ -496,54 +458,58 @@ KnownTools = tuple[tuple[Tool, ...], tuple[int, ...], tuple[int, ...]]
 """Tools, how prompts with them begin, up to the last of them, and the places found there."""
 
 
-def _likely(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[Other]:
+def _likely(request: GenerationRequest) -> list[Other]:
     """Conversations that are likely to come: this one after the user's next turn; if it only begins, also others in
     which the user says something else at first or last, and this one with a tool more. Compacted, it begins as others
     do."""
+    messages = request.messages or ()
     speakers = [message.role for message in messages]
     if "user" not in speakers or speakers[-1] == "assistant":
         return []
-    others = [((*messages, Message("assistant", WORDS), Message("user", WORDS)), tools, True)]
+    others = [(*messages, Message("assistant", WORDS), Message("user", WORDS))]
     if "assistant" not in speakers:
         last = max(index for index, role in enumerate(speakers) if role == "user")
         asked = Message("user", (*messages[last].parts[:-1], *WORDS))
-        others.append(((*messages[: speakers.index("user")], Message("user", WORDS)), tools, True))
-        others.append(((*messages[:last], asked, *messages[last + 1 :]), tools, True))
-        others += [(messages, (*tools, LATER), True)] if tools else []
-    return others
+        others.append((*messages[: speakers.index("user")], Message("user", WORDS)))
+        others.append((*messages[:last], asked, *messages[last + 1 :]))
+    found = [(replace(request, messages=each), True) for each in others]
+    if request.tools and "assistant" not in speakers:
+        found.append((_with_another_tool(request), True))
+    return found
 
 
-def _left_out(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[Other]:
+def _with_another_tool(request: GenerationRequest) -> GenerationRequest:
+    return replace(request, tools=(*request.tools, LATER))
+
+
+def _left_out(request: GenerationRequest) -> list[Other]:
     """This conversation once the client leaves out what its tools said last."""
-    changed = msgspec.structs.replace
+    messages = request.messages or ()
     begin = 1 + max(
         (at for at, each in enumerate(messages) if each.role == "assistant"), default=len(messages)
     )
 
     def emptied(part: Part) -> Part:
-        return changed(part, parts=WORDS) if isinstance(part, ToolResult) else part
+        return replace(part, parts=WORDS) if isinstance(part, ToolResult) else part
 
-    shorter = tuple(changed(each, parts=tuple(map(emptied, each.parts))) for each in messages[begin:])
-    return [((*messages[:begin], *shorter), tools, True)] if shorter != messages[begin:] else []
+    shorter = tuple(replace(each, parts=tuple(map(emptied, each.parts))) for each in messages[begin:])
+    if shorter == messages[begin:]:
+        return []
+    return [(replace(request, messages=(*messages[:begin], *shorter)), True)]
 
 
-def _truncated(
-    renderer: PromptRenderer,
-    request: GenerationRequest,
-    messages: tuple[Message, ...],
-    tools: tuple[Tool, ...],
-    most: int,
-) -> RenderedPrompt | None:
+def _truncated(renderer: PromptRenderer, request: GenerationRequest, most: int) -> RenderedPrompt | None:
     """The prompt without the fewest oldest turns that make it fit, or None if even the last turn alone does not fit.
 
     System messages are kept.
     """
+    messages = request.messages or ()
     prompts: dict[int, RenderedPrompt] = {}
 
     def fits(cut: int) -> bool:
         kept = (*(m for m in messages[:cut] if m.role in ("system", "developer")), *messages[cut:])
         with suppress(TooLong):
-            prompt = renderer.prompt(msgspec.structs.replace(request, messages=kept), tools, most=most)
+            prompt = renderer.prompt(replace(request, messages=kept), most)
             if len(prompt.tokens) <= most:
                 prompts[cut] = prompt
         return cut in prompts

@@ -15,6 +15,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import RankBackend, RankSpec, WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import MemoryShares, configure, decide, find_facts, share_memory
+from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prefix_cache.disk import fingerprint
@@ -63,7 +64,7 @@ def open_rank(
     preparer.loaded(TEXT_ONLY)
 
     def build(steering: Steering) -> LanguageEngine:
-        engine = build_engine(model, preparer.tokenizer, options, plan, steering=steering)
+        engine = build_engine(Asked(model, preparer.tokenizer, options, plan), steering)
         preparer.finds_partings = engine.prefixes.has_snapshots
         return engine
 

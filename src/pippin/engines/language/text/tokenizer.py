@@ -22,6 +22,7 @@ from pippin.core.published import chat_templates, fields_in, find_json, mistaken
 from pippin.engines.language.kept import files_of, kept
 from pippin.engines.language.text.fast_forms import open_fast_form
 from pippin.engines.language.text.stored_words import StoredWords, opened, stored
+from pippin.engines.refusals import refused
 
 log = logging.getLogger(__name__)
 
@@ -388,11 +389,7 @@ class Tokenizer:
         named = (
             f"the token {token}" if text is None else f"the token {token} ({text!r}, of the tokenizer alone)"
         )
-        raise ServerError(
-            "invalid_request",
-            f"'{field}' holds {named} at position {position}; this model's go from 0 to {end - 1}.",
-            field,
-        )
+        raise refused(field, f"holds {named} at position {position}; this model's go from 0 to {end - 1}.")
 
     def raw(self, token: int) -> bytes:
         """The bytes of a token, which may be a part of a character."""

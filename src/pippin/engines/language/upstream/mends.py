@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Literal
@@ -47,8 +46,8 @@ class Mend(Struct, frozen=True, kw_only=True):
 
     original: type
     kind: Literal["fault", "batching"] = "fault"
-    """A fault: wrong numbers or a crash in the library itself. Batching: right there, but for one sequence alone, or
-    without taking tokens back."""
+    """A fault: wrong numbers or a crash in the library itself, for which `patches/` has one. Batching: right there, but
+    for one sequence alone, or without taking tokens back."""
     why: str
     loaded: Callable[[Any], None] = _nothing
     """What is done to each module of exactly this class when the weights are loaded."""
@@ -58,15 +57,6 @@ class Mend(Struct, frozen=True, kw_only=True):
     """The address of the library's issue or pull request; empty where none is known."""
     fixed_in: str = ""
     """The library's first release that has it right, with which the mend goes; empty while there is none."""
-
-    @property
-    def library(self) -> str:
-        return self.original.__module__.partition(".")[0]
-
-    @property
-    def patch(self) -> str:
-        """The name of a fault's file in `patches/`."""
-        return f"{self.library}-{self.original.__module__.split('.')[2]}.patch"
 
 
 def exchanged(own: type, why: str, kind: Literal["fault", "batching"] = "fault", issue: str = "") -> Mend:
@@ -101,12 +91,6 @@ def with_epsilon(kind: Any, field: str, usual: float) -> Callable[[Any, Mapping[
                 module.eps = config.get(field, usual)
 
     return made
-
-
-def files(library: str) -> list[str]:
-    """The names of the architectures or families of a library that have mends."""
-    package = importlib.import_module(f"{__package__}.{library}")
-    return sorted(each.name for each in pkgutil.iter_modules(package.__path__))
 
 
 def mends(library: str, name: str) -> tuple[Mend, ...]:

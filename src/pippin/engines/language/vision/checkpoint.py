@@ -88,15 +88,9 @@ def mlx_lm_knows(config: dict[str, Any]) -> bool:
     return importlib.util.find_spec(f"mlx_lm.models.{MODEL_REMAPPING.get(kind, kind)}") is not None
 
 
-def is_mlx_lms(config: dict[str, Any]) -> bool:
-    """Whether mlx-lm runs the model: it knows the architecture, and no encoder is configured. Some families of mlx-vlm
-    have such checkpoints too."""
-    return mlx_lm_knows(config) and not names_media(config)
-
-
 def takes_media(config: dict[str, Any]) -> bool:
     """Whether the model takes pictures or sound: mlx-vlm's package for it has encoders, and they are configured."""
-    if is_mlx_lms(config):
+    if mlx_lm_knows(config) and not names_media(config):  # some families have such checkpoints too
         return False
     family = family_of(config)
     return family is not None and family_takes_media(family)

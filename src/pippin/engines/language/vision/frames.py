@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 from PIL import Image as PillowImage
 
-from pippin.core.conversation import Image, Inline, Message, Part, ToolResult, Video
-from pippin.core.tasks import media_parts
+from pippin.core.conversation import Image, Inline, Message, Video
+from pippin.core.tasks import media_parts, with_attachments
 from pippin.engines.language.vision.media import inline_bytes
 from pippin.engines.language.vision.video import FrameRate, read_frames, sample
 
@@ -37,35 +36,17 @@ def as_frames(messages: tuple[Message, ...], rate: FrameRate) -> tuple[Message, 
     sampled = [
         (number, index)
         for number, (where, part) in enumerate(clips)
-        for index in sample(inline_bytes(part, where), rate.asked(part.fps, part.max_frames), where).indices
+        for index in sample(inline_bytes(part), rate.asked(part.fps, part.max_frames), where).indices
     ]
     if len(sampled) > MOST_FRAMES:
         step = (len(sampled) - 1) / (MOST_FRAMES - 1)
         sampled = [sampled[round(number * step)] for number in range(MOST_FRAMES)]
-    pictures: list[list[Part]] = []
+    pictures: dict[str, list[Image]] = {}
     for number, (where, part) in enumerate(clips):
         indices = [index for each, index in sampled if each == number]
-        frames = read_frames(inline_bytes(part, where), indices, where) if indices else []
-        pictures.append([_picture(frame, where) for frame in frames])
-    waiting = iter(pictures)
-
-    def shown(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-        found: list[Part] = []
-        for part in parts:
-            found += next(waiting) if isinstance(part, Video) else (part,)
-        return tuple(found)
-
-    # In the order of `media_parts`: tool results first, then the message's own parts.
-    made = []
-    for message in messages:
-        results = {
-            number: replace(part, parts=shown(part.parts))
-            for number, part in enumerate(message.parts)
-            if isinstance(part, ToolResult)
-        }
-        parts = shown(tuple(results.get(number, part) for number, part in enumerate(message.parts)))
-        made.append(replace(message, parts=parts))
-    return tuple(made)
+        frames = read_frames(inline_bytes(part), indices, where) if indices else []
+        pictures[where] = [_picture(frame, where) for frame in frames]
+    return with_attachments(messages, lambda part, where, _: pictures.get(where, [part]))
 
 
 def _picture(frame: npt.NDArray[np.uint8], where: str) -> Image:

@@ -199,11 +199,9 @@ def modality_of(part: MediaPart) -> Modality:
     return _MODALITIES[type(part)]
 
 
-def inline_bytes(part: MediaPart, where: str) -> bytes:
-    """The file of a medium. Raises `ServerError` naming the field `where` for one that was not fetched."""
-    if not isinstance(part.source, Inline):
-        message = f"{where} was not fetched; send the bytes as a data: URI."
-        raise ServerError("invalid_request", message, where)
+def inline_bytes(part: MediaPart) -> bytes:
+    """The file of a medium, which the API has fetched."""
+    assert isinstance(part.source, Inline)
     return part.source.data
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL.Image import Image, Resampling
 
-from pippin.core.errors import ServerError
 from pippin.core.published import object_in
+from pippin.engines.refusals import refused
 
 FILE = "preprocessor_config.json"
 
@@ -89,11 +89,11 @@ def unprepared(folder: Path, processor: Any) -> list[str]:
 def refuse_unprepared(fields: list[str], param: str) -> None:
     """Raises `ServerError` naming `param` for a picture where a processor leaves `fields` of its folder out."""
     if fields:
-        raise ServerError(
-            "unsupported",
-            f"'{param}' can't be prepared as the model's {FILE} says: its processor leaves out {', '.join(fields)}. "
-            "Leave the picture out, or choose another model.",
+        raise refused(
             param,
+            f"can't be prepared as the model's {FILE} says: its processor leaves out {', '.join(fields)}. Leave the "
+            "picture out, or choose another model.",
+            "unsupported",
         )
 
 

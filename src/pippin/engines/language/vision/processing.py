@@ -45,6 +45,7 @@ from pippin.engines.language.vision.preprocessor import in_older_files, refuse_u
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
 from pippin.engines.recent import Recent
+from pippin.engines.refusals import refused
 
 log = logging.getLogger(__name__)
 
@@ -123,8 +124,10 @@ class LibraryProcessor(TextOnly):
 
     @property
     def _audio_rate(self) -> int:
-        """The sample rate of the audio that the model takes."""
-        return audio_rate(self._processor)
+        """The sample rate of the audio that the model takes: that of its feature extractor, or else the one that
+        mlx-vlm's `prepare_inputs` uses."""
+        extractor = getattr(self._processor, "feature_extractor", None)
+        return int(getattr(extractor, "sampling_rate", 16000))
 
     def _limits(self, part: Image, param: str) -> tuple[int | None, int | None]:
         """The least and most pixels of a picture: what the request asks for, within the options."""
@@ -143,14 +146,13 @@ class LibraryProcessor(TextOnly):
         least = part.min_pixels or least
         if least is not None and most is not None and least > most:
             if part.min_pixels is not None:
-                message = f"{param} asks for {least} pixels at least, and {most} are the most."
-                raise ServerError("invalid_request", message, param)
+                raise refused(param, f"asks for {least} pixels at least, and {most} are the most.")
             least = most
         return least, most
 
     def _decoded(self, part: MediaPart, param: str) -> Any:
         """A picture, a `Clip`, or samples at the rate that the model takes. Raises `ServerError` naming `param`."""
-        data = inline_bytes(part, param)
+        data = inline_bytes(part)
         match part:
             case Image():
                 refuse_unprepared(self._unprepared, param)
@@ -287,16 +289,14 @@ class MediaProcessor(LibraryProcessor):
     def process(self, part: MediaPart, param: str) -> Medium:
         """Process a medium, or return a kept one. Raises `ServerError` naming `param`."""
         modality = modality_of(part)
-        digest = digest_of(part, inline_bytes(part, param), self._options)
+        digest = digest_of(part, inline_bytes(part), self._options)
         if (kept := self._kept.get(digest)) is not None:
             return kept
         arguments = self._arguments(part, param)
         try:
             medium = self._run(modality, digest, self.placeholders[modality], arguments)
         except FAILURES as error:
-            raise ServerError(
-                "invalid_request", f"{param} can't be prepared for this model: {error}", param
-            ) from error
+            raise refused(param, f"can't be prepared for this model: {error}") from error
         self._kept.put(digest, medium)
         return medium
 
@@ -345,21 +345,12 @@ class MediaProcessor(LibraryProcessor):
         )
 
 
-def audio_rate(processor: Any) -> int:
-    """The sample rate that a processor takes: that of its feature extractor, or else the one that mlx-vlm's
-    `prepare_inputs` uses."""
-    extractor = getattr(processor, "feature_extractor", None)
-    return int(getattr(extractor, "sampling_rate", 16000))
-
-
 def resized(
     image: PillowImage.Image, part: Image, least: int | None, most: int | None, param: str
 ) -> PillowImage.Image:
     """Resize a picture as the request asks, then scale it to between `least` and `most` pixels."""
     if part.resize is not None:
         height, width = part.resize
-        if height < 1 or width < 1:
-            raise ServerError("invalid_request", f"{param} asks to be resized to nothing.", param)
         pictures.check_size(width, height, param)
         image = image.resize((width, height), PillowImage.Resampling.BICUBIC)
     area = image.width * image.height

@@ -225,7 +225,7 @@ class PromptProcessor(LibraryProcessor):
         return tokens, require_text_after(found, len(tokens))
 
     def _digest(self, parts: Parts) -> bytes:
-        digests = (digest_of(part, inline_bytes(part, where), self._options) for where, part in parts)
+        digests = (digest_of(part, inline_bytes(part), self._options) for _, part in parts)
         return hashlib.blake2b(b"".join(digests)).digest()
 
     def prompt(self, text: str, media: Parts) -> WholePrompt:

@@ -13,6 +13,7 @@ from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
 from pippin.engines.base import check_wanted
 from pippin.engines.containers import open_container
+from pippin.engines.refusals import refused
 
 MOST_SOURCE_FRAMES = 36_000
 """The most frames that a file may hold, sampled or not: 20 minutes at 30 in a second."""
@@ -103,11 +104,8 @@ def sample(data: bytes, rate: FrameRate, param: str) -> Sampled:
     try:
         import av
     except ImportError as error:
-        raise ServerError(
-            "unsupported", f"{param} is a video, which needs an extra: {install_command('vision')}", param
-        ) from error
-    if not data:
-        raise _refused(param, "is an empty file; send a video")
+        needed = f"is a video, which needs an extra: {install_command('vision')}"
+        raise refused(param, needed, "unsupported") from error
     total = 0
     try:
         with open_container(data) as container:
@@ -116,12 +114,12 @@ def sample(data: bytes, rate: FrameRate, param: str) -> Sampled:
             stream = container.streams.video[0]
             if stream.width * stream.height > MOST_FRAME_PIXELS:
                 size = f"{stream.width} x {stream.height}"
-                raise _refused(param, f"has frames of {size} pixels; send a smaller video")
+                raise refused(param, f"has frames of {size} pixels; send a smaller video.")
             for packet in container.demux(stream):
                 check_wanted()
                 total += packet.size > 0
                 if total > MOST_SOURCE_FRAMES:
-                    raise _refused(param, f"has more than {MOST_SOURCE_FRAMES} frames; send a shorter video")
+                    raise refused(param, f"has more than {MOST_SOURCE_FRAMES} frames; send a shorter video.")
             fps = float(stream.average_rate or stream.guessed_rate or 1)
     except av.FFmpegError as error:
         raise _unreadable(param) from error
@@ -170,8 +168,8 @@ def _decode(container: Any, wanted: list[int], param: str) -> list[npt.NDArray[n
     for index, frame in enumerate(container.decode(video=0)):
         check_wanted()
         if time.monotonic() > ends:
-            slow = f"takes more than {MOST_SECONDS:g} seconds to decode; send a shorter or smaller video"
-            raise _refused(param, slow)
+            slow = f"takes more than {MOST_SECONDS:g} seconds to decode; send a shorter or smaller video."
+            raise refused(param, slow)
         if len(frames) == len(wanted):
             break
         if index != wanted[len(frames)]:
@@ -189,8 +187,4 @@ def _decode(container: Any, wanted: list[int], param: str) -> list[npt.NDArray[n
 
 
 def _unreadable(param: str) -> ServerError:
-    return _refused(param, "can't be read as a video; send a whole mp4, webm, mov, mkv or gif file")
-
-
-def _refused(param: str, what: str) -> ServerError:
-    return ServerError("invalid_request", f"{param} {what}.", param)
+    return refused(param, "can't be read as a video; send a whole mp4, webm, mov, mkv or gif file.")

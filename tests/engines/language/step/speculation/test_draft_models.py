@@ -24,6 +24,7 @@ from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.loading import drafting
+from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.step.engine import LanguageEngine
 from tests.engines.language.architectures import any_architecture
@@ -289,7 +290,7 @@ class OnKernels(Bench):
 
     def new_engine(self, plan: DevicePlan) -> LanguageEngine:
         options = self.options, plan
-        return build_engine(self.model, self.tokenizer, *options, folder=self.folder, kernel_threads=2)
+        return build_engine(Asked(self.model, self.tokenizer, *options, self.folder, 2))
 
 
 @pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
