@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
@@ -22,10 +22,9 @@ from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from pippin.core import parameters as p
-from pippin.core.completion import Completion
+from pippin.core.completion import Completion, collect
 from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
 from pippin.core.events import Accepted, Event, Failed
-from pippin.core.link import merged
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
@@ -246,10 +245,9 @@ def completed(task: Task, options: ModelOptions, info: ModelInfo) -> Task:
     match task:
         case Generate(request):
             return Generate(with_defaults(request, options, info))
-        case CountTokens(request):
-            return CountTokens(msgspec.structs.replace(with_manner(request, options), overflow="error"))
-        case RenderTemplate(request):
-            return RenderTemplate(msgspec.structs.replace(with_manner(request, options), overflow="error"))
+        case CountTokens(request) | RenderTemplate(request):
+            whole = msgspec.structs.replace(with_manner(request, options), overflow="error")
+            return msgspec.structs.replace(task, request=whole)
         case _:
             return task
 
@@ -276,10 +274,10 @@ class AnyRun(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Starter(Protocol):
-    """Anything that starts tasks as `Service.start` does."""
+class Start(Protocol):
+    """`Service.start`, and whatever starts tasks as it does."""
 
-    async def start(self, task: Task, *, model: str, id: str, account: str = "") -> AnyRun: ...
+    async def __call__(self, task: Task, *, model: str, id: str, account: str = "") -> AnyRun: ...
 
 
 MOST_LOSSES: Final = 2
@@ -290,9 +288,8 @@ MOST_KILLS: Final = 10
 LOOK_EVERY: Final = 0.05  # seconds
 
 
-class Run(AbstractAsyncContextManager["Run"]):
-    """A request that its worker has accepted. The only way to cancel it is to leave it: `aclose`, or the end of `async
-    with`.
+class Run:
+    """A request that its worker has accepted. The only way to cancel it is to leave it: `aclose`.
 
     If its worker is lost, the request runs again on the model's next one, as far as `Mailbox` allows.
     """
@@ -322,18 +319,14 @@ class Run(AbstractAsyncContextManager["Run"]):
         self._reached = -1
         self._request = request
         self._on_close = on_close
-        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    async def events(self) -> AsyncIterator[Event]:
-        """The events after `Accepted`. The last one is terminal (a generation's is the last `Finished`). `Failed` is
-        yielded as a terminal event, never raised. A slow reader gets adjacent deltas merged."""
-        while batch := await self.take():
-            for event in batch:
-                yield event
-
     async def take(self) -> list[Event]:
-        """All events since the last call, waiting for at least one; empty after the end."""
+        """All events since the last call, waiting for at least one; empty after the end.
+
+        The first ones come after `Accepted`. The last one is terminal (a generation's is the last `Finished`). `Failed`
+        is a terminal event too, never raised. A slow reader gets adjacent deltas merged.
+        """
         return await self._mailbox.take()
 
     def hold_back(self) -> None:
@@ -343,25 +336,17 @@ class Run(AbstractAsyncContextManager["Run"]):
 
     async def collect(self) -> Completion:
         """The whole answer of a generation. Raises `ServerError` if it fails."""
-        completion, events = Completion(), await self._mailbox.take_all()
-        for event in events[-1:] if events and isinstance(events[-1], Failed) else merged(events):
-            completion.add(event)
-        return completion
+        return collect(await self._mailbox.take_all())
 
     async def aclose(self) -> None:
         """Release the lease and cancel whatever still runs in the worker."""
         if self._closed:
             return
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
         self._drop()
         self._mailbox.leave()
         self._lease.release(None if self._request is None else self._request.keep_alive)
         self._on_close(self)
-
-    async def __aexit__(self, *raised: object) -> None:
-        await self.aclose()
 
     # Called by the service
 
@@ -388,11 +373,6 @@ class Run(AbstractAsyncContextManager["Run"]):
             self._drop()
             self._mailbox.leave()
             raise
-
-    def limit(self, seconds: float) -> None:
-        """Fail the run unless it ends within `seconds`."""
-        late = ErrorReport(kind="timeout", message="The request took longer than its time limit.")
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.fail, late)
 
     def fail(self, error: ErrorReport) -> None:
         """Fail the run from outside."""
@@ -520,10 +500,7 @@ class Service:
         if isinstance(task, Generate):
             task = Generate(msgspec.structs.replace(task.request, account=account))
         self._quarantine.check(model, task)
-        own = task.request.timeout if isinstance(task, Generate) else None
-        seconds = min((each for each in (own, self._options.timeout) if each is not None), default=None)
-        begun = asyncio.get_running_loop().time()
-        async with self._starts(task, id, seconds):
+        async with self._starts(task, id):
             log.debug("Request %s of %s for model %r.", id, account or "a client", model)
             lease = await self._leased(task, model, account)
             run = Run(
@@ -544,8 +521,6 @@ class Service:
                 lease.release()
                 raise
             self._runs[id] = run
-        if seconds is not None:
-            run.limit(max(0.0, begun + seconds - asyncio.get_running_loop().time()))
         return run
 
     async def adopt(self, options: ServerOptions) -> None:
@@ -596,9 +571,8 @@ class Service:
         await self.pool.close(min(deadline, WORKERS_LEAVE))
 
     @asynccontextmanager
-    async def _starts(self, task: Task, id: str, seconds: float | None) -> AsyncIterator[None]:
-        """Count a request as one that waits to start. `end_all` makes it fail, and so do `seconds`. Raises
-        `ServerError`."""
+    async def _starts(self, task: Task, id: str) -> AsyncIterator[None]:
+        """Count a request as one that waits to start. `end_all` makes it fail. Raises `ServerError`."""
         if self._closing:
             raise ServerError.of(SHUTTING_DOWN)
         if id in self._runs or id in self._starting:
@@ -610,13 +584,12 @@ class Service:
             )
             raise ServerError("invalid_request", message, "n", code="invalid_value")
         try:
-            async with asyncio.timeout(seconds) as self._starting[id]:
+            async with asyncio.timeout(None) as self._starting[id]:
                 yield
         except TimeoutError:
-            if self._starting[id].when() == NOW:
-                raise ServerError.of(SHUTTING_DOWN) from None
-            message = f"The request was not accepted within its time limit of {seconds} seconds."
-            raise ServerError("timeout", message) from None
+            if not self._starting[id].expired():
+                raise
+            raise ServerError.of(SHUTTING_DOWN) from None
         finally:
             del self._starting[id]
             self._tell()
@@ -659,22 +632,17 @@ class Service:
 
     async def _begin_summarized(self, run: Run, lease: Lease, asked: GenerationRequest) -> None:
         """Begin a generation; if its conversation is too long, with a summary of the older messages."""
-        if asked.messages is None:
-            await run.begin(Generate(asked))
-            return
         request = msgspec.structs.replace(asked, overflow="error")
         try:
             await run.begin(Generate(request))
         except ServerError as error:
-            if error.report.kind != "context_length_exceeded":
+            if error.report.kind != "context_length_exceeded" or asked.messages is None:
                 raise
-        else:
-            return
-        await with_summary(
-            request,
-            lambda part: self._ask(lease, part, f"{run.id}.summary"),
-            lambda shorter: run.begin(Generate(shorter)),
-        )
+            await with_summary(
+                request,
+                lambda part: self._ask(lease, part, f"{run.id}.summary"),
+                lambda shorter: run.begin(Generate(shorter)),
+            )
 
     async def _ask(self, lease: Lease, request: GenerationRequest, id: str) -> str:
         """Run a request of Pippin's own on a held lease, and return the answer's text."""

@@ -5,7 +5,7 @@ client may also request the summary of a whole conversation (`summary_request`).
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -28,13 +28,11 @@ OPENING: Final = "Summary of the conversation before this point:\n\n"
 Ask = Callable[[GenerationRequest], Awaitable[str]]
 """Runs a request on the same model and returns its text."""
 
-Answer = TypeVar("Answer")
-
 
 async def with_summary(
-    request: GenerationRequest, ask: Ask, submit: Callable[[GenerationRequest], Awaitable[Answer]]
-) -> Answer:
-    """Summarise the request's older messages, pass it to `submit`, and return the result.
+    request: GenerationRequest, ask: Ask, submit: Callable[[GenerationRequest], Awaitable[None]]
+) -> None:
+    """Summarise the request's older messages, and pass it to `submit`.
 
     Tries once more with a shorter summary. Raises `ServerError("context_length_exceeded")` if that does not fit either.
     """

@@ -337,6 +337,10 @@ def test_a_request_that_takes_too_long_is_ended_with_408() -> None:
         assert (await post(service, CHAT | {"timeout": 0.02})).status_code == 408
         assert (await post(service, CHAT, timeout=0.02)).status_code == 408
         assert all(run.closed for run in service.runs)
+        service.may_start.clear()  # as while the model loads
+        late = await post(service, CHAT, timeout=0.02)
+        assert late.status_code == 408
+        assert "longer than 0.02 seconds" in late.text
 
     asyncio.run(main())
 

@@ -35,7 +35,7 @@ from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDe
 from pippin.core.models import ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
-from pippin.service.service import AnyRun, Starter
+from pippin.service.service import AnyRun, Start
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Operation:
     name: str  # of the endpoint, as metrics have it
     model: str  # its name, as it is looked up once more when the tasks start
     tasks: Sequence[Task]
-    starter: Starter
+    start: Start
     run: RunInfo
     encoder: Any = None  # of the dialect's own type; None if whoever asks reads the events
     media: str = EVENTS  # type of a stream
@@ -134,7 +134,7 @@ async def start_runs(operation: Operation, ids: Sequence[str], account: str) -> 
     Not a method: an exception would keep the frames of this function, and thereby the answer that keeps the exception.
     """
     starts = [
-        operation.starter.start(task, model=operation.model, id=own, account=account)
+        operation.start(task, model=operation.model, id=own, account=account)
         for task, own in zip(operation.tasks, ids, strict=True)
     ]
     if len(starts) == 1:

@@ -28,7 +28,6 @@ from pippin.api.http.body import LARGE, EventStream, Presence, WatchedPresence, 
 from pippin.api.http.forms import Form, read_form
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
-from pippin.core.conversation import Reasoning, Text, ToolCall
 from pippin.core.errors import ServerError, renamed
 from pippin.core.events import Counted, Event
 from pippin.core.models import ModelInfo, ModelKind
@@ -222,7 +221,7 @@ class Handler:
             name=operation,
             model=run.model,
             tasks=[task],
-            starter=self._service,
+            start=self._service.start,
             run=run,
             encoder=encoder,
             media=media,
@@ -298,13 +297,12 @@ class Handler:
         """The operation of these requests, which come from one body, without an encoder. Raises `ServerError`."""
         exchange = exchange_of(request.scope)
         equipped = [await self._complete(wanted, request) for wanted in requests]
-        offers = any(each.offered for each in equipped)
         first = requests[0]
         return Operation(
             name=name,
             model=first.model,
             tasks=[Generate(each.request) for each in equipped],
-            starter=self.tools.starter(self._service, equipped) if offers else self._service,
+            start=self.tools.start(self._service, equipped),
             run=await self._run_info(first.model, exchange, Generate.model_kind),
             stream=stream,
             timeout=first.timeout,
@@ -342,13 +340,8 @@ class Handler:
         exchange = exchange_of(request.scope)
         named = [name for part in request.headers.get(MCP_SERVERS, "").split(",") if (name := part.strip())]
         try:
-            equipped = Equipped(wanted)
-            if named or wanted.toolsets or wanted.web_search or self.tools.unasked:
-                equipped = await self.tools.equip(wanted, named, allowed=exchange.may_use_tools)
-            allowed = _as_allowed(equipped.request, request.headers, exchange)
-            parts = (part for message in allowed.messages or () for part in message.parts)
-            if not all(isinstance(part, Text | Reasoning | ToolCall) for part in parts):
-                allowed = await self.media.resolve(allowed)
+            equipped = await self.tools.equip(wanted, named, allowed=exchange.may_use_tools)
+            allowed = await self.media.resolve(_as_allowed(equipped.request, request.headers, exchange))
         except ServerError as error:
             raise ServerError.of(renamed(error.report, wanted.names)) from error
         return replace(equipped, request=allowed)

@@ -156,7 +156,8 @@ class MediaResolver:
 
     async def resolve(self, request: GenerationRequest) -> GenerationRequest:
         """The same request with all media as bytes. Raises `ServerError` naming the part."""
-        if request.messages is None or not any(_has_media(message.parts) for message in request.messages):
+        parts = (part for message in request.messages or () for part in message.parts)
+        if request.messages is None or not any(media_of(parts)):
             return request
         earlier = _Earlier.of(request, until=asyncio.get_running_loop().time() + self._seconds)
 
@@ -175,9 +176,7 @@ class MediaResolver:
 
     async def resolve_embed(self, task: Embed) -> Embed:
         """The same task with all media of its conversations as bytes. Raises `ServerError` naming the input."""
-        conversations = [each for each in task.inputs if isinstance(each, Conversation)]
-        if not conversations:
-            return task
+        conversations = (each for each in task.inputs if isinstance(each, Conversation))
         messages = (message for each in conversations for message in each.messages)
         _check_count((part for message in messages for part in message.parts), "input")
 
@@ -195,8 +194,6 @@ class MediaResolver:
         _check_count((part for each in task.documents for part in each.parts), "documents")
         documents = [
             msgspec.structs.replace(each, parts=await self._inlined(each.parts, f"documents[{number}]"))
-            if _has_media(each.parts)
-            else each
             for number, each in enumerate(task.documents)
         ]
         query = await self._inlined(task.query_media, "query")
@@ -396,10 +393,6 @@ async def _resolved(
     with_attachments(messages, note)
     found = iter([await resolve(*each) for each in given])
     return with_attachments(messages, lambda *_: (next(found),))
-
-
-def _has_media(parts: Iterable[Part]) -> bool:
-    return next(iter(media_of(parts)), None) is not None
 
 
 def plain_host(host: str) -> str:
