@@ -136,6 +136,13 @@ class FakeCatalog:
         return [Suggestion(id=f"org/for-{purpose}", tools=True, why="small", **told)]
 
 
+class FakeNames:
+    """Lists no model under the names of Anthropic's."""
+
+    def claude_names(self) -> dict[str, ModelInfo]:
+        return {}
+
+
 class FakeService:
     """Plays `events` to each request; `held` ones wait for `go` after them, and a start for `may_start`."""
 
@@ -145,6 +152,7 @@ class FakeService:
         self.began = asyncio.Event()
         self.pool = FakePool()
         self.catalog = FakeCatalog()
+        self.names = FakeNames()
         self.hold = False
         self.may_start = asyncio.Event()
         self.may_start.set()
@@ -175,9 +183,6 @@ class FakeService:
 
     def models(self) -> list[ModelInfo]:
         return [MODEL]
-
-    def claude_names(self) -> dict[str, ModelInfo]:
-        return {}
 
     def model(self, name: str) -> ModelInfo:
         if name not in (MODEL.id, "default"):

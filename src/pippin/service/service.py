@@ -24,7 +24,7 @@ from pippin.config.options.server import ServerOptions
 from pippin.core import parameters as p
 from pippin.core.completion import Completion, collect
 from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
-from pippin.core.events import Accepted, Event, Failed
+from pippin.core.events import Accepted, Event, Failed, Restarted
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
@@ -336,7 +336,11 @@ class Run:
 
     async def collect(self) -> Completion:
         """The whole answer of a generation. Raises `ServerError` if it fails."""
-        return collect(await self._mailbox.take_all())
+        self.hold_back()
+        events: list[Event] = []
+        while more := await self.take():
+            events = more if Restarted() in more else events + more
+        return collect(events)
 
     async def aclose(self) -> None:
         """Release the lease and cancel whatever still runs in the worker."""
@@ -354,9 +358,8 @@ class Run:
         """Send the task to the worker, and wait for its first event: raise a refusal, keep `Accepted`, leave the rest
         to the reader. May be called again after a refusal."""
         self._task = repeatable(task)
-        self._mailbox = Mailbox(
-            choices_of(task), on_overflow=self._drop, on_lost=self._lost, resumes=self._resumes
-        )
+        choices = task.request.n if isinstance(task, Generate) else 0
+        self._mailbox = Mailbox(choices, on_overflow=self._drop, on_lost=self._lost, resumes=self._resumes)
         try:
             try:
                 self._lease.worker.requests.submit(self.id, self._task, self._mailbox)
@@ -435,11 +438,6 @@ class Run:
             await asyncio.sleep(LOOK_EVERY)
 
 
-def choices_of(task: Task) -> int:
-    """How many `Finished` events end the task."""
-    return task.request.n if isinstance(task, Generate) else 0
-
-
 QUARANTINE: Final = 600.0  # seconds
 MOST_QUARANTINED: Final = 256
 
@@ -483,7 +481,7 @@ class Service:
         self.catalog = catalog
         self.pool = pool
         self._options = options
-        self._names = Names(options, catalog, pool)
+        self.names = Names(options, catalog, pool)
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, asyncio.Timeout] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
@@ -526,7 +524,7 @@ class Service:
     async def adopt(self, options: ServerOptions) -> None:
         """Apply changed options from now on."""
         self._options = options
-        self._names.adopt(options)
+        self.names.adopt(options)
         self.catalog.adopt(options)
         await self.pool.adopt(options)
 
@@ -534,16 +532,12 @@ class Service:
         """Every known model, as its worker describes it if loaded, else as the catalog does."""
         return [self.pool.info(info.id) or info for info in self.catalog.models()]
 
-    def claude_names(self) -> dict[str, ModelInfo]:
-        """Models under Anthropic's names, as `Names.claude_names` gives them."""
-        return self._names.claude_names()
-
     async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
         """The model that a name means for a request of this kind, as `Names` resolves it.
 
         Raises `ServerError("model_not_found")`.
         """
-        return await self._names.find(name, kind)
+        return await self.names.find(name, kind)
 
     @property
     def active(self) -> int:
@@ -600,7 +594,7 @@ class Service:
         if not suits(task, info):
             raise wrong_kind(task, info, await asyncio.to_thread(self.models))
         if self.pool.info(info.id) is None:
-            await self.complete(info)
+            await self.catalog.complete(info, partial(_log_download, info.id))
         return await self.pool.lease(info, account)
 
     async def _found(self, asked: str, kind: ModelKind | None) -> ModelInfo:
@@ -610,7 +604,7 @@ class Service:
         except ServerError as error:
             if error.report.kind != "model_not_found":
                 raise
-        return await self.fetch(await asyncio.to_thread(self._names.meant, asked, kind))
+        return await self.fetch(await asyncio.to_thread(self.names.meant, asked, kind))
 
     async def fetch(self, name: str) -> ModelInfo:
         """Download a missing model if requests may trigger that, once for all callers. Raises `ServerError`."""
@@ -625,10 +619,6 @@ class Service:
         del self._downloads[name]
         if not download.cancelled():
             download.exception()  # mark it retrieved: every caller may have left
-
-    async def complete(self, info: ModelInfo) -> None:
-        """Download the files that the model's options name, if requests may trigger that. Raises `ServerError`."""
-        await self.catalog.complete(info, partial(_log_download, info.id))
 
     async def _begin_summarized(self, run: Run, lease: Lease, asked: GenerationRequest) -> None:
         """Begin a generation; if its conversation is too long, with a summary of the older messages."""

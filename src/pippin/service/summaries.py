@@ -139,8 +139,6 @@ def _shown(message: Message) -> str:
                 shown.append(f"[called {name} with {arguments}]")
             case ToolResult(_, parts):
                 shown += [inner.text for inner in parts if isinstance(inner, Text)]
-            case _:
-                pass
     return " ".join(shown)
 
 

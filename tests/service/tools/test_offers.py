@@ -30,7 +30,7 @@ class OneServer(ToolServers):
 
     async def offered(self, wanted: Sequence[Toolset]) -> dict[str, OfferedTool]:
         self.wanted = [each.server for each in wanted]
-        tools = [OfferedTool("clock__now", self.connections[0], NOW)] if wanted else []
+        tools = [OfferedTool("clock__now", "clock", self.connections[0].call, NOW)] if wanted else []
         return {tool.name: tool for tool in tools}
 
 

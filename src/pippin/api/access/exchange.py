@@ -1,6 +1,5 @@
 """What is known of one HTTP exchange beside its bytes: its id, its caller, how it ended."""
 
-import functools
 import logging
 import re
 import time
@@ -123,22 +122,6 @@ def exchange_of(scope: Scope) -> Exchange:
     exchange = scope[SCOPE_KEY]
     assert isinstance(exchange, Exchange)
     return exchange
-
-
-def caller_of(scope: Scope) -> str:
-    """The name of the key that was shown, or the address that the request came from."""
-    return exchange_of(scope).caller
-
-
-def routed(route: str, endpoint: Endpoint) -> Endpoint:
-    """The endpoint of a route; it records the route in the exchange."""
-
-    @functools.wraps(endpoint)
-    async def answer(request: Request) -> Response:
-        exchange_of(request.scope).route = route
-        return await endpoint(request)
-
-    return answer
 
 
 def open_exchange(scope: Scope) -> Exchange:

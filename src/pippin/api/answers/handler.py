@@ -94,19 +94,13 @@ class Handler:
         tools: ToolOffers,
     ) -> None:
         self._service = service
-        self._options = options
-        self._limits = limits
+        self.limits = limits
         self.media = media
         self.tools = tools
         self._unknown: set[tuple[str, str]] = set()  # operations and the names of their fields
         self.answers = RunningAnswers(service, options, observer, limits)
         self.large = self.answers.large
         self.kept = KeptAnswers[KeptAnswer]()
-
-    def adopt(self, options: ServerOptions) -> None:
-        """Apply changed options to new requests."""
-        self._options = options
-        self.answers.adopt(options)
 
     async def generate(
         self,
@@ -137,14 +131,14 @@ class Handler:
         answer = Answer(operation, exchange, Presence(), self.answers)
         kept = KeptAnswer(answer)
         self.kept.keep(exchange.owner, exchange.id, kept)
-        await kept.begun(within=self.answers.silence)
+        await kept.begun(within=self.answers.options.keepalive_interval)
         if answer.failure is not None and not answer.accepted:
             raise ServerError.of(answer.failure)
         return self.follow(kept, -1)
 
     def follow(self, kept: KeptAnswer, after: int) -> Response:
         """The events of a kept answer after a number, from 0."""
-        return EventStream(kept.follow(after, self.answers.silence), EVENTS)
+        return EventStream(kept.follow(after, self.answers.options.keepalive_interval), EVENTS)
 
     async def task(self, request: Request, task: Task, *, model: str, operation: str) -> list[Event]:
         """All events of a task other than generation, whose request was counted; the last one is the result. Raises
@@ -190,10 +184,7 @@ class Handler:
         history: History | None = None,
         body: bytes | None = None,
     ) -> Operation:
-        """The operation that a body asks for. Raises `ServerError`.
-
-        `body`: the body, if the request was already counted and read.
-        """
+        """The operation that a body asks for, given as to `generate`. Raises `ServerError`."""
         if body is None:
             body = await self.body_of(request)
         decoded = await self._decode(request, dialect, body, history)
@@ -228,15 +219,13 @@ class Handler:
             stream=encoder is not None,
         )
 
-    def admit(self, exchange: Exchange) -> None:
-        """Count a request against its caller's limits. Raises `ServerError`."""
-        self._limits.admit(exchange)
-
     async def body_of(self, request: Request, *, counted: bool = True) -> bytes:
         """The body of a request, in JSON. If `counted`, it counts against its caller's limits before it is read."""
         if counted:
-            self._limits.admit(exchange_of(request.scope))
-        return await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+            self.limits.admit(exchange_of(request.scope))
+        return await read_json_body(
+            request, self.answers.options.max_body_mb, self.answers.options.body_timeout
+        )
 
     async def json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
         """The decoded body of a request, which counts against its caller's limits."""
@@ -253,8 +242,8 @@ class Handler:
 
     async def form_of(self, request: Request) -> Form:
         """The form of a request to a model, which may hold files. It counts against its caller's limits."""
-        self._limits.admit(exchange_of(request.scope))
-        return await read_form(request, self._options.max_upload_mb, self._options.body_timeout)
+        self.limits.admit(exchange_of(request.scope))
+        return await read_form(request, self.answers.options.max_upload_mb, self.answers.options.body_timeout)
 
     def note_unknown(self, operation: str, names: tuple[str, ...], known: Collection[str] = ()) -> None:
         """Log each field that no contract knows, once, so that misspelt fields can be found; `known` are the names that
@@ -279,8 +268,8 @@ class Handler:
             headers=dict(request.headers),
             path=request.path_params,
             history=history or History(),
-            searches=self._options.web_search is not None,
-            stream_usage=self._options.stream_usage == "always",
+            searches=self.answers.options.web_search is not None,
+            stream_usage=self.answers.options.stream_usage == "always",
         )
         if history is not None and len(body) <= LARGE:  # the stored history may be large
             decoded = await asyncio.to_thread(dialect.decode, body, context)
@@ -321,7 +310,7 @@ class Handler:
         except ServerError:
             exchange.check_opens(model, None)
             is_user = exchange.key is not None and not exchange.manages
-            if is_user and self._options.allow_downloads is None:
+            if is_user and self.answers.options.allow_downloads is None:
                 raise  # starting the model would download it
             info, known = ModelInfo(id=model, kind="language"), False  # `start` refuses or downloads it
         else:

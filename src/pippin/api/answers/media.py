@@ -9,7 +9,6 @@ import contextlib
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -144,11 +143,10 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 class MediaResolver:
     """Turns every `Url` of a request into `Inline` bytes, or refuses it by name."""
 
-    def __init__(self, options: ServerOptions, *, may_connect: MayConnect | None = None) -> None:
-        """`may_connect` decides on a host and one of its addresses, instead of `may_connect_to`."""
+    def __init__(self, options: ServerOptions) -> None:
         self._forbidden = "offline" if options.offline else "" if options.media_fetch else "no-media-fetch"
         self._hosts = frozenset(plain_host(host) for host in options.media_hosts)
-        self._may_connect = may_connect or partial(may_connect_to, listed=self._hosts)
+        self._may_connect = partial(may_connect_to, listed=self._hosts)
         self._root = Path(options.media_path).resolve() if options.media_path else None
         self._most_bytes = int(options.media_max_mb * 2**20)
         self._seconds = options.media_timeout
@@ -159,14 +157,26 @@ class MediaResolver:
         parts = (part for message in request.messages or () for part in message.parts)
         if request.messages is None or not any(media_of(parts)):
             return request
-        earlier = _Earlier.of(request, until=asyncio.get_running_loop().time() + self._seconds)
+        question = newest_question(request.messages, continued=request.continue_final)
+        _check_count(request.messages[question].parts if question is not None else (), "messages")
+        everywhere = sum(1 for message in request.messages for _ in media_of(message.parts))
+        # Of those before it, the oldest are left out; in steps, so that the prompt begins alike in several turns.
+        surplus = -(-max(everywhere - MOST_ITEMS, 0) // LEFT_OUT_AT_ONCE) * LEFT_OUT_AT_ONCE
+        clock = asyncio.get_running_loop().time
+        last_fetch = clock() + self._seconds
 
         async def resolved(part: Attachment, where: str, index: int) -> Part:
-            if index == earlier.question:
+            nonlocal surplus
+            if index == question:
                 return await self._part(part, where)
             # Its refusal would end the conversation for good: the model is told that it is missing.
             try:
-                earlier.check(part, where, asyncio.get_running_loop().time())
+                surplus -= 1
+                if surplus >= 0:
+                    message = f"A request may hold {MOST_ITEMS} media at most; send fewer."
+                    raise ServerError("invalid_request", message, where)
+                if isinstance(part.source, Url) and clock() > last_fetch:
+                    raise _refusal(where, "was not fetched: others took too long.")
                 return await self._part(part, where)
             except ServerError as error:
                 return msgspec.structs.replace(part, source=Missing(error.report))
@@ -337,36 +347,6 @@ class MediaResolver:
             f"{param} is larger than {self._most_bytes / 2**20:g} MiB; send a smaller one.",
             param,
         )
-
-
-@dataclass
-class _Earlier:
-    """What may be left out of a conversation: the media outside the user's newest question."""
-
-    question: int | None  # index of that message
-    surplus: int  # media that are still to be left out, the oldest first
-    until: float  # when the last fetch may begin, by the clock of the event loop
-
-    @classmethod
-    def of(cls, request: GenerationRequest, until: float) -> "_Earlier":
-        """Raises `ServerError` if the newest question alone has too many."""
-        messages = request.messages or ()
-        question = newest_question(messages, continued=request.continue_final)
-        _check_count(messages[question].parts if question is not None else (), "messages")
-        everywhere = sum(1 for message in messages for _ in media_of(message.parts))
-        # In steps, so that the prompt begins alike in several turns.
-        surplus = -(-max(everywhere - MOST_ITEMS, 0) // LEFT_OUT_AT_ONCE) * LEFT_OUT_AT_ONCE
-        return cls(question, surplus, until)
-
-    def check(self, part: Attachment, where: str, now: float) -> None:
-        """Raises `ServerError` for a part that is to be left out."""
-        if self.surplus > 0:
-            self.surplus -= 1
-            raise ServerError(
-                "invalid_request", f"A request may hold {MOST_ITEMS} media at most; send fewer.", where
-            )
-        if isinstance(part.source, Url) and now > self.until:
-            raise _refusal(where, "was not fetched: others took too long.")
 
 
 def _refusal(param: str, sentence: str) -> ServerError:

@@ -206,7 +206,7 @@ class Speaking(Struct, frozen=True):
                 f"The model {info.id!r} is not in memory; load it with POST /v1/models/load, or let it speak first.",
                 "model",
             )
-        self.api.handler.admit(exchange_of(request.scope))
+        self.api.handler.limits.admit(exchange_of(request.scope))
         found = await self.api.handler.result(request, ListVoices(), Voices, model=name, operation="voices")
         data = [{"id": voice, "name": voice, "object": "audio.voice"} for voice in found.names]
         return json_reply({"object": "list", "data": data, "voices": list(found.names)})

@@ -116,7 +116,7 @@ class Listing(Struct, frozen=True):
             )
         found = await asyncio.to_thread(self.api.service.models)  # reads the disk
         missing = await asyncio.to_thread(self.api.service.catalog.missing)
-        claude = await asyncio.to_thread(self.api.service.claude_names)
+        claude = await asyncio.to_thread(self.api.service.names.claude_names)
         here = {info.id: info for info in found} | claude
         opened = exchange_of(request.scope).opens
         named = [msgspec.structs.replace(info, id=name) for name, info in claude.items() if opened(info)]
