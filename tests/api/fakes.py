@@ -137,10 +137,18 @@ class FakeCatalog:
 
 
 class FakeNames:
-    """Lists no model under the names of Anthropic's."""
+    """Knows the one model, and lists none under Anthropic's names."""
 
     def claude_names(self) -> dict[str, ModelInfo]:
         return {}
+
+    def model(self, name: str) -> ModelInfo:
+        if name not in (MODEL.id, "default"):
+            raise ServerError("model_not_found", f"The model {name!r} does not exist.", "model")
+        return MODEL
+
+    async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
+        return await asyncio.to_thread(self.model, name)
 
 
 class FakeService:
@@ -160,7 +168,7 @@ class FakeService:
         self.failure: Exception | None = None
 
     async def start(self, task: Task, *, model: str, id: str, account: str = "") -> FakeRun:
-        self.model(model)
+        self.names.model(model)
         await asyncio.sleep(0)
         await self.may_start.wait()
         if self.failure is not None:
@@ -183,14 +191,6 @@ class FakeService:
 
     def models(self) -> list[ModelInfo]:
         return [MODEL]
-
-    def model(self, name: str) -> ModelInfo:
-        if name not in (MODEL.id, "default"):
-            raise ServerError("model_not_found", f"The model {name!r} does not exist.", "model")
-        return MODEL
-
-    async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
-        return await asyncio.to_thread(self.model, name)
 
 
 def application(service: FakeService, **options: Any) -> ASGIApp:

@@ -42,7 +42,6 @@ def test_a_request_is_answered_by_the_model_it_names() -> None:
             async with aclosing(await service.start(chat("Hello there"), model="scripted", id="r")) as run:
                 assert run.accepted is not None
                 assert run.accepted.prompt_tokens > 2
-                assert run.model.context_window == 4096
                 completion = await run.collect()
             assert completion.choices[0].text("text") == "Hello there"
             assert service.active == 0
@@ -56,7 +55,7 @@ def test_default_is_the_first_model_that_is_served(tmp_path: Path) -> None:
         other = scripted("other", write_script(tmp_path, rule))
         options = ServerOptions(models=(ModelEntry(path="scripted"),))
         async with scripted_service(scripted(), other, options=options) as service:
-            assert (await service.find("default")).id == "scripted"
+            assert (await service.names.find("default")).id == "scripted"
             assert await answer(service, chat("Hi")) == "Hi"
             assert await answer(service, chat("Hi"), model="other") == "I am the other"
             assert await answer(service, chat("Hi")) == "Hi", "it stays the first that is served"
@@ -81,7 +80,7 @@ def test_default_without_any_model_says_what_to_do() -> None:
         models = (scripted("a"), scripted("b"))
         async with scripted_service(*models, options=ServerOptions()) as service:
             with pytest.raises(ServerError, match="/v1/models") as refused:
-                await service.find("default")
+                await service.names.find("default")
             assert refused.value.report.param == "model"
 
     play(scene)

@@ -49,7 +49,7 @@ class Api(Struct, frozen=True, kw_only=True):
 
     async def model(self, request: Request, name: str) -> ModelInfo:
         """The model of this name. Raises `ServerError` if there is none, or none that the caller may use."""
-        info = await self.service.find(name)
+        info = await self.service.names.find(name)
         exchange_of(request.scope).check_opens(name, info)
         return info
 
@@ -60,7 +60,7 @@ class Api(Struct, frozen=True, kw_only=True):
     @property
     def options(self) -> ServerOptions:
         """The server's options as they are now."""
-        return self.settings.options
+        return self.settings.settings.server
 
 
 class Contents(TypedDict, total=False):

@@ -74,13 +74,11 @@ class Channel(Presence):
     async def messages(self) -> AsyncIterator[str | bytes]:
         """The client's messages, until it leaves, or the server stops."""
         while not self._stopping:
-            message = await self._messages.get()
-            if message is None and self.gone:
+            if (message := await self._messages.get()) is not None:
+                yield message
+                self.held.free(size_of(message))
+            elif self.gone:
                 return
-            if message is None:
-                continue
-            yield message
-            self.held.free(size_of(message))
         await self.end(SPENT, SHUTTING_DOWN.message)
 
     async def send(self, event: bytes) -> None:

@@ -79,7 +79,7 @@ class Names:
         return self._pool.info(info.id) or info
 
     async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
-        """Find what `model` finds; a lookup that needs the disk runs in a thread."""
+        """Find what `model` finds; a lookup that needs the disk runs in a thread. Raises as `model` does."""
         loaded = self._served_and_loaded(kind or "language") if name == DEFAULT else self._pool.info(name)
         return loaded if loaded is not None else await asyncio.to_thread(self.model, name, kind)
 
@@ -308,7 +308,6 @@ class Run:
         worker was lost. `on_fault`: called if the request is what ends workers."""
         self.id = id
         self.accepted: Accepted | None = None
-        self.model = lease.worker.info  # which answers, as its worker describes it
         self._lease = lease
         self._task: Task
         self._mailbox: Mailbox
@@ -532,13 +531,6 @@ class Service:
         """Every known model, as its worker describes it if loaded, else as the catalog does."""
         return [self.pool.info(info.id) or info for info in self.catalog.models()]
 
-    async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
-        """The model that a name means for a request of this kind, as `Names` resolves it.
-
-        Raises `ServerError("model_not_found")`.
-        """
-        return await self.names.find(name, kind)
-
     @property
     def active(self) -> int:
         """Number of requests that run or wait to start."""
@@ -600,7 +592,7 @@ class Service:
     async def _found(self, asked: str, kind: ModelKind | None) -> ModelInfo:
         """Find the model, or download a missing one where that is allowed, once for all callers."""
         try:
-            return await self.find(asked, kind)
+            return await self.names.find(asked, kind)
         except ServerError as error:
             if error.report.kind != "model_not_found":
                 raise

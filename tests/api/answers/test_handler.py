@@ -368,7 +368,7 @@ def test_whoever_was_answered_is_not_counted_any_more() -> None:
         async with client_of(create_app(api)) as client:
             for _ in range(2):
                 assert (await client.post("/v1/chat/completions", json=CHAT)).status_code == 200
-                assert api.batches.others() == 0
+                assert api.handler.answers.live == 0
 
     asyncio.run(main())
 

@@ -153,11 +153,10 @@ class ExchangeFrame:
         self._finished = finished
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = open_exchange(scope)
         if scope["type"] == "websocket":
-            open_exchange(scope)
             await self._app(scope, receive, send)
             return
-        exchange = open_exchange(scope)
 
         async def send_framed(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -306,7 +306,7 @@ class Handler:
         unless `allow_downloads` is set, users' keys may not name a model that is not here.
         """
         try:
-            info, known = await self._service.find(model, kind), True
+            info, known = await self._service.names.find(model, kind), True
         except ServerError:
             exchange.check_opens(model, None)
             is_user = exchange.key is not None and not exchange.manages

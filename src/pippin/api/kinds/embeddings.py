@@ -262,7 +262,7 @@ def embedding(api: Api) -> Endpoint:
         fields = await api.handler.fields_of(request, "embeddings", CONTRACT.decode)
         task = await api.handler.media.resolve_embed(task_of(fields))
         found = await api.handler.result(request, task, Embedded, model=fields.model, operation="embeddings")
-        name = (await api.service.find(fields.model, task.model_kind)).id
+        name = (await api.service.names.find(fields.model, task.model_kind)).id
         drawn = await api.handler.large.do(len(found.vectors), draw, fields, name, found)
         return Response(drawn, media_type="application/json")
 

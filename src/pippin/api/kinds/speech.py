@@ -196,7 +196,7 @@ class Speaking(Struct, frozen=True):
     async def voices(self, request: Request) -> Response:
         """The voices of a model in memory: to look must not load one, nor download it"""
         name = request.query_params.get("model") or "default"
-        info = await self.api.service.find(name, ListVoices.model_kind)
+        info = await self.api.service.names.find(name, ListVoices.model_kind)
         if info.id not in {state.id for state in self.api.service.pool.states() if state.state == "loaded"}:
             if info.kind not in (ListVoices.model_kind, "scripted"):
                 message = f"The model {info.id!r} is of kind {info.kind}: name one that speaks in `model`."

@@ -137,7 +137,7 @@ class Listing(Struct, frozen=True):
     async def one(self, request: Request) -> Response:
         name = request.path_params["id"]
         try:
-            info = await self.api.service.find(name)
+            info = await self.api.service.names.find(name)
         except ServerError:
             missing = await asyncio.to_thread(self.api.service.catalog.missing)
             opened = filter(exchange_of(request.scope).opens, missing)

@@ -200,7 +200,7 @@ class Responses:
     async def _run_in_background(
         self, exchange: Exchange, operation: Operation, encoder: SavingEncoder, body: bytes
     ) -> Response:
-        await self._api.service.find(operation.model)  # refuses an unknown one at once
+        await self._api.service.names.find(operation.model)  # refuses an unknown one at once
         own, store, owner = response_id(operation.run), self._api.store, exchange.owner
         answer = Answer(operation, exchange, Presence(), self._api.handler.answers)
         await asyncio.to_thread(store.begins, owner, operation.run.id, body)

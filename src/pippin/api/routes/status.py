@@ -88,7 +88,7 @@ class StatusPages(Struct, frozen=True):
     async def _id_of(self, name: str) -> str | None:
         """The id of a model that the operator named; None if it is not downloaded yet, or is damaged."""
         try:
-            return (await self.api.service.find(name)).id
+            return (await self.api.service.names.find(name)).id
         except ServerError:
             return None
 
