@@ -62,8 +62,7 @@ def open_api(service: Service, settings: Settings, mcp: McpSettings | None = Non
     store = ResponseStore(options)
     batches = Batches(options, handler.answers, keys, store)
     # The keys come before the followers that check requests against them.
-    for follower in (keys, limits, tools, handler.answers):
-        live.follow(follower.adopt)
+    live.followers += [each.adopt for each in (keys, limits, tools, handler.answers)]
     return Api(
         service=service,
         settings=live,
@@ -95,7 +94,7 @@ def create_app(api: Api) -> ASGIApp:
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
     app = BodyMemory(app, largest, lambda scope: exchange_of(scope).caller)
     app = guard = Guard(app, options, api.keys, api.limits, errors)
-    api.settings.follow(guard.adopt)
+    api.settings.followers.append(guard.adopt)
     if options.allowed_origins:
         app = CORSMiddleware(
             app,

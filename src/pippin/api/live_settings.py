@@ -23,13 +23,10 @@ class LiveSettings:
         self.settings = settings
         self._start = settings  # as last read from the sources
         self._service = service
+        # Called with the options whenever they have changed.
         self.followers: list[Callable[[ServerOptions], None]] = []
         self._asked = False  # for a reload
         self._reloading: asyncio.Task[None] | None = None
-
-    def follow(self, adopt: Callable[[ServerOptions], None]) -> None:
-        """Call `adopt` with the options whenever they have changed."""
-        self.followers.append(adopt)
 
     async def change(self, values: Mapping[str, Any]) -> Reloaded:
         """Change single settings. Raises `ConfigError`, in which case nothing has changed."""
