@@ -136,21 +136,6 @@ class FakeCatalog:
         return [Suggestion(id=f"org/for-{purpose}", tools=True, why="small", **told)]
 
 
-class FakeNames:
-    """Knows the one model, and lists none under Anthropic's names."""
-
-    def claude_names(self) -> dict[str, ModelInfo]:
-        return {}
-
-    def model(self, name: str) -> ModelInfo:
-        if name not in (MODEL.id, "default"):
-            raise ServerError("model_not_found", f"The model {name!r} does not exist.", "model")
-        return MODEL
-
-    async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
-        return await asyncio.to_thread(self.model, name)
-
-
 class FakeService:
     """Plays `events` to each request; `held` ones wait for `go` after them, and a start for `may_start`."""
 
@@ -160,7 +145,7 @@ class FakeService:
         self.began = asyncio.Event()
         self.pool = FakePool()
         self.catalog = FakeCatalog()
-        self.names = FakeNames()
+        self.names = self
         self.hold = False
         self.may_start = asyncio.Event()
         self.may_start.set()
@@ -168,7 +153,7 @@ class FakeService:
         self.failure: Exception | None = None
 
     async def start(self, task: Task, *, model: str, id: str, account: str = "") -> FakeRun:
-        self.names.model(model)
+        self.model(model)
         await asyncio.sleep(0)
         await self.may_start.wait()
         if self.failure is not None:
@@ -191,6 +176,17 @@ class FakeService:
 
     def models(self) -> list[ModelInfo]:
         return [MODEL]
+
+    def claude_names(self) -> dict[str, ModelInfo]:
+        return {}
+
+    def model(self, name: str) -> ModelInfo:
+        if name not in (MODEL.id, "default"):
+            raise ServerError("model_not_found", f"The model {name!r} does not exist.", "model")
+        return MODEL
+
+    async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
+        return await asyncio.to_thread(self.model, name)
 
 
 def application(service: FakeService, **options: Any) -> ASGIApp:
