@@ -620,11 +620,13 @@ class Service:
         except ServerError as error:
             if error.report.kind != "context_length_exceeded" or asked.messages is None:
                 raise
-            await with_summary(
-                request,
-                lambda part: self._ask(lease, part, f"{run.id}.summary"),
-                lambda shorter: run.begin(Generate(shorter)),
-            )
+        else:
+            return
+        await with_summary(
+            request,
+            lambda part: self._ask(lease, part, f"{run.id}.summary"),
+            lambda shorter: run.begin(Generate(shorter)),
+        )
 
     async def _ask(self, lease: Lease, request: GenerationRequest, id: str) -> str:
         """Run a request of Pippin's own on a held lease, and return the answer's text."""

@@ -160,7 +160,7 @@ class MediaResolver:
         question = newest_question(request.messages, continued=request.continue_final)
         _check_count(request.messages[question].parts if question is not None else (), "messages")
         everywhere = sum(1 for message in request.messages for _ in media_of(message.parts))
-        # Of those before it, the oldest are left out; in steps, so that the prompt begins alike in several turns.
+        # Of those outside it, the oldest are left out; in steps, so that the prompt begins alike in several turns.
         surplus = -(-max(everywhere - MOST_ITEMS, 0) // LEFT_OUT_AT_ONCE) * LEFT_OUT_AT_ONCE
         clock = asyncio.get_running_loop().time
         last_fetch = clock() + self._seconds
