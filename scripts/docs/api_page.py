@@ -90,7 +90,7 @@ There is no `/api/v1`: models are loaded by `POST /v1/models/load`, and `/v1/res
   as an opaque text that a later request may send back; it is encoded, not encrypted.
 - **WebSocket**: each `response.create` event has the fields of a request; the answer is the events of a stream. A
   connection remembers its last response even if `store` is false. `generate: false` takes the input without answering
-  it. Errors are events of type `error` with a `status`; a connection ends after an hour.
+  it. Errors are events of type `error` with a `status`.
 - **Tools**: `function` is passed on as it is. `custom`, `local_shell`, `shell` and `apply_patch` become functions, and
   their calls come back as items of their own type; the functions of a `namespace` are prefixed with its name. Tools
   that run on OpenAI's servers (`code_interpreter` ..., and `web_search` unless Pippin [searches](mcp.md#searching-the-web))

@@ -29,7 +29,7 @@ def _row(parameter: Parameter) -> str:
     field = parameter.public_name
     cells = [
         f"`{field}`",
-        parameter.wire_range,
+        parameter.range if parameter.wire is None else "from {:,.15g} to {:,.15g}".format(*parameter.wire),
         parameter.range if field in options() else "",
         "" if parameter.neutral is None else f"{parameter.neutral:g}",
         _when_unset(parameter),

@@ -145,6 +145,7 @@ class FakeService:
         self.began = asyncio.Event()
         self.pool = FakePool()
         self.catalog = FakeCatalog()
+        self.names = self
         self.hold = False
         self.may_start = asyncio.Event()
         self.may_start.set()

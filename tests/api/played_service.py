@@ -66,6 +66,7 @@ class PlayedService:
     def __init__(self, plays: dict[str, list[Event]]) -> None:
         self.plays = plays
         self.pool = FakePool()
+        self.names = self
         self.requests: list[GenerationRequest] = []
         self.runs: list[PlayedRun] = []
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -16,13 +16,6 @@ def test_a_stream_cut_anywhere_gives_the_same_frames(payloads: list[bytes], data
         found += list(buffer.feed(stream[position : position + size]))
         position += size
     assert found == payloads
-    assert not buffer.partial
-
-
-def test_a_stream_that_ends_inside_a_frame_is_known_to() -> None:
-    buffer = FrameBuffer()
-    assert list(buffer.feed(frame(b"whole") + frame(b"cut")[:-1])) == [b"whole"]
-    assert buffer.partial
 
 
 def test_a_length_that_no_frame_has_is_refused_before_anything_is_kept_for_it() -> None:

@@ -10,17 +10,14 @@ import sys
 from typing import Any
 
 from pippin.config.mcp_file import McpServer
-from pippin.mcp.connection import CallFailed, Connection, RemoteTool
+from pippin.mcp.connection import Connection, RemoteTool
 
 
 async def main(url: str, facts: dict[str, Any]) -> None:
     connection = Connection(McpServer(name="suite", transport="http", url=url, trusted=True, timeout=10))
     async with connection.connected():
         for name, arguments in calls_of(facts, connection.tools):
-            try:
-                print(name, await connection.call(name, arguments))
-            except CallFailed as error:
-                print(name, error)
+            print(name, await connection.call(name, arguments))
 
 
 def calls_of(facts: dict[str, Any], tools: tuple[RemoteTool, ...]) -> list[tuple[str, dict[str, Any]]]:

@@ -1,6 +1,7 @@
 """Swaps one model for another, many times, and looks at what that leaves behind."""
 
 import asyncio
+from contextlib import aclosing
 
 from pippin.config.options.server import ServerOptions
 from pippin.core.models import ModelInfo
@@ -15,7 +16,7 @@ ASKED = GenerationRequest(model="", prompt="same", max_tokens=8, sampling=Sampli
 
 async def said(service: Service, model: str, id: str) -> str:
     """The model's answer to what everybody asks."""
-    async with await service.start(Generate(ASKED), model=model, id=id) as run:
+    async with aclosing(await service.start(Generate(ASKED), model=model, id=id)) as run:
         return (await run.collect()).choices[0].text("text")
 
 

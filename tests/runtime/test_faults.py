@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from pippin.runtime.workers import death, link, supervisor
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.service import Run, Service
 from tests.runtime import processes
-from tests.service.doubles import scripted, scripted_service, write_script
+from tests.service.doubles import events_of, scripted, scripted_service, write_script
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:
@@ -42,7 +42,7 @@ async def begin(service: Service, id: str = "r", model: str = "default", text: s
 
 
 async def answer(service: Service, id: str = "r", model: str = "default", text: str = "Hi") -> str:
-    async with await begin(service, id, model, text) as run:
+    async with aclosing(await begin(service, id, model, text)) as run:
         return (await run.collect()).choices[0].text("text")
 
 
@@ -55,7 +55,7 @@ async def until_text(run: Run) -> list[Event]:
 
 async def failure(run: Run) -> Failed:
     async with asyncio.timeout(60):  # a worker beside many others is slow to take memory
-        last = [event async for event in run.events()][-1]
+        last = [event async for event in events_of(run)][-1]
     assert isinstance(last, Failed)
     return last
 
@@ -89,7 +89,7 @@ def test_kill_9_in_mid_stream_fails_every_request_and_the_next_one_restarts(tmp_
                 assert "signal 9" in failed.error.message
                 assert "next request starts it again" in failed.error.message
                 await run.aclose()
-            async with await begin(service) as run:
+            async with aclosing(await begin(service)) as run:
                 assert await until_text(run)
             await service.pool.load(
                 "scripted"
@@ -110,7 +110,7 @@ def test_a_worker_that_fails_in_a_step_is_told_and_restarted(
         bad = {"when": {"user": "bad"}, "say": "a b c d", "fault": {"kind": fault, "after": 2}}
         script = write_script(tmp_path, bad)
         async with scripted_service(scripted(script=script)) as service:
-            async with await begin(service, text="bad") as run:
+            async with aclosing(await begin(service, text="bad")) as run:
                 assert words in (await failure(run)).error.message
             assert await answer(service, text="good") == "good"
 
@@ -138,7 +138,7 @@ def test_a_worker_that_takes_memory_without_end_is_ended_at_its_limit(
             tmp_path, {"when": {"user": "bad"}, "say": "a b c", "fault": {"kind": "memory", "after": 1}}
         )
         async with scripted_service(scripted(script=script), scripted("other")) as service:
-            async with await begin(service, text="bad") as run:
+            async with aclosing(await begin(service, text="bad")) as run:
                 failed = await failure(run)
                 assert failed.error.kind == "worker_died"
                 assert words in failed.error.message
@@ -185,7 +185,7 @@ def test_a_worker_that_stays_stopped_is_ended_and_the_next_request_starts_it(
             if moment == "answering":
                 error = (await failure(run)).error
                 await run.aclose()
-                async with await begin(service) as run:
+                async with aclosing(await begin(service)) as run:
                     assert await until_text(run)
             else:
                 with pytest.raises(ServerError) as caught:

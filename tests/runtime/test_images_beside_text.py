@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
@@ -18,7 +18,7 @@ from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.service import Service
 from tests.engines.images.tiny_pipelines import tiny_z_image
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
-from tests.service.doubles import MIB, StaticCatalog, scripted
+from tests.service.doubles import MIB, StaticCatalog, events_of, scripted
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 BUDGET = 4096 * MIB
@@ -52,8 +52,8 @@ async def serving(infos: tuple[ModelInfo, ...]) -> AsyncIterator[Service]:
 async def paint(service: Service, id: str, begun: asyncio.Event | None = None, steps: int = 3) -> list[Event]:
     task = GenerateImages(prompt="a red fish", seed=7, steps=steps, width=64, height=64)
     events = []
-    async with await service.start(task, model="painter", id=id) as run:
-        async for event in run.events():
+    async with aclosing(await service.start(task, model="painter", id=id)) as run:
+        async for event in events_of(run):
             events.append(event)
             if begun is not None and isinstance(event, Progress):
                 begun.set()
@@ -66,7 +66,7 @@ async def write(service: Service, id: str) -> str:
     asked = GenerationRequest(
         model="writer", messages=(message,), max_tokens=24, sampling=Sampling(temperature=0.0)
     )
-    async with await service.start(Generate(asked), model="writer", id=id) as run:
+    async with aclosing(await service.start(Generate(asked), model="writer", id=id)) as run:
         return (await run.collect()).choices[0].text("text")
 
 

@@ -1,6 +1,7 @@
 """A model that is on this machine needs no network: its worker is watched while it loads and answers."""
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
@@ -49,7 +50,7 @@ def answers_once(folder: Path, options: ServerOptions) -> None:
     async def scene() -> None:
         async with scripted_service(info, options=options) as service:
             request = GenerationRequest(model="tiny", prompt="one two", max_tokens=3)
-            async with await service.start(Generate(request), model="tiny", id="r") as run:
+            async with aclosing(await service.start(Generate(request), model="tiny", id="r")) as run:
                 assert (await run.collect()).choices[0].finished is not None
 
     asyncio.run(scene())

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pippin.service import Service
 from tests.engines.tiny_models import tiny_model
 from tests.runtime import processes
 from tests.runtime.swapping import swaps_leave_nothing
-from tests.service.doubles import scripted_service
+from tests.service.doubles import events_of, scripted_service
 
 pytestmark = pytest.mark.model
 
@@ -40,8 +41,8 @@ def greedy(text: str, tokens: int) -> GenerationRequest:
 
 async def answer(service: Service, model: str, text: str, id: str, tokens: int = 8) -> str:
     """The text, read as it streams."""
-    async with await service.start(Generate(greedy(text, tokens)), model=model, id=id) as run:
-        events = [event async for event in run.events()]
+    async with aclosing(await service.start(Generate(greedy(text, tokens)), model=model, id=id)) as run:
+        events = [event async for event in events_of(run)]
     assert isinstance(events[-1], Finished)
     return "".join(event.text for event in events if isinstance(event, PartDelta))
 
@@ -50,19 +51,21 @@ def test_an_answer_whose_worker_is_killed_goes_on_and_the_next_is_the_same(demo_
     async def scene() -> None:
         info = imported(demo_model, "demo")
         async with scripted_service(info, options=ServerOptions()) as service:
-            async with await service.start(CountTokens(greedy("Hi", 1)), model="demo", id="c") as run:
+            async with aclosing(
+                await service.start(CountTokens(greedy("Hi", 1)), model="demo", id="c")
+            ) as run:
                 [counted] = await run.take()
                 assert isinstance(counted, Counted)
             before = await answer(service, "demo", PROMPTS[0], "r1")
             assert before
-            async with await service.start(
-                Generate(greedy("Tell a story.", 48)), model="demo", id="k"
+            async with aclosing(
+                await service.start(Generate(greedy("Tell a story.", 48)), model="demo", id="k")
             ) as run:
                 assert run.accepted is not None
                 assert run.accepted.prompt_tokens > counted.tokens
                 events = await run.take()
                 processes.signal(service.pool.states()[0].pid, signal.SIGKILL)
-                events += [event async for event in run.events()]
+                events += [event async for event in events_of(run)]
             assert isinstance(events[-1], Finished)
             story = "".join(event.text for event in events if isinstance(event, PartDelta))
             assert story == await answer(service, "demo", "Tell a story.", "k2", tokens=48)
@@ -133,7 +136,7 @@ def test_grammars_calls_logprobs_and_several_choices_go_on_with_the_draws_that_t
             processes.signal(service.pool.states()[0].pid, signal.SIGKILL)
         for name, run in runs.items():
             async with asyncio.timeout(240):
-                read[name] += [event async for event in run.events()]
+                read[name] += [event async for event in events_of(run)]
             await run.aclose()
         return {name: told(collect(events)) for name, events in read.items()}
 

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from pippin.core.tasks import Generate
 from pippin.runtime.workers.link import DIFFERS, Mailbox
 from pippin.service import Run, Service
 from tests.runtime import processes
-from tests.service.doubles import scripted, scripted_service, write_script
+from tests.service.doubles import events_of, scripted, scripted_service, write_script
 
 LOST = ErrorReport(kind="worker_died", message="The process died.")
 WORDS = "one two three four five six seven eight nine ten "
@@ -161,7 +162,7 @@ async def begin(service: Service, id: str, text: str = "Hi", **fields: Any) -> R
 
 
 async def whole(service: Service, id: str, text: str = "Hi") -> str:
-    async with await begin(service, id, text) as run:
+    async with aclosing(await begin(service, id, text)) as run:
         return (await run.collect()).choices[0].text("text")
 
 
@@ -178,7 +179,7 @@ async def until_said(run: Run, count: int) -> list[Event]:
 
 async def rest(run: Run) -> list[Event]:
     async with asyncio.timeout(30):
-        return [event async for event in run.events()]
+        return [event async for event in events_of(run)]
 
 
 def test_streams_go_on_and_whole_answers_start_over_when_their_worker_is_killed(tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_streams_go_on_and_whole_answers_start_over_when_their_worker_is_killed(
             }
             quiet = {}
             for name in ("plain", "call"):
-                async with await begin(service, f"q{name}", name, **fields[name]) as run:
+                async with aclosing(await begin(service, f"q{name}", name, **fields[name])) as run:
                     quiet[name] = collect(await rest(run))
             runs = {name: await begin(service, name, name, **own) for name, own in fields.items()}
             held = asyncio.create_task(whole(service, "held"))

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from pippin.runtime.workers.supervisor import WorkerProcess
 from tests.runtime import processes
 from tests.runtime.doubles import Stage, settle
 from tests.runtime.swapping import said, swaps_leave_nothing
-from tests.service.doubles import MIB, scripted, scripted_service, write_script
+from tests.service.doubles import MIB, events_of, scripted, scripted_service, write_script
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:
@@ -280,8 +281,8 @@ def test_a_request_outlives_a_kill_9_of_the_worker_that_waits_for_room_for_it(tm
             assert not busy.worker.died.done()
             busy.release()
             async with asyncio.timeout(60):
-                async with await wanted as run:
-                    assert isinstance([event async for event in run.events()][-1], Tokenized)
+                async with aclosing(await wanted) as run:
+                    assert isinstance([event async for event in events_of(run)][-1], Tokenized)
         assert processes.children() == []
 
     play(scene)

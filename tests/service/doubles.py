@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
+from pippin.core.events import Event
 from pippin.core.models import HubModel, ModelInfo
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from pippin.runtime.pool import Pool
-from pippin.service import Service
+from pippin.service import Run, Service
 
 MIB = 1 << 20
 
@@ -90,9 +91,16 @@ def asked(text: str) -> Generate:
     return Generate(GenerationRequest(model="m", messages=(Message("user", (Text(text),)),)))
 
 
+async def events_of(run: Run) -> AsyncIterator[Event]:
+    """The events of a run, to the end."""
+    while events := await run.take():
+        for event in events:
+            yield event
+
+
 async def answer(service: Service, text: str, id: str) -> str:
     """The whole answer of the model `m`."""
-    async with await service.start(asked(text), model="m", id=id) as run:
+    async with aclosing(await service.start(asked(text), model="m", id=id)) as run:
         return (await run.collect()).choices[0].text("text")
 
 

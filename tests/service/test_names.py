@@ -19,7 +19,7 @@ def resolved(name: str, options: ServerOptions, *infos: ModelInfo, kind: ModelKi
     async def ask() -> str:
         models = infos or (scripted("one"), scripted("two"))
         async with scripted_service(*models, options=options) as service:
-            return (await service.find(name, kind)).id
+            return (await service.names.find(name, kind)).id
 
     return asyncio.run(ask())
 
@@ -105,18 +105,18 @@ def test_what_default_means_is_known_without_the_disk_once_the_model_is_in_memor
         models = (EMBEDDER, scripted("one"), scripted("two"))
         async with scripted_service(*models, options=serving("embedder", "one", "two")) as service:
             await service.pool.load("one")
-            first = await service.find("default", "language")
+            first = await service.names.find("default", "language")
             with monkeypatch.context() as patch:
                 patch.setattr(service.catalog, "resolve", None)
                 # The kind of the embedder is not known without it.
                 with pytest.raises(TypeError):
-                    await service.find("default", "language")
+                    await service.names.find("default", "language")
             entry = ModelEntry(path="embedder", kind="embeddings")
             await service.adopt(serving("one", "two"))
-            assert await service.find("default", "language") == first
+            assert await service.names.find("default", "language") == first
             monkeypatch.setattr(service.catalog, "resolve", None)
-            assert (await service.find("default", "language")).id == "one"
+            assert (await service.names.find("default", "language")).id == "one"
             await service.adopt(ServerOptions(models=(entry, *serving("one", "two").models)))
-            assert (await service.find("default", "language")).id == "one"
+            assert (await service.names.find("default", "language")).id == "one"
 
     asyncio.run(main())

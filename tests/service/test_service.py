@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
-from pippin.core.events import Counted, Failed, PartDelta
+from pippin.core.events import Counted, Failed
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate
 from pippin.service import Service
-from tests.service.doubles import StaticCatalog, scripted, scripted_service, write_script
+from tests.service.doubles import StaticCatalog, events_of, scripted, scripted_service, write_script
 
 
 def request(text: str, **fields: Any) -> GenerationRequest:
@@ -31,17 +32,16 @@ def play(scene: Callable[[], Awaitable[None]]) -> None:
 
 
 async def answer(service: Service, task: Generate, id: str = "r", model: str = "default") -> str:
-    async with await service.start(task, model=model, id=id) as run:
+    async with aclosing(await service.start(task, model=model, id=id)) as run:
         return (await run.collect()).choices[0].text("text")
 
 
 def test_a_request_is_answered_by_the_model_it_names() -> None:
     async def scene() -> None:
         async with scripted_service() as service:
-            async with await service.start(chat("Hello there"), model="scripted", id="r") as run:
+            async with aclosing(await service.start(chat("Hello there"), model="scripted", id="r")) as run:
                 assert run.accepted is not None
                 assert run.accepted.prompt_tokens > 2
-                assert run.model.context_window == 4096
                 completion = await run.collect()
             assert completion.choices[0].text("text") == "Hello there"
             assert service.active == 0
@@ -55,7 +55,7 @@ def test_default_is_the_first_model_that_is_served(tmp_path: Path) -> None:
         other = scripted("other", write_script(tmp_path, rule))
         options = ServerOptions(models=(ModelEntry(path="scripted"),))
         async with scripted_service(scripted(), other, options=options) as service:
-            assert (await service.find("default")).id == "scripted"
+            assert (await service.names.find("default")).id == "scripted"
             assert await answer(service, chat("Hi")) == "Hi"
             assert await answer(service, chat("Hi"), model="other") == "I am the other"
             assert await answer(service, chat("Hi")) == "Hi", "it stays the first that is served"
@@ -80,7 +80,7 @@ def test_default_without_any_model_says_what_to_do() -> None:
         models = (scripted("a"), scripted("b"))
         async with scripted_service(*models, options=ServerOptions()) as service:
             with pytest.raises(ServerError, match="/v1/models") as refused:
-                await service.find("default")
+                await service.names.find("default")
             assert refused.value.report.param == "model"
 
     play(scene)
@@ -124,7 +124,7 @@ def test_changed_options_hold_for_a_model_that_is_loaded() -> None:
                 await service.start(long, model="default", id="r")
             catalog.changed["scripted"] = ModelOptions(overflow="truncate")
             await service.adopt(ServerOptions())
-            async with await service.start(long, model="default", id="r") as run:
+            async with aclosing(await service.start(long, model="default", id="r")) as run:
                 assert run.accepted is not None
                 assert run.accepted.prompt_tokens < 40
 
@@ -141,39 +141,14 @@ def test_a_context_overflow_is_refused_with_its_numbers() -> None:
     play(scene)
 
 
-def test_a_request_that_takes_too_long_fails_with_timeout(tmp_path: Path) -> None:
-    async def scene() -> None:
-        script = write_script(tmp_path, {"say": "one two three", "gap": 0.2})
-        async with scripted_service(scripted(script=script)) as service:
-            await service.pool.load("scripted")
-            async with await service.start(chat("Hi", timeout=0.3), model="default", id="r") as run:
-                events = [event async for event in run.events()]
-            assert isinstance(events[-1], Failed)
-            assert events[-1].error.kind == "timeout"
-            assert any(isinstance(event, PartDelta) for event in events)
-
-    play(scene)
-
-
-def test_the_time_limit_covers_the_load(tmp_path: Path) -> None:
-    async def scene() -> None:
-        script = write_script(tmp_path, load_seconds=5.0)
-        options = ServerOptions(models=(ModelEntry(path="scripted"),), timeout=0.5)
-        async with scripted_service(scripted(script=script), options=options) as service:
-            with pytest.raises(ServerError) as refused:
-                await service.start(chat("Hi"), model="default", id="r")
-            assert refused.value.report.kind == "timeout"
-            assert service.active == 0
-
-    play(scene)
-
-
 def test_tokens_are_counted_before_the_weights_are_there(tmp_path: Path) -> None:
     async def scene() -> None:
         script = write_script(tmp_path, load_seconds=30.0)
         async with scripted_service(scripted(script=script)) as service:
-            async with await service.start(CountTokens(request("a b c")), model="default", id="r") as run:
-                events = [event async for event in run.events()]
+            async with aclosing(
+                await service.start(CountTokens(request("a b c")), model="default", id="r")
+            ) as run:
+                events = [event async for event in events_of(run)]
             assert [type(event) for event in events] == [Counted]
             assert service.pool.states()[0].state == "loading"
             with pytest.raises(ServerError, match="window"):
@@ -186,7 +161,7 @@ def test_leaving_a_run_stops_the_engine_within_a_step(tmp_path: Path) -> None:
     async def scene() -> None:
         script = write_script(tmp_path, {"say": "word " * 1000, "gap": 0.01})
         async with scripted_service(scripted(script=script)) as service:
-            async with await service.start(chat("Hi"), model="default", id="r") as run:
+            async with aclosing(await service.start(chat("Hi"), model="default", id="r")) as run:
                 await run.take()
             await asyncio.sleep(0.05)
             stats = await service.pool.stats("scripted")
@@ -200,7 +175,7 @@ def test_the_same_id_runs_only_once_at_a_time(tmp_path: Path) -> None:
     async def scene() -> None:
         script = write_script(tmp_path, {"say": "a b c", "gap": 0.1})
         async with scripted_service(scripted(script=script)) as service:
-            async with await service.start(chat("Hi"), model="default", id="r"):
+            async with aclosing(await service.start(chat("Hi"), model="default", id="r")):
                 with pytest.raises(ServerError) as refused:
                     await service.start(chat("Hi"), model="default", id="r")
                 assert refused.value.report.status == 409
@@ -230,7 +205,7 @@ def test_summarize_replaces_older_messages_and_answers(tmp_path: Path) -> None:
                 await service.start(long_conversation(None), model="default", id="r")
             assert refused.value.report.kind == "context_length_exceeded"
             task = long_conversation("summarize")
-            async with await service.start(task, model="default", id="r") as run:
+            async with aclosing(await service.start(task, model="default", id="r")) as run:
                 assert run.accepted is not None
                 assert run.accepted.prompt_tokens < 200
                 assert (await run.collect()).choices[0].text("text") == "Go on."
@@ -258,7 +233,7 @@ def test_closing_lets_requests_finish(tmp_path: Path) -> None:
             with pytest.raises(ServerError, match="shutting down") as refused:
                 await service.start(chat("Hi"), model="default", id="s")
             assert refused.value.report.status == 503
-            async with run:
+            async with aclosing(run):
                 assert (await run.collect()).choices[0].text("text") == "one two three"
             await closing
 
@@ -273,8 +248,8 @@ def test_closing_ends_what_lasts_beyond_the_deadline_and_a_second_close_hastens(
             closing = asyncio.create_task(service.close(60.0))
             await asyncio.sleep(0.05)
             now = asyncio.create_task(service.close(0.0))
-            async with run:
-                events = [event async for event in run.events()]
+            async with aclosing(run):
+                events = [event async for event in events_of(run)]
             assert isinstance(events[-1], Failed)
             assert events[-1].error.status == 503
             async with asyncio.timeout(5):

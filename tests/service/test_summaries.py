@@ -7,7 +7,7 @@ import pytest
 from pippin.core.conversation import Message, Text, ToolCall, ToolResult
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
-from pippin.service.summaries import parted, summarized, with_summary
+from pippin.service.summaries import Ask, parted, with_summary
 
 
 def said(role: str, text: str) -> Message:
@@ -20,6 +20,17 @@ def conversation(turns: int) -> tuple[Message, ...]:
         system,
         *(said("user" if turn % 2 == 0 else "assistant", f"turn {turn}") for turn in range(turns)),
     )
+
+
+async def summarized(request: GenerationRequest, ask: Ask) -> GenerationRequest:
+    """The request with a summary, as it is submitted."""
+    submitted: list[GenerationRequest] = []
+
+    async def submit(shorter: GenerationRequest) -> None:
+        submitted.append(shorter)
+
+    await with_summary(request, ask, submit)
+    return submitted[0]
 
 
 def test_instructions_and_the_last_six_messages_stay() -> None:
@@ -49,7 +60,7 @@ def test_what_does_not_fit_at_once_is_summarized_in_pieces() -> None:
         return f"part of {text.count('turn')}"
 
     request = GenerationRequest(model="m", messages=conversation(20))
-    shorter = asyncio.run(summarized(request, ask, 1024))
+    shorter = asyncio.run(summarized(request, ask))
     assert shorter.messages is not None
     assert len(shorter.messages) == 8
     summary = shorter.messages[1].parts[0]
@@ -64,7 +75,7 @@ def test_other_failures_of_a_summary_are_not_hidden() -> None:
         raise ServerError("worker_died", "Gone.")
 
     with pytest.raises(ServerError, match="Gone"):
-        asyncio.run(summarized(GenerationRequest(model="m", messages=conversation(20)), ask, 1024))
+        asyncio.run(summarized(GenerationRequest(model="m", messages=conversation(20)), ask))
 
 
 def test_an_empty_summary_is_none() -> None:
@@ -72,7 +83,7 @@ def test_an_empty_summary_is_none() -> None:
         return " "
 
     with pytest.raises(ServerError) as refused:
-        asyncio.run(summarized(GenerationRequest(model="m", messages=conversation(20)), ask, 1024))
+        asyncio.run(summarized(GenerationRequest(model="m", messages=conversation(20)), ask))
     assert refused.value.report.kind == "context_length_exceeded"
 
 
@@ -82,18 +93,17 @@ def test_a_conversation_that_does_not_fit_with_its_summary_is_tried_with_a_short
 
     submitted: list[int] = []
 
-    async def submit(request: GenerationRequest) -> str:
+    async def submit(request: GenerationRequest) -> None:
         words = sum(
             len(p.text.split()) for m in request.messages or () for p in m.parts if isinstance(p, Text)
         )
         submitted.append(words)
         if words > room:
             raise ServerError("context_length_exceeded", f"{words} are too many.")
-        return "done"
 
     request = GenerationRequest(model="m", messages=conversation(20))
     room = 500
-    assert asyncio.run(with_summary(request, ask, submit)) == "done"
+    asyncio.run(with_summary(request, ask, submit))
     assert len(submitted) == 2
     room = 100
     with pytest.raises(ServerError, match="are too many") as refused:

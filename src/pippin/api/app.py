@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from pippin.api import kinds, routes
 from pippin.api.access.errors import Errors
-from pippin.api.access.exchange import ExchangeFrame, caller_of
+from pippin.api.access.exchange import ExchangeFrame, exchange_of
 from pippin.api.access.guards import REPORTED, Guard, LastCatcher, Limits
 from pippin.api.access.keys import Keyring
 from pippin.api.answers.answer import Observer
@@ -24,7 +24,7 @@ from pippin.api.http.body import MIB, BodyMemory
 from pippin.api.live_settings import LiveSettings
 from pippin.api.routing import Api, both
 from pippin.api.schema import schema_routes
-from pippin.api.stored_responses.response_store import open_store
+from pippin.api.stored_responses.response_store import ResponseStore
 from pippin.api.telemetry.ledger import Ledger
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings
@@ -59,11 +59,10 @@ def open_api(service: Service, settings: Settings, mcp: McpSettings | None = Non
     media, servers = MediaResolver(options), ToolServers(mcp or McpSettings())
     tools = ToolOffers(servers, options, WebSearcher(options.web_search, servers, media.fetch))
     handler = Handler(service, options, observer, limits, media, tools)
-    store = open_store(options)
+    store = ResponseStore(options)
     batches = Batches(options, handler.answers, keys, store)
     # The keys come before the followers that check requests against them.
-    for follower in (keys, limits, tools, handler, batches):
-        live.follow(follower.adopt)
+    live.followers += [each.adopt for each in (keys, limits, tools, handler.answers)]
     return Api(
         service=service,
         settings=live,
@@ -93,9 +92,9 @@ def create_app(api: Api) -> ASGIApp:
     )
     api.batches.app = app
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
-    app = BodyMemory(app, largest, caller_of)
+    app = BodyMemory(app, largest, lambda scope: exchange_of(scope).caller)
     app = guard = Guard(app, options, api.keys, api.limits, errors)
-    api.settings.follow(guard.adopt)
+    api.settings.followers.append(guard.adopt)
     if options.allowed_origins:
         app = CORSMiddleware(
             app,

@@ -23,17 +23,10 @@ class LiveSettings:
         self.settings = settings
         self._start = settings  # as last read from the sources
         self._service = service
+        # Called with the options whenever they have changed.
         self.followers: list[Callable[[ServerOptions], None]] = []
         self._asked = False  # for a reload
         self._reloading: asyncio.Task[None] | None = None
-
-    @property
-    def options(self) -> ServerOptions:
-        return self.settings.server
-
-    def follow(self, adopt: Callable[[ServerOptions], None]) -> None:
-        """Call `adopt` with the options whenever they have changed."""
-        self.followers.append(adopt)
 
     async def change(self, values: Mapping[str, Any]) -> Reloaded:
         """Change single settings. Raises `ConfigError`, in which case nothing has changed."""
@@ -76,8 +69,9 @@ class LiveSettings:
         """`files`: files that the settings name, such as the key file, may have changed too."""
         self.settings = reloaded.settings
         if reloaded.changed or files:
-            logs.set_level(self.options.log_level)
-            await self._service.adopt(self.options)
+            options = self.settings.server
+            logs.set_level(options.log_level)
+            await self._service.adopt(options)
             for adopt in self.followers:
-                adopt(self.options)
+                adopt(options)
         return reloaded

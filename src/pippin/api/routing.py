@@ -10,18 +10,17 @@ from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from pippin.api.access.errors import Errors
-from pippin.api.access.exchange import Endpoint as Endpoint
-from pippin.api.access.exchange import exchange_of, routed
+from pippin.api.access.exchange import Endpoint, exchange_of
 from pippin.api.access.guards import Limits
 from pippin.api.access.keys import Keyring
 from pippin.api.answers.answer import Observer
 from pippin.api.answers.handler import Handler
 from pippin.api.batches.runner import Batches
 from pippin.api.dialects.base import AnyDialect
-from pippin.api.dialects.registry import UNVERSIONED as UNVERSIONED
-from pippin.api.dialects.registry import VERSION as VERSION
+from pippin.api.dialects.registry import UNVERSIONED, VERSION
 from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.api.live_settings import LiveSettings
 from pippin.api.stored_responses.response_store import ResponseStore
@@ -50,7 +49,7 @@ class Api(Struct, frozen=True, kw_only=True):
 
     async def model(self, request: Request, name: str) -> ModelInfo:
         """The model of this name. Raises `ServerError` if there is none, or none that the caller may use."""
-        info = await self.service.find(name)
+        info = await self.service.names.find(name)
         exchange_of(request.scope).check_opens(name, info)
         return info
 
@@ -61,7 +60,7 @@ class Api(Struct, frozen=True, kw_only=True):
     @property
     def options(self) -> ServerOptions:
         """The server's options as they are now."""
-        return self.settings.options
+        return self.settings.settings.server
 
 
 class Contents(TypedDict, total=False):
@@ -75,12 +74,19 @@ class Contents(TypedDict, total=False):
 
 
 class DocumentedRoute(Route):
-    """A route that knows its contents."""
+    """A route that knows its contents, and the pattern by which metrics count its requests."""
 
-    def __init__(self, path: str, endpoint: Endpoint, *methods: str, **contents: Unpack[Contents]) -> None:
+    def __init__(
+        self, path: str, endpoint: Endpoint, *methods: str, pattern: str = "", **contents: Unpack[Contents]
+    ) -> None:
         super().__init__(path, endpoint, methods=methods or ["GET"])
+        self.pattern = pattern or path
         self.contents = contents
         self.help = inspect.getdoc(endpoint) or ""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange_of(scope).route = self.pattern
+        await super().handle(scope, receive, send)
 
 
 def both(path: str, endpoint: Endpoint, *methods: str, **contents: Unpack[Contents]) -> list[Route]:
@@ -89,8 +95,10 @@ def both(path: str, endpoint: Endpoint, *methods: str, **contents: Unpack[Conten
     Addresses under `/api` have no version, as on the servers whose APIs these are.
     """
     prefixes = ("",) if path.startswith(UNVERSIONED) else (VERSION, "")
-    told = routed(prefixes[0] + path, endpoint)
-    return [DocumentedRoute(prefix + path, told, *methods, **contents) for prefix in prefixes]
+    pattern = prefixes[0] + path
+    return [
+        DocumentedRoute(prefix + path, endpoint, *methods, pattern=pattern, **contents) for prefix in prefixes
+    ]
 
 
 def json_reply(content: Any, status: int = 200) -> Response:

@@ -15,9 +15,9 @@ from starlette.routing import BaseRoute, Route
 from pippin import __version__
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.ollama.dialect import LINES
-from pippin.api.dialects.registry import dialect_of_path, unversioned
+from pippin.api.dialects.registry import UNVERSIONED, VERSION, dialect_of_path, unversioned
 from pippin.api.http.forms import FORM
-from pippin.api.routing import UNVERSIONED, VERSION, DocumentedRoute
+from pippin.api.routing import DocumentedRoute
 from pippin.core.decoding import from_json
 
 REFERENCE: Final = "#/components/schemas/{name}"
@@ -25,16 +25,8 @@ JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 TAGS: Final = {
     "v1beta": "Gemini",
-    "models": "Models",
-    "load": "Management",
-    "unload": "Management",
-    "cache": "Management",
-    "settings": "Management",
-    "health": "State",
-    "status": "State",
-    "queue": "State",
-    "metrics": "State",
-    "requests": "State",
+    **dict.fromkeys(("load", "unload", "cache", "settings"), "Management"),
+    **dict.fromkeys(("health", "status", "queue", "metrics", "requests"), "State"),
 }
 
 

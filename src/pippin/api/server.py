@@ -37,7 +37,7 @@ class Server:
         mcp = None if options.mcp_config is None else load_mcp_file(options.mcp_config)
         self._api = api = open_api(service, settings, mcp)
         app = InTurn(create_app(api), Turns(accept_queue(listeners)), OPEN_PATHS)
-        self._uvicorn = Uvicorn(app, options, service.end_all, api.batches.others)
+        self._uvicorn = Uvicorn(app, options, service.end_all, lambda: api.handler.answers.live)
 
     @property
     def port(self) -> int:

@@ -24,13 +24,14 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pippin.api.access.exchange import SCOPE_KEY, Exchange, exchange_of, write_line
 from pippin.api.answers.answer import Answer
+from pippin.api.dialects.registry import VERSION
 from pippin.api.dialects.responses.answer import STEERED
 from pippin.api.dialects.responses.dialect import items_of
 from pippin.api.dialects.responses.items import parts_of
 from pippin.api.dialects.shared.fields import unsupported
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.body import ARRIVING, HELD, MIB, HeldBytes, Presence, decoded_bytes, no_room
-from pippin.api.routing import VERSION, Api
+from pippin.api.routing import Api
 from pippin.api.stored_responses.response_store import Item, OwnedHistory, ResponseStore, StoredResponse
 from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
 from pippin.core.decoding import convert, from_json
@@ -43,9 +44,7 @@ WAITING: Final = 16
 """Messages that a client may send ahead of the one being answered."""
 TOO_MANY: Final = 1008  # close code: policy violation
 TOO_BIG: Final = 1009  # close code: a message larger than --max-body-mb
-SPENT: Final = 1001  # close code: the connection is too old, or the server stops
-LONGEST_SECONDS: Final = 3600.0
-"""OpenAI's limit: a connection is closed after an hour, and the client opens another."""
+SPENT: Final = 1001  # close code: the server stops
 
 PROTOCOL: Final = "realtime"
 """The subprotocol that OpenAI's clients offer beside their key; browsers can't send a key in another way."""
@@ -73,22 +72,14 @@ class Channel(Presence):
         self._socket.scope["state"][ARRIVING].on_stop(self._stop)
 
     async def messages(self) -> AsyncIterator[str | bytes]:
-        """The client's messages, until it leaves, the connection is too old, or the server stops."""
-        ends = time.monotonic() + LONGEST_SECONDS
-        while not self._stopping and (left := ends - time.monotonic()) > 0:
-            try:
-                async with asyncio.timeout(left):
-                    message = await self._messages.get()
-            except TimeoutError:
-                break
-            if message is None and self.gone:
+        """The client's messages, until it leaves, or the server stops."""
+        while not self._stopping:
+            if (message := await self._messages.get()) is not None:
+                yield message
+                self.held.free(size_of(message))
+            elif self.gone:
                 return
-            if message is None:
-                continue
-            yield message
-            self.held.free(size_of(message))
-        old = "The connection is an hour old; open another."
-        await self.end(SPENT, SHUTTING_DOWN.message if self._stopping else old)
+        await self.end(SPENT, SHUTTING_DOWN.message)
 
     async def send(self, event: bytes) -> None:
         """Send one event, as JSON. Does nothing after the client has left."""
@@ -419,7 +410,7 @@ class ResponsesSocket:
         body = msgspec.json.encode(fields | {"stream": True})
         handler = self._api.handler
         exchange = exchange_of(request.scope)
-        handler.admit(exchange)
+        handler.limits.admit(exchange)
         operation = await handler.prepare(request, self._dialect, history=self._history, body=body)
         encoder = operation.encoder
         assert isinstance(encoder, SavingEncoder)

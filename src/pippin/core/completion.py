@@ -81,8 +81,6 @@ class Completion(Struct, kw_only=True):
                 part.kind, part.thought, part.text = "reasoning", True, part.text.rstrip()
             case Finished(choice):
                 self._choice(choice).finished = event
-            case _:
-                pass
 
     def _choice(self, number: int) -> CompletedChoice:
         while len(self.choices) <= number:

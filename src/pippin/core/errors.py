@@ -92,7 +92,6 @@ def renamed(report: ErrorReport, names: tuple[FieldName, ...]) -> ErrorReport:
         return report
     if found.own == "messages":
         param = found.client
-        # Elsewhere the word is plain English.
         told = _MESSAGES
     else:
         param = found.client + given[len(found.own) :]

@@ -34,7 +34,6 @@ class Progress(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     total: int
     cached: int = 0
     seconds: float = 0.0
-    message: str | None = None
 
 
 class Restarted(Struct, frozen=True, tag=True, gc=False):

@@ -164,8 +164,3 @@ class FrameBuffer:
                 yield payload
         finally:
             del self._bytes[:position]
-
-    @property
-    def partial(self) -> bool:
-        """Whether the buffer holds the beginning of an incomplete frame."""
-        return bool(self._bytes)

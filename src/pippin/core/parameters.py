@@ -72,11 +72,6 @@ class Parameter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The range in words, as in "above 0 to 1"."""
         return f"{'above' if self.above_low else 'from'} {_shown(self.low)} to {_shown(self.high)}"
 
-    @property
-    def wire_range(self) -> str:
-        """The range that clients may send, in words."""
-        return self.range if self.wire is None else f"from {_shown(self.wire[0])} to {_shown(self.wire[1])}"
-
     def holds(self, value: Any) -> bool:
         """Whether `value` is a number within the range."""
         if isinstance(value, bool) or not isinstance(value, int if self.type == "int" else (int, float)):

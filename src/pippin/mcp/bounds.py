@@ -12,10 +12,6 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 LARGEST: Final = 8 << 20  # bytes of an answer
 
 
-class TooMuch(httpx2.StreamError):
-    """An answer is too large, or compressed, which would hide its size. The library treats it as broken."""
-
-
 class _Bounded(httpx2.AsyncByteStream):
     def __init__(self, stream: httpx2.AsyncByteStream, most: int) -> None:
         self._stream = stream
@@ -25,7 +21,8 @@ class _Bounded(httpx2.AsyncByteStream):
         async for data in self._stream:
             self._left -= len(data)
             if self._left < 0:
-                raise TooMuch("The answer is too large.")
+                # The library treats the answer as broken.
+                raise httpx2.StreamError("It is too large, or compressed, which would hide its size.")
             yield data
 
     async def aclose(self) -> None:

@@ -43,8 +43,11 @@ class RemoteTool(Struct, frozen=True, kw_only=True):
     read_only: bool | None = None  # the server's claim (annotation readOnlyHint)
 
 
-class CallFailed(Exception):
-    """A call that produced no result. The message may be shown to the model and to clients."""
+class CallResult(Struct, frozen=True):
+    """What a tool has said, or why it has said nothing; the model and clients may read either."""
+
+    text: str
+    is_error: bool
 
 
 class Connection:
@@ -77,19 +80,19 @@ class Connection:
             async with asyncio.timeout(PATIENCE):
                 await self._settled.wait()
 
-    async def call(self, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
-        """Call a tool; returns its result as text, and whether it reports an error. Raises `CallFailed`."""
+    async def call(self, tool: str, arguments: dict[str, Any]) -> CallResult:
+        """Call a tool."""
         import mcp
 
         client = self._client
         if self.state != "connected" or client is None:
-            raise CallFailed(f"The MCP server {self.server.name!r} is not connected.")
+            return CallResult(f"The MCP server {self.server.name!r} is not connected.", True)
         try:
             async with asyncio.timeout(self.server.timeout):
                 result = await self._result(client, tool, arguments)
         except TimeoutError:
             message = f"The tool {tool!r} gave no result within {self.server.timeout:g} seconds."
-            raise CallFailed(message) from None
+            return CallResult(message, True)
         except Exception as error:
             # The library raises no closed set of errors: from the protocol, HTTP, its streams and pydantic, and a
             # RuntimeError for a result that does not match its schema. In each case the call produced no result. The
@@ -105,8 +108,8 @@ class Connection:
                 self._lost.set()
             # A protocol error has a sentence, such as for a tool that asks a person for input.
             said = f": {error.message[:LONGEST_ERROR]}" if isinstance(error, mcp.MCPError) else ""
-            raise CallFailed(f"Calling the tool {tool!r} failed{said}.") from error
-        return text_of(result.content, result.structured_content), bool(result.is_error)
+            return CallResult(f"Calling the tool {tool!r} failed{said}.", True)
+        return CallResult(text_of(result.content, result.structured_content), bool(result.is_error))
 
     async def _result(self, client: Any, tool: str, arguments: dict[str, Any]) -> Any:
         """The library's result of a call. Raises `ConnectionError` if the connection ends first, which the library

@@ -5,15 +5,15 @@ import json
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Sequence, Set
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence, Set
+from typing import Any, Final
 
 from msgspec import Struct
 
 from pippin.config.mcp_file import McpServer, McpSettings
 from pippin.core.conversation import Tool, Toolset
 from pippin.core.errors import ServerError
-from pippin.mcp.connection import MOST_TOOLS, CallFailed, Connection, RemoteTool
+from pippin.mcp.connection import MOST_TOOLS, CallResult, Connection, RemoteTool
 
 log = logging.getLogger(__name__)
 
@@ -60,23 +60,15 @@ TOLD_OF: Final = 50  # tools in one log line
 MOST_TOLD: Final = 4 * MOST_TOOLS  # names per server, which may list others on each connection
 
 
-class Caller(Protocol):
-    """What calls the tools of a server."""
-
-    @property
-    def server(self) -> McpServer: ...
-
-    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]: ...
+Call = Callable[[str, dict[str, Any]], Awaitable[CallResult]]
+"""Calls a tool of a server, by the server's own name for it."""
 
 
 class OfferedTool(Struct, frozen=True):
     name: str  # for models and clients: SERVER__TOOL
-    connection: Caller
+    server: str
+    call: Call
     remote: RemoteTool
-
-    @property
-    def server(self) -> str:
-        return self.connection.server.name
 
     @property
     def tool(self) -> Tool:
@@ -84,11 +76,6 @@ class OfferedTool(Struct, frozen=True):
         if schema.get("type") != "object":  # whatever the server sent
             schema = {"type": "object", "properties": {}}
         return Tool(self.name, self.remote.description or None, schema)
-
-
-class CallResult(Struct, frozen=True):
-    text: str
-    is_error: bool
 
 
 class ToolServers:
@@ -150,7 +137,7 @@ class ToolServers:
 
         Raises `ServerError` for a name that is not offered. Errors of the call itself are in the result.
         """
-        offered = [tool for tool in self.tools() if server in (None, tool.connection.server.name)]
+        offered = [tool for tool in self.tools() if server in (None, tool.server)]
         found = [tool for tool in offered if tool.name == name]
         found = found or [tool for tool in offered if tool.remote.name == name]
         if len(found) != 1:
@@ -160,13 +147,11 @@ class ToolServers:
 
     async def call(self, tool: OfferedTool, arguments: dict[str, Any]) -> CallResult:
         async with self._running_calls:
-            try:
-                text, is_error = await tool.connection.call(tool.remote.name, arguments)
-            except CallFailed as error:
-                return CallResult(str(error), True)
-        if len(text) > LONGEST_RESULT:
-            text = f"{text[:LONGEST_RESULT]}\n[{len(text) - LONGEST_RESULT} more characters were cut off]"
-        return CallResult(text, is_error)
+            result = await tool.call(tool.remote.name, arguments)
+        if (surplus := len(result.text) - LONGEST_RESULT) <= 0:
+            return result
+        cut = f"{result.text[:LONGEST_RESULT]}\n[{surplus} more characters were cut off]"
+        return CallResult(cut, result.is_error)
 
     async def call_with_text(self, tool: OfferedTool, arguments: str) -> CallResult:
         """Call the tool with the arguments as the model wrote them; see `call`."""
@@ -182,7 +167,7 @@ class ToolServers:
         server = connection.server
         names = {offered_name(server.name, remote.name): remote for remote in connection.tools}
         found = [
-            OfferedTool(name, connection, remote)
+            OfferedTool(name, server.name, connection.call, remote)
             for name, remote in names.items()
             if may_use(server, remote, self._high_risk, name)
         ]

@@ -1,8 +1,9 @@
 """Requests from start to end: a model is leased, a task submitted, events returned. Begin with `service.py`.
 
     service = open_service(options, catalog, waiting=[])
-    async with await service.start(task, model="default", id="req-1") as run:
-        async for event in run.events(): ...
+    run = await service.start(task, model="default", id="req-1")
+    while events := await run.take(): ...
+    await run.aclose()
     await service.close(30.0)
 
 `start` waits for the model to load, if need be, and for the worker to accept the request, so that every failure that

@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
@@ -22,10 +22,9 @@ from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from pippin.core import parameters as p
-from pippin.core.completion import Completion
+from pippin.core.completion import Completion, collect
 from pippin.core.errors import SHUTTING_DOWN, ErrorReport, ServerError
-from pippin.core.events import Accepted, Event, Failed
-from pippin.core.link import merged
+from pippin.core.events import Accepted, Event, Failed, Restarted
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
@@ -80,7 +79,7 @@ class Names:
         return self._pool.info(info.id) or info
 
     async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
-        """Find what `model` finds; a lookup that needs the disk runs in a thread."""
+        """Find what `model` finds; a lookup that needs the disk runs in a thread. Raises as `model` does."""
         loaded = self._served_and_loaded(kind or "language") if name == DEFAULT else self._pool.info(name)
         return loaded if loaded is not None else await asyncio.to_thread(self.model, name, kind)
 
@@ -246,10 +245,9 @@ def completed(task: Task, options: ModelOptions, info: ModelInfo) -> Task:
     match task:
         case Generate(request):
             return Generate(with_defaults(request, options, info))
-        case CountTokens(request):
-            return CountTokens(msgspec.structs.replace(with_manner(request, options), overflow="error"))
-        case RenderTemplate(request):
-            return RenderTemplate(msgspec.structs.replace(with_manner(request, options), overflow="error"))
+        case CountTokens(request) | RenderTemplate(request):
+            whole = msgspec.structs.replace(with_manner(request, options), overflow="error")
+            return msgspec.structs.replace(task, request=whole)
         case _:
             return task
 
@@ -276,10 +274,10 @@ class AnyRun(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Starter(Protocol):
-    """Anything that starts tasks as `Service.start` does."""
+class Start(Protocol):
+    """`Service.start`, and whatever starts tasks as it does."""
 
-    async def start(self, task: Task, *, model: str, id: str, account: str = "") -> AnyRun: ...
+    async def __call__(self, task: Task, *, model: str, id: str, account: str = "") -> AnyRun: ...
 
 
 MOST_LOSSES: Final = 2
@@ -290,9 +288,8 @@ MOST_KILLS: Final = 10
 LOOK_EVERY: Final = 0.05  # seconds
 
 
-class Run(AbstractAsyncContextManager["Run"]):
-    """A request that its worker has accepted. The only way to cancel it is to leave it: `aclose`, or the end of `async
-    with`.
+class Run:
+    """A request that its worker has accepted. The only way to cancel it is to leave it: `aclose`.
 
     If its worker is lost, the request runs again on the model's next one, as far as `Mailbox` allows.
     """
@@ -311,7 +308,6 @@ class Run(AbstractAsyncContextManager["Run"]):
         worker was lost. `on_fault`: called if the request is what ends workers."""
         self.id = id
         self.accepted: Accepted | None = None
-        self.model = lease.worker.info  # which answers, as its worker describes it
         self._lease = lease
         self._task: Task
         self._mailbox: Mailbox
@@ -322,18 +318,14 @@ class Run(AbstractAsyncContextManager["Run"]):
         self._reached = -1
         self._request = request
         self._on_close = on_close
-        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    async def events(self) -> AsyncIterator[Event]:
-        """The events after `Accepted`. The last one is terminal (a generation's is the last `Finished`). `Failed` is
-        yielded as a terminal event, never raised. A slow reader gets adjacent deltas merged."""
-        while batch := await self.take():
-            for event in batch:
-                yield event
-
     async def take(self) -> list[Event]:
-        """All events since the last call, waiting for at least one; empty after the end."""
+        """All events since the last call, waiting for at least one; empty after the end.
+
+        The first ones come after `Accepted`. The last one is terminal (a generation's is the last `Finished`). `Failed`
+        is a terminal event too, never raised. A slow reader gets adjacent deltas merged.
+        """
         return await self._mailbox.take()
 
     def hold_back(self) -> None:
@@ -343,25 +335,21 @@ class Run(AbstractAsyncContextManager["Run"]):
 
     async def collect(self) -> Completion:
         """The whole answer of a generation. Raises `ServerError` if it fails."""
-        completion, events = Completion(), await self._mailbox.take_all()
-        for event in events[-1:] if events and isinstance(events[-1], Failed) else merged(events):
-            completion.add(event)
-        return completion
+        self.hold_back()
+        events: list[Event] = []
+        while more := await self.take():
+            events = more if Restarted() in more else events + more
+        return collect(events)
 
     async def aclose(self) -> None:
         """Release the lease and cancel whatever still runs in the worker."""
         if self._closed:
             return
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
         self._drop()
         self._mailbox.leave()
         self._lease.release(None if self._request is None else self._request.keep_alive)
         self._on_close(self)
-
-    async def __aexit__(self, *raised: object) -> None:
-        await self.aclose()
 
     # Called by the service
 
@@ -369,9 +357,8 @@ class Run(AbstractAsyncContextManager["Run"]):
         """Send the task to the worker, and wait for its first event: raise a refusal, keep `Accepted`, leave the rest
         to the reader. May be called again after a refusal."""
         self._task = repeatable(task)
-        self._mailbox = Mailbox(
-            choices_of(task), on_overflow=self._drop, on_lost=self._lost, resumes=self._resumes
-        )
+        choices = task.request.n if isinstance(task, Generate) else 0
+        self._mailbox = Mailbox(choices, on_overflow=self._drop, on_lost=self._lost, resumes=self._resumes)
         try:
             try:
                 self._lease.worker.requests.submit(self.id, self._task, self._mailbox)
@@ -388,11 +375,6 @@ class Run(AbstractAsyncContextManager["Run"]):
             self._drop()
             self._mailbox.leave()
             raise
-
-    def limit(self, seconds: float) -> None:
-        """Fail the run unless it ends within `seconds`."""
-        late = ErrorReport(kind="timeout", message="The request took longer than its time limit.")
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.fail, late)
 
     def fail(self, error: ErrorReport) -> None:
         """Fail the run from outside."""
@@ -455,11 +437,6 @@ class Run(AbstractAsyncContextManager["Run"]):
             await asyncio.sleep(LOOK_EVERY)
 
 
-def choices_of(task: Task) -> int:
-    """How many `Finished` events end the task."""
-    return task.request.n if isinstance(task, Generate) else 0
-
-
 QUARANTINE: Final = 600.0  # seconds
 MOST_QUARANTINED: Final = 256
 
@@ -503,7 +480,7 @@ class Service:
         self.catalog = catalog
         self.pool = pool
         self._options = options
-        self._names = Names(options, catalog, pool)
+        self.names = Names(options, catalog, pool)
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, asyncio.Timeout] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
@@ -520,10 +497,7 @@ class Service:
         if isinstance(task, Generate):
             task = Generate(msgspec.structs.replace(task.request, account=account))
         self._quarantine.check(model, task)
-        own = task.request.timeout if isinstance(task, Generate) else None
-        seconds = min((each for each in (own, self._options.timeout) if each is not None), default=None)
-        begun = asyncio.get_running_loop().time()
-        async with self._starts(task, id, seconds):
+        async with self._starts(task, id):
             log.debug("Request %s of %s for model %r.", id, account or "a client", model)
             lease = await self._leased(task, model, account)
             run = Run(
@@ -544,31 +518,18 @@ class Service:
                 lease.release()
                 raise
             self._runs[id] = run
-        if seconds is not None:
-            run.limit(max(0.0, begun + seconds - asyncio.get_running_loop().time()))
         return run
 
     async def adopt(self, options: ServerOptions) -> None:
         """Apply changed options from now on."""
         self._options = options
-        self._names.adopt(options)
+        self.names.adopt(options)
         self.catalog.adopt(options)
         await self.pool.adopt(options)
 
     def models(self) -> list[ModelInfo]:
         """Every known model, as its worker describes it if loaded, else as the catalog does."""
         return [self.pool.info(info.id) or info for info in self.catalog.models()]
-
-    def claude_names(self) -> dict[str, ModelInfo]:
-        """Models under Anthropic's names, as `Names.claude_names` gives them."""
-        return self._names.claude_names()
-
-    async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
-        """The model that a name means for a request of this kind, as `Names` resolves it.
-
-        Raises `ServerError("model_not_found")`.
-        """
-        return await self._names.find(name, kind)
 
     @property
     def active(self) -> int:
@@ -596,9 +557,8 @@ class Service:
         await self.pool.close(min(deadline, WORKERS_LEAVE))
 
     @asynccontextmanager
-    async def _starts(self, task: Task, id: str, seconds: float | None) -> AsyncIterator[None]:
-        """Count a request as one that waits to start. `end_all` makes it fail, and so do `seconds`. Raises
-        `ServerError`."""
+    async def _starts(self, task: Task, id: str) -> AsyncIterator[None]:
+        """Count a request as one that waits to start. `end_all` makes it fail. Raises `ServerError`."""
         if self._closing:
             raise ServerError.of(SHUTTING_DOWN)
         if id in self._runs or id in self._starting:
@@ -610,13 +570,12 @@ class Service:
             )
             raise ServerError("invalid_request", message, "n", code="invalid_value")
         try:
-            async with asyncio.timeout(seconds) as self._starting[id]:
+            async with asyncio.timeout(None) as self._starting[id]:
                 yield
         except TimeoutError:
-            if self._starting[id].when() == NOW:
-                raise ServerError.of(SHUTTING_DOWN) from None
-            message = f"The request was not accepted within its time limit of {seconds} seconds."
-            raise ServerError("timeout", message) from None
+            if not self._starting[id].expired():
+                raise
+            raise ServerError.of(SHUTTING_DOWN) from None
         finally:
             del self._starting[id]
             self._tell()
@@ -627,17 +586,17 @@ class Service:
         if not suits(task, info):
             raise wrong_kind(task, info, await asyncio.to_thread(self.models))
         if self.pool.info(info.id) is None:
-            await self.complete(info)
+            await self.catalog.complete(info, partial(_log_download, info.id))
         return await self.pool.lease(info, account)
 
     async def _found(self, asked: str, kind: ModelKind | None) -> ModelInfo:
         """Find the model, or download a missing one where that is allowed, once for all callers."""
         try:
-            return await self.find(asked, kind)
+            return await self.names.find(asked, kind)
         except ServerError as error:
             if error.report.kind != "model_not_found":
                 raise
-        return await self.fetch(await asyncio.to_thread(self._names.meant, asked, kind))
+        return await self.fetch(await asyncio.to_thread(self.names.meant, asked, kind))
 
     async def fetch(self, name: str) -> ModelInfo:
         """Download a missing model if requests may trigger that, once for all callers. Raises `ServerError`."""
@@ -653,20 +612,13 @@ class Service:
         if not download.cancelled():
             download.exception()  # mark it retrieved: every caller may have left
 
-    async def complete(self, info: ModelInfo) -> None:
-        """Download the files that the model's options name, if requests may trigger that. Raises `ServerError`."""
-        await self.catalog.complete(info, partial(_log_download, info.id))
-
     async def _begin_summarized(self, run: Run, lease: Lease, asked: GenerationRequest) -> None:
         """Begin a generation; if its conversation is too long, with a summary of the older messages."""
-        if asked.messages is None:
-            await run.begin(Generate(asked))
-            return
         request = msgspec.structs.replace(asked, overflow="error")
         try:
             await run.begin(Generate(request))
         except ServerError as error:
-            if error.report.kind != "context_length_exceeded":
+            if error.report.kind != "context_length_exceeded" or asked.messages is None:
                 raise
         else:
             return

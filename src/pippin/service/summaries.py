@@ -5,7 +5,7 @@ client may also request the summary of a whole conversation (`summary_request`).
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -28,20 +28,23 @@ OPENING: Final = "Summary of the conversation before this point:\n\n"
 Ask = Callable[[GenerationRequest], Awaitable[str]]
 """Runs a request on the same model and returns its text."""
 
-Answer = TypeVar("Answer")
-
 
 async def with_summary(
-    request: GenerationRequest, ask: Ask, submit: Callable[[GenerationRequest], Awaitable[Answer]]
-) -> Answer:
-    """Summarise the request's older messages, pass it to `submit`, and return the result.
+    request: GenerationRequest, ask: Ask, submit: Callable[[GenerationRequest], Awaitable[None]]
+) -> None:
+    """Summarise the request's older messages, and pass it to `submit`.
 
-    Tries once more with a shorter summary. Raises `ServerError("context_length_exceeded")` if that does not fit either.
+    Tries once more with a shorter summary. Raises `ServerError("context_length_exceeded")` if that does not fit either,
+    nothing is left to summarise, no piece fits, or the summary is empty.
     """
+    instructions, older, recent = parted(request.messages or ())
     refusal = _too_long()
     for tokens in SUMMARY_TOKENS:
         try:
-            return await submit(await summarized(request, ask, tokens))
+            if (text := await _summary(request, older, ask, tokens)).strip():
+                summary = Message("user", (Text(OPENING + text),))
+                messages = (*instructions, summary, *recent)
+                return await submit(msgspec.structs.replace(request, messages=messages))
         except ServerError as error:
             if error.report.kind != "context_length_exceeded":
                 raise
@@ -68,20 +71,6 @@ def summary_request(conversation: GenerationRequest, wish: str = "") -> Generati
     )
 
 
-async def summarized(request: GenerationRequest, ask: Ask, tokens: int) -> GenerationRequest:
-    """The request with its older messages summarised in at most `tokens` tokens.
-
-    Raises `ServerError("context_length_exceeded")` if nothing is left to summarise, no piece fits, or the summary is
-    empty.
-    """
-    instructions, older, recent = parted(request.messages or ())
-    text = await _summary(request, older, ask, tokens)
-    if not text.strip():
-        raise _too_long()
-    summary = Message("user", (Text(OPENING + text),))
-    return msgspec.structs.replace(request, messages=(*instructions, summary, *recent))
-
-
 def parted(
     messages: tuple[Message, ...],
 ) -> tuple[tuple[Message, ...], tuple[Message, ...], tuple[Message, ...]]:
@@ -95,7 +84,8 @@ def parted(
 
 
 async def _summary(request: GenerationRequest, older: tuple[Message, ...], ask: Ask, tokens: int) -> str:
-    """Summarise in one piece if that fits the window, else in twice as many, and so on; empty if no piece fits."""
+    """A summary in at most `tokens` tokens: in one piece if that fits the window, else in twice as many, and so on;
+    empty if no piece fits."""
     pieces = 1
     while pieces <= min(MOST_PIECES, len(older)):
         size = -(-len(older) // pieces)
@@ -141,8 +131,6 @@ def _shown(message: Message) -> str:
                 shown.append(f"[called {name} with {arguments}]")
             case ToolResult(_, parts):
                 shown += [inner.text for inner in parts if isinstance(inner, Text)]
-            case _:
-                pass
     return " ".join(shown)
 
 

@@ -330,7 +330,7 @@ def test_keys_that_can_not_be_read_again_stay_as_they_were(
     app, live = create_app(api), api.settings
     path.write_text("- {key: k-a, name: a}\n- {key: k-c, name: a}")
     for adopt in live.followers:
-        adopt(live.options)
+        adopt(live.settings.server)
     assert "The API keys stay as they were" in caplog.text
     assert ask(app, "GET", "/v1/models", "b").status_code == 200
     assert ask(app, "GET", "/v1/models", "c").status_code == 401

@@ -92,13 +92,22 @@ def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def bounds(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets bounds by name; readers are looked at often."""
     monkeypatch.setattr(room, "LOOK_SECONDS", 0.1)
 
+    def bound(**values: float) -> None:
+        for name, value in values.items():
+            monkeypatch.setattr(room, name, value)
 
-def test_answers_that_nobody_reads_take_no_more_than_their_room(looks: None) -> None:
+    return bound
+
+
+def test_answers_that_nobody_reads_take_no_more_than_their_room(bounds: Callable[..., None]) -> None:
+    bounds(UNREAD_BYTES=4 * SIZE)
+
     async def test() -> None:
-        unread = UnreadAnswers(most=4 * SIZE)
+        unread = UnreadAnswers()
         async with serving(unread) as clients:
             for _ in range(12):
                 await clients.ask()
@@ -110,9 +119,11 @@ def test_answers_that_nobody_reads_take_no_more_than_their_room(looks: None) -> 
     run(test)
 
 
-def test_who_reads_slowly_gets_all_of_it_while_others_read_nothing(looks: None) -> None:
+def test_who_reads_slowly_gets_all_of_it_while_others_read_nothing(bounds: Callable[..., None]) -> None:
+    bounds(UNREAD_BYTES=3 * SIZE)
+
     async def test() -> None:
-        async with serving(UnreadAnswers(most=3 * SIZE)) as clients:
+        async with serving(UnreadAnswers()) as clients:
             honest = await clients.ask()
             count = 0
             while count < 6 * MB:
@@ -127,9 +138,11 @@ def test_who_reads_slowly_gets_all_of_it_while_others_read_nothing(looks: None) 
 
 
 @pytest.mark.parametrize("path", ["/", "/stream"])
-def test_who_reads_nothing_is_cut_off_after_a_while(looks: None, path: str) -> None:
+def test_who_reads_nothing_is_cut_off_after_a_while(bounds: Callable[..., None], path: str) -> None:
+    bounds(STILL_SECONDS=0.5)
+
     async def test() -> None:
-        unread = UnreadAnswers(still=0.5)
+        unread = UnreadAnswers()
         async with serving(unread) as clients:
             reader = await clients.ask(path)
             async with asyncio.timeout(10):
@@ -142,9 +155,11 @@ def test_who_reads_nothing_is_cut_off_after_a_while(looks: None, path: str) -> N
     run(test)
 
 
-def test_one_answer_may_be_larger_than_the_room(looks: None) -> None:
+def test_one_answer_may_be_larger_than_the_room(bounds: Callable[..., None]) -> None:
+    bounds(UNREAD_BYTES=MB)
+
     async def test() -> None:
-        async with serving(UnreadAnswers(most=MB)) as clients:
+        async with serving(UnreadAnswers()) as clients:
             reader = await clients.ask()
             await asyncio.sleep(0.5)
             assert await rest(reader) > SIZE
@@ -152,9 +167,13 @@ def test_one_answer_may_be_larger_than_the_room(looks: None) -> None:
     run(test)
 
 
-def test_one_address_has_no_more_than_its_connections_and_gets_others_back() -> None:
+def test_one_address_has_no_more_than_its_connections_and_gets_others_back(
+    bounds: Callable[..., None],
+) -> None:
+    bounds(OF_ADDRESS=3)
+
     async def test() -> None:
-        async with serving(UnreadAnswers(of_address=3)) as clients:
+        async with serving(UnreadAnswers()) as clients:
             for _ in range(3):
                 assert await (await clients.ask()).read(9)  # and no more, so that it stays open
             assert await rest(await clients.ask("/health")) == 0

@@ -4,10 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from starlette.websockets import WebSocketDisconnect
 
-from pippin.api import sockets
 from pippin.api.http.body import ARRIVING, HELD
 from pippin.api.sockets import Channel
 
@@ -46,22 +44,6 @@ class EndlessSocket:
 
     async def close(self, code: int, reason: str) -> None:
         self.closed.append(code)
-
-
-def test_a_client_that_never_pauses_is_closed_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "LONGEST_SECONDS", 0.05)
-    socket: Any = EndlessSocket()
-
-    async def answer_all() -> None:
-        talk = Channel(socket)
-        await talk.open()
-        async with asyncio.timeout(5):
-            async for _ in talk.messages():
-                await asyncio.sleep(0)
-        await talk.close()
-
-    asyncio.run(answer_all())
-    assert socket.closed == [sockets.SPENT]
 
 
 class ClosingSocket(EndlessSocket):

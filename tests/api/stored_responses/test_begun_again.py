@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pippin.api.sqlite import open_file
-from pippin.api.stored_responses.response_store import SCHEMA, ResponseStore
+from pippin.api.stored_responses.response_store import ResponseStore
+from pippin.config.options.server import ServerOptions
 from tests.running_server import running_process
 from tests.service.doubles import write_script
 
@@ -42,7 +42,7 @@ def read(address: str, id: str) -> dict[str, list[dict[str, list[dict[str, str]]
 
 
 def test_what_another_server_runs_is_left_to_it(tmp_path: Path) -> None:
-    store = ResponseStore(open_file(tmp_path / "r.db", SCHEMA))
+    store = ResponseStore(ServerOptions(response_store=str(tmp_path / "r.db")))
     store.begins("me", "a", b"{}")
     store.begins("me", "b", b"{}")
     store.ends("me", "b")

@@ -3,6 +3,7 @@
 import contextlib
 import time
 import tracemalloc
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from pippin.api.stored_responses.response_store import (
     bytes_of,
     rows_of,
 )
+from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 
 
@@ -59,6 +61,16 @@ def page(found: dict[str, Any]) -> list[str]:
     return [msgspec.json.decode(item)["id"] for item in found["data"]]
 
 
+def opened(
+    database: SQLite | None = None, clock: Callable[[], float] = time.time, **bounds: float
+) -> ResponseStore:
+    """A store in memory with these bounds, or over that database."""
+    options = {f"response_store_{name}": bound for name, bound in bounds.items()}
+    store = ResponseStore(ServerOptions(**options), clock)  # type: ignore[arg-type]
+    store.database = database or store.database
+    return store
+
+
 def save(history: OwnedHistory, name: str, **fields: Any) -> None:
     history.keep(name, turn(name, **fields))
 
@@ -72,7 +84,7 @@ def knows(history: OwnedHistory, name: str) -> bool:
 
 
 def test_a_chain_is_read_from_its_beginning() -> None:
-    history = ResponseStore().for_owner("")
+    history = opened().for_owner("")
     save(history, "a")
     save(history, "b", previous="a")
     save(history, "c", previous="b")
@@ -82,7 +94,7 @@ def test_a_chain_is_read_from_its_beginning() -> None:
 
 
 def test_a_chain_with_a_missing_link_is_not_found() -> None:
-    history = ResponseStore().for_owner("")
+    history = opened().for_owner("")
     save(history, "a")
     save(history, "b", previous="a")
     history.delete("response", "a")
@@ -91,7 +103,7 @@ def test_a_chain_with_a_missing_link_is_not_found() -> None:
 
 
 def test_the_least_recently_used_makes_room() -> None:
-    history = ResponseStore(entries=2, clock=Clock()).for_owner("")
+    history = opened(entries=2, clock=Clock()).for_owner("")
     save(history, "a")
     save(history, "b")
     history.response("a")
@@ -100,7 +112,7 @@ def test_the_least_recently_used_makes_room() -> None:
 
 
 def test_a_chain_that_is_used_keeps_its_beginning() -> None:
-    history = ResponseStore(entries=3, clock=Clock()).for_owner("")
+    history = opened(entries=3, clock=Clock()).for_owner("")
     save(history, "a")
     save(history, "b", previous="a")
     save(history, "other")
@@ -111,7 +123,7 @@ def test_a_chain_that_is_used_keeps_its_beginning() -> None:
 
 
 def test_bytes_are_bounded_and_what_is_larger_than_all_is_not_kept() -> None:
-    store = ResponseStore(megabytes=0.01, clock=Clock())
+    store = opened(mb=0.01, clock=Clock())
     history = store.for_owner("")
     save(history, "a", padding=4000)
     save(history, "b", padding=4000)
@@ -124,7 +136,7 @@ def test_bytes_are_bounded_and_what_is_larger_than_all_is_not_kept() -> None:
 
 def test_what_is_too_old_is_forgotten_even_if_it_is_used() -> None:
     clock = Clock()
-    history = ResponseStore(hours=1, clock=clock).for_owner("")
+    history = opened(hours=1, clock=clock).for_owner("")
     save(history, "a")
     clock.now += 1800
     assert knows(history, "a")
@@ -133,7 +145,7 @@ def test_what_is_too_old_is_forgotten_even_if_it_is_used() -> None:
 
 
 def test_owners_know_nothing_of_each_other() -> None:
-    store = ResponseStore()
+    store = opened()
     one, two = store.for_owner("one"), store.for_owner("two")
     save(one, "a")
     one.save_conversation(StoredConversation(id="conv", created_at=1))
@@ -152,7 +164,7 @@ def test_owners_know_nothing_of_each_other() -> None:
 
 
 def test_items_are_found_by_their_id() -> None:
-    history = ResponseStore().for_owner("")
+    history = opened().for_owner("")
     save(history, "a")
     assert history.item("msg_a_in")["content"] == "a"
     assert history.item("msg_a_out")["role"] == "assistant"
@@ -161,7 +173,7 @@ def test_items_are_found_by_their_id() -> None:
 
 
 def test_a_conversation_takes_what_is_new() -> None:
-    history = ResponseStore().for_owner("")
+    history = opened().for_owner("")
     history.save_conversation(StoredConversation(id="conv", created_at=1), [{"id": "1"}])
     history.add_to_conversation("conv", [{"id": "1"}, {"id": "2"}])
     assert history.conversation("conv") == [{"id": "1"}, {"id": "2"}]
@@ -171,7 +183,7 @@ def test_a_conversation_takes_what_is_new() -> None:
 
 
 def test_a_response_is_no_conversation() -> None:
-    history = ResponseStore().for_owner("")
+    history = opened().for_owner("")
     save(history, "a")
     with pytest.raises(ServerError):
         history.conversation("a")
@@ -181,11 +193,11 @@ def test_a_response_is_no_conversation() -> None:
 
 def test_a_file_survives(tmp_path: Path) -> None:
     path = tmp_path / "new" / "store.db"
-    first = ResponseStore(open_file(path, SCHEMA))
+    first = opened(open_file(path, SCHEMA))
     save(first.for_owner("one"), "a")
     held = figures(first)
     first.database.close()
-    second = ResponseStore(open_file(path, SCHEMA))
+    second = opened(open_file(path, SCHEMA))
     assert figures(second) == held
     assert held[0] == 1
     assert knows(second.for_owner("one"), "a")
@@ -194,7 +206,7 @@ def test_a_file_survives(tmp_path: Path) -> None:
 
 def test_what_is_stored_is_read_on_a_full_disk_and_a_change_is_refused_with_when_to_try_again() -> None:
     database = open_memory(SCHEMA)
-    history = ResponseStore(database).for_owner("")
+    history = opened(database).for_owner("")
     save(history, "a")
     history.save_conversation(StoredConversation(id="conv", created_at=1), [{"id": "1"}])
     database.connection.execute("PRAGMA query_only = ON")
@@ -214,7 +226,7 @@ def test_what_is_stored_is_read_on_a_full_disk_and_a_change_is_refused_with_when
 
 
 def test_a_page_of_a_chain_goes_on_from_any_item_both_ways() -> None:
-    history = ResponseStore().for_owner("me")
+    history = opened().for_owner("me")
     save(history, "a")
     save(history, "b", previous="a")
     save(history, "c", previous="b")
@@ -234,7 +246,7 @@ def test_a_page_of_a_chain_goes_on_from_any_item_both_ways() -> None:
 
 
 def test_a_page_of_a_conversation_reads_no_other_item(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = ResponseStore(megabytes=256)
+    store = opened(mb=256)
     history = store.for_owner("me")
     history.save_conversation(StoredConversation(id="conv", created_at=1))
     for start in range(0, 60_000, 20_000):
@@ -247,7 +259,7 @@ def test_a_page_of_a_conversation_reads_no_other_item(monkeypatch: pytest.Monkey
 
 
 def test_small_items_count_as_what_they_take() -> None:
-    store = ResponseStore(megabytes=256)
+    store = opened(mb=256)
     history = store.for_owner("key:" + "0" * 32)
     items = [{"id": f"msg_{number:032x}", "role": "user", "content": "a"} for number in range(20_000)]
     history.save_conversation(StoredConversation(id="conv", created_at=1), items)
@@ -260,7 +272,7 @@ def test_small_items_count_as_what_they_take() -> None:
 
 def test_what_is_decoded_is_told_beforehand_with_the_memory_that_small_items_take() -> None:
     told: list[int] = []
-    history = ResponseStore().for_owner("me", told.append)
+    history = opened().for_owner("me", told.append)
     items = [{"id": str(number), "content": [{"text": "a"}]} for number in range(1000)]
     history.save_conversation(StoredConversation(id="conv", created_at=1), items)
     assert not told
@@ -273,7 +285,7 @@ def test_what_is_decoded_is_told_beforehand_with_the_memory_that_small_items_tak
 
 
 def test_the_bytes_of_an_entry_are_those_of_its_rows_whatever_was_changed() -> None:
-    store = ResponseStore()
+    store = opened()
     history = store.for_owner("me")
     history.save_conversation(StoredConversation(id="conv", created_at=1), [{"id": "1"}, {"id": "ü" * 40}])
     history.add_items("conv", [{"id": "2", "text": "x" * 1000}, {"id": "3"}])
@@ -287,7 +299,7 @@ def test_the_bytes_of_an_entry_are_those_of_its_rows_whatever_was_changed() -> N
 
 
 def test_nothing_is_kept_where_nothing_may_be() -> None:
-    history = ResponseStore(entries=0).for_owner("")
+    history = opened(entries=0).for_owner("")
     save(history, "a")
     assert not knows(history, "a")
 
@@ -345,7 +357,7 @@ def test_every_store_holds_what_a_list_would(stores: Stores, kind: str, steps: l
     """The list has the entries of all owners, the least recently used first."""
     entries, most = 4, 4000
     clock = Clock()
-    store = ResponseStore(getattr(stores, kind)(), entries=entries, megabytes=most / 2**20, clock=clock)
+    store = opened(getattr(stores, kind)(), entries=entries, mb=most / 2**20, clock=clock)
     held: list[tuple[str, str, int]] = []
     for verb, owner, name, padding in steps:
         history = store.for_owner(owner)
@@ -381,7 +393,7 @@ def test_every_store_holds_what_a_list_would(stores: Stores, kind: str, steps: l
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_that_is_added_to_a_conversation_at_once_is_there(stores: Stores, kind: str) -> None:
-    store = ResponseStore(getattr(stores, kind)())
+    store = opened(getattr(stores, kind)())
     store.for_owner("a").save_conversation(StoredConversation(id="conv", created_at=1))
 
     def add(writer: int) -> None:
@@ -403,7 +415,7 @@ def test_all_that_is_added_to_a_conversation_at_once_is_there(stores: Stores, ki
 
 
 def test_an_owner_who_stores_without_end_pushes_out_nothing_but_its_own() -> None:
-    store = ResponseStore(entries=20, clock=Clock())
+    store = opened(entries=20, clock=Clock())
     bob, alice = store.for_owner("bob"), store.for_owner("alice")
     for number in range(5):
         save(bob, f"b{number}")
@@ -415,7 +427,7 @@ def test_an_owner_who_stores_without_end_pushes_out_nothing_but_its_own() -> Non
 
 
 def test_bytes_are_shared_by_owner_too() -> None:
-    store = ResponseStore(megabytes=0.025, clock=Clock())
+    store = opened(mb=0.025, clock=Clock())
     bob, alice = store.for_owner("bob"), store.for_owner("alice")
     save(bob, "b", padding=5000)
     for number in range(50):
@@ -425,7 +437,7 @@ def test_bytes_are_shared_by_owner_too() -> None:
 
 
 def test_the_head_of_a_large_conversation_is_read_without_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    history = ResponseStore().for_owner("me")
+    history = opened().for_owner("me")
     metadata = {"items": '","items":[', "quote": '"\\'}
     conversation = StoredConversation(id="large", created_at=7, metadata=metadata)
     history.save_conversation(conversation, [{"id": str(number)} for number in range(2000)])
@@ -435,11 +447,11 @@ def test_the_head_of_a_large_conversation_is_read_without_its_items(monkeypatch:
     with pytest.raises(ServerError, match="never stored"):
         history.head("none")
     with pytest.raises(ServerError, match="never stored"):
-        ResponseStore().for_owner("you").head("large")
+        opened().for_owner("you").head("large")
 
 
 def test_what_is_deleted_from_memory_leaves_it() -> None:
-    store = ResponseStore()
+    store = opened()
     history = store.for_owner("me")
     history.save_conversation(
         StoredConversation(id="large", created_at=1), [{"id": "1", "text": "x" * (20 << 20)}]

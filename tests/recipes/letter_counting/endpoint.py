@@ -38,7 +38,7 @@ def routes(api: Api) -> list[BaseRoute]:
         found = await api.handler.result(
             request, task, LettersCounted, model=fields.model, operation="letters"
         )
-        model = (await api.service.find(fields.model)).id
+        model = (await api.service.names.find(fields.model)).id
         return json_reply(LettersReply(model=model, count=found.count))
 
     return [*both("/letters", count, "POST", body=LettersRequest, answer=LettersReply)]

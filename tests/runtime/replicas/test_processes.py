@@ -6,6 +6,7 @@ import shlex
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from pathlib import Path
 
 import openai
@@ -22,7 +23,15 @@ from pippin.runtime.replicas import Replicas, share_of
 from pippin.service import Service
 from tests.running_server import running_server
 from tests.runtime.doubles import FakeLauncher, FakeWorker
-from tests.service.doubles import StaticCatalog, answer, asked, scripted, scripted_service, write_script
+from tests.service.doubles import (
+    StaticCatalog,
+    answer,
+    asked,
+    events_of,
+    scripted,
+    scripted_service,
+    write_script,
+)
 
 
 def served(folder: Path, *rules: dict[str, object], replicas: int = 2, **script: object) -> StaticCatalog:
@@ -171,9 +180,9 @@ def test_an_answer_that_has_begun_goes_on_with_another_replica(tmp_path: Path) -
         catalog = served(tmp_path, {"when": {"user": "."}, "say": "one two three four five", "gap": 0.2})
         async with scripted_service(*catalog.models(), catalog=catalog) as service:
             group = await all_loaded(service)
-            async with await service.start(asked("go"), model="m", id="r") as run:
+            async with aclosing(await service.start(asked("go"), model="m", id="r")) as run:
                 said = []
-                async for event in run.events():
+                async for event in events_of(run):
                     said.append(event)
                     if len(said) == 2:
                         busy = next(each for each in group.seats if each.running)

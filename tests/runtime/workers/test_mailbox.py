@@ -51,22 +51,6 @@ def test_other_tasks_end_with_their_terminal_event() -> None:
     play(scene)
 
 
-def test_the_reader_of_a_whole_answer_is_woken_once() -> None:
-    async def scene() -> None:
-        mailbox, wakes = box(), 0
-        reading = asyncio.create_task(mailbox.take_all())
-        await asyncio.sleep(0)
-        for _ in range(5):
-            mailbox.put(PartDelta(0, 0, "x"))
-            await asyncio.sleep(0)
-            wakes += reading.done()
-        assert wakes == 0
-        mailbox.put(Finished(0, "stop"))
-        assert len(await reading) == 2
-
-    play(scene)
-
-
 def test_a_reader_who_lets_too_much_gather_loses_the_rest(monkeypatch: object) -> None:
     async def scene() -> None:
         overflowed: list[bool] = []

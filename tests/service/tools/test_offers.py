@@ -30,7 +30,8 @@ class OneServer(ToolServers):
 
     async def offered(self, wanted: Sequence[Toolset]) -> dict[str, OfferedTool]:
         self.wanted = [each.server for each in wanted]
-        return {"clock__now": OfferedTool("clock__now", self.connections[0], NOW)}
+        tools = [OfferedTool("clock__now", "clock", self.connections[0].call, NOW)] if wanted else []
+        return {tool.name: tool for tool in tools}
 
 
 async def fetches_nothing(address: str, param: str) -> Inline:

@@ -248,7 +248,7 @@ REMOTE = RemoteTool(name="y", description="", parameters={})
 
 
 def offered() -> dict[str, OfferedTool]:
-    return {"x__y": OfferedTool("x__y", Connection(McpServer(name="x", transport="stdio")), REMOTE)}
+    return {"x__y": OfferedTool("x__y", "x", Connection(McpServer(name="x", transport="stdio")).call, REMOTE)}
 
 
 def test_responses_and_messages_run_the_same_loop(address: str) -> None:

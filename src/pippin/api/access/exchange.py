@@ -1,6 +1,5 @@
 """What is known of one HTTP exchange beside its bytes: its id, its caller, how it ended."""
 
-import functools
 import logging
 import re
 import time
@@ -125,22 +124,6 @@ def exchange_of(scope: Scope) -> Exchange:
     return exchange
 
 
-def caller_of(scope: Scope) -> str:
-    """The name of the key that was shown, or the address that the request came from."""
-    return exchange_of(scope).caller
-
-
-def routed(route: str, endpoint: Endpoint) -> Endpoint:
-    """The endpoint of a route; it records the route in the exchange."""
-
-    @functools.wraps(endpoint)
-    async def answer(request: Request) -> Response:
-        exchange_of(request.scope).route = route
-        return await endpoint(request)
-
-    return answer
-
-
 def open_exchange(scope: Scope) -> Exchange:
     """Put a new exchange into the scope; the client's own request id is used if it is well-formed.
 
@@ -170,11 +153,10 @@ class ExchangeFrame:
         self._finished = finished
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = open_exchange(scope)
         if scope["type"] == "websocket":
-            open_exchange(scope)
             await self._app(scope, receive, send)
             return
-        exchange = open_exchange(scope)
 
         async def send_framed(message: Message) -> None:
             if message["type"] == "http.response.start":

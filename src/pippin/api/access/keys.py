@@ -81,9 +81,11 @@ class Keyring:
     def __init__(self, options: ServerOptions) -> None:
         """Raises `ServerError` for keys that can't be used."""
         self.keys = keys_of(options)
+        self._options = options
 
     def adopt(self, options: ServerOptions) -> None:
         """Read the keys again. If they can't be used, the current ones stay."""
+        self._options = options
         try:
             self.keys = keys_of(options)
         except ServerError as error:
@@ -112,14 +114,15 @@ class Keyring:
         """The key of an owner; None if it is gone, and for the empty owner, who showed none."""
         return next((key for key in self.keys if key.owner == owner), None)
 
-    def salts(self, options: ServerOptions) -> bool:
+    @property
+    def salts(self) -> bool:
         """Whether each owner has a prefix cache of its own: if callers differ, unless the operator says otherwise.
 
         Callers differ if there are several keys, or if open paths admit callers without the one key.
         """
-        if options.cache_salt_per_key is not None:
-            return options.cache_salt_per_key
-        return len(self.keys) > 1 or bool(self.keys and options.open_paths)
+        if self._options.cache_salt_per_key is not None:
+            return self._options.cache_salt_per_key
+        return len(self.keys) > 1 or bool(self.keys and self._options.open_paths)
 
 
 def keys_of(options: ServerOptions) -> list[Key]:

@@ -35,7 +35,7 @@ from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDe
 from pippin.core.models import ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
-from pippin.service.service import AnyRun, Starter
+from pippin.service.service import AnyRun, Start
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Operation:
     name: str  # of the endpoint, as metrics have it
     model: str  # its name, as it is looked up once more when the tasks start
     tasks: Sequence[Task]
-    starter: Starter
+    start: Start
     run: RunInfo
     encoder: Any = None  # of the dialect's own type; None if whoever asks reads the events
     media: str = EVENTS  # type of a stream
@@ -134,7 +134,7 @@ async def start_runs(operation: Operation, ids: Sequence[str], account: str) -> 
     Not a method: an exception would keep the frames of this function, and thereby the answer that keeps the exception.
     """
     starts = [
-        operation.starter.start(task, model=operation.model, id=own, account=account)
+        operation.start(task, model=operation.model, id=own, account=account)
         for task, own in zip(operation.tasks, ids, strict=True)
     ]
     if len(starts) == 1:
@@ -187,19 +187,10 @@ class Answer:
         )
         presence.on_gone(lambda: self.end(GONE))
         self._timer: asyncio.TimerHandle | None = None
-        if (timeout := among.time_limit(operation)) is not None:
+        limits = filter(None, (operation.timeout, among.options.timeout))
+        if (timeout := min(limits, default=None)) is not None:
             late = ErrorReport(kind="timeout", message=f"The request took longer than {timeout:g} seconds.")
             self._timer = loop.call_later(timeout, self.end, late)
-
-    @property
-    def served(self) -> str:
-        """The server's name for the model."""
-        return self.operation.run.model
-
-    @property
-    def gone(self) -> bool:
-        """Whether the client hung up."""
-        return self.failure is GONE
 
     @property
     def prompt_tokens(self) -> int:
@@ -269,7 +260,7 @@ class Answer:
     async def pieces(self) -> AsyncIterator[bytes]:
         """The encoded stream, with a keep-alive after some seconds without a byte."""
         encoder: StreamEncoder = self.operation.encoder
-        silence, large = self._among.silence, self._among.large
+        silence, large = self._among.options.keepalive_interval, self._among.large
         try:
             while not await self.started(within=silence):
                 harmless = encoder.keep_alive()
@@ -418,7 +409,7 @@ class RunningAnswers:
 
     def __init__(self, service: Service, options: ServerOptions, observer: Observer, limits: Limits) -> None:
         self._service = service
-        self._options = options
+        self.options = options
         self._observer = observer
         self._limits = limits
         self._active: dict[str, Answer] = {}
@@ -429,7 +420,7 @@ class RunningAnswers:
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed options to new answers."""
-        self._options = options
+        self.options = options
 
     async def reply(
         self,
@@ -450,7 +441,7 @@ class RunningAnswers:
                 await answer.close()
                 return Response(whole, media_type="application/json")
             if operation.generates:
-                await answer.started(within=self.silence)
+                await answer.started(within=self.options.keepalive_interval)
                 pieces = answer.pieces() if save is None else each_after(save, answer.pieces())
             else:
                 pieces = await begun(answer)
@@ -463,18 +454,11 @@ class RunningAnswers:
             pieces, operation.media, leave=answer.close, cut=lambda: cut and answer.failure is not None
         )
 
-    @property
-    def silence(self) -> float:
-        """Seconds without a byte after which a stream gets a keep-alive."""
-        return self._options.keepalive_interval
-
-    def time_limit(self, operation: Operation) -> float | None:
-        """Seconds that an operation may take."""
-        return min(filter(None, (operation.timeout, self._options.timeout)), default=None)
-
     def progress(self, answer: Answer) -> bytes:
         """A server-sent comment on the load of the answer's model; empty if the model is not loading."""
-        state = next((each for each in self._service.pool.states() if each.id == answer.served), None)
+        state = next(
+            (each for each in self._service.pool.states() if each.id == answer.operation.run.model), None
+        )
         match state:
             case None | ModelState(stage=None):
                 return b""
@@ -508,9 +492,9 @@ class RunningAnswers:
         self.usage.add((key, observed_model(answer.operation.run)), used)
         if self._active.get(answer.id) is answer:
             del self._active[answer.id]
-        exchange.gone = answer.gone
+        exchange.gone = answer.failure is GONE
         exchange.facts = {
-            "model": answer.served,
+            "model": answer.operation.run.model,
             "prompt": used.prompt_tokens,
             "cached": used.cached_tokens,
             "completion": used.completion_tokens,
@@ -519,7 +503,7 @@ class RunningAnswers:
             exchange.facts["start"] = round(answer.start_ms)
         if (times := answer.timings) is not None:
             exchange.facts |= {name: round(ms) for name, ms in msgspec.structs.asdict(times).items()}
-        if answer.failure is not None and not answer.gone:
+        if answer.failure is not None and not exchange.gone:
             exchange.facts["error"] = answer.failure.kind
 
     def may_see(self, exchange: Exchange, id: str) -> bool:

@@ -28,7 +28,6 @@ from pippin.api.http.body import LARGE, EventStream, Presence, WatchedPresence, 
 from pippin.api.http.forms import Form, read_form
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
-from pippin.core.conversation import Reasoning, Text, ToolCall
 from pippin.core.errors import ServerError, renamed
 from pippin.core.events import Counted, Event
 from pippin.core.models import ModelInfo, ModelKind
@@ -95,19 +94,13 @@ class Handler:
         tools: ToolOffers,
     ) -> None:
         self._service = service
-        self._options = options
-        self._limits = limits
+        self.limits = limits
         self.media = media
         self.tools = tools
         self._unknown: set[tuple[str, str]] = set()  # operations and the names of their fields
         self.answers = RunningAnswers(service, options, observer, limits)
         self.large = self.answers.large
         self.kept = KeptAnswers[KeptAnswer]()
-
-    def adopt(self, options: ServerOptions) -> None:
-        """Apply changed options to new requests."""
-        self._options = options
-        self.answers.adopt(options)
 
     async def generate(
         self,
@@ -138,14 +131,14 @@ class Handler:
         answer = Answer(operation, exchange, Presence(), self.answers)
         kept = KeptAnswer(answer)
         self.kept.keep(exchange.owner, exchange.id, kept)
-        await kept.begun(within=self.answers.silence)
+        await kept.begun(within=self.answers.options.keepalive_interval)
         if answer.failure is not None and not answer.accepted:
             raise ServerError.of(answer.failure)
         return self.follow(kept, -1)
 
     def follow(self, kept: KeptAnswer, after: int) -> Response:
         """The events of a kept answer after a number, from 0."""
-        return EventStream(kept.follow(after, self.answers.silence), EVENTS)
+        return EventStream(kept.follow(after, self.answers.options.keepalive_interval), EVENTS)
 
     async def task(self, request: Request, task: Task, *, model: str, operation: str) -> list[Event]:
         """All events of a task other than generation, whose request was counted; the last one is the result. Raises
@@ -191,10 +184,7 @@ class Handler:
         history: History | None = None,
         body: bytes | None = None,
     ) -> Operation:
-        """The operation that a body asks for. Raises `ServerError`.
-
-        `body`: the body, if the request was already counted and read.
-        """
+        """The operation that a body asks for, given as to `generate`. Raises `ServerError`."""
         if body is None:
             body = await self.body_of(request)
         decoded = await self._decode(request, dialect, body, history)
@@ -222,22 +212,20 @@ class Handler:
             name=operation,
             model=run.model,
             tasks=[task],
-            starter=self._service,
+            start=self._service.start,
             run=run,
             encoder=encoder,
             media=media,
             stream=encoder is not None,
         )
 
-    def admit(self, exchange: Exchange) -> None:
-        """Count a request against its caller's limits. Raises `ServerError`."""
-        self._limits.admit(exchange)
-
     async def body_of(self, request: Request, *, counted: bool = True) -> bytes:
         """The body of a request, in JSON. If `counted`, it counts against its caller's limits before it is read."""
         if counted:
-            self._limits.admit(exchange_of(request.scope))
-        return await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+            self.limits.admit(exchange_of(request.scope))
+        return await read_json_body(
+            request, self.answers.options.max_body_mb, self.answers.options.body_timeout
+        )
 
     async def json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
         """The decoded body of a request, which counts against its caller's limits."""
@@ -254,8 +242,8 @@ class Handler:
 
     async def form_of(self, request: Request) -> Form:
         """The form of a request to a model, which may hold files. It counts against its caller's limits."""
-        self._limits.admit(exchange_of(request.scope))
-        return await read_form(request, self._options.max_upload_mb, self._options.body_timeout)
+        self.limits.admit(exchange_of(request.scope))
+        return await read_form(request, self.answers.options.max_upload_mb, self.answers.options.body_timeout)
 
     def note_unknown(self, operation: str, names: tuple[str, ...], known: Collection[str] = ()) -> None:
         """Log each field that no contract knows, once, so that misspelt fields can be found; `known` are the names that
@@ -280,8 +268,8 @@ class Handler:
             headers=dict(request.headers),
             path=request.path_params,
             history=history or History(),
-            searches=self._options.web_search is not None,
-            stream_usage=self._options.stream_usage == "always",
+            searches=self.answers.options.web_search is not None,
+            stream_usage=self.answers.options.stream_usage == "always",
         )
         if history is not None and len(body) <= LARGE:  # the stored history may be large
             decoded = await asyncio.to_thread(dialect.decode, body, context)
@@ -298,13 +286,12 @@ class Handler:
         """The operation of these requests, which come from one body, without an encoder. Raises `ServerError`."""
         exchange = exchange_of(request.scope)
         equipped = [await self._complete(wanted, request) for wanted in requests]
-        offers = any(each.offered for each in equipped)
         first = requests[0]
         return Operation(
             name=name,
             model=first.model,
             tasks=[Generate(each.request) for each in equipped],
-            starter=self.tools.starter(self._service, equipped) if offers else self._service,
+            start=self.tools.start(self._service, equipped),
             run=await self._run_info(first.model, exchange, Generate.model_kind),
             stream=stream,
             timeout=first.timeout,
@@ -319,11 +306,11 @@ class Handler:
         unless `allow_downloads` is set, users' keys may not name a model that is not here.
         """
         try:
-            info, known = await self._service.find(model, kind), True
+            info, known = await self._service.names.find(model, kind), True
         except ServerError:
             exchange.check_opens(model, None)
             is_user = exchange.key is not None and not exchange.manages
-            if is_user and self._options.allow_downloads is None:
+            if is_user and self.answers.options.allow_downloads is None:
                 raise  # starting the model would download it
             info, known = ModelInfo(id=model, kind="language"), False  # `start` refuses or downloads it
         else:
@@ -342,13 +329,8 @@ class Handler:
         exchange = exchange_of(request.scope)
         named = [name for part in request.headers.get(MCP_SERVERS, "").split(",") if (name := part.strip())]
         try:
-            equipped = Equipped(wanted)
-            if named or wanted.toolsets or wanted.web_search or self.tools.unasked:
-                equipped = await self.tools.equip(wanted, named, allowed=exchange.may_use_tools)
-            allowed = _as_allowed(equipped.request, request.headers, exchange)
-            parts = (part for message in allowed.messages or () for part in message.parts)
-            if not all(isinstance(part, Text | Reasoning | ToolCall) for part in parts):
-                allowed = await self.media.resolve(allowed)
+            equipped = await self.tools.equip(wanted, named, allowed=exchange.may_use_tools)
+            allowed = await self.media.resolve(_as_allowed(equipped.request, request.headers, exchange))
         except ServerError as error:
             raise ServerError.of(renamed(error.report, wanted.names)) from error
         return replace(equipped, request=allowed)

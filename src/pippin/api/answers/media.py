@@ -9,7 +9,6 @@ import contextlib
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -144,11 +143,10 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 class MediaResolver:
     """Turns every `Url` of a request into `Inline` bytes, or refuses it by name."""
 
-    def __init__(self, options: ServerOptions, *, may_connect: MayConnect | None = None) -> None:
-        """`may_connect` decides on a host and one of its addresses, instead of `may_connect_to`."""
+    def __init__(self, options: ServerOptions) -> None:
         self._forbidden = "offline" if options.offline else "" if options.media_fetch else "no-media-fetch"
         self._hosts = frozenset(plain_host(host) for host in options.media_hosts)
-        self._may_connect = may_connect or partial(may_connect_to, listed=self._hosts)
+        self._may_connect = partial(may_connect_to, listed=self._hosts)
         self._root = Path(options.media_path).resolve() if options.media_path else None
         self._most_bytes = int(options.media_max_mb * 2**20)
         self._seconds = options.media_timeout
@@ -156,16 +154,29 @@ class MediaResolver:
 
     async def resolve(self, request: GenerationRequest) -> GenerationRequest:
         """The same request with all media as bytes. Raises `ServerError` naming the part."""
-        if request.messages is None or not any(_has_media(message.parts) for message in request.messages):
+        parts = (part for message in request.messages or () for part in message.parts)
+        if request.messages is None or not any(media_of(parts)):
             return request
-        earlier = _Earlier.of(request, until=asyncio.get_running_loop().time() + self._seconds)
+        question = newest_question(request.messages, continued=request.continue_final)
+        _check_count(request.messages[question].parts if question is not None else (), "messages")
+        everywhere = sum(1 for message in request.messages for _ in media_of(message.parts))
+        # Of those outside it, the oldest are left out; in steps, so that the prompt begins alike in several turns.
+        surplus = -(-max(everywhere - MOST_ITEMS, 0) // LEFT_OUT_AT_ONCE) * LEFT_OUT_AT_ONCE
+        clock = asyncio.get_running_loop().time
+        last_fetch = clock() + self._seconds
 
         async def resolved(part: Attachment, where: str, index: int) -> Part:
-            if index == earlier.question:
+            nonlocal surplus
+            if index == question:
                 return await self._part(part, where)
             # Its refusal would end the conversation for good: the model is told that it is missing.
             try:
-                earlier.check(part, where, asyncio.get_running_loop().time())
+                surplus -= 1
+                if surplus >= 0:
+                    message = f"A request may hold {MOST_ITEMS} media at most; send fewer."
+                    raise ServerError("invalid_request", message, where)
+                if isinstance(part.source, Url) and clock() > last_fetch:
+                    raise _refusal(where, "was not fetched: others took too long.")
                 return await self._part(part, where)
             except ServerError as error:
                 return msgspec.structs.replace(part, source=Missing(error.report))
@@ -175,9 +186,7 @@ class MediaResolver:
 
     async def resolve_embed(self, task: Embed) -> Embed:
         """The same task with all media of its conversations as bytes. Raises `ServerError` naming the input."""
-        conversations = [each for each in task.inputs if isinstance(each, Conversation)]
-        if not conversations:
-            return task
+        conversations = (each for each in task.inputs if isinstance(each, Conversation))
         messages = (message for each in conversations for message in each.messages)
         _check_count((part for message in messages for part in message.parts), "input")
 
@@ -195,8 +204,6 @@ class MediaResolver:
         _check_count((part for each in task.documents for part in each.parts), "documents")
         documents = [
             msgspec.structs.replace(each, parts=await self._inlined(each.parts, f"documents[{number}]"))
-            if _has_media(each.parts)
-            else each
             for number, each in enumerate(task.documents)
         ]
         query = await self._inlined(task.query_media, "query")
@@ -342,36 +349,6 @@ class MediaResolver:
         )
 
 
-@dataclass
-class _Earlier:
-    """What may be left out of a conversation: the media outside the user's newest question."""
-
-    question: int | None  # index of that message
-    surplus: int  # media that are still to be left out, the oldest first
-    until: float  # when the last fetch may begin, by the clock of the event loop
-
-    @classmethod
-    def of(cls, request: GenerationRequest, until: float) -> "_Earlier":
-        """Raises `ServerError` if the newest question alone has too many."""
-        messages = request.messages or ()
-        question = newest_question(messages, continued=request.continue_final)
-        _check_count(messages[question].parts if question is not None else (), "messages")
-        everywhere = sum(1 for message in messages for _ in media_of(message.parts))
-        # In steps, so that the prompt begins alike in several turns.
-        surplus = -(-max(everywhere - MOST_ITEMS, 0) // LEFT_OUT_AT_ONCE) * LEFT_OUT_AT_ONCE
-        return cls(question, surplus, until)
-
-    def check(self, part: Attachment, where: str, now: float) -> None:
-        """Raises `ServerError` for a part that is to be left out."""
-        if self.surplus > 0:
-            self.surplus -= 1
-            raise ServerError(
-                "invalid_request", f"A request may hold {MOST_ITEMS} media at most; send fewer.", where
-            )
-        if isinstance(part.source, Url) and now > self.until:
-            raise _refusal(where, "was not fetched: others took too long.")
-
-
 def _refusal(param: str, sentence: str) -> ServerError:
     """The error for a medium that can't be used. The sentence continues after the field's name."""
     return ServerError("invalid_request", f"{param} {sentence}", param)
@@ -396,10 +373,6 @@ async def _resolved(
     with_attachments(messages, note)
     found = iter([await resolve(*each) for each in given])
     return with_attachments(messages, lambda *_: (next(found),))
-
-
-def _has_media(parts: Iterable[Part]) -> bool:
-    return next(iter(media_of(parts)), None) is not None
 
 
 def plain_host(host: str) -> str:

@@ -348,21 +348,12 @@ class Batches:
     ) -> None:
         """`running` counts other running requests; `keys` are the guard's keys, so that a key opens as much to a line
         of a batch as to a direct request; `responses` are those of the application."""
-        self._options = options
-        self._running = running
         self._keys = keys
         self._responses = responses
         self._again: set[asyncio.Task[None]] = set()
-        self.store = BatchStore(folder_of(options), megabytes=options.files_mb)
-        self.runner = BatchRunner(self.store, self._ask, self.others, options.batch_concurrency)
-
-    def adopt(self, options: ServerOptions) -> None:
-        """Apply changed options to batches."""
-        self._options = options
-
-    def others(self) -> int:
-        """The number of running requests that are not lines of batches."""
-        return self._running.live
+        folder = home() / "files" if options.files_dir is None else Path(options.files_dir).expanduser()
+        self.store = BatchStore(folder, megabytes=options.files_mb)
+        self.runner = BatchRunner(self.store, self._ask, lambda: running.live, options.batch_concurrency)
 
     def start(self) -> None:
         """Go on with what an earlier server left unfinished: batches, and responses in the background."""
@@ -413,7 +404,7 @@ class Batches:
             path=path,
             caller="a batch" if key is None else key.name,
             key=key,
-            cache_salt=owner if self._keys.salts(self._options) else "",
+            cache_salt=owner if self._keys.salts else "",
             background=True,
         )
 
@@ -424,10 +415,3 @@ class Batches:
         async with httpx.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as client:
             answer = await client.post(path, content=body, headers=HEADERS)
         return Reply(id, answer.status_code, answer.content)
-
-
-def folder_of(options: ServerOptions) -> Path:
-    """Where files and batches are kept: the option's folder, else one beside Pippin's other data."""
-    if options.files_dir is not None:
-        return Path(options.files_dir).expanduser()
-    return home() / "files"

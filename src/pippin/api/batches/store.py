@@ -53,15 +53,18 @@ MOST_ENDED: Final = 1000
 """Batches that are kept for one owner after their end; the API has no way to delete one."""
 
 
-class StoredFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The metadata of a file. Times are seconds since the epoch."""
+class StoredFile(Struct, frozen=True, kw_only=True):
+    """The metadata of a file, in the form of OpenAI's API. Times are seconds since the epoch."""
 
     id: str
+    object: Literal["file"] = "file"
     filename: str
     purpose: str
     bytes: int
     created_at: int
     expires_at: int | None = None
+    status: Literal["processed"] = "processed"
+    status_details: None = None
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -270,8 +273,6 @@ class BatchStore:
     def sweep(self) -> None:
         """Delete expired files, and the bytes of those that a server wrote, but died before it entered them in the
         database."""
-        if not self.exists:
-            return
         known = set()
         for (body,) in self.database.rows("SELECT body FROM files"):
             stored = from_json(body, StoredFile)

@@ -69,13 +69,8 @@ class UnreadAnswers:
     """The connections of a server, counted by address, and those whose clients read more slowly than their answers are
     written."""
 
-    def __init__(
-        self, most: int = UNREAD_BYTES, still: float = STILL_SECONDS, of_address: int = OF_ADDRESS
-    ) -> None:
-        self._of_address = of_address
+    def __init__(self) -> None:
         self._open: Counter[str] = Counter()  # connections of each address
-        self._most = most
-        self._still = still
         self.readers: dict[LingeringTransport, _Reader] = {}
         """The connections whose answers wait to be read."""
         self._timer: asyncio.TimerHandle | None = None
@@ -83,7 +78,7 @@ class UnreadAnswers:
     def enter(self, address: str) -> bool:
         """Count a connection until `leave`; False if the address has too many."""
         self._open[address] += 1
-        return self._open[address] <= self._of_address
+        return self._open[address] <= OF_ADDRESS
 
     def leave(self, address: str) -> None:
         self._open[address] -= 1
@@ -115,7 +110,7 @@ class UnreadAnswers:
         now = loop.time()
         self._hold(now)
         for reader in list(self.readers.values()):
-            if now - reader.moved > self._still:
+            if now - reader.moved > STILL_SECONDS:
                 self._cut(reader, "read nothing of its answer")
         self._timer = loop.call_later(LOOK_SECONDS, self._look) if self.readers else None
 
@@ -124,7 +119,7 @@ class UnreadAnswers:
         for reader in self.readers.values():
             reader.look(now)
         waiting = self.waiting
-        while waiting > self._most and len(self.readers) > 1:
+        while waiting > UNREAD_BYTES and len(self.readers) > 1:
             slowest = min(self.readers.values(), key=lambda reader: (reader.rate(now), reader.moved))
             waiting -= slowest.waiting
             self._cut(slowest, "read its answer most slowly while too many waited")
@@ -421,9 +416,6 @@ class Turns:
         self._waiting: deque[Callable[[], None]] = deque()
         self._next: asyncio.Handle | None = None
         self._began = 0.0  # time of the last turn, by the loop's clock
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def wait(self, begin: Callable[[], None]) -> None:
         """Call `begin` in its turn, never in the current turn of the loop."""

@@ -521,7 +521,7 @@ class Deciding(Struct, frozen=True):
     async def _decision_model(self, name: str) -> str | None:
         """The id of a decision model. One that is not here yet is taken for a language model."""
         try:
-            info = await self.api.service.find(name, "decisions")
+            info = await self.api.service.names.find(name, "decisions")
         except ServerError:
             return None
         return info.id if info.kind == "decisions" else None
@@ -539,7 +539,7 @@ class Deciding(Struct, frozen=True):
         runs = await self.api.handler.events(request, wanted.requests, operation="decisions")
         scored = [event.logprobs for events in runs for event in events if isinstance(event, Scored)]
         ended = [event.usage for events in runs for event in events if isinstance(event, Finished)]
-        model = (await self.api.service.find(wanted.requests[0].model, "language")).id
+        model = (await self.api.service.names.find(wanted.requests[0].model, "language")).id
         found = list(map(answer, asked, wanted.chances(scored)))
         answers = dict(zip(names, found, strict=True)) if names else found
         usage = DecisionUsage.of(ended)

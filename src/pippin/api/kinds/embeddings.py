@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.access.exchange import Endpoint
 from pippin.api.dialects.chat.dialect import ChatMessage, UserMessage, messages_of
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
@@ -22,7 +23,7 @@ from pippin.api.dialects.shared.media import (
     source_of_base64,
     source_of_url,
 )
-from pippin.api.routing import Api, Endpoint, both
+from pippin.api.routing import Api, both
 from pippin.core.conversation import Image, MediaSource, Message, Part, Text, Video
 from pippin.core.events import Embedded
 from pippin.core.tasks import Conversation, Embed
@@ -261,7 +262,7 @@ def embedding(api: Api) -> Endpoint:
         fields = await api.handler.fields_of(request, "embeddings", CONTRACT.decode)
         task = await api.handler.media.resolve_embed(task_of(fields))
         found = await api.handler.result(request, task, Embedded, model=fields.model, operation="embeddings")
-        name = (await api.service.find(fields.model, task.model_kind)).id
+        name = (await api.service.names.find(fields.model, task.model_kind)).id
         drawn = await api.handler.large.do(len(found.vectors), draw, fields, name, found)
         return Response(drawn, media_type="application/json")
 

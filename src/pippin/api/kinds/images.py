@@ -292,7 +292,7 @@ class ImageRoutes(Struct, frozen=True):
         """The image model with that name, downloaded or not. Raises `ServerError`."""
         service = self.api.service
         try:
-            info = await service.find(name, "images")
+            info = await service.names.find(name, "images")
         except ServerError:
             missing = await asyncio.to_thread(service.catalog.missing)
             named = next((each for each in missing if each.id == name), None)

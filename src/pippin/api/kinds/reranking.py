@@ -128,7 +128,7 @@ def routes(api: Api) -> list[BaseRoute]:
         fields = await api.handler.fields_of(request, "rerank", RERANK.decode)
         task = await api.handler.media.resolve_rerank(rerank_task_of(fields))
         found = await api.handler.result(request, task, Ranked, model=fields.model, operation="rerank")
-        name = (await api.service.find(fields.model, task.model_kind)).id
+        name = (await api.service.names.find(fields.model, task.model_kind)).id
         stem = exchange_of(request.scope).id
 
         def draw() -> Response:

@@ -196,7 +196,7 @@ class Speaking(Struct, frozen=True):
     async def voices(self, request: Request) -> Response:
         """The voices of a model in memory: to look must not load one, nor download it"""
         name = request.query_params.get("model") or "default"
-        info = await self.api.service.find(name, ListVoices.model_kind)
+        info = await self.api.service.names.find(name, ListVoices.model_kind)
         if info.id not in {state.id for state in self.api.service.pool.states() if state.state == "loaded"}:
             if info.kind not in (ListVoices.model_kind, "scripted"):
                 message = f"The model {info.id!r} is of kind {info.kind}: name one that speaks in `model`."
@@ -206,7 +206,7 @@ class Speaking(Struct, frozen=True):
                 f"The model {info.id!r} is not in memory; load it with POST /v1/models/load, or let it speak first.",
                 "model",
             )
-        self.api.handler.admit(exchange_of(request.scope))
+        self.api.handler.limits.admit(exchange_of(request.scope))
         found = await self.api.handler.result(request, ListVoices(), Voices, model=name, operation="voices")
         data = [{"id": voice, "name": voice, "object": "audio.voice"} for voice in found.names]
         return json_reply({"object": "list", "data": data, "voices": list(found.names)})

@@ -30,12 +30,6 @@ PIECE: Final = 1 << 18  # bytes sent at once
 SHORTEST, LONGEST = 3600, 30 * 24 * 3600  # seconds until a file expires; OpenAI's limits
 
 
-class FileAnswer(StoredFile, frozen=True, kw_only=True, omit_defaults=False):
-    object: Literal["file"] = "file"
-    status: Literal["processed"] = "processed"
-    status_details: None = None
-
-
 class DeletedFile(Struct, kw_only=True):
     id: str
     object: Literal["file"] = "file"
@@ -69,18 +63,18 @@ class Files(Struct, frozen=True):
             (upload.data,),
             expires_at=None if seconds is None else int(time.time()) + seconds,
         )
-        return json_reply(convert(stored, FileAnswer))
+        return json_reply(stored)
 
     async def listed(self, request: Request) -> Response:
         """The caller's files"""
         found = await asyncio.to_thread(self.api.batches.store.files, exchange_of(request.scope).owner)
         purpose = request.query_params.get("purpose")
-        shown = [to_builtins(convert(each, FileAnswer)) for each in found if purpose in (None, each.purpose)]
+        shown = [to_builtins(each) for each in found if purpose in (None, each.purpose)]
         return json_reply(page_of(shown, request.query_params))
 
     async def read(self, request: Request) -> Response:
         """What is known of a file"""
-        return json_reply(convert(await self._file(request), FileAnswer))
+        return json_reply(await self._file(request))
 
     async def delete(self, request: Request) -> Response:
         """Deletes a file"""
@@ -176,9 +170,9 @@ class BatchAnswer(Struct, kw_only=True):
 def routes(api: Api) -> list[BaseRoute]:
     files, batches = Files(api), OpenAIBatches(api)
     return [
-        *both("/files", files.create, "POST", body=FileUpload, answer=FileAnswer, form=True),
+        *both("/files", files.create, "POST", body=FileUpload, answer=StoredFile, form=True),
         *both("/files", files.listed),
-        *both("/files/{id}", files.read, answer=FileAnswer),
+        *both("/files/{id}", files.read, answer=StoredFile),
         *both("/files/{id}", files.delete, "DELETE", answer=DeletedFile),
         *both("/files/{id}/content", files.content),
         *both("/batches", batches.create, "POST", body=NewBatch, answer=BatchAnswer),

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.access.exchange import exchange_of
+from pippin.api.access.exchange import Endpoint, exchange_of
 from pippin.api.dialects.gemini.content import Content, ContentsReader
 from pippin.api.dialects.gemini.dialect import PATH, CountBody, GeminiBody, GeminiDialect, model_of, spelled
 from pippin.api.dialects.shared.body_types import camel
@@ -26,7 +26,7 @@ from pippin.api.dialects.shared.fields import (
 )
 from pippin.api.kinds.embeddings import MOST_INPUTS, overflow_of, vectors_of
 from pippin.api.routes.models import page_of
-from pippin.api.routing import Api, Endpoint, both, json_reply
+from pippin.api.routing import Api, both, json_reply
 from pippin.core.conversation import Text
 from pippin.core.errors import ServerError, renamed
 from pippin.core.events import Embedded

@@ -57,9 +57,7 @@ class McpPages(Struct, frozen=True):
                 "description": tool.remote.description,
                 "parameters": tool.tool.parameters,
             }
-            found.append(
-                {"type": "function", "function": told, "server": tool.connection.server.name, **told}
-            )
+            found.append({"type": "function", "function": told, "server": tool.server, **told})
         return json_reply({"tools": found, "count": len(found)})
 
     async def servers(self, request: Request) -> Response:

@@ -19,7 +19,7 @@ from pippin.config.accelerator import memory_budget
 from pippin.config.options.start import Compat
 from pippin.config.verified import last_report
 from pippin.core.errors import ServerError
-from pippin.core.models import PURPOSES, EngineStats, ModelInfo, ModelState
+from pippin.core.models import PURPOSES, EngineStats, HubModel, ModelInfo, ModelState
 
 EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 EDITS: Final = ("clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112")
@@ -93,12 +93,9 @@ class HubSearch(Struct, kw_only=True):
     all: Annotated[bool, Meta(description="Models without the hub's tag `mlx` too.")] = False
 
 
-class FoundModel(Struct, kw_only=True):
+class FoundModel(HubModel, frozen=True, kw_only=True):
     """A repository on the hub."""
 
-    id: str
-    downloads: int
-    task: str | None
     here: bool  # whether it is downloaded
 
 
@@ -119,7 +116,7 @@ class Listing(Struct, frozen=True):
             )
         found = await asyncio.to_thread(self.api.service.models)  # reads the disk
         missing = await asyncio.to_thread(self.api.service.catalog.missing)
-        claude = await asyncio.to_thread(self.api.service.claude_names)
+        claude = await asyncio.to_thread(self.api.service.names.claude_names)
         here = {info.id: info for info in found} | claude
         opened = exchange_of(request.scope).opens
         named = [msgspec.structs.replace(info, id=name) for name, info in claude.items() if opened(info)]
@@ -140,7 +137,7 @@ class Listing(Struct, frozen=True):
     async def one(self, request: Request) -> Response:
         name = request.path_params["id"]
         try:
-            info = await self.api.service.find(name)
+            info = await self.api.service.names.find(name)
         except ServerError:
             missing = await asyncio.to_thread(self.api.service.catalog.missing)
             opened = filter(exchange_of(request.scope).opens, missing)
@@ -165,10 +162,7 @@ class Listing(Struct, frozen=True):
         asked = decode_json(await self.api.small_body(request), HubSearch)
         found = await self.api.service.catalog.search(asked.search, limit=asked.limit, mlx_only=not asked.all)
         here = {info.id for info in await asyncio.to_thread(self.api.service.models)}
-        data = [
-            FoundModel(id=each.id, downloads=each.downloads, task=each.task, here=each.id in here)
-            for each in found
-        ]
+        data = [FoundModel(**msgspec.structs.asdict(each), here=each.id in here) for each in found]
         return json_reply(HubModels(data=data))
 
     def _missing(self, request: Request, info: ModelInfo) -> dict[str, Any]:

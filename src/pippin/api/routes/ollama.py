@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin import __version__
-from pippin.api.access.exchange import exchange_of
+from pippin.api.access.exchange import Endpoint, exchange_of
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.ollama.dialect import (
     LATEST,
@@ -37,7 +37,7 @@ from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, Unused, decode_json
 from pippin.api.http.body import EventStream
 from pippin.api.kinds.embeddings import inputs_of, vectors_of
-from pippin.api.routing import Api, Endpoint, both, json_reply
+from pippin.api.routing import Api, both, json_reply
 from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
 from pippin.core.events import Embedded

@@ -16,20 +16,20 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from pippin.api.access.exchange import Exchange, exchange_of
+from pippin.api.access.exchange import Endpoint, Exchange, exchange_of
 from pippin.api.answers.answer import Answer, Operation
 from pippin.api.answers.kept import KeptAnswers
+from pippin.api.dialects.registry import VERSION
 from pippin.api.dialects.responses import answer as answers
 from pippin.api.dialects.responses.answer import ItemPage, response_id, stored_items
 from pippin.api.dialects.responses.dialect import CompactionDialect, Metadata, ResponsesBody, ResponsesDialect
 from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.body import Presence, hold
-from pippin.api.routing import VERSION, Api, Endpoint, both, json_reply, number_of
+from pippin.api.routing import Api, both, json_reply, number_of
 from pippin.api.sockets import ResponsesSocket
 from pippin.api.stored_responses.response_store import OwnedHistory, StoredConversation, page_of
 from pippin.api.stored_responses.saving import TERMINAL, BackgroundResponse, SavingDialect, SavingEncoder
-from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 
 NO_SOCKET: Final = ErrorReport(
@@ -56,10 +56,6 @@ class NewConversation(Struct, kw_only=True):
 
 class ChangedConversation(Struct, kw_only=True):
     metadata: Metadata | None = None
-
-
-class ConversationAnswer(StoredConversation, kw_only=True, omit_defaults=False):
-    object: Literal["conversation"] = "conversation"
 
 
 class DeletedConversation(Struct, kw_only=True):
@@ -103,15 +99,15 @@ def routes(api: Api) -> list[BaseRoute]:
         *both("/responses/{id}/cancel", responses.cancel, "POST", answer=answers.ResponseAnswer),
         *both("/responses/{id}/input_items", responses.input_items, "GET", answer=ItemPage),
         *conversation(
-            "", kept.create, "POST", body=NewConversation, answer=ConversationAnswer, optional=True
+            "", kept.create, "POST", body=NewConversation, answer=StoredConversation, optional=True
         ),
-        *conversation("/{id}", kept.read, answer=ConversationAnswer),
-        *conversation("/{id}", kept.change, "POST", body=ChangedConversation, answer=ConversationAnswer),
+        *conversation("/{id}", kept.read, answer=StoredConversation),
+        *conversation("/{id}", kept.change, "POST", body=ChangedConversation, answer=StoredConversation),
         *conversation("/{id}", kept.delete, "DELETE", answer=DeletedConversation),
         *conversation("/{id}/items", kept.items, answer=ItemPage),
         *conversation("/{id}/items", kept.add_items, "POST", body=NewItems, answer=ItemPage),
         *conversation("/{id}/items/{item}", kept.item),
-        *conversation("/{id}/items/{item}", kept.delete_item, "DELETE", answer=ConversationAnswer),
+        *conversation("/{id}/items/{item}", kept.delete_item, "DELETE", answer=StoredConversation),
     ]
 
 
@@ -148,8 +144,7 @@ class Responses:
         return await self._api.handler.generate(request, self._compaction, history=history)
 
     async def read(self, request: Request) -> Response:
-        name = request.path_params["id"]
-        running = self._background.get((exchange_of(request.scope).owner, name))
+        name, running = request.path_params["id"], self._running(request)
         if request.query_params.get("stream") == "true":
             if running is None:
                 await self._stored(request, name)
@@ -165,21 +160,18 @@ class Responses:
         return await asyncio.to_thread(json_reply, await self._stored(request, name))
 
     async def delete(self, request: Request) -> Response:
-        name, owner = request.path_params["id"], exchange_of(request.scope).owner
-        running = self._background.get((owner, name))
-        if running is not None:
+        name = request.path_params["id"]
+        if (running := self._running(request)) is not None:
             await running.cancel()
-            self._background.pop((owner, name), None)
+            self._background.pop((exchange_of(request.scope).owner, name), None)
         await asyncio.to_thread(history_of(self._api, request).delete, "response", name)
         return json_reply(answers.DeletedResponse(id=name))
 
     async def cancel(self, request: Request) -> Response:
-        name = request.path_params["id"]
-        running = self._background.get((exchange_of(request.scope).owner, name))
-        if running is not None:
+        if (running := self._running(request)) is not None:
             await running.cancel()
             return json_reply(running.response)
-        response = await self._stored(request, name)
+        response = await self._stored(request, request.path_params["id"])
         if not response["background"]:
             raise ServerError(
                 "invalid_request",
@@ -194,6 +186,9 @@ class Responses:
         page = await asyncio.to_thread(history.input_page, name, request.query_params)
         return json_reply(page)
 
+    def _running(self, request: Request) -> BackgroundResponse | None:
+        return self._background.get((exchange_of(request.scope).owner, request.path_params["id"]))
+
     async def _stored(self, request: Request, name: str) -> dict[str, Any]:
         """The stored response object, read in a thread: it may be large, and the disk slow."""
         response = await asyncio.to_thread(history_of(self._api, request).response, name)
@@ -205,7 +200,7 @@ class Responses:
     async def _run_in_background(
         self, exchange: Exchange, operation: Operation, encoder: SavingEncoder, body: bytes
     ) -> Response:
-        await self._api.service.find(operation.model)  # refuses an unknown one at once
+        await self._api.service.names.find(operation.model)  # refuses an unknown one at once
         own, store, owner = response_id(operation.run), self._api.store, exchange.owner
         answer = Answer(operation, exchange, Presence(), self._api.handler.answers)
         await asyncio.to_thread(store.begins, owner, operation.run.id, body)
@@ -239,20 +234,20 @@ class Conversations:
 
         return answer
 
-    def create(self, history: OwnedHistory, request: Request, data: bytes) -> ConversationAnswer:
+    def create(self, history: OwnedHistory, request: Request, data: bytes) -> StoredConversation:
         body = decode_json(data or b"{}", NewConversation)
         conversation = StoredConversation(
             id=f"conv_{uuid4().hex}", created_at=int(time.time()), metadata=body.metadata or {}
         )
         history.save_conversation(conversation, checked(body.items or [], history))
-        return drawn(conversation)
+        return conversation
 
-    def read(self, history: OwnedHistory, request: Request, data: bytes) -> ConversationAnswer:
-        return drawn(history.head(request.path_params["id"]))
+    def read(self, history: OwnedHistory, request: Request, data: bytes) -> StoredConversation:
+        return history.head(request.path_params["id"])
 
-    def change(self, history: OwnedHistory, request: Request, data: bytes) -> ConversationAnswer:
+    def change(self, history: OwnedHistory, request: Request, data: bytes) -> StoredConversation:
         metadata = decode_json(data, ChangedConversation).metadata or {}
-        return drawn(history.change_metadata(request.path_params["id"], metadata))
+        return history.change_metadata(request.path_params["id"], metadata)
 
     def delete(self, history: OwnedHistory, request: Request, data: bytes) -> DeletedConversation:
         name = request.path_params["id"]
@@ -272,15 +267,11 @@ class Conversations:
     def item(self, history: OwnedHistory, request: Request, data: bytes) -> Raw:
         return history.item_of(**request.path_params)
 
-    def delete_item(self, history: OwnedHistory, request: Request, data: bytes) -> ConversationAnswer:
-        return drawn(history.delete_item(**request.path_params))
+    def delete_item(self, history: OwnedHistory, request: Request, data: bytes) -> StoredConversation:
+        return history.delete_item(**request.path_params)
 
 
 def checked(items: list[Item], history: OwnedHistory) -> list[Item]:
     """The items with ids. Raises `ServerError` for an item that a response could not read later."""
     ItemsReader(history.item).read(items, "items")
     return stored_items(items, uuid4().hex, history.item)
-
-
-def drawn(conversation: StoredConversation) -> ConversationAnswer:
-    return convert(conversation, ConversationAnswer)

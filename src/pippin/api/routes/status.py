@@ -17,8 +17,9 @@ from starlette.routing import BaseRoute, Route
 from pippin import __version__
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.answers.answer import Row, Used
+from pippin.api.dialects.registry import VERSION
 from pippin.api.http.body import MIB
-from pippin.api.routing import VERSION, Api, both, json_reply
+from pippin.api.routing import Api, both, json_reply
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions
@@ -87,7 +88,7 @@ class StatusPages(Struct, frozen=True):
     async def _id_of(self, name: str) -> str | None:
         """The id of a model that the operator named; None if it is not downloaded yet, or is damaged."""
         try:
-            return (await self.api.service.find(name)).id
+            return (await self.api.service.names.find(name)).id
         except ServerError:
             return None
 

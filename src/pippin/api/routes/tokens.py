@@ -115,7 +115,7 @@ class TokenRoutes(Struct, frozen=True):
     async def _drawn(
         self, fields: TokenizeRequest, ids: tuple[int, ...], pieces: tuple[bytes, ...]
     ) -> Response:
-        window = (await self.api.service.find(fields.model)).context_window
+        window = (await self.api.service.names.find(fields.model)).context_window
         size = len(ids) * (PIECE_BYTES if pieces else ID_BYTES)
         return await self.api.handler.large.do(
             size, lambda: json_reply(tokens_body(fields, ids, pieces, window))

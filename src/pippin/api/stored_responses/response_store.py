@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from pippin.api.dialects.base import History
 from pippin.api.http.body import decoded_bytes
-from pippin.api.sqlite import Schema, SQLite, open_file, open_memory
+from pippin.api.sqlite import Schema, open_file, open_memory
 from pippin.config.options.server import ServerOptions
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
@@ -75,10 +75,11 @@ class StoredResponse(Struct, kw_only=True, omit_defaults=True):
         return [*(self.before or ()), *self.input, *self.response["output"]]
 
 
-class StoredConversation(Struct, kw_only=True, omit_defaults=True):
-    """A conversation of OpenAI's Conversations API, without its items."""
+class StoredConversation(Struct, kw_only=True):
+    """A conversation in the form of OpenAI's Conversations API, without its items."""
 
     id: str
+    object: Literal["conversation"] = "conversation"
     created_at: int
     metadata: dict[str, str] = field(default_factory=dict)
 
@@ -109,21 +110,14 @@ def rows_of(items: Iterable[Item], first: int) -> Iterator[Row]:
 class ResponseStore:
     """The responses and conversations of all callers. `for_owner` returns the view of one caller."""
 
-    def __init__(
-        self,
-        database: SQLite | None = None,
-        *,
-        entries: int = 1024,
-        megabytes: float = 256.0,
-        hours: float = 720.0,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`database` has the tables of `TABLES`; without it the store is in memory."""
-        self._entries = entries
-        self._bytes = int(megabytes * 2**20)
-        self._seconds = hours * 3600
+    def __init__(self, options: ServerOptions, clock: Callable[[], float] = time.time) -> None:
+        """Raises `ServerError` for a file that can't be opened."""
+        self._entries = options.response_store_entries
+        self._bytes = int(options.response_store_mb * 2**20)
+        self._seconds = options.response_store_hours * 3600
         self._clock = clock
-        self.database = open_memory(SCHEMA) if database is None else database
+        file = options.response_store
+        self.database = open_memory(SCHEMA) if file is None else open_file(Path(file), SCHEMA)
 
     def for_owner(self, owner: str, hold: Callable[[int], None] = lambda size: None) -> "OwnedHistory":
         """`hold` is told how many bytes items take before they are decoded, and may raise."""
@@ -396,17 +390,6 @@ def _answered_all_the_same(kind: Kind, id: str) -> Iterator[None]:
     except ServerError as error:
         if error.report.kind != "not_found":
             log.error("The %s %s could not be stored: %s", kind, id, error.report.message)
-
-
-def open_store(options: ServerOptions) -> ResponseStore:
-    """The store that the options name. Raises `ServerError`."""
-    file = options.response_store
-    return ResponseStore(
-        None if file is None else open_file(Path(file), SCHEMA),
-        entries=options.response_store_entries,
-        megabytes=options.response_store_mb,
-        hours=options.response_store_hours,
-    )
 
 
 def not_found(what: str, id: str) -> ServerError:

@@ -227,15 +227,15 @@ def _of_engines(stats: Mapping[str, EngineStats]) -> Iterable[Metric]:
     memory = GaugeMetricFamily("pippin_memory_bytes", "Memory of arrays.", labels=["model", "kind"])
     speculation = CounterMetricFamily("pippin_draft_tokens", "Proposed tokens.", labels=["model", "fate"])
     said = "Time in which tokens were proposed, without the steps that judge them."
-    counts: Figures[EngineStats] = (("draft_seconds", said, lambda each: each.draft_seconds),)
-    drafting = _for_each_model(counts, stats, CounterMetricFamily)
+    drafting = CounterMetricFamily("pippin_draft_seconds", said, labels=["model"])
     for model, each in stats.items():
         memory.add_metric([model, "active"], each.active_bytes)
         memory.add_metric([model, "peak"], each.peak_bytes)
         memory.add_metric([model, "cache"], each.cached_bytes)
+        drafting.add_metric([model], each.draft_seconds)
         speculation.add_metric([model, "accepted"], each.accepted_tokens)
         speculation.add_metric([model, "rejected"], each.draft_tokens - each.accepted_tokens)
-    return [*_for_each_model(named, stats), memory, speculation, *drafting]
+    return [*_for_each_model(named, stats), memory, speculation, drafting]
 
 
 def _of_caches(caches: Mapping[str, CacheStats]) -> Iterable[Metric]:

@@ -182,7 +182,6 @@ class Mailbox:
         self._unfinished = set(range(choices))
         self._completed: dict[int, int] = {}  # by choice: tokens so far
         self._reader: asyncio.Future[None] | None = None
-        self._whole = False  # the reader wants all events at once
         self._merge_at = MERGE_AT
         self._on_overflow = on_overflow
         self._on_lost = on_lost
@@ -227,7 +226,7 @@ class Mailbox:
             self.record.add(event)
         if len(self._events) >= self._merge_at:
             self._merge()
-        if self._reader is not None and not self._reader.done() and (self.complete or not self._whole):
+        if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
     def fail(self, error: ErrorReport) -> None:
@@ -275,13 +274,6 @@ class Mailbox:
             await self._word()
         return self._emptied()
 
-    async def take_all(self) -> list[Event]:
-        """Everything up to the end, in a single wake-up."""
-        self._whole = True
-        if not self.complete:
-            await self._word()
-        return self._emptied()
-
     async def _word(self) -> None:
         self._reader = asyncio.get_running_loop().create_future()
         try:
@@ -301,7 +293,7 @@ class Mailbox:
         """Merge the queued deltas. Ends the request if its reader has let too much queue up."""
         self._events = merged(self._events)
         self._merge_at = 2 * len(self._events) + MERGE_AT
-        if self._bytes > LARGEST and not self._whole and not self.complete:
+        if self._bytes > LARGEST and not self.complete:
             message = "The client reads its answer too slowly; it was cut off here."
             self.end(ErrorReport(kind="too_large", message=message))
             self._on_overflow()

@@ -43,7 +43,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate, Task
 from pippin.mcp.tools import ALL, OfferedTool, ToolServers
 from pippin.service import Service
-from pippin.service.service import AnyRun, Starter
+from pippin.service.service import AnyRun, Start
 from pippin.service.tools.web_search import WebSearcher
 
 log = logging.getLogger(__name__)
@@ -332,30 +332,6 @@ class Equipped:
     offered: Mapping[str, OfferedTool] = field(default_factory=dict)
 
 
-class ToolCallingService:
-    """Starts generations as the service does, but each as a `ToolLoop` with MCP tools."""
-
-    def __init__(self, service: Service, servers: ToolServers, offered: Mapping[str, OfferedTool]) -> None:
-        self._service = service
-        self._servers = servers
-        self._offered = offered
-
-    async def start(self, task: Task, *, model: str, id: str, account: str = "") -> AnyRun:
-        assert isinstance(task, Generate)  # nothing else is equipped
-        loop = ToolLoop(self._service, self._servers, self._offered, task.request, model, id, account)
-        await loop.begin()
-        return loop
-
-
-def with_tools(request: GenerationRequest, offered: Mapping[str, OfferedTool]) -> GenerationRequest:
-    """The request with these tools in place of its toolsets. A client's tool wins over an MCP tool of the same name."""
-    own = {tool.name for tool in request.tools}
-    more: tuple[Tool, ...] = tuple(tool.tool for name, tool in offered.items() if name not in own)
-    if more and request.n > 1:
-        raise ServerError("unsupported", "MCP tools can be used with one choice only; leave out `n`.", "n")
-    return msgspec.structs.replace(request, tools=request.tools + more, toolsets=())
-
-
 class ToolOffers:
     """Offers the operator's tool servers to the requests that ask for them, or to all, as configured."""
 
@@ -366,7 +342,7 @@ class ToolOffers:
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed options to new requests."""
-        self.unasked = options.mcp_offer != "asked" and bool(self.servers)
+        self._unasked = options.mcp_offer != "asked" and bool(self.servers)
         """Whether requests that ask for no tools get some."""
 
     async def equip(
@@ -379,38 +355,44 @@ class ToolOffers:
         offers to everybody. Whoever may ask the model may have it search the web. Raises `ServerError` for that refusal
         and for an unknown server.
         """
-        search, request = request.web_search, msgspec.structs.replace(request, web_search=None)
-        equipped = await self._equipped(request, named, allowed=allowed)
-        if search is None or any(tool.name == WEB_SEARCH for tool in request.tools):
-            return equipped
-        searching = {WEB_SEARCH: self._searcher.tool(search)}
-        return Equipped(with_tools(equipped.request, searching), {**equipped.offered, **searching})
-
-    async def _equipped(self, request: GenerationRequest, named: Sequence[str], *, allowed: bool) -> Equipped:
-        """The request with the tools of MCP servers."""
-        wanted = self._wanted(request, named)
-        if not wanted:
-            return Equipped(request)
-        if not allowed:
+        wanted, search = self._wanted(request, named), request.web_search
+        if wanted and not allowed:
             if request.toolsets or named:
                 raise ServerError("permission", NOT_ALLOWED, "tools")
-            return Equipped(request)
-        offered = await self.servers.offered(wanted)
+            wanted = ()
+        found = await self.servers.offered(wanted)
+        if search is not None:
+            found[WEB_SEARCH] = self._searcher.tool(search)
+        # A client's tool wins over another of the same name.
         own = {tool.name for tool in request.tools}
-        offered = {name: tool for name, tool in offered.items() if name not in own}
-        return Equipped(with_tools(request, offered), offered)
+        offered = {name: tool for name, tool in found.items() if name not in own}
+        if offered and request.n > 1:
+            raise ServerError(
+                "unsupported", "MCP tools can be used with one choice only; leave out `n`.", "n"
+            )
+        tools = (*request.tools, *(tool.tool for tool in offered.values()))
+        changed = msgspec.structs.replace(request, tools=tools, toolsets=(), web_search=None)
+        return Equipped(changed, offered)
 
-    def starter(self, service: Service, equipped: Sequence[Equipped]) -> Starter:
+    def start(self, service: Service, equipped: Sequence[Equipped]) -> Start:
+        """What starts the tasks of these requests: the service, or a `ToolLoop` around it."""
         [first, *others] = equipped
-        if first.offered and not others:
-            return ToolCallingService(service, self.servers, first.offered)
-        return service
+        if not first.offered or others:
+            return service.start
+
+        async def start(task: Task, *, model: str, id: str, account: str = "") -> AnyRun:
+            assert isinstance(task, Generate)  # nothing else is equipped
+            loop = ToolLoop(service, self.servers, first.offered, task.request, model, id, account)
+            await loop.begin()
+            return loop
+
+        return start
 
     def _wanted(self, request: GenerationRequest, named: Sequence[str]) -> tuple[Toolset, ...]:
         if request.messages is None:
             return ()
         wanted = request.toolsets + tuple(map(Toolset, named))
-        if wanted or not self.unasked:
+        if wanted or not self._unasked:
             return wanted
         plain = request.n == 1 and request.tool_choice.mode != "none"
         return (Toolset(ALL),) if plain else ()

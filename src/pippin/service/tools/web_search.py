@@ -7,7 +7,8 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from html import unescape
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -15,10 +16,9 @@ from urllib.parse import quote, urlsplit
 import msgspec
 from msgspec import structs
 
-from pippin.config.mcp_file import McpServer
 from pippin.core.conversation import WEB_SEARCH, FoundPage, Inline, Toolset, WebSearch
 from pippin.core.errors import ServerError
-from pippin.mcp.connection import CallFailed, RemoteTool
+from pippin.mcp.connection import CallResult, RemoteTool
 from pippin.mcp.tools import OfferedTool, ToolServers
 
 Fetch = Callable[[str, str], Awaitable[Inline]]
@@ -33,8 +33,6 @@ ADDRESSES, TITLES = ("url", "link", "href"), ("title", "name")
 TEXTS: Final = ("content", "snippet", "description", "text")
 _ADDRESS: Final = re.compile(r"https?://[^\s<>\"')\]]+")
 
-ANYTHING: Final = WebSearch()
-STANDS_FOR: Final = McpServer(name=WEB_SEARCH, transport="http")
 TOOL: Final = RemoteTool(
     name=WEB_SEARCH,
     description="Searches the web. Cite pages that you use by their whole address.",
@@ -45,32 +43,30 @@ TOOL: Final = RemoteTool(
 
 @dataclass(frozen=True)
 class WebSearcher:
-    """Calls `web_search` for one request, in the place of the connection to an MCP server."""
+    """Makes the tool `web_search` for a request, and calls it in the place of an MCP server."""
 
     named: str | None  # `mcp:SERVER/TOOL`, or an address with `{query}` in it
     servers: ToolServers
     fetch: Fetch
-    wanted: WebSearch = ANYTHING
-    server: McpServer = STANDS_FOR
 
     def tool(self, wanted: WebSearch) -> OfferedTool:
         place = f" The user is in {wanted.location}." if wanted.location else ""
         tool = structs.replace(TOOL, description=TOOL.description + place)
-        return OfferedTool(WEB_SEARCH, replace(self, wanted=wanted), tool)
+        return OfferedTool(WEB_SEARCH, WEB_SEARCH, partial(self.search, wanted), tool)
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+    async def search(self, wanted: WebSearch, _: str, arguments: dict[str, Any]) -> CallResult:
         query = arguments.get("query")
         if not isinstance(query, str) or not query.strip():
-            return "`query` must be a text.", True
+            return CallResult("`query` must be a text.", True)
         try:
             answer = await self._answer(query.strip()[:LONGEST_QUERY])
-        except (ServerError, CallFailed) as error:
-            return f"The search failed: {error}", True
+        except ServerError as error:
+            return CallResult(f"The search failed: {error}", True)
         # In a thread: an answer may be as large as a fetched file.
         found = await asyncio.to_thread(pages_in, answer)
-        pages = [page for page in found if self._wants(page)][: self.wanted.results]
+        pages = [page for page in found if wants(wanted, page)][: wanted.results]
         read = await asyncio.gather(*map(self.read, pages))
-        return msgspec.json.encode(read).decode(), False
+        return CallResult(msgspec.json.encode(read).decode(), False)
 
     async def read(self, page: FoundPage) -> FoundPage:
         """The page with its text, which is fetched where the search told none of it."""
@@ -83,7 +79,7 @@ class WebSearcher:
         return FoundPage(page.url, page.title, await asyncio.to_thread(text_of, found))
 
     async def _answer(self, query: str) -> str:
-        """What the operator's search answers. Raises `ServerError` and `CallFailed`."""
+        """What the operator's search answers. Raises `ServerError`."""
         named = self.named or ""
         if not named.startswith(MCP):
             found = await self.fetch(named.replace("{query}", quote(query, safe="")), "The search")
@@ -91,21 +87,22 @@ class WebSearcher:
         server, _, tool = named.removeprefix(MCP).partition("/")
         offered = await self.servers.offered((Toolset(server, (tool,)),))
         if not offered:
-            raise CallFailed(f"The search tool {named.removeprefix(MCP)} is not there.")
+            raise ServerError("not_found", f"The search tool {named.removeprefix(MCP)} is not there.")
         [searching] = offered.values()
         # Not by `servers.call`, which counts calls at once: this is made within one.
-        text, is_error = await searching.connection.call(tool, {"query": query})
-        if is_error:
-            raise CallFailed(text)
-        return text
+        result = await searching.call(tool, {"query": query})
+        if result.is_error:
+            raise ServerError("internal", result.text)
+        return result.text
 
-    def _wants(self, page: FoundPage) -> bool:
-        host = urlsplit(page.url).hostname or ""
 
-        def within(domains: tuple[str, ...]) -> bool:
-            return any(host == each or host.endswith(f".{each}") for each in domains)
+def wants(wanted: WebSearch, page: FoundPage) -> bool:
+    host = urlsplit(page.url).hostname or ""
 
-        return not within(self.wanted.blocked) and (not self.wanted.allowed or within(self.wanted.allowed))
+    def within(domains: tuple[str, ...]) -> bool:
+        return any(host == each or host.endswith(f".{each}") for each in domains)
+
+    return not within(wanted.blocked) and (not wanted.allowed or within(wanted.allowed))
 
 
 def text_of(page: Inline) -> str:
