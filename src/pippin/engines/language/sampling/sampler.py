@@ -452,6 +452,10 @@ class BatchSampler:
         self._positions = self._positions + np.uint64(1)
         return sampled
 
+    def read(self, drawn: Sampled) -> list[SampledToken]:
+        """The values of a draw on the host; waits for the device."""
+        return drawn.read(self._tokenizer)
+
     def sample_ahead(
         self, logits: mx.array, proposals: NDArray[np.int32], masks: Masks | None = None
     ) -> list[Sampled]:

@@ -39,7 +39,6 @@ class Batch:
         self.built = False  # the next pass is built
         self._unqueued: list[mx.array] = []  # of that pass, if the device has not been given it yet
         self.followers = followers
-        self._tokenizer = model.tokenizer
         self._adapters = model.adapters
         self._head = model.head
         self._mask_words = -(-model.vocabulary // 32)
@@ -189,7 +188,7 @@ class Batch:
     def read(self) -> list[tuple[Running, SampledToken]]:
         """The last draw on the host, with the sequences that it was for."""
         drawn_for, self._drawn_for = self._drawn_for, []
-        return list(zip(drawn_for, self._drawn.read(self._tokenizer), strict=True))
+        return list(zip(drawn_for, self._sampler.read(self._drawn), strict=True))
 
     def check(self, proposals: list[Proposal]) -> list[list[SampledToken]]:
         """A pass over each sequence's last token and the tokens proposed after it, which the host knows all.
@@ -222,7 +221,7 @@ class Batch:
         penalties: its chain as far as the model agrees, and one token more. `tokens` [n, width - 1] are the chains,
         `logits` [n, width, vocabulary] those of a pass over the last token of each sequence and its chain."""
         drawn = self._sampler.sample_ahead(logits, tokens, self._masks_ahead(chains))
-        sampled = [each.read(self._tokenizer) for each in drawn]
+        sampled = [self._sampler.read(each) for each in drawn]
         found = []
         for index, chain in enumerate(chains):
             chosen = [each[index] for each in sampled]
@@ -238,7 +237,7 @@ class Batch:
         masks = self._masks_ahead(chains)
         if masks is not None:
             masks = Masks(masks.rows, masks.bits[counts[masks.rows], np.arange(len(masks.rows))])
-        ends = self._sampler.sample_behind(logits, tokens, counts, masks).read(self._tokenizer)
+        ends = self._sampler.read(self._sampler.sample_behind(logits, tokens, counts, masks))
         return [[*map(SampledToken, chain), end] for chain, end in zip(chains, ends, strict=True)]
 
     def _masks_ahead(self, chains: list[list[int]]) -> Masks | None:
