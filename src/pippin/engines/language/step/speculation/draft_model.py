@@ -10,6 +10,7 @@ own, a chunk in each step.
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -56,8 +57,9 @@ class DraftModel(Proposer):
         asked = {sequence: most for sequence, most in wanted if most}
         self._catch_up(asked)
         self.slots.settle()
-        found = self._draft(asked)
-        return [found.get(sequence, NOTHING) for sequence, _ in wanted]
+        ready = {each: most for each, most in asked.items() if each in self.slots.of and self._new(each) > 0}
+        found = self.slots.drafted(partial(self._draft, ready))
+        return [Proposal(found[each][:most]) if each in ready else NOTHING for each, most in wanted]
 
     def forget(self, sequence: Sequence) -> None:
         self.reading.pop(sequence, None)
@@ -119,26 +121,14 @@ class DraftModel(Proposer):
 
     # How it drafts
 
-    def _draft(self, asked: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
-        drafted: list[tuple[dict[Sequence, int], mx.array]] = []
-        for group, slots in self.slots.by_group():
-            # The number of tokens to draft for its sequences, by their slots.
-            wanted = {
-                slot: asked[sequence]
-                for slot, sequence in slots.items()
-                if sequence in asked and self._new(sequence) > 0
-            }
-            if wanted:
-                chains = self._chains(group, self._read_new(group, slots, wanted), max(wanted.values()))
-                rows = {slots[slot]: slot - group.low for slot in wanted}
-                drafted.append((rows, chains))
-        mx.eval([chains for _, chains in drafted])
-        found: dict[Sequence, Proposal] = {}
-        for rows, chains in drafted:
-            table = np.array(chains)
-            for sequence, row in rows.items():
-                found[sequence] = Proposal(table[row, : asked[sequence]].tolist())
-        return found
+    def _draft(
+        self, asked: Mapping[Sequence, int], group: BatchedGroup, slots: Mapping[int, Sequence]
+    ) -> mx.array:
+        # The number of tokens to draft for the group's sequences, by their slots.
+        wanted = {slot: asked[sequence] for slot, sequence in slots.items() if sequence in asked}
+        if not wanted:
+            return mx.zeros((0, 0), mx.int32)
+        return self._chains(group, self._read_new(group, slots, wanted), max(wanted.values()))
 
     def _read_new(
         self, group: BatchedGroup, slots: Mapping[int, Sequence], wanted: Iterable[int]
