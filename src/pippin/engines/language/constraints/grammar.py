@@ -346,14 +346,14 @@ def _keyword_and_path(error: str, schema: Any) -> tuple[str | None, str | None]:
     """The keyword that the compiler's message is about and its path in the schema, if they can be found."""
     missing = _UNIMPLEMENTED.search(error)
     if missing:
-        return missing[1], schema_walk.keyword_path(schema, missing[1])
+        return missing[1], schema_walk.path_of(schema, missing[1])
     for pattern, keyword in _BAD_VALUE:
         found = pattern.search(error)
         if found:
             value = "#" + found[1] if keyword == "$ref" and found[1].startswith("/") else found[1]
-            return keyword, schema_walk.value_path(schema, keyword, value)
+            return keyword, schema_walk.path_of(schema, keyword, value)
     if "oneOf" in error:
-        return "oneOf", schema_walk.keyword_path(schema, "oneOf")
+        return "oneOf", schema_walk.path_of(schema, "oneOf")
     if "regex parse error" in error:
         return "pattern", _bad_pattern(error, schema)
     return None, None

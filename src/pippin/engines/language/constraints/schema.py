@@ -51,17 +51,11 @@ def check_size(schema: Any) -> None:
             raise TooLarge(f"it has more than {MOST_NODES} parts")
 
 
-def keyword_path(schema: Any, keyword: str) -> str | None:
-    """The path of the first occurrence of the keyword."""
-    paths = (f"{path}.{keyword}".removeprefix(".") for path, node in nodes(schema) if keyword in node)
-    return next(paths, None)
-
-
-def value_path(schema: Any, keyword: str, value: Any) -> str | None:
-    """The path of the first occurrence of the keyword with this value, or with a list that contains it."""
+def path_of(schema: Any, keyword: str, value: str | None = None) -> str | None:
+    """The path of the first occurrence of the keyword: with any value, or with this one or a list that contains it."""
     for path, node in nodes(schema):
         held = node.get(keyword)
-        if held == value or (isinstance(held, list) and value in held):
+        if keyword in node and (value is None or held == value or (isinstance(held, list) and value in held)):
             return f"{path}.{keyword}".removeprefix(".")
     return None
 

@@ -9,11 +9,11 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from pippin.core.events import Token, TopToken
+from pippin.core.events import Token
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.kv_cache.layout import arrays_of, leaves, worth_joining
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, shared_length
-from pippin.engines.language.sampling.sampler import best
+from pippin.engines.language.sampling.sampler import score
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.branches import Scoring
 from pippin.engines.language.step.scheduler import Scheduler
@@ -373,19 +373,11 @@ class Prefill:
         asked = prompt.request.job.request
         alternatives = asked.prompt_logprobs if asked.prompt_logprobs is not None else asked.logprobs or 0
         tokenizer = self._model.tokenizer
-        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        targets = prompt.tokens[start : start + logits.shape[0]]
-        chosen = mx.take_along_axis(logprobs, mx.array(targets)[:, None], axis=-1)[:, 0]
-        best_ids, values = best(logprobs, min(alternatives, logprobs.shape[-1]))
-        mx.eval(chosen, best_ids, values, arrays_of(prompt.cache or []))
-        columns = (np.array(chosen).tolist(), np.array(best_ids).tolist(), np.array(values).tolist())
-        found = []
-        for token, logprob, ids, tops in zip(targets, *columns, strict=True):
-            top = tuple(
-                TopToken(other, tokenizer.raw(other), value) for other, value in zip(ids, tops, strict=True)
-            )
-            found.append(Token(token, tokenizer.raw(token), logprob, top))
-        return found
+        targets = mx.array(prompt.tokens[start : start + logits.shape[0]])
+        scored = score(logits, targets, tuple((row, alternatives) for row in range(targets.size)))
+        mx.eval(scored.arrays(), arrays_of(prompt.cache or []))
+        found = scored.read(tokenizer)
+        return [Token(each.token, tokenizer.raw(each.token), each.logprob, each.top) for each in found]
 
 
 def _is_scored(prompt: Prefilling) -> bool:
