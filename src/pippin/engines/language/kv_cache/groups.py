@@ -127,7 +127,7 @@ class BatchedGroup:
         """Give up the slot, in which nothing lies any more."""
         taken = self._taken.pop(index, None)
         self._reserved.pop(index, None)
-        self.table.vacate(index)
+        self.table.fill(index, 0)
         if self.empty:
             self._reset()
         elif taken is not None:
@@ -185,9 +185,7 @@ class BatchedGroup:
         inside = [index for index in holes if self.low <= index < self.high]
         if inside or not holes:
             return inside[0] if inside else len(self.table.lengths)
-        return min(
-            holes, key=lambda index: abs(index - self.high) if index >= self.high else self.low - index
-        )
+        return min(holes, key=lambda index: max(index - self.high, self.low - index))
 
     def _holes(self, low: int, high: int) -> list[int]:
         return [
@@ -245,7 +243,7 @@ class BatchedGroup:
         for cache in self.caches:
             cache.adopt(target, cache, source)
         table.fill(target, table.lengths[source], table.shifts[source])
-        table.vacate(source)
+        table.fill(source, 0)
         moved = self._taken[target] = self._taken.pop(source)
         moved.index = target
         self._cover_taken()

@@ -231,9 +231,6 @@ class SlotTable:
         """So many tokens lie in a slot. A step that computes it in passing writes behind them."""
         self.lengths[index], self.shifts[index] = length, shift
 
-    def vacate(self, index: int) -> None:
-        self.lengths[index] = self.shifts[index] = 0
-
     def grow(self, slots: int, capacity: int) -> bool:
         """Have as many slots of such a capacity, if these are more; whether anything changed."""
         more = max(slots - len(self.lengths), 0)
