@@ -158,7 +158,7 @@ class Prefill:
         """Whether a prompt under way will soon have computed more of this one than the prefix cache has."""
         if not prefixes.keeps:
             return False
-        key, identity = prompt.request.job.key, prompt.waiting.identity
+        key, identity = prompt.request.job.key, prompt.identity
         known = prefixes.match(key, identity).known
         for other in self._scheduler.prefilling:
             under_way = other.cache is not None or other.disk_read is not None
@@ -169,7 +169,7 @@ class Prefill:
                 or other.request.job.key != key
             ):
                 continue
-            common = shared_length(identity, other.waiting.identity)
+            common = shared_length(identity, other.identity)
             shared = other.request.block_end(common, prefixes.block_tokens)
             if shared > max(known, other.computed):
                 if prefixes.has_snapshots:
@@ -192,7 +192,7 @@ class Prefill:
         """Copy the prompt's known tokens from the prefix cache; return how many there are."""
         request = prompt.request
         # The last token is always computed, because its logits are drawn from.
-        asked = prompt.waiting.identity[:-1]
+        asked = prompt.identity[:-1]
         # A block may end inside a medium only if all of the medium's first part is known, so media use whole blocks.
         match = prefixes.match(request.job.key, asked, whole_blocks=request.media is not None)
         if prefixes.has_snapshots:
@@ -211,7 +211,7 @@ class Prefill:
     def _keep(self, prompt: Prefilling) -> None:
         """Store the computed part of a prompt in the prefix cache."""
         request = prompt.request
-        tokens = prompt.waiting.identity[: prompt.computed]
+        tokens = prompt.identity[: prompt.computed]
         key, spare = request.job.key, prompt.computed in prompt.spare_ends
         stored = self._prefixes.keep(key, tokens, prompt.cache or [], request.job.pins, spare=spare)
         if request.prefilled is None and stored:
@@ -320,7 +320,7 @@ class Prefill:
         """Compute and score the next tokens of some branches; return how many."""
         if prompt.scoring is None:
             cache, layout = prompt.cache or [], self._groups.layout
-            prompt.scoring = Scoring(prompt.request.job, cache, layout, prompt.waiting.rows)
+            prompt.scoring = Scoring(prompt.request.job, cache, layout, prompt.rows)
         chunks = prompt.scoring.take(min(most, self._scheduler.limits.longest_chunk(prompt.length)))
         self._choose_adapters([prompt] * len(chunks))
         # Rows may have different places; those that have fewer repeat one.
@@ -388,7 +388,7 @@ def _waits_for_disk(prompt: Prefilling, prefixes: PrefixCache) -> bool:
     """Fetch blocks of the prompt from the disk; return whether the read is still under way."""
     if not prompt.asked_disk:
         prompt.asked_disk = True
-        prompt.disk_read = prefixes.read_disk(prompt.request.job.key, prompt.waiting.identity[:-1])
+        prompt.disk_read = prefixes.read_disk(prompt.request.job.key, prompt.identity[:-1])
     if prompt.disk_read is None:
         return False
     if not prompt.disk_read.reply.done():

@@ -239,7 +239,7 @@ class Scheduler:
             if not self._has_place(waiting, active):
                 break
             self.waiting.remove(waiting)
-            admitted.append(Prefilling(waiting=waiting, length_class=length_class(_reckoned(waiting))))
+            admitted.append(Prefilling(**waiting.given(), length_class=length_class(_reckoned(waiting))))
             self.prefilling.append(admitted[-1])
         return admitted
 
@@ -359,7 +359,7 @@ class Scheduler:
                 growth=prompt.growth,
                 length_class=prompt.length_class,
             )
-            for sequence in prompt.waiting.sequences
+            for sequence in prompt.sequences
         ]
         self.running += started
         return started
@@ -439,7 +439,7 @@ class Scheduler:
         left = self.limits.memory
         for prompt in self.prefilling:
             left -= self._prompt_bytes(prompt.length, prompt.count)
-            if rows := prompt.waiting.rows:  # which lie in no slots
+            if rows := prompt.rows:  # which lie in no slots
                 left -= rows * self.limits.prompt_bytes(prompt.length + prompt.growth + sizes.CAPACITY_STEP)
         return left - self._of_running(self._draft_bytes)
 
