@@ -127,18 +127,6 @@ class BatchedState(StateUpdates, BatchedCache, ArraysCache):  # type: ignore[mis
         self._window = None
         self.cache = [None if state is None else state[:] for state in checkpoint]
 
-    def __getitem__(self, index: int) -> mx.array | None:
-        return self.cache[index]
-
-    def __setitem__(self, index: int, value: mx.array) -> None:
-        self.cache[index] = value
-
-    def make_mask(self, N: int) -> None:
-        return None
-
-    def advance(self, N: int) -> None:
-        pass
-
     def store(self, slot: int, cache: Any) -> None:
         self._put(slot, cache.cache)
 
