@@ -33,7 +33,7 @@ def groups(model: nn.Module) -> CacheGroups:
 
 def joined(groups: CacheGroups, model: nn.Module, length: int, limit: int = PLENTY) -> Slot:
     slot = groups.reserve(SlotRequest(length=length, growth=300, length_class=0), limit)
-    groups.join(computed_prompt(model, range(1, length + 1)), slot)
+    slot.group.join(slot, computed_prompt(model, range(1, length + 1)), shift=0)
     return slot
 
 

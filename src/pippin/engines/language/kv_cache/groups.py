@@ -2,8 +2,8 @@
 
 The sequences of a `BatchedGroup` lie each in its slot of arrays that all share; `CacheGroups` keeps the groups.
 
-This is what a scheduler's step talks to. It tells lengths, and is given handles: `reserve` gives a `Slot`, `join` lets
-it be computed, `leave` ends it, whatever was moved in between.
+This is what a scheduler's step talks to. It tells lengths, and is given handles: `reserve` gives a `Slot`, `join` of
+its group lets it be computed, `leave` ends it, whatever was moved in between.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -309,11 +309,6 @@ class CacheGroups:
         sequences may take."""
         growth, following = self._spare(request, limit)
         return self._groups[request.length_class].reserve(request, growth, following)
-
-    def join(self, cache: PromptCache, slot: Slot, shift: int = 0) -> None:
-        """Let steps compute a reserved slot, whose prompt is in `cache`. That may be used again if it is not the one of
-        the slot. `shift` is what rotary positions of later tokens differ by from their indexes."""
-        slot.group.join(slot, cache, shift)
 
     def leave(self, slots: Iterable[Slot]) -> None:
         """These sequences end, or will not come."""

@@ -55,7 +55,7 @@ class Batch:
         again, if it does not lie in the slot."""
         sequence = running.sequence
         running.joined, running.slot = len(sequence.tokens), slot
-        self.groups.join(cache, slot, sequence.request.shift)
+        slot.group.join(slot, cache, sequence.request.shift)
         self._logits_at[running] = sum(part.shape[0] for part in self._logits)
         self._logits.append(logits)
         job = sequence.request.job

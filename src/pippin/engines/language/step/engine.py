@@ -45,7 +45,7 @@ SMOOTHING: Final = 0.2  # of rates: the share of the newest step
 
 @dataclass
 class Counters:
-    """Counts since the load, and smoothed rates."""
+    """Counts since the load, and smoothed rates, as `EngineStats` has them."""
 
     steps: int = 0
     prompt_tokens: int = 0
@@ -56,7 +56,6 @@ class Counters:
     agreement: str = ""
     generation_tps: float = 0.0
     prompt_tps: float = 0.0
-    completed: int = 0  # tokens, up to the last step
 
 
 class Turn(Struct, frozen=True):
@@ -288,6 +287,7 @@ class LanguageEngine:
         self._options, self._steering, self.share = options, steering, share
         self._overlaps = overlaps
         self._began = 0.0  # when the last step has begun, monotonic seconds
+        self._completed = 0  # tokens, up to the last step
         self._advance = self._one_step_ahead if overlaps else self._in_order
 
     def submit(self, job: LanguageJob) -> None:
@@ -393,7 +393,7 @@ class LanguageEngine:
     def _observe(self, seconds: float, prefilled: int, turn: Turn) -> None:
         """Learn from the duration of a step."""
         counters, completed = self.counters, self.lifecycle.completion_tokens
-        drawn, counters.completed = completed - counters.completed, completed
+        drawn, self._completed = completed - self._completed, completed
         if turn.sequences and seconds > 0:
             counters.generation_tps += SMOOTHING * (drawn / seconds - counters.generation_tps)
         elif prefilled and seconds > 0:
@@ -407,31 +407,23 @@ class LanguageEngine:
             self.decoding.learn(turn)
 
     def stats(self) -> EngineStats:
-        now, counters, scheduler, lifecycle = time.monotonic(), self.counters, self.scheduler, self.lifecycle
+        now, scheduler, lifecycle = time.monotonic(), self.scheduler, self.lifecycle
         return EngineStats(
+            **vars(self.counters),
             running=len(scheduler.running) + len(scheduler.prefilling),
             waiting=len(scheduler.waiting),
-            steps=counters.steps,
-            prompt_tokens=counters.prompt_tokens,
             completion_tokens=lifecycle.completion_tokens,
             preemptions=lifecycle.preemptions,
             batch_size=len(self.batch.running),
             kv_bytes=self.batch.groups.bytes,
             kv_limit_bytes=scheduler.limits.memory,
             longest_sequence=scheduler.longest(),
-            weight_bytes=counters.weight_bytes,
             active_bytes=mx.get_active_memory(),
             peak_bytes=mx.get_peak_memory(),
             cached_bytes=mx.get_cache_memory(),
-            agreement=counters.agreement,
-            draft_tokens=counters.draft_tokens,
-            accepted_tokens=counters.accepted_tokens,
             forced_tokens=lifecycle.forced_tokens,
-            draft_seconds=counters.draft_seconds,
             media_encoded=self.vision.encoded,
             media_reused=self.vision.reused,
-            generation_tps=counters.generation_tps,
-            prompt_tps=counters.prompt_tps,
             cache=self.prefixes.stats(),
             requests=tuple(request_status(request, now) for request in lifecycle.live),
         )

@@ -95,8 +95,8 @@ class SlotGroup(Protocol):
         allow it. The slot then keeps the cache that it is joined with."""
 
     def join(self, slot: "Slot", cache: PromptCache, shift: int) -> None:
-        """Let steps compute a reserved slot, whose prompt is in `cache`; what does not lie in the slot yet is copied.
-        `shift` is what rotary positions differ by from indexes of tokens."""
+        """Let steps compute a reserved slot, whose prompt is in `cache`; what does not lie in the slot yet is copied,
+        and may be used again. `shift` is what rotary positions of later tokens differ by from their indexes."""
 
     def leave(self, slot: "Slot") -> None:
         """The sequence goes, or will not come."""

@@ -29,7 +29,7 @@ class DrafterSlots:
         """Give a sequence a slot, and copy the cache of its first `length` tokens into it."""
         request = SlotRequest(length=length, growth=running.growth, length_class=running.length_class)
         slot = self.groups.reserve(request, self._limit(request))
-        self.groups.join(cache, slot)
+        slot.group.join(slot, cache, shift=0)
         self.of[running.sequence] = slot
         return slot
 
