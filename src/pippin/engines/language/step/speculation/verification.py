@@ -67,9 +67,7 @@ class Speculation:
 
     def wanted(self, running: list[Running]) -> bool:
         """Whether the next step should look for proposals. They have to be known before the step is built."""
-        # Of a chain that a grammar forces, the first token is being drawn.
-        chains = [max(len(each.sequence.decoder.certain) - 1, 0) for each in running]
-        if any(chains) and self._pays(chains):
+        if self.forces(running, drawn=1):
             return True
         ready = [self.proposer.is_ready(each.sequence) for each in running]
         if not any(ready):
@@ -82,14 +80,11 @@ class Speculation:
         rooms = [self.most if each else 0 for each in ready]
         return any(self.pace.lengths(self._chances(running), rooms))
 
-    def forces(self, running: list[Running]) -> bool:
-        """Whether a grammar forces the next tokens of a sequence, all of whose tokens are known, and taking them in one
-        pass pays."""
-        chains = [len(each.sequence.decoder.certain) for each in running]
-        return any(chains) and self._pays(chains)
-
-    def _pays(self, chains: list[int]) -> bool:
-        return any(self.pace.lengths([1.0 if count else 0.0 for count in chains], chains))
+    def forces(self, running: list[Running], drawn: int = 0) -> bool:
+        """Whether a grammar forces the next tokens of a sequence, behind the first so many which are being drawn, and
+        taking them in one pass pays."""
+        chains = [max(len(each.sequence.decoder.certain) - drawn, 0) for each in running]
+        return any(chains) and any(self.pace.lengths([float(count > 0) for count in chains], chains))
 
     def proposals(self, running: list[Running]) -> list[Proposal]:
         """One for each of these sequences, whose tokens are all known: what its grammar forces, else guesses."""
