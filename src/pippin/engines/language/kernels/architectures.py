@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from msgspec import Struct, field
 from pippin_kernels import Rope
@@ -227,19 +226,6 @@ def rope_of(rope: Any) -> Rope | None:
         interleaved=bool(getattr(rope, "traditional", False)),
         stretch=1.0 if stretch is None else float(getattr(rope, stretch)),
     )
-
-
-def place_of(rope: Rope | None, ropes: list[Rope]) -> int | None:
-    """The index of rotary positions among those of a model, to which they are added if they are new."""
-    if rope is None:
-        return None
-    for index, known in enumerate(ropes):
-        pairs = ((getattr(known, name), getattr(rope, name)) for name in ("interleaved", "scale", "stretch"))
-        alike = all(one == other for one, other in pairs)
-        if alike and np.array_equal(known.inverse_frequencies, rope.inverse_frequencies):
-            return index
-    ropes.append(rope)
-    return len(ropes) - 1
 
 
 def head_dim(architecture: Architecture, attention: Any) -> int:

@@ -3,7 +3,7 @@
 Products use the weights as they are stored, so that nothing is widened to float32. The rest of the model runs on MLX,
 which waits for each of these layers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal
 
 import mlx.core as mx
@@ -123,7 +123,7 @@ class KernelNorm(nn.Module):  # type: ignore[misc]
         return mx.array(self._kernels.rms_norm(_numbers(x), self._weight, self._eps))
 
 
-MADE: Final = {
+MADE: Final[dict[type, Callable[[Kernels, nn.Module], nn.Module]]] = {
     nn.RMSNorm: KernelNorm,
     SwitchGLU: KernelExperts,
     **dict.fromkeys(LINEARS, KernelLinear),

@@ -313,12 +313,11 @@ class JoinedAttention:
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        found = [cache.keys_and_values() for cache in self.caches]
-        return self._side_by_side([pair[0] for pair in found]), self._side_by_side(
-            [pair[1] for pair in found]
-        )
+        both = zip(*(cache.keys_and_values() for cache in self.caches), strict=True)
+        keys, values = map(self._side_by_side, both)
+        return keys, values
 
-    def _side_by_side(self, parts: list[mx.array]) -> mx.array:
+    def _side_by_side(self, parts: Sequence[mx.array]) -> mx.array:
         padded = [
             mx.pad(part, [(0, 0), (0, 0), (0, self._longest - part.shape[2]), (0, 0)])
             if part.shape[2] < self._longest
@@ -456,9 +455,8 @@ class AttentionKind(CacheKind):
 
     @property
     def block_form(self) -> tuple[int, int] | None:
-        return (
-            (self.key_bits, self.group_size) if self.key_bits and self.key_bits == self.value_bits else None
-        )
+        alike = self.key_bits == self.value_bits > 0
+        return (self.key_bits, self.group_size) if alike else None
 
     def cut(self, cache: Any) -> list[mx.array]:
         return [cache.keys, cache.values][: len(self.token_arrays)]
