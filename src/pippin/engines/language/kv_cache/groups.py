@@ -232,11 +232,12 @@ class BatchedGroup:
         # This alone ever copies a sequence that did not just join, one for each call, once a quarter of the computed
         # slots are holes that nobody came to fill: a hole costs a sequence's work in every step.
         table = self.table
-        if len(self._taken) == table.high - table.low:
+        computed = table.high - table.low
+        if len(self._taken) == computed:
             self._sparse = 0
             return
         holes = self._holes(table.low, table.high)
-        self._sparse = self._sparse + 1 if holes and len(holes) * 4 >= table.computed else 0
+        self._sparse = self._sparse + 1 if holes and len(holes) * 4 >= computed else 0
         if self._sparse <= SPARSE_STEPS:
             return
         source, target = table.high - 1, holes[0]

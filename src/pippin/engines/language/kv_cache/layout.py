@@ -153,6 +153,12 @@ class CacheLayout:
     def __init__(self, model: nn.Module, kinds: Sequence[CacheKind]) -> None:
         self._model = model
         self.kinds = tuple(kinds)  # of the leaves of the model's caches
+        self.batches = all(kind.batches for kind in self.kinds)
+        # Whether some of a prompt's cache can lie in the slot where its sequence will decode.
+        self.in_slots = any(kind.in_slots for kind in self.kinds)
+        # Whether several prompts can be computed together, and whether one can be taken back to where it was.
+        self.joins = all(kind.joins for kind in self.kinds)
+        self.forks = not any(isinstance(kind, UnknownKind) for kind in self.kinds)
         # Each step asks for the same few sizes.
         self.slot_bytes = lru_cache(self._slot_bytes)
         self._counts = Counter(self.kinds)
@@ -171,25 +177,6 @@ class CacheLayout:
         """This layout, with what can be in few bits."""
         kinds = [kind.quantized(key_bits, value_bits, group_size) for kind in self.kinds]
         return CacheLayout(self._model, kinds)
-
-    @property
-    def batches(self) -> bool:
-        return all(kind.batches for kind in self.kinds)
-
-    @property
-    def in_slots(self) -> bool:
-        """Whether some of a prompt's cache can lie in the slot where its sequence will decode."""
-        return any(kind.in_slots for kind in self.kinds)
-
-    @property
-    def joins(self) -> bool:
-        """Whether several prompts can be computed together."""
-        return all(kind.joins for kind in self.kinds)
-
-    @property
-    def forks(self) -> bool:
-        """Whether a prompt can be taken back to where it was."""
-        return not any(isinstance(kind, UnknownKind) for kind in self.kinds)
 
     def mark(self, caches: PromptCache) -> list[Snapshot]:
         """What `rewind` needs to return a prompt's cache to how it is now, beside its length."""

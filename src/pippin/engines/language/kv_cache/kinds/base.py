@@ -250,11 +250,6 @@ class SlotTable:
         """Steps compute these slots from now on."""
         self.low, self.high = low, high
 
-    @property
-    def computed(self) -> int:
-        """Slots that a step computes."""
-        return self.high - self.low
-
     def positions(self) -> mx.array:
         """Indexes of this step's tokens in their sequences, [computed slots, count] or [1, count]."""
         starts = mx.array([self.starts]) if isinstance(self.starts, int) else self.starts

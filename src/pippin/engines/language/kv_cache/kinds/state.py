@@ -142,7 +142,7 @@ class BatchedState(StateUpdates, BatchedCache, ArraysCache):  # type: ignore[mis
             if state is None:
                 continue
             if held is None:
-                held = mx.zeros((self.slots.computed, *state.shape[1:]), dtype=state.dtype)
+                held = mx.zeros((self.slots.high - self.slots.low, *state.shape[1:]), dtype=state.dtype)
             held[place : place + 1] = state
             self.cache[index] = held
 

@@ -24,18 +24,11 @@ class _End(NamedTuple):
     state: mx.array
 
 
-class _Kept(NamedTuple):
-    """A sequence in the batch, and the state [1, 1, size] after the newest token that it keeps."""
-
-    running: Running
-    state: mx.array
-
-
 class Assistants(Follower):
     """Proposes the tokens that an assistant drafts greedily."""
 
     prompts: dict[Prefilling, _End]
-    followed: dict[Sequence, _Kept]
+    followed: dict[Sequence, mx.array]  # the state [1, 1, size] after the newest token that a sequence keeps
 
     def __init__(self, assistant: Assistant, states: HiddenStates) -> None:
         super().__init__(states, assistant.own_bytes)
@@ -52,7 +45,7 @@ class Assistants(Follower):
     def started(self, running: Running, prompt: Prefilling) -> None:
         end = self.prompts.get(prompt)
         if end is not None and end.tokens == prompt.length:
-            self.followed[running.sequence] = _Kept(running, end.state)
+            self.followed[running.sequence] = end.state
 
     def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
         passed, self._passed = self._passed, {}
@@ -61,7 +54,7 @@ class Assistants(Follower):
             if running.sequence in self.followed:
                 group = running.slot.group
                 found.append(_state(passed[group], running.slot.index - group.low, count))
-                self.followed[running.sequence] = _Kept(running, found[-1])
+                self.followed[running.sequence] = found[-1]
         return found
 
     # Proposals: see `Proposer`
@@ -80,7 +73,8 @@ class Assistants(Follower):
         ]
 
     def _draft(self, sequence: Sequence, most: int) -> mx.array:
-        running, state = self.followed[sequence]
+        running, state = sequence.stage, self.followed[sequence]
+        assert isinstance(running, Running)
         length = running.slot.length
         return self.assistant.draft(sequence.tokens[-1], state, running.slot.view(length), length, most)
 

@@ -32,10 +32,6 @@ class Judged(Struct, frozen=True):
     proposals: Many[Proposal] = ()
     tokens: int = 0
 
-    @property
-    def lengths(self) -> list[int]:
-        return [len(each.tokens) for each in self.proposals]
-
 
 class Speculation:
     """Asks for proposals where they are worth it, and learns what became of them."""
@@ -155,7 +151,8 @@ class Speculation:
     def learn(self, seconds: float, sequences: int, judged: Judged, *, looked: bool) -> None:
         """A step that only decoded took so many seconds. `looked`: it looked for proposals."""
         if judged.proposals:
-            self.pace.observe(sequences, self.pace.computed(judged.lengths), seconds, judged.tokens)
+            computed = self.pace.computed([len(each.tokens) for each in judged.proposals])
+            self.pace.observe(sequences, computed, seconds, judged.tokens)
         elif looked:
             self.pace.looked_in_vain(sequences, seconds)
         else:
