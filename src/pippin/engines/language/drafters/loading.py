@@ -90,11 +90,8 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
     config = _configuration(folder)
     if own:
         return _own_kind(folder, config)
-    names = [
-        config.get("speculators_model_type"),
-        config.get("model_type"),
-        *(config.get("architectures") or []),
-    ]
+    names = [config.get(field) for field in ("speculators_model_type", "model_type")]
+    names += config.get("architectures") or []
     told = " ".join(str(name).lower() for name in names)
     is_head = "dflash_config" in config or any(name in told for name in OTHER_DRAFTERS)
     if is_head:

@@ -124,6 +124,7 @@ class UnknownKind(CacheKind):
     """A cache that no file of `kinds/` is for: sequences of its model run one at a time, each with its own."""
 
     serves = ()
+    batches = False
     bytes: int
     token_bytes: int = 0
 
@@ -135,10 +136,6 @@ class UnknownKind(CacheKind):
         if isinstance(keys, mx.array) and isinstance(values, mx.array) and keys.ndim == 4:
             return cls(0, (keys.nbytes + values.nbytes) // max(keys.shape[2], 1))
         return cls(sum(array.nbytes for array in arrays_of([cache])))
-
-    @property
-    def batches(self) -> bool:
-        return False
 
     def slot_bytes(self, capacity: int, slack: int) -> int:
         return self.bytes + self.token_bytes * capacity
@@ -240,6 +237,15 @@ class CacheLayout:
         return regrouped(
             caches, (kind.in_slot(cache, slot) if kind.in_slots else own for kind, own, cache in layers)
         )
+
+    def together(
+        self, tokens: Sequence[Sequence[int]], caches: Sequence[PromptCache]
+    ) -> tuple[mx.array, PromptCache]:
+        """The next tokens of several prompts for one pass, [caches, width], and their caches as one."""
+        counts = list(map(len, tokens))
+        width = max(counts)
+        inputs = mx.array([[*each, *[0] * (width - len(each))] for each in tokens])
+        return inputs, self.joined(caches, counts) if len(caches) > 1 else caches[0]
 
     def joined(self, caches: Sequence[PromptCache], counts: Sequence[int]) -> list[Any]:
         """What the model takes to compute the next `counts` tokens of several prompts together."""

@@ -192,10 +192,6 @@ class SequenceDecoder:
         self.warnings += self._loops.warnings
         return events
 
-    def cut(self) -> None:
-        """End the sequence: there is no memory for its next token."""
-        self.finished = "length"
-
     def fill_mask(self, row: NDArray[np.int32]) -> None:
         """Write the bits of allowed tokens into `row`, int32 [ceil(vocab / 32)], bit 0 of word 0 for token 0."""
         if self.forced:

@@ -246,7 +246,7 @@ class Lifecycle:
 
     def _cut(self, sequence: Sequence) -> None:
         """End a sequence for which there is no memory, as if it had reached the end of the model's context."""
-        sequence.decoder.cut()
+        sequence.decoder.finished = "length"
         match sequence.stage:
             case Running() as running:
                 self._leave([running])

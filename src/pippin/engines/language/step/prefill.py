@@ -81,7 +81,7 @@ class Prefill:
         prompts, counts = self._together(prompt, count, most)
         if until is not None and self.rests(prompt):
             tokens, caches, _ = self._next_tokens(prompts, counts)
-            parts = self._model.module.in_parts(*self._laid_out(tokens, caches))
+            parts = self._model.module.in_parts(*self._groups.layout.together(tokens, caches))
             chunk = RestingChunk(prompts, counts, parts)
             for each in prompts:
                 each.chunk = chunk
@@ -264,7 +264,7 @@ class Prefill:
         end."""
         last = [count - 1 for count in counts]
         with self._model.head.only(last):
-            logits = self._model.head.last(self._forward(prompts, counts), last)
+            logits = self._model.head.last(self._pass(*self._next_tokens(prompts, counts)), last)
         arrays: list[mx.array] = []
         for each in self._followers:
             arrays += each.prompts_passed(prompts, counts)
@@ -280,15 +280,11 @@ class Prefill:
         else:
             mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
 
-    def _forward(self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0) -> mx.array:
-        """Logits [prompts, width, vocabulary] of the next `counts` tokens of each prompt, padded on the right to the
-        longest. `done`: tokens in the cache that the scheduler has not been told of yet."""
-        return self._pass(*self._next_tokens(prompts, counts, done))
-
     def _next_tokens(
         self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0
     ) -> tuple[list[tuple[int, ...]], list[PromptCache], dict[str, Any]]:
-        """The next tokens of each prompt, its cache, and what the model takes beside them."""
+        """The next tokens of each prompt, its cache, and what the model takes beside them. `done`: tokens in the cache
+        that the scheduler has not been told of yet."""
         starts = [prompt.computed + done for prompt in prompts]
         tokens = [
             prompt.tokens[start : start + count]
@@ -301,20 +297,11 @@ class Prefill:
     def _pass(
         self, tokens: Sequence[tuple[int, ...]], caches: Sequence[PromptCache], given: dict[str, Any]
     ) -> mx.array:
-        """Logits [caches, width, vocabulary] of the next `tokens` of each cache; `given` is what the model takes
-        beside them."""
-        inputs, layers = self._laid_out(tokens, caches)
+        """Logits [caches, width, vocabulary] of the next `tokens` of each cache, padded on the right to the longest;
+        `given` is what the model takes beside them."""
+        inputs, layers = self._groups.layout.together(tokens, caches)
         logits: mx.array = self._model.module(inputs, cache=layers, **given)
         return logits
-
-    def _laid_out(
-        self, tokens: Sequence[tuple[int, ...]], caches: Sequence[PromptCache]
-    ) -> tuple[mx.array, PromptCache]:
-        """The tokens [caches, width] for one pass, and the caches as one."""
-        counts = list(map(len, tokens))
-        width = max(counts)
-        inputs = mx.array([[*each, *[0] * (width - len(each))] for each in tokens])
-        return inputs, self._groups.layout.joined(caches, counts) if len(caches) > 1 else caches[0]
 
     def _compute_branches(self, prompt: Prefilling, most: int) -> int:
         """Compute and score the next tokens of some branches; return how many."""
@@ -357,7 +344,7 @@ class Prefill:
         while done < count:
             start = prompt.computed + done
             piece = prompt.request.chunk_end(start + min(count - done, SCORED_CHUNK), start) - start
-            logits = self._forward([prompt], [piece], done)[0].astype(mx.float32)
+            logits = self._pass(*self._next_tokens([prompt], [piece], done))[0].astype(mx.float32)
             for each in self._followers:
                 mx.eval(each.prompts_passed([prompt], [piece], done))
             done += piece

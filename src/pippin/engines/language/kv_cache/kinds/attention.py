@@ -34,6 +34,12 @@ class IndexCache(KVCache):  # type: ignore[misc] # mlx-lm has no types
         return (found[0], found[0]) if values is keys else found
 
 
+def put_in_vain(get: Callable[[Any], Any]) -> property:
+    """An attribute of a cache where models put what is there already, or zeros that nobody reads, as mlx-lm's indexes
+    do."""
+    return property(get, lambda cache, value: None)
+
+
 class BatchedAttention(BatchedCache):
     """Keys and values of all slots, [slots, heads, capacity, size] each: a token lies at its index in the sequence."""
 
@@ -68,13 +74,7 @@ class BatchedAttention(BatchedCache):
         """Models put the same keys here, to be computed after something else."""
         self.buffers[0] = keys
 
-    @property
-    def values(self) -> mx.array | None:
-        return self.buffers[-1] if self.buffers else None
-
-    @values.setter
-    def values(self, values: mx.array) -> None:
-        """mlx-lm's indexes put zeros here, which nobody reads and which are not kept."""
+    values = put_in_vain(lambda self: self.buffers[-1] if self.buffers else None)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
         if self._step != self.slots.step:
@@ -208,11 +208,6 @@ def enlarged(buffer: mx.array, slots: int, size: int) -> mx.array:
             zeros = mx.broadcast_to(mx.zeros((), buffer.dtype), shape)
             buffer = mx.concatenate([buffer, zeros], axis=axis)
     return buffer
-
-
-def put_in_vain(get: Callable[[Any], Any]) -> property:
-    """An attribute of a cache where models put what is there already, or zeros that nobody reads."""
-    return property(get, lambda cache, value: None)
 
 
 class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types

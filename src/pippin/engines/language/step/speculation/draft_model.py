@@ -103,17 +103,14 @@ class DraftModel(Proposer):
         before = [reading.count for _, reading, _ in readings]
         together = self._layout.joins and len(readings) > 1 and worth_joining(list(counts.values()), before)
         for some in [readings] if together else [[each] for each in readings]:
-            width = max(count for *_, count in some)
-            tokens = np.zeros((len(some), width), np.int32)
-            for row, (sequence, reading, count) in enumerate(some):
-                tokens[row, :count] = sequence.tokens[reading.count : reading.count + count]
-                reading.count += count
+            new = [each.tokens[reading.count : reading.count + count] for each, reading, count in some]
             caches = [reading.cache for _, reading, _ in some]
-            one = len(caches) == 1
-            layers = caches[0] if one else self._layout.joined(caches, [count for *_, count in some])
+            tokens, layers = self._layout.together(new, caches)
             with self._only([0] * len(some)):  # the logits are not used
-                self.model(mx.array(tokens), cache=layers)
+                self.model(tokens, cache=layers)
             mx.eval([arrays_of(cache) for cache in caches])
+            for _, reading, count in some:
+                reading.count += count
 
     def _only(self, positions: Many[int]) -> AbstractContextManager[None]:
         """Within the context logits are computed at these positions alone, if the model's head can do that."""

@@ -112,8 +112,6 @@ class Speculation:
         }
         return [
             proposal._replace(tokens=proposal.tokens[: each.sequence.decoder.allowed(proposal.tokens)])
-            if proposal.tokens
-            else proposal
             for each, proposal in zip(running, found, strict=True)
         ]
 
