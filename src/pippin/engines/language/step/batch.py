@@ -64,7 +64,7 @@ class Batch:
             seed=choice_seed(job.seed, sequence.choice),
             prompt=sequence.tokens,
             logprobs=sequence.logprobs,
-            generated=sequence.generated,
+            generated=len(sequence.tokens) - len(job.prompt),
             vocabulary=logits.shape[-1],
         )
         self.running.append(running)

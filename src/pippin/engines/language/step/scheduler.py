@@ -157,8 +157,10 @@ class StepLimits:
     draft_bytes: Callable[[int], int] = lambda tokens: 0  # of what a drafter keeps for a sequence
 
     def longest_chunk(self, context: int) -> int:
-        """The most tokens of a chunk after `context` tokens; a prompt's last chunk may be a quarter longer."""
-        return min(self.prefill_chunk, chunk_within(self.attention_pairs, context))
+        """The most tokens of a chunk after `context` tokens, at least one: each attends to the context and to the
+        others. A prompt's last chunk may be a quarter longer."""
+        within = (math.isqrt(context * context + 4 * self.attention_pairs) - context) // 2
+        return min(self.prefill_chunk, max(1, within))
 
 
 def target_gap(milliseconds: float | None, *, on_cpu: bool) -> float:
@@ -166,12 +168,6 @@ def target_gap(milliseconds: float | None, *, on_cpu: bool) -> float:
     if milliseconds is not None:
         return milliseconds / 1e3
     return TARGET_ON_CPU if on_cpu else TARGET_GAP
-
-
-def chunk_within(pairs: int, context: int) -> int:
-    """The most tokens, at least one, to compute at once after `context` tokens with at most `pairs` pairs of attention:
-    each token attends to the context and to the others."""
-    return max(1, (math.isqrt(context * context + 4 * pairs) - context) // 2)
 
 
 class Scheduler:

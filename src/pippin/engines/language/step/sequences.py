@@ -100,10 +100,6 @@ class Sequence:
     accepted_tokens: int = 0
 
     @property
-    def generated(self) -> int:
-        return len(self.tokens) - len(self.request.job.prompt)
-
-    @property
     def logprobs(self) -> int | None:
         """How many alternatives are reported beside each token; None for no logprobs at all."""
         return self.request.job.request.logprobs
