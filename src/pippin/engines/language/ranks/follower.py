@@ -109,7 +109,7 @@ class HeardSampler(BatchSampler):
         self._hearing = hearing
 
     def sample(self, logits: mx.array, masks: Masks | None = None) -> Sampled:
-        return HeardSample(partial(self._hear, len(self)))
+        return HeardSample(partial(self._hear, logits.shape[0]))
 
     def _hear(self, rows: int) -> mx.array:
         tokens = self._hearing.expect(Tokens).tokens

@@ -402,9 +402,6 @@ class BatchSampler:
         self._plan: _Plan | None = None
         self._protected: mx.array | None = None  # tokens that XTC never drops: line ends and ends of text
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def join(
         self,
         sampling: Sampling,

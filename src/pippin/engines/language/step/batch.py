@@ -63,7 +63,7 @@ class Batch:
             job.request.sampling,
             seed=choice_seed(job.seed, sequence.choice),
             prompt=sequence.tokens,
-            logprobs=sequence.logprobs,
+            logprobs=job.request.logprobs,
             generated=len(sequence.tokens) - len(job.prompt),
             vocabulary=logits.shape[-1],
         )
@@ -202,7 +202,7 @@ class Batch:
             each.source = index
         # Behind what a grammar forces one token is drawn; the logits before it are needed if the client reads them.
         sure = all(each.certain or not each.tokens for each in proposals)
-        if sure and all(each.sequence.logprobs is None for each in self.running):
+        if sure and all(each.sequence.request.job.request.logprobs is None for each in self.running):
             ends = {each: len(chain) for each, chain in zip(self.running, chains, strict=True)}
             logits = self._in_order(self._pass(padded(tokens, chains), ends))
             found = self._chosen_behind(logits[:, 0], tokens[:, 1:], chains)

@@ -34,10 +34,9 @@ from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.step.scheduler import Scheduler, StepLimits, target_gap
 from pippin.engines.language.step.sequences import Prefilling, Request, Running
 from pippin.engines.language.step.speculation.proposers import Proposal
-from pippin.engines.language.step.speculation.verification import Judged, Speculation
+from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
 
-NOTHING_JUDGED: Final = Judged()
 TRIED: Final = 16  # steps, half of them each way
 SETTLED: Final = 256  # steps of which the last are to try both ways
 SMOOTHING: Final = 0.2  # of rates: the share of the newest step
@@ -65,8 +64,10 @@ class Turn(Struct, frozen=True):
     began: float = 0.0  # monotonic seconds, where it is timed
     timed: bool = False  # its time tells whether proposals pay
     looked: bool = False  # proposals were looked for
-    judged: Judged = NOTHING_JUDGED
-    checked: bool = False  # proposals were judged, so that the sequences have their tokens of this step
+    # Proposals that the model has checked, one for each sequence: where there are any, the sequences have their tokens
+    # of this step, so many in all.
+    checked: Many[Proposal] = ()
+    given: int = 0
     passes: bool = False  # a pass is under way instead, behind which they wait for a draw
 
 
@@ -187,9 +188,9 @@ class SpeculativeDecoding(Decoding):
         # before others get several once more. Where prompts end in every step, proposals are checked in every other.
         if not self._looks or (checked and self.scheduler.done()):
             return turn
-        judged = self._check()
-        self._checked = bool(judged.proposals)
-        return replace(turn, judged=judged, checked=self._checked, passes=not self._checked)
+        proposals, given = self._check()
+        self._checked = bool(proposals)
+        return replace(turn, checked=proposals, given=given, passes=not proposals)
 
     def begin(self) -> Turn:
         # All tokens are known here, so that one of them may have begun what a grammar forces.
@@ -200,15 +201,15 @@ class SpeculativeDecoding(Decoding):
         """Whether any sequence can have proposals: without options, those alone of which something is known."""
         return self.speculation.always or bool(self.batch.foreseen)
 
-    def _check(self) -> Judged:
-        """Let the model check proposals, if there are any that may pay."""
+    def _check(self) -> tuple[Many[Proposal], int]:
+        """Let the model check proposals, if there are any that may pay; these, and how many tokens that gave."""
         running = list(self.batch.running)
         began = time.monotonic()
         proposals = self.speculation.proposals(running)
         self.counters.draft_seconds += time.monotonic() - began
         self._looks = any(each.tokens for each in proposals)
         if not self._looks:
-            return NOTHING_JUDGED
+            return (), 0
         chosen = self.batch.check(proposals)
         for each, proposal, sampled in zip(running, proposals, chosen, strict=True):
             self._accept(each, proposal, sampled)
@@ -216,7 +217,7 @@ class SpeculativeDecoding(Decoding):
         self._looks = self.speculation.wanted(self.batch.running)
         # Those that got their last token have left: their caches are copied before prompts look into the prefix cache.
         self.lifecycle.keep_left()
-        return Judged(proposals, sum(map(len, chosen)))
+        return proposals, sum(map(len, chosen))
 
     def _accept(self, running: Running, proposal: Proposal, chosen: Many[SampledToken]) -> None:
         """Let a sequence take the tokens that the model chose, all of which but the last were proposed."""
@@ -239,7 +240,7 @@ class SpeculativeDecoding(Decoding):
 
     def learn(self, turn: Turn) -> None:
         seconds = time.monotonic() - turn.began
-        self.speculation.learn(seconds, turn.sequences, turn.judged, looked=turn.looked)
+        self.speculation.learn(seconds, turn.sequences, turn.checked, turn.given, looked=turn.looked)
 
 
 SMALL_REST = 4  # times less than a step's budget

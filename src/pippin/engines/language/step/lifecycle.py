@@ -186,8 +186,7 @@ class Lifecycle:
             sequence.unsent, sequence.unsent_tokens = [], 0
 
     def _tell(self, request: Request, events: Iterable[Event]) -> None:
-        for event in events:
-            self.events.append((request.job.id, event))
+        self.events += [(request.job.id, event) for event in events]
 
     # Ends
 

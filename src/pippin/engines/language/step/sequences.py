@@ -99,11 +99,6 @@ class Sequence:
     draft_tokens: int = 0
     accepted_tokens: int = 0
 
-    @property
-    def logprobs(self) -> int | None:
-        """How many alternatives are reported beside each token; None for no logprobs at all."""
-        return self.request.job.request.logprobs
-
     def finished(self, reason: FinishReason) -> Finished:
         """The event that ends the sequence."""
         now = time.monotonic()

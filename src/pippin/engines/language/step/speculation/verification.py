@@ -4,8 +4,6 @@ from bisect import bisect_right
 from collections.abc import Sequence as Many
 from typing import Literal
 
-from msgspec import Struct
-
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.pace import HOPE, SMOOTHING, Acceptance, Pace
 from pippin.engines.language.step.speculation.proposers import Follower, Proposal, Proposer, agreed
@@ -23,14 +21,6 @@ LOOKS_WHILE_RESTING = 8
 
 Grounds = int | Literal["drafted", "any"]
 """The class within which acceptance is counted: an index in `HOPES` for lookups, drafts, or all proposals."""
-
-
-class Judged(Struct, frozen=True):
-    """A pass that has judged proposals: what they were for each sequence, and how many tokens it gave in all. Nothing
-    of either where there was no such pass."""
-
-    proposals: Many[Proposal] = ()
-    tokens: int = 0
 
 
 class Speculation:
@@ -146,11 +136,14 @@ class Speculation:
             seen.observe(proposed, accepted)
             self._priors[grounds] += SMOOTHING * (seen.chance - self._priors[grounds])
 
-    def learn(self, seconds: float, sequences: int, judged: Judged, *, looked: bool) -> None:
-        """A step that only decoded took so many seconds. `looked`: it looked for proposals."""
-        if judged.proposals:
-            computed = self.pace.computed([len(each.tokens) for each in judged.proposals])
-            self.pace.observe(sequences, computed, seconds, judged.tokens)
+    def learn(
+        self, seconds: float, sequences: int, proposals: Many[Proposal], given: int, *, looked: bool
+    ) -> None:
+        """A step that only decoded took so many seconds. Those that it judged are `proposals`, which gave so many
+        tokens. `looked`: it looked for some."""
+        if proposals:
+            computed = self.pace.computed([len(each.tokens) for each in proposals])
+            self.pace.observe(sequences, computed, seconds, given)
         elif looked:
             self.pace.looked_in_vain(sequences, seconds)
         else:
