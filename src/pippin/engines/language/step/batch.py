@@ -149,7 +149,7 @@ class Batch:
         """Whether a pass of `count` tokens fits in `limit` bytes, as far as it can be made to: `CacheGroups.fit`."""
         for each in self.running:
             if each.length_class != each.slot.length_class:
-                self.groups.promote(each.slot, each.length_class)
+                self.groups.promote(each.slot, each.length_class, each.growth)
         return self.groups.fit(limit, count)
 
     def _choose_adapters(self, group: SlotGroup, slots: dict[int, Running]) -> None:

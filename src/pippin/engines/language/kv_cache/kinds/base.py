@@ -86,9 +86,9 @@ class SlotGroup(Protocol):
     def forward(self, tokens: mx.array) -> mx.array:
         """Run tokens [slots, n] through the model and its caches: logits [slots, n, vocabulary]."""
 
-    def reserve(self, request: SlotRequest, growth: int, following: int) -> "Slot":
-        """A slot with capacity for the request's tokens and `growth` more. As many sequences as are `following` will
-        ask soon. With no growth nothing is made to spare."""
+    def reserve(self, request: SlotRequest) -> "Slot":
+        """A slot with capacity for the request's tokens and its growth. As many sequences as are `following` will ask
+        soon. With no growth nothing is made to spare."""
 
     def prompt_cache(self, slot: "Slot") -> PromptCache:
         """A new cache in which to compute the prompt of a reserved slot: in the slot, as far as the kinds of cache
@@ -101,8 +101,9 @@ class SlotGroup(Protocol):
     def leave(self, slot: "Slot") -> None:
         """The sequence goes, or will not come."""
 
-    def adopt(self, slot: "Slot", growth: int) -> None:
-        """Take a sequence over from another group of the model, as it is stored there. The handle stays the same."""
+    def adopt(self, slot: "Slot", request: SlotRequest) -> None:
+        """Take a sequence over from another group of the model, as it is stored there, into what it would be given for
+        this request. The handle stays the same."""
 
     def length(self, index: int) -> int: ...
 
@@ -118,7 +119,7 @@ class SlotGroup(Protocol):
     def pack(self) -> None:
         """Give up all slots and capacity to spare."""
 
-    def bytes_with(self, request: SlotRequest, growth: int, following: int) -> int:
+    def bytes_with(self, request: SlotRequest) -> int:
         """Bytes at most, after `reserve` with the same."""
 
     def bytes_after(self, count: int) -> int:
@@ -132,21 +133,16 @@ class Slot(Struct, eq=False, kw_only=True):
     them; whoever holds the handle reads them anew for every step.
     """
 
-    request: SlotRequest
     length_class: int
     group: SlotGroup
     index: int
+    reserved: int  # tokens of its prompt
     cache: PromptCache | None = None  # in which its prompt is computed in the slot
 
     @property
     def length(self) -> int:
         """Tokens in the cache."""
         return self.group.length(self.index)
-
-    @property
-    def growth(self) -> int:
-        """Tokens that may still be added."""
-        return self.request.length + self.request.growth - self.length
 
     def view(self, stop: int) -> PromptCache:
         """The sequence as a cache of its own, as of position `stop`; good until the next step. Sliding attention can

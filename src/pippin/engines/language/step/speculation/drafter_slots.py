@@ -45,7 +45,7 @@ class DrafterSlots:
         for sequence, slot in self.of.items():
             stage = sequence.stage
             if isinstance(stage, Running) and stage.length_class != slot.length_class:
-                self.groups.promote(slot, stage.length_class)
+                self.groups.promote(slot, stage.length_class, stage.growth)
         self.groups.fit(self._limit(), max(1, self._shape.slack))  # no draft is longer than the slack
         self.groups.compact()
 
