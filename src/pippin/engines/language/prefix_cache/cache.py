@@ -274,6 +274,7 @@ def shared_length(first: Sequence[Any], second: Sequence[Any]) -> int:
 
 
 def _may_go(node: Node, spared: set[Node]) -> bool:
+    """Whether it may be forgotten, if it is the end of a conversation or only its state goes."""
     return not node.pinned and node not in spared
 
 

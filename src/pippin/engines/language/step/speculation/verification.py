@@ -132,8 +132,9 @@ class Speculation:
             return
         proposed, accepted = len(proposal.tokens), agreed(proposal.tokens, chosen)
         for grounds in (self._grounds[sequence], "any"):
-            seen = self._seen.setdefault(sequence, {})[grounds] = self._known(sequence, grounds)
+            seen = self._known(sequence, grounds)
             seen.observe(proposed, accepted)
+            self._seen.setdefault(sequence, {})[grounds] = seen
             self._priors[grounds] += SMOOTHING * (seen.chance - self._priors[grounds])
 
     def learn(
