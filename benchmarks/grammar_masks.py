@@ -38,16 +38,16 @@ def walk(compiler: GrammarCompiler, tokenizer: Tokenizer, walks: int) -> dict[st
             matcher = grammar.matcher()
             for _ in range(MOST_TOKENS):
                 started = time.perf_counter()
-                matcher.fill(row, grammar.words)
+                grammar.fill(matcher, row)
                 times["mask"].append((time.perf_counter() - started) * 1e6)
                 allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
                 token = int(chance.choice(allowed))
                 if token in tokenizer.eos:
                     break
                 started = time.perf_counter()
-                matcher.accept(token)
+                matcher.consume_token(token)
                 times["accept"].append((time.perf_counter() - started) * 1e6)
-                if matcher.stopped:
+                if matcher.is_stopped():
                     break
     return times
 

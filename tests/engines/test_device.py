@@ -25,7 +25,7 @@ from pippin.engines.device import (
     wire_weights,
 )
 from pippin.engines.language.loading.caching import warn_of_slow_cache
-from pippin.engines.language.step.scheduler import chunk_within
+from pippin.engines.language.step.scheduler import StepLimits
 
 TF32 = "MLX_ENABLE_TF32"
 GIB = 2**30
@@ -142,11 +142,25 @@ def test_chunks_are_short_on_a_cpu() -> None:
     assert decide(MAC, ModelOptions()).prefill_chunk == 2048
 
 
+def limits_of(chunk: int, pairs: int) -> StepLimits:
+    return StepLimits(
+        max_sequences=1,
+        queue_size=1,
+        prefill_chunk=chunk,
+        target_gap=1.0,
+        sequence_bytes=int,
+        prompt_bytes=int,
+        memory=1,
+        attention_pairs=pairs,
+    )
+
+
 def test_chunks_on_a_mac_grow_shorter_with_the_context_so_that_the_watchdog_lets_them_be() -> None:
     plan = decide(MAC, ModelOptions())
     contexts = (0, 2048, 32_768, 65_536, 131_072, 1_000_000)
     assert plan.attention_pairs is not None
-    chunks = [min(plan.prefill_chunk, chunk_within(plan.attention_pairs, context)) for context in contexts]
+    limits = limits_of(plan.prefill_chunk, plan.attention_pairs)
+    chunks = [limits.longest_chunk(context) for context in contexts]
     assert chunks[:3] == [2048, 2048, 2048]
     assert chunks[3:] == [1070, 541, 71]
     assert all(
@@ -158,7 +172,7 @@ def test_chunks_on_a_mac_grow_shorter_with_the_context_so_that_the_watchdog_lets
 
 
 def test_a_chunk_has_a_token_however_long_the_context() -> None:
-    assert chunk_within(100, 10_000) == 1
+    assert limits_of(2048, 100).longest_chunk(10_000) == 1
 
 
 def test_weights_are_evaluated_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ def test_many_questions_take_few_passes_and_tokens() -> None:
     asked = [(opening, *range(9), word, 1, 2, 3) for opening in range(4) for word in range(100, 116)]
     rows = dealt(pieces_of([Branch(tokens, ((5,), (6,))) for tokens in asked], cuts=True), 8)
     assert [len(row) for row in rows] == [8] * 8, "passes of eight rows"
-    assert sum(piece.left for row in rows for piece in row) == 64 * 4 + 8 * 10
+    assert sum(len(piece.tokens) - piece.known for row in rows for piece in row) == 64 * 4 + 8 * 10
 
 
 def test_a_pass_takes_a_piece_of_every_row_unless_most_of_them_are_too_many(tmp_path: Path) -> None:

@@ -46,15 +46,15 @@ class Walker:
         chance, matcher = random.Random(seed), grammar.matcher()
         row, out = np.zeros(grammar.words, np.int32), b""
         for step in range(1500):
-            matcher.fill(row, grammar.words)
+            grammar.fill(matcher, row)
             allowed = np.unpackbits(row.view(np.uint8), bitorder="little").astype(bool)[: self.tokenizer.size]
             assert allowed.any(), f"nothing is allowed after {out!r}"
             if allowed[self.end] and (step > patience or chance.random() < 0.3 or allowed.sum() == 1):
                 return out.decode()
             token = self._pick(allowed, chance, hurry=step > patience)
-            assert matcher.accept(token), (out, token, matcher.error)
+            assert matcher.consume_token(token), (out, token, matcher.get_error())
             out += self.tokenizer.raw(token)
-            if matcher.stopped:
+            if matcher.is_stopped():
                 return out.decode()
         raise AssertionError(f"the walk came to no end: {out[:300]!r}")
 
@@ -100,12 +100,14 @@ def test_every_masked_walk_over_a_real_vocabulary_validates(name, demo_model):
 
 def accepts(grammar: CompiledGrammar, tokenizer: Tokenizer, text: str) -> bool:
     matcher, tokens = grammar.matcher(), tokenizer.encode(text)
-    if matcher.allowed(tokens) < len(tokens) or not all(matcher.accept(token) for token in tokens):
+    if matcher.validate_tokens(tokens) < len(tokens) or not all(
+        matcher.consume_token(token) for token in tokens
+    ):
         return False
     row = np.zeros(grammar.words, np.int32)
-    if matcher.stopped:
+    if matcher.is_stopped():
         return True
-    matcher.fill(row, grammar.words)
+    grammar.fill(matcher, row)
     end = min(tokenizer.eos)
     return bool(row.view(np.uint32)[end // 32] >> (end % 32) & 1)
 
@@ -139,8 +141,8 @@ def test_free_text_holds_no_special_token(compiler, tokenizer):
     assert compiler.special_id("<tool_call>") is not None
     matcher = compiler.compile(Grammar("lark", "start: /(.|\n)*/ <tool_call> /[0-9]/")).matcher()
     call = tokenizer.single("<tool_call>")
-    assert matcher.accept(call)
-    assert matcher.allowed([call]) == 0
+    assert matcher.consume_token(call)
+    assert matcher.validate_tokens([call]) == 0
 
 
 def test_an_answer_or_a_call_may_come(compiler, tokenizer):
@@ -212,7 +214,7 @@ def test_grammar_bombs_are_refused_or_quick(compiler, tokenizer):
         started = time.monotonic()
         with contextlib.suppress(ServerError):
             grammar = compiler.compile(bomb)
-            grammar.matcher().fill(np.zeros(grammar.words, np.int32), grammar.words)
+            grammar.fill(grammar.matcher(), np.zeros(grammar.words, np.int32))
         assert time.monotonic() - started < 5
 
 
@@ -226,23 +228,24 @@ def test_grammars_are_kept_by_bytes_and_the_oldest_goes(tokenizer):
 
 
 def test_rolling_back_forgets_tokens(compiler, tokenizer):
-    matcher = compiler.compile(Regex("abcabc")).matcher()
+    grammar = compiler.compile(Regex("abcabc"))
+    matcher = grammar.matcher()
     row, before = np.zeros((2, -(-tokenizer.size // 32)), np.int32)
-    matcher.fill(before, before.size)
+    grammar.fill(matcher, before)
     tokens = tokenizer.encode("abc")
     for token in tokens:
-        assert matcher.accept(token)
-    matcher.roll_back(len(tokens))
-    matcher.fill(row, row.size)
+        assert matcher.consume_token(token)
+    matcher.rollback(len(tokens))
+    grammar.fill(matcher, row)
     assert (row == before).all()
 
 
 def test_sequences_of_one_grammar_do_not_see_each_other(compiler, tokenizer):
     grammar = compiler.compile(Choice(("aa", "bb")))
     one, other = grammar.matcher(), grammar.matcher()
-    assert one.accept(tokenizer.encode("a")[0])
-    assert other.allowed(tokenizer.encode("b")[:1]) == 1
-    assert one.allowed(tokenizer.encode("b")[:1]) == 0
+    assert one.consume_token(tokenizer.encode("a")[0])
+    assert other.validate_tokens(tokenizer.encode("b")[:1]) == 1
+    assert one.validate_tokens(tokenizer.encode("b")[:1]) == 0
 
 
 def test_the_walk_of_a_schema_gives_every_part_its_path():

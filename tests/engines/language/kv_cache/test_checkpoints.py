@@ -81,7 +81,7 @@ class Play:
 
     def _join(self) -> None:
         length = self._draw.choice((self._draw.randint(1, 6), self._draw.randint(7, 40)))
-        slot = self.group.reserve(SlotRequest(length=length, growth=20, length_class=0), 4, 0)
+        slot = self.group.reserve(SlotRequest(length=length, growth=4, length_class=0))
         self.group.join(slot, computed_prompt(self._model, range(1, length + 1)), shift=0)
         self.slots.append(slot)
 

@@ -75,7 +75,7 @@ def test_keys_of_an_index_are_kept_once(folder: Path) -> None:
     model = bench_of(folder).model
     layout = CacheLayout.learn(model, computed_prompt(model, (1, 2)))
     group = BatchedGroup(model, BatchShape(layout=layout))
-    slot = group.reserve(SlotRequest(length=40, growth=8, length_class=0), 8, 0)
+    slot = group.reserve(SlotRequest(length=40, growth=8, length_class=0))
     group.join(slot, computed_prompt(model, range(1, 41)), shift=0)
     group.forward(mx.array([[7]]))
     of_token = INDEXED["kv_lora_rank"] + INDEXED["qk_rope_head_dim"] + INDEXED["index_head_dim"]

@@ -36,7 +36,7 @@ def layout(model: nn.Module) -> CacheLayout:
 def test_slots_take_the_bytes_that_their_kinds_say(model: nn.Module, layout: CacheLayout) -> None:
     group = BatchedGroup(model, BatchShape(layout=layout, slack=SLACK))
     for length in (5, LENGTH):
-        slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0), 8, 1)
+        slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0, following=1))
         group.join(slot, computed_prompt(model, range(1, length + 1)), shift=0)
     assert group.bytes == 2 * layout.slot_bytes(group.table.capacity, SLACK)
 
@@ -50,7 +50,7 @@ def test_a_prompts_own_cache_takes_no_more_than_its_kinds_say(model: nn.Module, 
 
 def test_a_view_of_a_slot_goes_on_as_the_sequence_does(model: nn.Module, layout: CacheLayout) -> None:
     group = BatchedGroup(model, BatchShape(layout=layout, slack=SLACK))
-    slot = group.reserve(SlotRequest(length=LENGTH, growth=8, length_class=0), 8, 0)
+    slot = group.reserve(SlotRequest(length=LENGTH, growth=8, length_class=0))
     group.join(slot, computed_prompt(model, range(1, LENGTH + 1)), shift=0)
     group.forward(mx.array([[7]]))
     alone = model(mx.array([[9]]), cache=slot.view(LENGTH + 1))
@@ -68,7 +68,7 @@ def test_each_sequence_forgets_as_many_tokens_of_a_step_as_it_is_told(
     layout.tell_calls()
     texts = []
     for length in lengths:
-        slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0), 8, 1)
+        slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0, following=1))
         group.join(slot, computed_prompt(model, range(1, length + 1)), shift=0)
         texts.append([*range(1, length + 1)])
     for step in range(2):

@@ -181,7 +181,7 @@ def test_each_sequence_forgets_as_many_tokens_as_it_is_told(bench: Bench, forgot
     )
     texts = []
     for length in LENGTHS:
-        slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0), 8, 1)
+        slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0, following=1))
         group.join(slot, computed_prompt(model, range(1, length + 1)), shift=0)
         texts.append([*range(1, length + 1)])
     for step in range(3):
@@ -200,7 +200,7 @@ def test_kinds_tell_the_bytes_to_the_last(bench: Bench) -> None:
     layout = CacheLayout.learn(model, computed_prompt(model, (1, 2)))
     group = BatchedGroup(model, BatchShape(layout=layout, slack=SLACK))
     for length in LENGTHS:
-        slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0), 8, 1)
+        slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0, following=1))
         group.join(slot, computed_prompt(model, range(1, length + 1)), shift=0)
     assert group.bytes == len(group.table.lengths) * layout.slot_bytes(group.table.capacity, SLACK)
     cache = layout.new_prompt_cache(140)
@@ -214,7 +214,7 @@ def test_a_view_of_a_slot_as_of_an_earlier_token_goes_on_as_that_does(bench: Ben
     group = BatchedGroup(
         model, BatchShape(layout=CacheLayout.learn(model, computed_prompt(model, (1, 2))), slack=SLACK)
     )
-    slot = group.reserve(SlotRequest(length=126, growth=8, length_class=0), 8, 0)
+    slot = group.reserve(SlotRequest(length=126, growth=8, length_class=0))
     group.join(slot, computed_prompt(model, range(1, 127)), shift=0)
     for token in range(127, 132):
         group.forward(mx.array([[token]]))

@@ -42,7 +42,7 @@ def prompt(tokens: int) -> mx.array:
 
 def reserved(group: BatchedGroup, tokens: int, growth: int = 30) -> Slot:
     request = SlotRequest(length=tokens, growth=growth, length_class=0)
-    return group.reserve(request, growth, following=0)
+    return group.reserve(request)
 
 
 def joined(group: BatchedGroup, model: nn.Module, tokens: int, growth: int = 30) -> Slot:

@@ -33,7 +33,7 @@ def groups(model: nn.Module) -> CacheGroups:
 
 def joined(groups: CacheGroups, model: nn.Module, length: int, limit: int = PLENTY) -> Slot:
     slot = groups.reserve(SlotRequest(length=length, growth=300, length_class=0), limit)
-    groups.join(computed_prompt(model, range(1, length + 1)), slot)
+    slot.group.join(slot, computed_prompt(model, range(1, length + 1)), shift=0)
     return slot
 
 
@@ -65,12 +65,11 @@ def test_a_sequence_that_grows_into_another_class_goes_over_and_on(
     stays, goes = joined(groups, model, 6), joined(groups, model, 9)
     before = goes.group
     before.forward(mx.array([[5], [5]]))
-    groups.promote(goes, 1)
+    groups.promote(goes, 1, growth=300)
     assert groups.fit(PLENTY)
     assert goes.group is not before
     assert stays.group is before
     assert (stays.length, goes.length) == (7, 10)
-    assert goes.growth == 299
     assert follows(goes, model, [9, 5])
     assert follows(stays, model, [6, 5])
 

@@ -22,7 +22,7 @@ from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
 from pippin.engines.language.kv_cache.kinds.base import Slot, SlotRequest
 from pippin.engines.language.kv_cache.layout import CacheLayout, computed_prompt
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
-from tests.engines.language.bench import PLAN, Bench, run_all, watch
+from tests.engines.language.bench import PLAN, Bench, run_all, run_one_at_a_time, watch
 from tests.engines.tiny_models import TinyModels
 
 PROMPT = tuple(place * 11 % 250 for place in range(100))
@@ -277,7 +277,7 @@ def test_short_prompts_that_come_together_are_computed_in_one_pass(
 def test_prompts_of_a_model_whose_sequences_run_alone_are_computed_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CacheLayout, "batches", False)
+    run_one_at_a_time(monkeypatch)
     bench = Bench(folder, ModelOptions(), msgspec.structs.replace(PLAN, prefill_chunk=256))
     passes = shapes_of_passes(bench, monkeypatch)
     given = {f"r{n}": (tuple((place * 7 + n * 13) % 250 for place in range(12 + n)), 6) for n in range(4)}
@@ -301,7 +301,7 @@ def test_sequences_come_and_go_wherever_a_step_is_started(folder: Path, overlaps
 def alone(model: nn.Module) -> tuple[SoloGroup, Slot]:
     """A sequence of six tokens in a group whose sequences run one at a time."""
     group = SoloGroup(model, CacheLayout.learn(model, computed_prompt(model, (1, 2))))
-    slot = group.reserve(SlotRequest(length=6, growth=8, length_class=0), growth=8, following=0)
+    slot = group.reserve(SlotRequest(length=6, growth=8, length_class=0))
     group.join(slot, computed_prompt(model, range(1, 7)), shift=0)
     return group, slot
 

@@ -14,12 +14,12 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed, Finished
 from pippin.engines.language.kv_cache.kinds import base as sizes
-from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, leaves
+from pippin.engines.language.kv_cache.layout import arrays_of, leaves
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.step.engine import LanguageEngine, SpeculativeDecoding
 from pippin.engines.language.step.speculation.draft_model import DraftModel
 from pippin.engines.language.step.speculation.proposers import Either
-from tests.engines.language.bench import Bench, Eager, watch
+from tests.engines.language.bench import Bench, Eager, run_one_at_a_time, watch
 from tests.engines.language.drafting import bytes_of
 from tests.engines.tiny_models import tiny_model
 
@@ -61,7 +61,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         options = {**options, "draft_model_path": str(draft)}
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "alone":
-            patch.setattr(CacheLayout, "batches", False)
+            run_one_at_a_time(patch)
         yield Bench(folder, msgspec.structs.replace(SMALL, **options))
 
 

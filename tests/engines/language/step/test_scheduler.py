@@ -35,7 +35,7 @@ def prompt(name: str, arrival: int, length: int = 10, *, count: int = 1, **chang
 
 def name_of(stage: Prefilling | Running | None) -> str:
     assert stage is not None
-    found = stage.sequence if isinstance(stage, Running) else stage.waiting.sequences[0]
+    found = stage.sequence if isinstance(stage, Running) else stage.sequences[0]
     return str(found)
 
 
@@ -239,7 +239,7 @@ def test_a_prompt_of_100_000_tokens_holds_up_nobody_and_ends() -> None:
     queue = scheduler(max_sequences=10**6, memory=10**12)
     queue.start(admitted(queue, prompt("running", 0, growth=10**6)))
     long = admitted(queue, prompt("long", 1, length=100_000))
-    arrived: dict[Waiting, int] = {}
+    arrived: dict[int, int] = {}
     waits: list[int] = []
     gaps: list[float] = []
     while long.remaining:
@@ -247,7 +247,7 @@ def test_a_prompt_of_100_000_tokens_holds_up_nobody_and_ends() -> None:
         if step % 4 == 0:
             short = prompt(f"s{step}", 2 + step, length=50)
             queue.add(short)
-            arrived[short] = step
+            arrived[short.arrival] = step
         queue.admit()
         chosen = queue.next_prompt()
         assert chosen is not None
@@ -256,7 +256,7 @@ def test_a_prompt_of_100_000_tokens_holds_up_nobody_and_ends() -> None:
         queue.computed(chosen, tokens)
         queue.observe(gaps[-1], tokens, 1)
         if chosen is not long and not chosen.remaining:
-            waits.append(step - arrived[chosen.waiting])
+            waits.append(step - arrived[chosen.arrival])
             queue.drop(chosen)
     assert max(waits) <= 3
     assert max(gaps[50:]) < 0.25, "the target, and what the guess is off by"
@@ -359,7 +359,7 @@ def test_no_mix_of_requests_exceeds_the_memory(
 
 def preempted(victim: Prefilling | Running) -> Waiting:
     if isinstance(victim, Prefilling):
-        return victim.waiting
+        return Waiting(**victim.given())
     kept = {"growth": victim.growth, "priority": victim.priority, "account": victim.account}
     return prompt(name_of(victim), victim.arrival, victim.length, **kept)
 
@@ -396,7 +396,7 @@ def test_a_place_among_several_is_given_to_a_caller_who_has_none() -> None:
     assert name_of(victim) == "a3"  # the youngest, of which nothing is computed
     assert isinstance(victim, Prefilling)
     queue.drop(victim)
-    queue.requeue(victim.waiting)
+    queue.requeue(Waiting(**victim.given()))
     assert queue.victim() is None
     assert [name_of(each) for each in queue.admit()] == ["b"]
     assert name_of(queue.next_prompt()) == "b"

@@ -53,62 +53,26 @@ _BAD_VALUE = (
 )
 
 
-class GrammarMatcher:
-    """The state of one sequence in its grammar. Only one thread may use it at a time."""
-
-    def __init__(self, matcher: "LLMatcher") -> None:
-        self._matcher = matcher
-
-    @property
-    def stopped(self) -> bool:
-        """Whether only the end of the answer can follow."""
-        return bool(self._matcher.is_stopped())
-
-    @property
-    def error(self) -> str | None:
-        """Why the matcher failed (it grew past a limit of llguidance), or None."""
-        return str(self._matcher.get_error()) if self._matcher.is_error() else None
-
-    def accept(self, token: int) -> bool:
-        """Advance by one token; false if the grammar does not allow it."""
-        return bool(self._matcher.consume_token(token))
-
-    def allowed(self, tokens: list[int]) -> int:
-        """How many of these tokens, from the first on, may follow one after the other."""
-        return int(self._matcher.validate_tokens(tokens))
-
-    def forced(self) -> tuple[int, ...]:
-        """The tokens that come next whatever is chosen, as the tokenizer writes them. Empty where there is a choice, be
-        it only whether the next token ends later than what is certain."""
-        tokens = self._matcher.compute_ff_tokens()
-        return tuple(tokens[: self.allowed(tokens)] if tokens else ())
-
-    def roll_back(self, count: int) -> None:
-        """Take back the last `count` accepted tokens."""
-        if count:
-            self._matcher.rollback(count)
-
-    def fill(self, row: NDArray[np.int32], words: int) -> None:
-        """Write the mask of allowed tokens into `row`, one bit each. `words` is the size of llguidance's own mask."""
-        if row.size == words:
-            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-            return
-        own = np.zeros(words, np.int32)
-        self._matcher.unsafe_compute_mask_ptr(own.ctypes.data, own.nbytes)
-        row[:] = 0
-        row[: min(words, row.size)] = own[: row.size]
-
-
 class CompiledGrammar(Struct, frozen=True, eq=False):
-    """A grammar in its start state; each sequence gets a copy."""
+    """A grammar in its start state; each sequence gets a copy, which only one thread may use at a time."""
 
     start: "LLMatcher"
     words: int  # of 32 bits, in a mask
     size: int  # bytes that it counts for in the cache
     special: frozenset[int]  # tokens that its free text never matches
 
-    def matcher(self) -> GrammarMatcher:
-        return GrammarMatcher(self.start.deep_copy())
+    def matcher(self) -> "LLMatcher":
+        return self.start.deep_copy()
+
+    def fill(self, matcher: "LLMatcher", row: NDArray[np.int32]) -> None:
+        """Write the mask of the tokens that a matcher allows into `row`, one bit each."""
+        if row.size == self.words:
+            matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            return
+        own = np.zeros(self.words, np.int32)
+        matcher.unsafe_compute_mask_ptr(own.ctypes.data, own.nbytes)
+        row[:] = 0
+        row[: min(self.words, row.size)] = own[: row.size]
 
 
 class GrammarCompiler:
@@ -276,6 +240,13 @@ class GrammarCompiler:
             return self._tokens
 
 
+def forced_by(matcher: "LLMatcher") -> list[int]:
+    """The tokens that come next whatever is chosen, as the tokenizer writes them. Empty where there is a choice, be it
+    only whether the next token ends later than what is certain."""
+    tokens = matcher.compute_ff_tokens()
+    return tokens[: matcher.validate_tokens(tokens)] if tokens else []
+
+
 def source_of(wanted: OutputFormat, param: str, spacing: JsonSpacing = "any") -> dict[str, Any]:
     """A format as llguidance takes it. Raises `ServerError` naming `param`."""
     match wanted:
@@ -346,14 +317,14 @@ def _keyword_and_path(error: str, schema: Any) -> tuple[str | None, str | None]:
     """The keyword that the compiler's message is about and its path in the schema, if they can be found."""
     missing = _UNIMPLEMENTED.search(error)
     if missing:
-        return missing[1], schema_walk.keyword_path(schema, missing[1])
+        return missing[1], schema_walk.path_of(schema, missing[1])
     for pattern, keyword in _BAD_VALUE:
         found = pattern.search(error)
         if found:
             value = "#" + found[1] if keyword == "$ref" and found[1].startswith("/") else found[1]
-            return keyword, schema_walk.value_path(schema, keyword, value)
+            return keyword, schema_walk.path_of(schema, keyword, value)
     if "oneOf" in error:
-        return "oneOf", schema_walk.keyword_path(schema, "oneOf")
+        return "oneOf", schema_walk.path_of(schema, "oneOf")
     if "regex parse error" in error:
         return "pattern", _bad_pattern(error, schema)
     return None, None

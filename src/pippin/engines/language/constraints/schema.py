@@ -27,21 +27,23 @@ def nodes(schema: Any, path: str = "", depth: int = 0) -> Iterator[Node]:
     """Yield all schemas inside a schema that are objects, outermost first. Raises `TooLarge`."""
     if depth > DEEPEST:
         raise TooLarge(f"it nests deeper than {DEEPEST} levels")
-    if not isinstance(schema, dict):
-        return
-    yield path, schema
+    if isinstance(schema, dict):
+        yield path, schema
+        for place, holder, key in _inner(schema):
+            yield from nodes(holder[key], path + place, depth + 1)
+
+
+def _inner(schema: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The schemas right inside a schema: the path of each from there, what holds it, and under which key."""
     for keyword in _MAPS:
         held = schema.get(keyword)
         if isinstance(held, dict):
-            for name, inner in held.items():
-                yield from nodes(inner, f"{path}.{keyword}.{name}", depth + 1)
+            yield from ((f".{keyword}.{name}", held, name) for name in held)
     for keyword in _LISTS:
         held = schema.get(keyword)
         if isinstance(held, list):
-            for index, inner in enumerate(held):
-                yield from nodes(inner, f"{path}.{keyword}[{index}]", depth + 1)
-    for keyword in _SINGLE:
-        yield from nodes(schema.get(keyword), f"{path}.{keyword}", depth + 1)
+            yield from ((f".{keyword}[{index}]", held, index) for index in range(len(held)))
+    yield from ((f".{keyword}", schema, keyword) for keyword in _SINGLE if keyword in schema)
 
 
 def check_size(schema: Any) -> None:
@@ -51,17 +53,11 @@ def check_size(schema: Any) -> None:
             raise TooLarge(f"it has more than {MOST_NODES} parts")
 
 
-def keyword_path(schema: Any, keyword: str) -> str | None:
-    """The path of the first occurrence of the keyword."""
-    paths = (f"{path}.{keyword}".removeprefix(".") for path, node in nodes(schema) if keyword in node)
-    return next(paths, None)
-
-
-def value_path(schema: Any, keyword: str, value: Any) -> str | None:
-    """The path of the first occurrence of the keyword with this value, or with a list that contains it."""
+def path_of(schema: Any, keyword: str, value: str | None = None) -> str | None:
+    """The path of the first occurrence of the keyword: with any value, or with this one or a list that contains it."""
     for path, node in nodes(schema):
         held = node.get(keyword)
-        if held == value or (isinstance(held, list) and value in held):
+        if keyword in node and (value is None or held == value or (isinstance(held, list) and value in held)):
             return f"{path}.{keyword}".removeprefix(".")
     return None
 
@@ -99,21 +95,12 @@ def without(schema: Any, path: str) -> Any:
     """The schema without the keyword at a path as `nodes` writes them; a schema at that path admits anything then."""
     found = copy.deepcopy(schema)
     for inner, node in nodes(found):
-        for place, holder, key in _places(inner, node):
-            if place.removeprefix(".") == path:
+        keywords = ((f".{keyword}", node, keyword) for keyword in node)
+        for place, holder, key in (*keywords, *_inner(node)):
+            if (inner + place).removeprefix(".") == path:
                 if holder is node:
                     del node[key]
                 else:
                     holder[key] = {}
                 return found
     return found
-
-
-def _places(path: str, node: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The keywords of a schema and the schemas under them: the path of each, and where it is held."""
-    for keyword, held in node.items():
-        yield f"{path}.{keyword}", node, keyword
-        if isinstance(held, dict) and keyword in _MAPS:
-            yield from ((f"{path}.{keyword}.{name}", held, name) for name in held)
-        if isinstance(held, list) and keyword in _LISTS:
-            yield from ((f"{path}.{keyword}[{index}]", held, index) for index in range(len(held)))

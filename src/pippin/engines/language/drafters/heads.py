@@ -107,8 +107,11 @@ class PredictionHead(DraftHead):
     """Multi-token prediction as Qwen 3.5 and Next have it: a layer more in the checkpoint, which shares the model's
     embeddings and projection."""
 
-    def __init__(self, inner: Any) -> None:
-        super().__init__(inner, inner.config.text_config.hidden_size)
+    def __init__(self, inner: Any, streams: int | None = None) -> None:
+        """`streams`: that the model's last layer leaves, where the head goes on with these; None for the last norm."""
+        text = inner.config.text_config
+        layers = None if streams is None else (text.num_hidden_layers - 1,)
+        super().__init__(inner, (streams or 1) * text.hidden_size, layers)
 
     def logits(self, states: mx.array) -> mx.array:
         found: mx.array = self.inner._lm_head_fn(states)
@@ -168,10 +171,7 @@ class HyperHead(HiddenHead):
     part = 1
 
     def __init__(self, inner: Any) -> None:
-        super().__init__(inner)
-        text = inner.config.text_config
-        self.layers_read = (text.num_hidden_layers - 1,)
-        self.state_size = text.hc_mult * text.hidden_size
+        super().__init__(inner, inner.config.text_config.hc_mult)
 
     def logits(self, states: mx.array) -> mx.array:
         return super().logits(self.inner.norm(self.inner.hc_head(self.inner._target_hidden(states))))
@@ -184,12 +184,9 @@ class StreamsHead(PredictionHead):
     def __init__(self, inner: Any) -> None:
         from pippin.engines.language.upstream.mlx_vlm import qwen4_exp
 
-        super().__init__(inner)
+        super().__init__(inner, inner.config.text_config.hc_count)
         apply(qwen4_exp.MENDS, inner)
         self._new_cache = qwen4_exp.attention_cache
-        text = inner.config.text_config
-        self.layers_read = (text.num_hidden_layers - 1,)
-        self.state_size = text.hc_count * text.hidden_size
 
     def make_cache(self) -> PromptCache:
         return [mlx_lm_twin(self._new_cache(layer.self_attn)) for layer in self.inner.layers]

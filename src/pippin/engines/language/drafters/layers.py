@@ -17,7 +17,7 @@ from mlx_lm.models.base import create_attention_mask
 from pippin.core.safetensors import find_header
 from pippin.engines.language.drafters.heads import DraftHead
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
-from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin, new_prompt_cache
+from pippin.engines.language.kv_cache.layout import leaves, new_prompt_cache
 from pippin.engines.language.upstream.mends import classes_of
 
 Config = Mapping[str, Any]
@@ -50,7 +50,7 @@ class Layer(nn.Module):  # type: ignore[misc] # mlx has no types
         self._empty = new_prompt_cache(model)[0]
 
     def make_cache(self) -> PromptCache:
-        return [mlx_lm_twin(self._empty)]
+        return [self._empty]
 
     def __call__(self, embedded: mx.array, states: mx.array, cache: Any) -> mx.array:
         """Its own states [sequences, count, size] before the norm."""
@@ -75,10 +75,6 @@ class LayerHead(DraftHead):
     def share_parts(self, embed: Any, project: Any) -> None:
         own = self.inner.get("head")
         self._embed, self._project = embed, own or project or embed.as_linear
-
-    def make_cache(self) -> PromptCache:
-        inner: Layer = self.inner
-        return inner.make_cache()
 
     def _states(self, tokens: mx.array, cache: PromptCache, states: mx.array) -> mx.array:
         own: mx.array = self.inner.norm(self.inner(self._embed(tokens), states, cache[0]))

@@ -29,6 +29,7 @@ from pippin.engines.language.drafters.heads import (
     StreamsHead,
 )
 from pippin.engines.language.kernels import ways
+from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.kv_cache.layout import computed_prompt
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.upstream.library import dequantize_model
@@ -89,11 +90,8 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
     config = _configuration(folder)
     if own:
         return _own_kind(folder, config)
-    names = [
-        config.get("speculators_model_type"),
-        config.get("model_type"),
-        *(config.get("architectures") or []),
-    ]
+    names = [config.get(field) for field in ("speculators_model_type", "model_type")]
+    names += config.get("architectures") or []
     told = " ".join(str(name).lower() for name in names)
     is_head = "dflash_config" in config or any(name in told for name in OTHER_DRAFTERS)
     if is_head:
@@ -136,7 +134,7 @@ def _own_kind(folder: Path, config: dict[str, Any]) -> Kind:
     """The kind of the head inside a model's checkpoint: behind its last layer, or one that mlx-vlm takes out."""
     kind: Kind = "layer" if config.get("model_type") in layers.FAMILIES else "mtp"
     known = True
-    try:
+    with _usable(folder):
         if kind == "layer":
             found = "layer" if layers.has_layer_head(folder, config) else None
         else:
@@ -146,8 +144,6 @@ def _own_kind(folder: Path, config: dict[str, Any]) -> Kind:
             known = get_mtp_splitter(source_config=config) is not None
             splitter = detect_mtp_splitter(folder)
             found = None if splitter is None else splitter.output_model_type
-    except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
-        raise _unusable(folder, error) from error
     if not known:
         raise _refused(
             f"{name_of(folder)!r} is of the architecture {config.get('model_type')!r}, of which this version runs no "
@@ -199,13 +195,7 @@ def open_head(
 def open_assistant(folder: Path, model: nn.Module, vocabulary: int, plan: DevicePlan) -> Assistant:
     """An assistant with its weights, bound to the model that it drafts for, which has so many tokens in its vocabulary.
     Raises `ServerError("load_failed")` for one that was made for another."""
-    from mlx_vlm.speculative.drafters import load_drafter
-
-    try:
-        with reading_spelled_out():
-            inner, _ = load_drafter(str(folder), "mtp", lazy=True)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
-        raise _unusable(folder, error) from error
+    inner = _read(folder, "mtp")
     text = inner.config.text_config
     _check_pair(folder, model, inner.config.backbone_hidden_size, text.vocab_size, vocabulary)
     embeddings = inner.model.embed_tokens
@@ -239,15 +229,10 @@ def _layer_types(model: nn.Module) -> list[str]:
 
 def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> DraftHead:
     """The head that `open_head` gives, not bound to the model yet, none of its weights evaluated."""
-    try:
-        if kind == "layer":
+    if kind == "layer":
+        with _usable(folder):
             return layers.open_layer_head(folder, _configuration(folder))
-        from mlx_vlm.speculative.drafters import load_drafter
-
-        with reading_spelled_out():
-            inner, _ = load_drafter(str(folder), kind, lazy=True)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
-        raise _unusable(folder, error) from error
+    inner = _read(folder, kind)
     match kind:
         case "eagle3":
             _check_pair(folder, model, inner.target_hidden_size, inner.target_vocab_size, vocabulary)
@@ -264,6 +249,14 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
             return BlockHead(inner)
         case _:
             assert_never(kind)
+
+
+def _read(folder: Path, kind: str) -> Any:
+    """mlx-vlm's drafter of this kind in a folder, none of its weights evaluated."""
+    from mlx_vlm.speculative.drafters import load_drafter
+
+    with _usable(folder), reading_spelled_out():
+        return load_drafter(str(folder), kind, lazy=True)[0]
 
 
 def _own_bytes(head: DraftHead, model: nn.Module) -> int:
@@ -287,9 +280,14 @@ def _place(head: DraftHead, plan: DevicePlan, kernel_threads: int | None) -> Non
     head.dtype = next(each.dtype for name, each in tree_flatten(head.parameters()) if "norm" in name)
 
 
-def _unusable(folder: Path, error: Exception) -> ServerError:
-    text = f"{type(error).__name__}: {str(error)[:300]}"
-    return _refused(f"The draft head {name_of(folder)!r} cannot be loaded: {text}")
+@contextlib.contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """Raises `ServerError("load_failed")` for what the library cannot read within this context."""
+    try:
+        yield
+    except FAILURES as error:
+        text = f"{type(error).__name__}: {str(error)[:300]}"
+        raise _refused(f"The draft head {name_of(folder)!r} cannot be loaded: {text}") from error
 
 
 def _check_pair(folder: Path, model: nn.Module, size: int, words: int, vocabulary: int) -> None:

@@ -4,14 +4,13 @@ An architecture is recognised by the class of its model. A model that is not lis
 class than the architecture's own, runs as in mlx-lm, with the kernels' products where they fit (`operations.py`).
 """
 
-import importlib
+import sys
 from collections.abc import Callable, Iterator
 from math import log
 from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from msgspec import Struct, field
 from pippin_kernels import Rope
@@ -123,24 +122,20 @@ ARCHITECTURES = (
     ),
 )
 
-WRAPPERS = {"gemma3": "language_model", "mistral3": "language_model"}
-"""Models that only call a decoder for text, by the attribute that holds it."""
+WRAPPERS = {"mlx_lm.models.gemma3": "language_model", "mlx_lm.models.mistral3": "language_model"}
+"""The attribute that holds the decoder in models that only call one for text."""
 
 
 def decoder_of(model: nn.Module) -> tuple[str, nn.Module]:
     """The decoder in a model that only wraps one, and the path to it, which ends in a dot; or the model and no path."""
-    name = WRAPPERS.get(type(model).__module__.removeprefix("mlx_lm.models."))
-    if name is None or not type(model).__module__.startswith("mlx_lm.models."):
-        return "", model
-    return f"{name}.", model[name]
+    name = WRAPPERS.get(type(model).__module__)
+    return ("", model) if name is None else (f"{name}.", model[name])
 
 
 def architecture_of(model: nn.Module) -> Architecture | None:
-    for known in ARCHITECTURES:
-        if type(model).__module__ == f"mlx_lm.models.{known.module}":
-            module = importlib.import_module(f"mlx_lm.models.{known.module}")
-            return known if type(model) is module.Model else None
-    return None
+    name = type(model).__module__
+    found = next((each for each in ARCHITECTURES if name == f"mlx_lm.models.{each.module}"), None)
+    return found if found is not None and type(model) is sys.modules[name].Model else None
 
 
 def why_not(model: nn.Module) -> str | None:
@@ -231,19 +226,6 @@ def rope_of(rope: Any) -> Rope | None:
         interleaved=bool(getattr(rope, "traditional", False)),
         stretch=1.0 if stretch is None else float(getattr(rope, stretch)),
     )
-
-
-def place_of(rope: Rope | None, ropes: list[Rope]) -> int | None:
-    """The index of rotary positions among those of a model, to which they are added if they are new."""
-    if rope is None:
-        return None
-    for index, known in enumerate(ropes):
-        pairs = ((getattr(known, name), getattr(rope, name)) for name in ("interleaved", "scale", "stretch"))
-        alike = all(one == other for one, other in pairs)
-        if alike and np.array_equal(known.inverse_frequencies, rope.inverse_frequencies):
-            return index
-    ropes.append(rope)
-    return len(ropes) - 1
 
 
 def head_dim(architecture: Architecture, attention: Any) -> int:

@@ -20,7 +20,6 @@ from pippin.engines.language.kernels.architectures import (
     head_dim,
     heads_of,
     is_mixture,
-    place_of,
     rope_of,
     windows_of,
 )
@@ -61,7 +60,7 @@ class Describer(Struct):
     architecture: Architecture
     prefix: str
     head_dim: int
-    ropes: list[Rope] = field(default_factory=list)
+    ropes: dict[object, Rope] = field(default_factory=dict)
     linears: dict[str, tuple[int, int, tuple[Place, ...]]] = field(default_factory=dict)
 
     def layer(self, index: int, layer: Any, window: int) -> Layer:
@@ -81,7 +80,7 @@ class Describer(Struct):
             input_norm=self.norm(layer.input_layernorm),
             **norms,
             sinks=floats(attention.sinks) if "sinks" in attention else None,
-            rope=place_of(rope_of(attention.rope), self.ropes),
+            rope=self._place_of(rope_of(attention.rope)),
             window=window,
         )
 
@@ -137,6 +136,14 @@ class Describer(Struct):
         self.linears[path] = (*sizes(module), tuple(Place(index, name, own) for name, own in rows.items()))
         return {name: matrix_of(module, own) for name, own in rows.items()}
 
+    def _place_of(self, rope: Rope | None) -> int | None:
+        """The index of rotary positions among those of the model, of which alike ones are one."""
+        if rope is None:
+            return None
+        key = rope.inverse_frequencies.tobytes(), rope.interleaved, rope.scale, rope.stretch
+        self.ropes.setdefault(key, rope)
+        return list(self.ropes).index(key)
+
     def norm(self, norm: Any) -> NDArray[np.float32]:
         weight = floats(norm.weight)
         return weight + np.float32(1) if self.architecture.norms_less_one else weight
@@ -166,7 +173,7 @@ def describe(model: nn.Module, *, sampled: bool) -> Description:
         embedding=matrix_of(inner.embed_tokens),
         final_norm=describer.norm(inner.norm),
         layers=tuple(layers),
-        ropes=tuple(describer.ropes),
+        ropes=tuple(describer.ropes.values()),
         heads=int(getattr(attention, architecture.heads)),
         kv_heads=int(getattr(attention, architecture.kv_heads)),
         head_dim=describer.head_dim,

@@ -3,8 +3,8 @@
 Products use the weights as they are stored, so that nothing is widened to float32. The rest of the model runs on MLX,
 which waits for each of these layers."""
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -14,7 +14,7 @@ from mlx_lm.models.activations import SwigluOAI
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.switch_layers import SwiGLU, SwitchGLU
 from numpy.typing import NDArray
-from pippin_kernels import Experts, Kernels, Matrix
+from pippin_kernels import Experts, Kernels
 
 from pippin.config.options.model import CpuActivations
 from pippin.engines.language.kernels.matrices import (
@@ -42,35 +42,38 @@ def _numbers(x: mx.array) -> NDArray[np.float32]:
     return np.asarray(x if x.dtype == mx.float32 else x.astype(mx.float32))
 
 
-def _product(kernels: Kernels, matrix: Matrix, x: mx.array) -> mx.array:
-    vectors = _numbers(x)
-    products = kernels.product(matrix, vectors.reshape(-1, vectors.shape[-1]))
-    return mx.array(products.reshape(*vectors.shape[:-1], -1))
+class KernelMatrix(nn.Module):  # type: ignore[misc] # mlx has no types
+    """A layer with one matrix."""
+
+    def __init__(self, kernels: Kernels, layer: nn.Module) -> None:
+        super().__init__()
+        self._kernels = kernels
+        self._matrix = matrix_of(layer)
+        self.weight_bytes = self._matrix.nbytes
+
+    def product(self, x: mx.array) -> mx.array:
+        vectors = _numbers(x)
+        products = self._kernels.product(self._matrix, vectors.reshape(-1, vectors.shape[-1]))
+        return mx.array(products.reshape(*vectors.shape[:-1], -1))
 
 
-class KernelLinear(nn.Module):  # type: ignore[misc] # mlx has no types
+class KernelLinear(KernelMatrix):
     """Replaces `nn.Linear` and `nn.QuantizedLinear`."""
 
     def __init__(self, kernels: Kernels, linear: nn.Module) -> None:
-        super().__init__()
+        super().__init__(kernels, linear)
         self.linear_sizes = sizes(linear)
-        self._kernels = kernels
-        self._matrix = matrix_of(linear)
-        self.weight_bytes = self._matrix.nbytes
 
     def __call__(self, x: mx.array) -> mx.array:
-        return _product(self._kernels, self._matrix, x)
+        return self.product(x)
 
 
-class KernelEmbedding(nn.Module):  # type: ignore[misc]
+class KernelEmbedding(KernelMatrix):
     """Replaces `nn.Embedding` and `nn.QuantizedEmbedding`."""
 
     def __init__(self, kernels: Kernels, embedding: nn.Module) -> None:
-        super().__init__()
-        self._kernels = kernels
-        self._matrix = matrix_of(embedding)
+        super().__init__(kernels, embedding)
         self.vocabulary = self._matrix.rows
-        self.weight_bytes = self._matrix.nbytes
 
     def __call__(self, tokens: mx.array) -> mx.array:
         indexes = np.asarray(tokens)
@@ -78,7 +81,7 @@ class KernelEmbedding(nn.Module):  # type: ignore[misc]
         return mx.array(rows.reshape(*indexes.shape, -1))
 
     def as_linear(self, x: mx.array) -> mx.array:
-        return _product(self._kernels, self._matrix, x)
+        return self.product(x)
 
 
 class KernelExperts(nn.Module):  # type: ignore[misc]
@@ -120,7 +123,13 @@ class KernelNorm(nn.Module):  # type: ignore[misc]
         return mx.array(self._kernels.rms_norm(_numbers(x), self._weight, self._eps))
 
 
-KernelModule = KernelLinear | KernelEmbedding | KernelExperts | KernelNorm
+MADE: Final[dict[type, Callable[[Kernels, nn.Module], nn.Module]]] = {
+    nn.RMSNorm: KernelNorm,
+    SwitchGLU: KernelExperts,
+    **dict.fromkeys(LINEARS, KernelLinear),
+    **dict.fromkeys(EMBEDDINGS, KernelEmbedding),
+}
+"""What takes the place of each layer."""
 
 
 def replaceable(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -170,7 +179,7 @@ def replace(
         size = (module.gate_proj if type(module) is SwitchGLU else module).weight.size
         expected = _expected(module) if sort not in tried and size <= LARGEST_TRIED else None
         files.leave_out(module, *PACKED)
-        found = _made(kernels, module)
+        found = MADE[type(module)](kernels, module)
         if expected is not None:
             tried.add(sort)
             arguments, output = expected
@@ -185,16 +194,6 @@ def replace(
         kernels.round_activations()
     used: str = kernels.instruction_set
     return used
-
-
-def _made(kernels: Kernels, module: nn.Module) -> KernelModule:
-    if type(module) is nn.RMSNorm:
-        return KernelNorm(kernels, module)
-    if type(module) is SwitchGLU:
-        return KernelExperts(kernels, module)
-    if type(module) in LINEARS:
-        return KernelLinear(kernels, module)
-    return KernelEmbedding(kernels, module)
 
 
 def _expected(module: Any) -> tuple[list[mx.array], mx.array]:

@@ -2,8 +2,8 @@
 
 The sequences of a `BatchedGroup` lie each in its slot of arrays that all share; `CacheGroups` keeps the groups.
 
-This is what a scheduler's step talks to. It tells lengths, and is given handles: `reserve` gives a `Slot`, `join` lets
-it be computed, `leave` ends it, whatever was moved in between.
+This is what a scheduler's step talks to. It tells lengths, and is given handles: `reserve` gives a `Slot`, `join` of
+its group lets it be computed, `leave` ends it, whatever was moved in between.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pippin.engines.language.kv_cache.kinds.base import (
     BatchedCache,
@@ -97,16 +98,16 @@ class BatchedGroup:
         self._passed += count
         return logits
 
-    def reserve(self, request: SlotRequest, growth: int, following: int) -> Slot:
-        index = self._open(request.length, growth, following)
-        slot = Slot(request=request, length_class=request.length_class, group=self, index=index)
+    def reserve(self, request: SlotRequest) -> Slot:
+        index = self._open(request)
+        slot = Slot(length_class=request.length_class, group=self, index=index, reserved=request.length)
         self._reserved[index] = slot
         return slot
 
     def prompt_cache(self, slot: Slot) -> PromptCache:
         layout = self._shape.layout
         if not self._shape.prompts_in_slots:
-            return layout.new_prompt_cache(slot.request.length)
+            return layout.new_prompt_cache(slot.reserved)
         slot.cache = layout.in_slot(self.caches, slot)
         return slot.cache
 
@@ -114,7 +115,7 @@ class BatchedGroup:
         lies_there = cache is slot.cache
         slot.cache = None
         del self._reserved[slot.index]
-        self._take(slot, slot.request.length, shift)
+        self._take(slot, slot.reserved, shift)
         for kind, batched, own in zip(self._shape.layout.kinds, self.caches, leaves(cache), strict=True):
             if not (lies_there and kind.in_slots):
                 batched.store(slot.index, own)
@@ -127,27 +128,26 @@ class BatchedGroup:
         """Give up the slot, in which nothing lies any more."""
         taken = self._taken.pop(index, None)
         self._reserved.pop(index, None)
-        self.table.vacate(index)
+        self.table.fill(index, 0)
         if self.empty:
             self._reset()
         elif taken is not None:
             self._cover_taken()
 
-    def adopt(self, slot: Slot, growth: int) -> None:
+    def adopt(self, slot: Slot, request: SlotRequest) -> None:
         source, theirs = slot.group, slot.index
         assert isinstance(source, BatchedGroup)  # all groups of a model are alike
-        length, shift = source.length(theirs), source.table.shifts[theirs]
-        mine = self._open(length, growth)
+        mine = self._open(request)
         slot.group, slot.index = self, mine
-        self._take(slot, length, shift)
+        self._take(slot, request.length, source.table.shifts[theirs])
         for cache, other in zip(self.caches, source.caches, strict=True):
             cache.adopt(mine, other, theirs)
         source._free(theirs)
 
-    def _open(self, length: int, growth: int, following: int = 0) -> int:
-        """A free slot, with capacity for so many tokens."""
+    def _open(self, request: SlotRequest) -> int:
+        """A free slot, with capacity for the request."""
         index = self._free_slot()
-        self._grow(*self._size_with(index, length, growth, following))
+        self._grow(*self._size_with(index, request))
         return index
 
     def _take(self, slot: Slot, length: int, shift: int) -> None:
@@ -170,24 +170,23 @@ class BatchedGroup:
         self.table.cover(low, high)
         self.low, self.high = low, high
 
-    def _size_with(self, index: int, length: int, growth: int, following: int = 0) -> tuple[int, int]:
+    def _size_with(self, index: int, request: SlotRequest) -> tuple[int, int]:
         """Slots and capacity once a sequence lies in this slot. Growing copies all sequences, so more slots are made
         than needed: as many as will follow, or some to spare."""
         held = len(self.table.lengths)
         slots = max(held, index + 1)
-        if growth and slots > held:
+        if request.growth and slots > held:
             used = len(self._taken) + len(self._reserved)
-            slots = max(slots, used + 1 + following, min(held * 2, held + SPARE_SLOTS))
-        return slots, max(self.table.capacity, slot_capacity(length, growth, self._shape.slack))
+            slots = max(slots, used + 1 + request.following, min(held * 2, held + SPARE_SLOTS))
+        capacity = slot_capacity(request.length, request.growth, self._shape.slack)
+        return slots, max(self.table.capacity, capacity)
 
     def _free_slot(self) -> int:
         holes = self._holes(0, len(self.table.lengths))
         inside = [index for index in holes if self.low <= index < self.high]
         if inside or not holes:
             return inside[0] if inside else len(self.table.lengths)
-        return min(
-            holes, key=lambda index: abs(index - self.high) if index >= self.high else self.low - index
-        )
+        return min(holes, key=lambda index: max(index - self.high, self.low - index))
 
     def _holes(self, low: int, high: int) -> list[int]:
         return [
@@ -234,18 +233,19 @@ class BatchedGroup:
         # This alone ever copies a sequence that did not just join, one for each call, once a quarter of the computed
         # slots are holes that nobody came to fill: a hole costs a sequence's work in every step.
         table = self.table
-        if len(self._taken) == table.high - table.low:
+        computed = table.high - table.low
+        if len(self._taken) == computed:
             self._sparse = 0
             return
         holes = self._holes(table.low, table.high)
-        self._sparse = self._sparse + 1 if holes and len(holes) * 4 >= table.computed else 0
+        self._sparse = self._sparse + 1 if holes and len(holes) * 4 >= computed else 0
         if self._sparse <= SPARSE_STEPS:
             return
         source, target = table.high - 1, holes[0]
         for cache in self.caches:
             cache.adopt(target, cache, source)
         table.fill(target, table.lengths[source], table.shifts[source])
-        table.vacate(source)
+        table.fill(source, 0)
         moved = self._taken[target] = self._taken.pop(source)
         moved.index = target
         self._cover_taken()
@@ -257,7 +257,7 @@ class BatchedGroup:
         if not kept:
             return
         longest = max(
-            used[index].request.length if index in self._reserved else table.lengths[index] for index in kept
+            used[index].reserved if index in self._reserved else table.lengths[index] for index in kept
         )
         capacity = min(table.capacity, rounded(longest + self._shape.slack + 1))
         if len(kept) == len(table.lengths) and capacity == table.capacity:
@@ -273,8 +273,8 @@ class BatchedGroup:
         # No cache is told: those that have computed slots alone have kept just these.
         self._cover(min(self._taken, default=0), max(self._taken, default=-1) + 1)
 
-    def bytes_with(self, request: SlotRequest, growth: int, following: int) -> int:
-        slots, capacity = self._size_with(self._free_slot(), request.length, growth, following)
+    def bytes_with(self, request: SlotRequest) -> int:
+        slots, capacity = self._size_with(self._free_slot(), request)
         return slots * self._shape.slot_bytes(capacity)
 
     def bytes_after(self, count: int) -> int:
@@ -304,18 +304,14 @@ class CacheGroups:
         self.layout = layout
         self._new_group = new_group
         self._groups: dict[int, SlotGroup] = {}  # by class of lengths
-        self._promoted: dict[Slot, None] = {}  # sequences that have grown out of their group, in order
+        # Sequences that have grown out of their group, in order, and by how much they may still grow.
+        self._promoted: dict[Slot, int] = {}
 
     def reserve(self, request: SlotRequest, limit: int) -> Slot:
         """A slot for a sequence whose prompt will be computed in it, or is computed. `limit`: bytes that all
         sequences may take."""
-        growth, following = self._spare(request, limit)
-        return self._groups[request.length_class].reserve(request, growth, following)
-
-    def join(self, cache: PromptCache, slot: Slot, shift: int = 0) -> None:
-        """Let steps compute a reserved slot, whose prompt is in `cache`. That may be used again if it is not the one of
-        the slot. `shift` is what rotary positions of later tokens differ by from their indexes."""
-        slot.group.join(slot, cache, shift)
+        allowed = self._allowed(request, limit)
+        return self._groups[request.length_class].reserve(allowed)
 
     def leave(self, slots: Iterable[Slot]) -> None:
         """These sequences end, or will not come."""
@@ -324,26 +320,24 @@ class CacheGroups:
             self._promoted.pop(slot, None)
         self._forget_empty()
 
-    def promote(self, slot: Slot, length_class: int) -> None:
+    def promote(self, slot: Slot, length_class: int, growth: int) -> None:
         """A sequence has grown into another class: `fit` takes it there."""
         slot.length_class = length_class
-        self._promoted[slot] = None
+        self._promoted[slot] = growth
 
-    def _spare(self, request: SlotRequest, limit: int) -> tuple[int, int]:
-        """How many tokens such a sequence may grow by, and how many may follow it, before the group has to grow again.
-
-        Both are 0 where memory is short. Makes the group if there is none.
-        """
+    def _allowed(self, request: SlotRequest, limit: int) -> SlotRequest:
+        """The request with as many tokens to grow by, and as many sequences to follow, as there may be before the group
+        has to grow again: none where memory is short. Makes the group if there is none."""
         key = request.length_class
         if key not in self._groups:
             self._groups[key] = self._new_group()
-        growth = charged_growth(request.growth)
-        needed = self._groups[key].bytes_with(request, growth, request.following)
+        charged = replace(request, growth=charged_growth(request.growth))
+        needed = self._groups[key].bytes_with(charged)
         others = sum(group.bytes_after(1) for other, group in self._groups.items() if other != key)
         if others + needed <= limit:
-            return growth, request.following
+            return charged
         self._pack()
-        return 0, 0
+        return replace(request, growth=0, following=0)
 
     def fit(self, limit: int, count: int = 1) -> bool:
         """Before a step of so many tokens: give up slots and capacity to spare where `limit`, the bytes that sequences
@@ -351,11 +345,11 @@ class CacheGroups:
         it has preempted."""
         if self._promoted:
             promoted, self._promoted = self._promoted, {}
-            for slot in promoted:
+            for slot, growth in promoted.items():
                 key = slot.length_class
-                request = SlotRequest(length=slot.length, growth=slot.growth, length_class=key)
-                growth, _ = self._spare(request, limit)
-                self._groups[key].adopt(slot, growth)
+                request = SlotRequest(length=slot.length, growth=growth, length_class=key)
+                allowed = self._allowed(request, limit)
+                self._groups[key].adopt(slot, allowed)
             self._forget_empty()
         taken: Callable[[SlotGroup], int] = methodcaller("bytes_after", count)
         if sum(map(taken, self._groups.values())) <= limit:

@@ -124,6 +124,7 @@ class UnknownKind(CacheKind):
     """A cache that no file of `kinds/` is for: sequences of its model run one at a time, each with its own."""
 
     serves = ()
+    batches = False
     bytes: int
     token_bytes: int = 0
 
@@ -135,10 +136,6 @@ class UnknownKind(CacheKind):
         if isinstance(keys, mx.array) and isinstance(values, mx.array) and keys.ndim == 4:
             return cls(0, (keys.nbytes + values.nbytes) // max(keys.shape[2], 1))
         return cls(sum(array.nbytes for array in arrays_of([cache])))
-
-    @property
-    def batches(self) -> bool:
-        return False
 
     def slot_bytes(self, capacity: int, slack: int) -> int:
         return self.bytes + self.token_bytes * capacity
@@ -153,6 +150,12 @@ class CacheLayout:
     def __init__(self, model: nn.Module, kinds: Sequence[CacheKind]) -> None:
         self._model = model
         self.kinds = tuple(kinds)  # of the leaves of the model's caches
+        self.batches = all(kind.batches for kind in self.kinds)
+        # Whether some of a prompt's cache can lie in the slot where its sequence will decode.
+        self.in_slots = any(kind.in_slots for kind in self.kinds)
+        # Whether several prompts can be computed together, and whether one can be taken back to where it was.
+        self.joins = all(kind.joins for kind in self.kinds)
+        self.forks = not any(isinstance(kind, UnknownKind) for kind in self.kinds)
         # Each step asks for the same few sizes.
         self.slot_bytes = lru_cache(self._slot_bytes)
         self._counts = Counter(self.kinds)
@@ -171,25 +174,6 @@ class CacheLayout:
         """This layout, with what can be in few bits."""
         kinds = [kind.quantized(key_bits, value_bits, group_size) for kind in self.kinds]
         return CacheLayout(self._model, kinds)
-
-    @property
-    def batches(self) -> bool:
-        return all(kind.batches for kind in self.kinds)
-
-    @property
-    def in_slots(self) -> bool:
-        """Whether some of a prompt's cache can lie in the slot where its sequence will decode."""
-        return any(kind.in_slots for kind in self.kinds)
-
-    @property
-    def joins(self) -> bool:
-        """Whether several prompts can be computed together."""
-        return all(kind.joins for kind in self.kinds)
-
-    @property
-    def forks(self) -> bool:
-        """Whether a prompt can be taken back to where it was."""
-        return not any(isinstance(kind, UnknownKind) for kind in self.kinds)
 
     def mark(self, caches: PromptCache) -> list[Snapshot]:
         """What `rewind` needs to return a prompt's cache to how it is now, beside its length."""
@@ -248,11 +232,20 @@ class CacheLayout:
 
     def in_slot(self, batched: Sequence[BatchedCache], slot: Slot) -> PromptCache:
         """A prompt's cache that lies in its slot, as far as the kinds allow it."""
-        caches = self.new_prompt_cache(slot.request.length)
+        caches = self.new_prompt_cache(slot.reserved)
         layers = zip(self.kinds, leaves(caches), batched, strict=True)
         return regrouped(
             caches, (kind.in_slot(cache, slot) if kind.in_slots else own for kind, own, cache in layers)
         )
+
+    def together(
+        self, tokens: Sequence[Sequence[int]], caches: Sequence[PromptCache]
+    ) -> tuple[mx.array, PromptCache]:
+        """The next tokens of several prompts for one pass, [caches, width], and their caches as one."""
+        counts = list(map(len, tokens))
+        width = max(counts)
+        inputs = mx.array([[*each, *[0] * (width - len(each))] for each in tokens])
+        return inputs, self.joined(caches, counts) if len(caches) > 1 else caches[0]
 
     def joined(self, caches: Sequence[PromptCache], counts: Sequence[int]) -> list[Any]:
         """What the model takes to compute the next `counts` tokens of several prompts together."""

@@ -318,8 +318,7 @@ def _tried(model: nn.Module, shape: BatchShape) -> Iterator[tuple[BatchedGroup, 
     slots: list[Slot] = []
 
     def reserve(length: int, growth: int) -> Slot:
-        request = SlotRequest(length=length, growth=growth, length_class=0)
-        slots.append(group.reserve(request, growth=growth, following=0))
+        slots.append(group.reserve(SlotRequest(length=length, growth=growth, length_class=0)))
         return slots[-1]
 
     try:

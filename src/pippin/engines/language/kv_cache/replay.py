@@ -12,15 +12,13 @@ import mlx.core as mx
 import mlx.nn as nn
 from msgspec import Struct, field
 
-from pippin.engines.language.classes import become, unmarked
-
-Compute = Callable[..., Any]
+from pippin.engines.language.classes import Method, become, unmarked
 
 
 class Call(Struct, frozen=True):
     """A call of a module that was given a state."""
 
-    compute: Compute  # the module's own method, which takes it as its first argument
+    compute: Method  # the module's own method, which takes it as its first argument
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]

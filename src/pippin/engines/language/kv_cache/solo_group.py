@@ -42,21 +42,21 @@ class SoloGroup:
     def length(self, index: int) -> int:
         return self._places[index].length
 
-    def reserve(self, request: SlotRequest, growth: int, following: int) -> Slot:
-        slot = Slot(request=request, length_class=request.length_class, group=self, index=self.high)
+    def reserve(self, request: SlotRequest) -> Slot:
+        slot = Slot(length_class=request.length_class, group=self, index=self.high, reserved=request.length)
         self._places[slot.index] = _Place()
         return slot
 
     def prompt_cache(self, slot: Slot) -> PromptCache:
-        return self._layout.new_prompt_cache(slot.request.length)
+        return self._layout.new_prompt_cache(slot.reserved)
 
     def join(self, slot: Slot, cache: PromptCache, shift: int) -> None:
-        self._places[slot.index] = _Place(copied(cache), slot.request.length, shift)
+        self._places[slot.index] = _Place(copied(cache), slot.reserved, shift)
 
     def leave(self, slot: Slot) -> None:
         del self._places[slot.index]
 
-    def adopt(self, slot: Slot, growth: int) -> None:
+    def adopt(self, slot: Slot, request: SlotRequest) -> None:
         source = slot.group
         assert isinstance(source, SoloGroup)  # all groups of a model are alike
         place = source._places.pop(slot.index)
@@ -90,7 +90,7 @@ class SoloGroup:
     def pack(self) -> None:
         pass
 
-    def bytes_with(self, request: SlotRequest, growth: int, following: int) -> int:
+    def bytes_with(self, request: SlotRequest) -> int:
         return self.bytes_after(0) + self._layout.prompt_bytes(request.length + sizes.CAPACITY_STEP)
 
     def bytes_after(self, count: int) -> int:

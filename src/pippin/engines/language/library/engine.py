@@ -171,7 +171,7 @@ class LibraryEngine:
                 if decoder.finished is not None:
                     break
         if decoder.finished is None:
-            decoder.cut()
+            decoder.finished = "length"
         for event in decoder.close(decoder.finished or "length"):
             call.emit(event)
 

@@ -226,16 +226,11 @@ class PrefixTree:
                 return True
             self.drop_snapshot(node)
         while self.bytes + size > self.limit:
-            for node in self.nodes:
-                if (
-                    not node.pinned
-                    and (not node.children or node.snapshot is not None)
-                    and node not in spared
-                ):
-                    break
-            else:
+            ready = (node for node in self.nodes if not node.children or node.snapshot is not None)
+            oldest = next((node for node in ready if _may_go(node, spared)), None)
+            if oldest is None:
                 return False
-            self._shrink(node)
+            self._shrink(oldest)
         return True
 
     def _shrink(self, node: Node) -> None:
@@ -256,10 +251,10 @@ class PrefixTree:
 
     def _limit_leaves(self, spared: set[Node]) -> None:
         while self._leaf_limit is not None and self.leaves > self._leaf_limit:
-            leaf = next((node for node in self.nodes if _ends(node, spared)), None)
+            leaf = next((node for node in self.nodes if not node.children and _may_go(node, spared)), None)
             if leaf is None:
                 return
-            while leaf is not None and leaf.depth and _ends(leaf, spared):
+            while leaf is not None and leaf.depth and not leaf.children and _may_go(leaf, spared):
                 parent = leaf.parent
                 self._shrink(leaf)
                 leaf = parent
@@ -278,9 +273,14 @@ def shared_length(first: Sequence[Any], second: Sequence[Any]) -> int:
     return low
 
 
-def _ends(node: Node, spared: set[Node]) -> bool:
-    """Whether it is the end of a conversation that may be forgotten."""
-    return not node.children and not node.pinned and node not in spared
+def _may_go(node: Node, spared: set[Node]) -> bool:
+    """Whether it may be forgotten, if it is the end of a conversation or only its state goes."""
+    return not node.pinned and node not in spared
+
+
+def resumable(path: Sequence[Node]) -> int:
+    """How many nodes of a path there are up to the last with a state."""
+    return max((number for number, node in enumerate(path, start=1) if node.snapshot is not None), default=0)
 
 
 def _empty(node: Node) -> None:
@@ -413,9 +413,7 @@ class DiskTier:
         if path and self._layout.has_blocks:  # what is read counts as used then
             self.disk.use([node.digest.hex() for node in path])
         if self._layout.has_snapshots:
-            known = max(
-                (place + 1 for place, node in enumerate(path) if node.snapshot is not None), default=0
-            )
+            known = resumable(path)
             while depth > known and not self.disk.has(digests[depth - 1].hex() + STATE):
                 depth -= 1
         if depth <= known:
@@ -694,10 +692,7 @@ class PrefixCache:
 
     def _usable(self, path: list[Node]) -> list[Node]:
         """The part of a path from whose end a sequence can resume."""
-        if not self.has_snapshots:
-            return path
-        last = max((place for place, node in enumerate(path) if node.snapshot is not None), default=-1)
-        return path[: last + 1]
+        return path[: resumable(path)] if self.has_snapshots else path
 
     def _at(self, key: bytes, tokens: Sequence[int]) -> Node | None:
         """The node after exactly these tokens, if the state there is known."""

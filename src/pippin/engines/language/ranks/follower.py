@@ -6,6 +6,7 @@ from functools import cached_property, partial
 from typing import TypeVar
 
 import mlx.core as mx
+from msgspec.structs import asdict
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, FinishReason, TopToken
@@ -108,7 +109,7 @@ class HeardSampler(BatchSampler):
         self._hearing = hearing
 
     def sample(self, logits: mx.array, masks: Masks | None = None) -> Sampled:
-        return HeardSample(partial(self._hear, len(self)))
+        return HeardSample(partial(self._hear, logits.shape[0]))
 
     def _hear(self, rows: int) -> mx.array:
         tokens = self._hearing.expect(Tokens).tokens
@@ -139,7 +140,7 @@ class Follower:
         while not isinstance(message := self._hearing.next(), Close):
             match message:
                 case Take():
-                    engine.submit(_job(message))
+                    engine.submit(LanguageJob(accepted=Accepted(len(message.prompt)), **asdict(message)))
                 case Drop(id):
                     engine.cancel(id)
                 case Step():
@@ -160,19 +161,3 @@ class Follower:
         if (own := state_of(self.engine)) != self._step.state:
             raise Astray(f"rank 0 stands at {self._step.state}, this rank at {own}")
         return self._step.now
-
-
-def _job(taken: Take) -> LanguageJob:
-    return LanguageJob(
-        id=taken.id,
-        request=taken.request,
-        accepted=Accepted(len(taken.prompt)),
-        prompt=taken.prompt,
-        branches=taken.branches,
-        max_tokens=taken.max_tokens,
-        pins=taken.pins,
-        partings=taken.partings,
-        spares=taken.spares,
-        key=taken.key,
-        created=taken.created,
-    )

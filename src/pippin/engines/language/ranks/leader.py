@@ -1,10 +1,7 @@
 """Rank 0: an engine whose steps the other ranks repeat."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
-
-import mlx.core as mx
+from typing import Any, Final
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, TopToken
@@ -28,7 +25,7 @@ from pippin.engines.language.ranks.messages import (
     Verdict,
     encode,
 )
-from pippin.engines.language.sampling.sampler import BatchSampler, Masks, Sampled, SampledToken
+from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.steering import Steering
@@ -36,6 +33,9 @@ from pippin.engines.language.text.tokenizer import Tokenizer
 
 Build = Callable[[Steering], LanguageEngine]
 """Makes the engine of a rank."""
+
+DECIDING: Final = ("n", "priority", "account", "timeout", "echo", "logprobs", "prompt_logprobs")
+"""The fields of a request that decide what is computed."""
 
 
 class Telling:
@@ -82,27 +82,17 @@ class ToldDecoder(SequenceDecoder):
         return events
 
 
-@dataclass(frozen=True)
-class ToldSample(Sampled):
-    """A sample that tells the other ranks its tokens as soon as they are read."""
-
-    telling: Telling = field(kw_only=True)
-
-    def read(self, tokenizer: Tokenizer) -> list[SampledToken]:
-        chosen = super().read(tokenizer)
-        self.telling.send(Tokens([each.token for each in chosen]))
-        return chosen
-
-
 class ToldSampler(BatchSampler):
+    """A sampler that tells the other ranks the tokens of a draw as soon as they are read."""
+
     def __init__(self, telling: Telling, tokenizer: Tokenizer, sorts_slowly: bool) -> None:
         super().__init__(tokenizer, sorts_slowly)
         self._telling = telling
 
-    def sample(self, logits: mx.array, masks: Masks | None = None) -> Sampled:
-        found = super().sample(logits, masks)
-        fields = found.tokens, found.scored, found.logprobs, found.top_ids, found.top_logprobs
-        return ToldSample(*fields, telling=self._telling)
+    def read(self, drawn: Sampled) -> list[SampledToken]:
+        chosen = super().read(drawn)
+        self._telling.send(Tokens([each.token for each in chosen]))
+        return chosen
 
 
 class LeadingEngine:
@@ -133,19 +123,9 @@ class LeadingEngine:
     def submit(self, job: LanguageJob) -> None:
         self.engine.submit(job)  # the other ranks are not told of a job that this refuses
         asked = job.request
-        request = GenerationRequest(
-            model="",
-            n=asked.n,
-            priority=asked.priority,
-            account=asked.account,
-            timeout=asked.timeout,
-            echo=asked.echo,
-            logprobs=asked.logprobs,
-            prompt_logprobs=asked.prompt_logprobs,
-        )
-        ends = job.pins, job.partings, job.spares
-        fields = job.prompt, job.branches, job.max_tokens, *ends, job.key, job.created
-        self._telling.add(Take(job.id, request, *fields))
+        request = GenerationRequest(model="", **{name: getattr(asked, name) for name in DECIDING})
+        fields = (name for name in Take.__struct_fields__ if name != "request")
+        self._telling.add(Take(request=request, **{name: getattr(job, name) for name in fields}))
 
     def cancel(self, id: str) -> None:
         self.engine.cancel(id)

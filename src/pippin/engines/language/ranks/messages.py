@@ -51,7 +51,7 @@ class Ready(Struct, frozen=True, tag=True):
 
 
 class Take(Struct, frozen=True, tag=True):
-    """A job was submitted: the fields of it that decide what is computed."""
+    """A job was submitted: the fields of `LanguageJob` that decide what is computed."""
 
     id: str
     request: GenerationRequest

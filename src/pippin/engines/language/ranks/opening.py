@@ -82,13 +82,11 @@ def open_rank(
 def refuse_options(options: ModelOptions) -> None:
     """Raises `ServerError("load_failed")` for options that ranks do not have."""
     ordinary = ModelOptions()
-    for name in REFUSED:
-        if getattr(options, name) != getattr(ordinary, name):
-            message = f"{name} cannot be used with a model that is split over ranks: start without it."
-            raise ServerError("load_failed", message, name)
-    if cache_bits(options) != (None, None):
-        message = "kv_bits cannot be used with a model that is split over ranks: start without it."
-        raise ServerError("load_failed", message, "kv_bits")
+    asked = [name for name in REFUSED if getattr(options, name) != getattr(ordinary, name)]
+    asked += ["kv_bits"] if cache_bits(options) != (None, None) else []
+    for name in asked:
+        message = f"{name} cannot be used with a model that is split over ranks: start without it."
+        raise ServerError("load_failed", message, name)
 
 
 def join_group(rank: RankSpec) -> mx.distributed.Group:

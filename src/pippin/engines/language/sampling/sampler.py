@@ -314,36 +314,29 @@ class SampledToken(Struct, frozen=True):
 class Sampled:
     """One token for each row, still on the device.
 
-    `scored` has the rows that asked for logprobs, in ascending order, and their counts of alternatives; the arrays
-    beside it have one entry for each of them.
+    `scored` has the rows that asked for logprobs, in ascending order, and their counts of alternatives. For these there
+    are `scores`: logprobs [R], and the ids and logprobs of alternatives [R, K], best first.
     """
 
     tokens: mx.array  # [B] int32
     scored: tuple[tuple[int, int], ...] = ()
-    logprobs: mx.array | None = None  # [len(scored)] float32
-    top_ids: mx.array | None = None  # [len(scored), K] int32, best first
-    top_logprobs: mx.array | None = None  # [len(scored), K] float32
+    scores: tuple[mx.array, ...] = ()
 
     def arrays(self) -> list[mx.array]:
         """What to hand to `mx.async_eval`."""
-        found = (self.tokens, self.logprobs, self.top_ids, self.top_logprobs)
-        return [array for array in found if array is not None]
+        return [self.tokens, *self.scores]
 
     def read(self, tokenizer: Tokenizer) -> list[SampledToken]:
         """The values on the host; waits for the device."""
         tokens: list[int] = np.array(self.tokens).tolist()
         choices = list(map(SampledToken, tokens))
-        if self.logprobs is None:
+        if not self.scored:
             return choices
-        logprobs: list[float] = np.array(self.logprobs).tolist()
-        ids: list[list[int]] = [] if self.top_ids is None else np.array(self.top_ids).tolist()
-        tops: list[list[float]] = [] if self.top_logprobs is None else np.array(self.top_logprobs).tolist()
-        for place, (row, count) in enumerate(self.scored):
-            top: tuple[TopToken, ...] = ()
-            if count:
-                pairs = zip(ids[place][:count], tops[place][:count], strict=True)
-                top = tuple(TopToken(token, tokenizer.raw(token), logprob) for token, logprob in pairs)
-            choices[row] = SampledToken(tokens[row], logprobs[place], top)
+        scores = (np.array(each).tolist() for each in self.scores)
+        for (row, count), logprob, ids, values in zip(self.scored, *scores, strict=True):
+            pairs = zip(ids[:count], values[:count], strict=True)
+            top = tuple(TopToken(token, tokenizer.raw(token), value) for token, value in pairs)
+            choices[row] = SampledToken(tokens[row], logprob, top)
         return choices
 
 
@@ -356,10 +349,8 @@ def score(logits: mx.array, tokens: mx.array, scored: tuple[tuple[int, int], ...
     norm = mx.logsumexp(asked, axis=-1, keepdims=True)
     logprobs = (mx.take_along_axis(asked, chosen[:, None], axis=-1) - norm)[:, 0]
     count = min(max(count for _, count in scored), asked.shape[-1])
-    if not count:
-        return Sampled(tokens, scored, logprobs)
     ids, values = best(asked, count)
-    return Sampled(tokens, scored, logprobs, ids.astype(mx.int32), values - norm)
+    return Sampled(tokens, scored, (logprobs, ids, values - norm))
 
 
 SHORT = 256
@@ -411,9 +402,6 @@ class BatchSampler:
         self._plan: _Plan | None = None
         self._protected: mx.array | None = None  # tokens that XTC never drops: line ends and ends of text
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def join(
         self,
         sampling: Sampling,
@@ -451,6 +439,10 @@ class BatchSampler:
             self._history = self._history.extended(_take_rows(sampled.tokens, plan.tracked, len(self._rows)))
         self._positions = self._positions + np.uint64(1)
         return sampled
+
+    def read(self, drawn: Sampled) -> list[SampledToken]:
+        """The values of a draw on the host; waits for the device."""
+        return drawn.read(self._tokenizer)
 
     def sample_ahead(
         self, logits: mx.array, proposals: NDArray[np.int32], masks: Masks | None = None

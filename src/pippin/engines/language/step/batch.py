@@ -39,7 +39,6 @@ class Batch:
         self.built = False  # the next pass is built
         self._unqueued: list[mx.array] = []  # of that pass, if the device has not been given it yet
         self.followers = followers
-        self._tokenizer = model.tokenizer
         self._adapters = model.adapters
         self._head = model.head
         self._mask_words = -(-model.vocabulary // 32)
@@ -56,7 +55,7 @@ class Batch:
         again, if it does not lie in the slot."""
         sequence = running.sequence
         running.joined, running.slot = len(sequence.tokens), slot
-        self.groups.join(cache, slot, sequence.request.shift)
+        slot.group.join(slot, cache, sequence.request.shift)
         self._logits_at[running] = sum(part.shape[0] for part in self._logits)
         self._logits.append(logits)
         job = sequence.request.job
@@ -64,8 +63,8 @@ class Batch:
             job.request.sampling,
             seed=choice_seed(job.seed, sequence.choice),
             prompt=sequence.tokens,
-            logprobs=sequence.logprobs,
-            generated=sequence.generated,
+            logprobs=job.request.logprobs,
+            generated=len(sequence.tokens) - len(job.prompt),
             vocabulary=logits.shape[-1],
         )
         self.running.append(running)
@@ -150,7 +149,7 @@ class Batch:
         """Whether a pass of `count` tokens fits in `limit` bytes, as far as it can be made to: `CacheGroups.fit`."""
         for each in self.running:
             if each.length_class != each.slot.length_class:
-                self.groups.promote(each.slot, each.length_class)
+                self.groups.promote(each.slot, each.length_class, each.growth)
         return self.groups.fit(limit, count)
 
     def _choose_adapters(self, group: SlotGroup, slots: dict[int, Running]) -> None:
@@ -189,7 +188,7 @@ class Batch:
     def read(self) -> list[tuple[Running, SampledToken]]:
         """The last draw on the host, with the sequences that it was for."""
         drawn_for, self._drawn_for = self._drawn_for, []
-        return list(zip(drawn_for, self._drawn.read(self._tokenizer), strict=True))
+        return list(zip(drawn_for, self._sampler.read(self._drawn), strict=True))
 
     def check(self, proposals: list[Proposal]) -> list[list[SampledToken]]:
         """A pass over each sequence's last token and the tokens proposed after it, which the host knows all.
@@ -203,7 +202,7 @@ class Batch:
             each.source = index
         # Behind what a grammar forces one token is drawn; the logits before it are needed if the client reads them.
         sure = all(each.certain or not each.tokens for each in proposals)
-        if sure and all(each.sequence.logprobs is None for each in self.running):
+        if sure and all(each.sequence.request.job.request.logprobs is None for each in self.running):
             ends = {each: len(chain) for each, chain in zip(self.running, chains, strict=True)}
             logits = self._in_order(self._pass(padded(tokens, chains), ends))
             found = self._chosen_behind(logits[:, 0], tokens[:, 1:], chains)
@@ -222,7 +221,7 @@ class Batch:
         penalties: its chain as far as the model agrees, and one token more. `tokens` [n, width - 1] are the chains,
         `logits` [n, width, vocabulary] those of a pass over the last token of each sequence and its chain."""
         drawn = self._sampler.sample_ahead(logits, tokens, self._masks_ahead(chains))
-        sampled = [each.read(self._tokenizer) for each in drawn]
+        sampled = [self._sampler.read(each) for each in drawn]
         found = []
         for index, chain in enumerate(chains):
             chosen = [each[index] for each in sampled]
@@ -238,7 +237,7 @@ class Batch:
         masks = self._masks_ahead(chains)
         if masks is not None:
             masks = Masks(masks.rows, masks.bits[counts[masks.rows], np.arange(len(masks.rows))])
-        ends = self._sampler.sample_behind(logits, tokens, counts, masks).read(self._tokenizer)
+        ends = self._sampler.read(self._sampler.sample_behind(logits, tokens, counts, masks))
         return [[*map(SampledToken, chain), end] for chain, end in zip(chains, ends, strict=True)]
 
     def _masks_ahead(self, chains: list[list[int]]) -> Masks | None:

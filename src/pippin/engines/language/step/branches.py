@@ -51,10 +51,6 @@ class Piece(Struct, frozen=True):
     def tokens(self) -> tuple[int, ...]:
         return self.question + self.path
 
-    @property
-    def left(self) -> int:
-        return len(self.question) + len(self.path) - self.known
-
 
 def pieces_of(branches: Sequence[Branch], *, cuts: bool) -> list[Piece]:
     """What is to be computed of all branches, in the order of the tokens. `cuts`: a row can return to any token, so
@@ -124,7 +120,7 @@ class Scoring:
         longest = max(branch.longest for branch in job.branches)
         caches = [layout.fork(cache, self._prompt, longest) for _ in queues] if rows > 1 else [cache]
         self._rows = [
-            Row(queue, sum(each.left for each in queue), own)
+            Row(queue, sum(len(each.tokens) - each.known for each in queue), own)
             for queue, own in zip(queues, caches, strict=True)
         ]
         self._sums = [[0.0] * len(branch.labels) for branch in job.branches]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, FinishReason, Token, TopToken
+from pippin.engines.language.constraints.grammar import forced_by
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.output.checking import LOOK_EVERY, AnswerCheck, Loops
@@ -167,7 +168,7 @@ class SequenceDecoder:
         events = self._show(self._text_of(token, constrained=constrained), tokens, markup=opens)
         if thinking or self.reader.thinking:
             self.reasoning_tokens += 1
-        self._settle(grammar_over=constrained and self._matcher is not None and self._matcher.stopped)
+        self._settle(grammar_over=constrained and self._matcher is not None and self._matcher.is_stopped())
         return events if self.finished is None else events + self.close(self.finished)
 
     def close(self, reason: FinishReason) -> list[Event]:
@@ -191,10 +192,6 @@ class SequenceDecoder:
         self.warnings += self._loops.warnings
         return events
 
-    def cut(self) -> None:
-        """End the sequence: there is no memory for its next token."""
-        self.finished = "length"
-
     def fill_mask(self, row: NDArray[np.int32]) -> None:
         """Write the bits of allowed tokens into `row`, int32 [ceil(vocab / 32)], bit 0 of word 0 for token 0."""
         if self.forced:
@@ -202,7 +199,7 @@ class SequenceDecoder:
             _set(row, self.forced[0])
             return
         if self._constrained and self._matcher is not None and self.job.grammar is not None:
-            self._matcher.fill(row, self.job.grammar.words)
+            self.job.grammar.fill(self._matcher, row)
             if self._may_think and self.job.thinking_start:
                 _set(row, self.job.thinking_start[0])
         else:
@@ -239,7 +236,7 @@ class SequenceDecoder:
             return len(proposals) if self._matcher is None else 0
         if self._matcher is None:
             return len(proposals)
-        return 0 if self._may_think else self._matcher.allowed(proposals)
+        return 0 if self._may_think else self._matcher.validate_tokens(proposals)
 
     def masks_ahead(self, tokens: list[int], rows: NDArray[np.int32]) -> None:
         """Fill one mask for each place of a run that is `certain`, or that `allowed` let through, `rows`
@@ -251,15 +248,15 @@ class SequenceDecoder:
             return
         taken = 0
         for place, token in enumerate(tokens, start=1):
-            if not self._matcher.accept(token):
+            if not self._matcher.consume_token(token):
                 break
             taken += 1
             if place < len(self.forced):
                 rows[place] = 0
                 _set(rows[place], self.forced[place])
             else:
-                self._matcher.fill(rows[place], self.job.grammar.words)
-        self._matcher.roll_back(taken)
+                self.job.grammar.fill(self._matcher, rows[place])
+        self._matcher.rollback(taken)
 
     @property
     def _constrained(self) -> bool:
@@ -286,7 +283,11 @@ class SequenceDecoder:
         if self._opening:
             self._opening = self._opening[1:]
             return True
-        if not self._may_think or start[:1] != (token,) or (self._matcher and self._matcher.allowed([token])):
+        if (
+            not self._may_think
+            or start[:1] != (token,)
+            or (self._matcher and self._matcher.validate_tokens([token]))
+        ):
             return False
         self.forced = self._opening = start[1:]
         return True
@@ -297,9 +298,9 @@ class SequenceDecoder:
         return self.reader.thinking and self.job.thinking_end == (token,)
 
     def _advance(self, token: int) -> None:
-        if self._matcher is None or self._matcher.accept(token):
+        if self._matcher is None or self._matcher.consume_token(token):
             return
-        logger.warning("grammar of request %s stopped: %s", self.job.id, self._matcher.error)
+        logger.warning("grammar of request %s stopped: %s", self.job.id, self._matcher.get_error())
         raise ServerError(
             "invalid_request",
             "The grammar or schema became too complex while the answer was generated. Make it simpler.",
@@ -370,11 +371,11 @@ class SequenceDecoder:
         if self.reader.thinking:
             if job.thinking_budget is None or not end or self.reasoning_tokens < job.thinking_budget:
                 return
-            in_character = job.grammar_has_reasoning and matcher and matcher.allowed([end[0]]) == 0
+            in_character = job.grammar_has_reasoning and matcher and matcher.validate_tokens([end[0]]) == 0
             self.forced = () if in_character else end
         elif matcher is not None and not self._may_think:
             marks = {*job.thinking_start, *end}
-            self.forced = tuple(takewhile(lambda token: token not in marks, matcher.forced()))
+            self.forced = tuple(takewhile(lambda token: token not in marks, forced_by(matcher)))
             self._by_grammar = bool(self.forced)
 
 

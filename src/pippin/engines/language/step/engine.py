@@ -32,12 +32,11 @@ from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.step.scheduler import Scheduler, StepLimits, target_gap
-from pippin.engines.language.step.sequences import Prefilling, Request, Running, Sequence
+from pippin.engines.language.step.sequences import Prefilling, Request, Running
 from pippin.engines.language.step.speculation.proposers import Proposal
-from pippin.engines.language.step.speculation.verification import Judged, Speculation
+from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
 
-NOTHING_JUDGED: Final = Judged()
 TRIED: Final = 16  # steps, half of them each way
 SETTLED: Final = 256  # steps of which the last are to try both ways
 SMOOTHING: Final = 0.2  # of rates: the share of the newest step
@@ -45,7 +44,7 @@ SMOOTHING: Final = 0.2  # of rates: the share of the newest step
 
 @dataclass
 class Counters:
-    """Counts since the load, and smoothed rates."""
+    """Counts since the load, and smoothed rates, as `EngineStats` has them."""
 
     steps: int = 0
     prompt_tokens: int = 0
@@ -56,7 +55,6 @@ class Counters:
     agreement: str = ""
     generation_tps: float = 0.0
     prompt_tps: float = 0.0
-    completed: int = 0  # tokens, up to the last step
 
 
 class Turn(Struct, frozen=True):
@@ -66,8 +64,10 @@ class Turn(Struct, frozen=True):
     began: float = 0.0  # monotonic seconds, where it is timed
     timed: bool = False  # its time tells whether proposals pay
     looked: bool = False  # proposals were looked for
-    judged: Judged = NOTHING_JUDGED
-    checked: bool = False  # proposals were judged, so that the sequences have their tokens of this step
+    # Proposals that the model has checked, one for each sequence: where there are any, the sequences have their tokens
+    # of this step, so many in all.
+    checked: Many[Proposal] = ()
+    given: int = 0
     passes: bool = False  # a pass is under way instead, behind which they wait for a draw
 
 
@@ -171,7 +171,7 @@ class SpeculativeDecoding(Decoding):
         # Whether the next step looks for proposals. It is decided with the draw, before the pass of that step is built.
         self._looks = False
         self._checked = False  # proposals, in the last step
-        lifecycle.on_leave.append(self._forget)
+        lifecycle.on_leave.append(speculation.forget)
 
     def fit(self) -> bool:
         left = self.scheduler.for_running()
@@ -188,9 +188,9 @@ class SpeculativeDecoding(Decoding):
         # before others get several once more. Where prompts end in every step, proposals are checked in every other.
         if not self._looks or (checked and self.scheduler.done()):
             return turn
-        judged = self._check()
-        self._checked = bool(judged.proposals)
-        return replace(turn, judged=judged, checked=self._checked, passes=not self._checked)
+        proposals, given = self._check()
+        self._checked = bool(proposals)
+        return replace(turn, checked=proposals, given=given, passes=not proposals)
 
     def begin(self) -> Turn:
         # All tokens are known here, so that one of them may have begun what a grammar forces.
@@ -201,15 +201,15 @@ class SpeculativeDecoding(Decoding):
         """Whether any sequence can have proposals: without options, those alone of which something is known."""
         return self.speculation.always or bool(self.batch.foreseen)
 
-    def _check(self) -> Judged:
-        """Let the model check proposals, if there are any that may pay."""
+    def _check(self) -> tuple[Many[Proposal], int]:
+        """Let the model check proposals, if there are any that may pay; these, and how many tokens that gave."""
         running = list(self.batch.running)
         began = time.monotonic()
         proposals = self.speculation.proposals(running)
         self.counters.draft_seconds += time.monotonic() - began
         self._looks = any(each.tokens for each in proposals)
         if not self._looks:
-            return NOTHING_JUDGED
+            return (), 0
         chosen = self.batch.check(proposals)
         for each, proposal, sampled in zip(running, proposals, chosen, strict=True):
             self._accept(each, proposal, sampled)
@@ -217,7 +217,7 @@ class SpeculativeDecoding(Decoding):
         self._looks = self.speculation.wanted(self.batch.running)
         # Those that got their last token have left: their caches are copied before prompts look into the prefix cache.
         self.lifecycle.keep_left()
-        return Judged(proposals, sum(map(len, chosen)))
+        return proposals, sum(map(len, chosen))
 
     def _accept(self, running: Running, proposal: Proposal, chosen: Many[SampledToken]) -> None:
         """Let a sequence take the tokens that the model chose, all of which but the last were proposed."""
@@ -240,12 +240,7 @@ class SpeculativeDecoding(Decoding):
 
     def learn(self, turn: Turn) -> None:
         seconds = time.monotonic() - turn.began
-        self.speculation.learn(seconds, turn.sequences, turn.judged, looked=turn.looked)
-
-    def _forget(self, sequence: Sequence) -> None:
-        """A sequence has left the batch."""
-        if self.speculation.always or sequence.request.job.prediction:
-            self.speculation.forget(sequence)
+        self.speculation.learn(seconds, turn.sequences, turn.checked, turn.given, looked=turn.looked)
 
 
 SMALL_REST = 4  # times less than a step's budget
@@ -288,6 +283,7 @@ class LanguageEngine:
         self._options, self._steering, self.share = options, steering, share
         self._overlaps = overlaps
         self._began = 0.0  # when the last step has begun, monotonic seconds
+        self._completed = 0  # tokens, up to the last step
         self._advance = self._one_step_ahead if overlaps else self._in_order
 
     def submit(self, job: LanguageJob) -> None:
@@ -393,7 +389,7 @@ class LanguageEngine:
     def _observe(self, seconds: float, prefilled: int, turn: Turn) -> None:
         """Learn from the duration of a step."""
         counters, completed = self.counters, self.lifecycle.completion_tokens
-        drawn, counters.completed = completed - counters.completed, completed
+        drawn, self._completed = completed - self._completed, completed
         if turn.sequences and seconds > 0:
             counters.generation_tps += SMOOTHING * (drawn / seconds - counters.generation_tps)
         elif prefilled and seconds > 0:
@@ -407,31 +403,23 @@ class LanguageEngine:
             self.decoding.learn(turn)
 
     def stats(self) -> EngineStats:
-        now, counters, scheduler, lifecycle = time.monotonic(), self.counters, self.scheduler, self.lifecycle
+        now, scheduler, lifecycle = time.monotonic(), self.scheduler, self.lifecycle
         return EngineStats(
+            **vars(self.counters),
             running=len(scheduler.running) + len(scheduler.prefilling),
             waiting=len(scheduler.waiting),
-            steps=counters.steps,
-            prompt_tokens=counters.prompt_tokens,
             completion_tokens=lifecycle.completion_tokens,
             preemptions=lifecycle.preemptions,
             batch_size=len(self.batch.running),
             kv_bytes=self.batch.groups.bytes,
             kv_limit_bytes=scheduler.limits.memory,
             longest_sequence=scheduler.longest(),
-            weight_bytes=counters.weight_bytes,
             active_bytes=mx.get_active_memory(),
             peak_bytes=mx.get_peak_memory(),
             cached_bytes=mx.get_cache_memory(),
-            agreement=counters.agreement,
-            draft_tokens=counters.draft_tokens,
-            accepted_tokens=counters.accepted_tokens,
             forced_tokens=lifecycle.forced_tokens,
-            draft_seconds=counters.draft_seconds,
             media_encoded=self.vision.encoded,
             media_reused=self.vision.reused,
-            generation_tps=counters.generation_tps,
-            prompt_tps=counters.prompt_tps,
             cache=self.prefixes.stats(),
             requests=tuple(request_status(request, now) for request in lifecycle.live),
         )

@@ -116,7 +116,7 @@ class Lifecycle:
         """Let prompts out of the queue; return whether there were any."""
         admitted = self._scheduler.admit()
         for prompt in admitted:
-            _move(prompt.waiting.sequences, prompt)
+            _move(prompt.sequences, prompt)
             if prompt.request.admitted is None:
                 prompt.request.admitted = now
         return bool(admitted)
@@ -186,8 +186,7 @@ class Lifecycle:
             sequence.unsent, sequence.unsent_tokens = [], 0
 
     def _tell(self, request: Request, events: Iterable[Event]) -> None:
-        for event in events:
-            self.events.append((request.job.id, event))
+        self.events += [(request.job.id, event) for event in events]
 
     # Ends
 
@@ -246,7 +245,7 @@ class Lifecycle:
 
     def _cut(self, sequence: Sequence) -> None:
         """End a sequence for which there is no memory, as if it had reached the end of the model's context."""
-        sequence.decoder.cut()
+        sequence.decoder.finished = "length"
         match sequence.stage:
             case Running() as running:
                 self._leave([running])
@@ -263,8 +262,9 @@ class Lifecycle:
                 case Prefilling():  # to be computed anew
                     self._prefill.discard(victim)
                     self._scheduler.drop(victim)
-                    self._scheduler.requeue(victim.waiting)
-                    _move(victim.waiting.sequences, victim.waiting)
+                    waiting = Waiting(**victim.given())
+                    self._scheduler.requeue(waiting)
+                    _move(waiting.sequences, waiting)
                     self.preemptions += 1
                 case Running() if self._scheduler.fits_alone(victim.length):
                     self.suspend(victim)
@@ -299,10 +299,9 @@ class Lifecycle:
 
     def _give_up(self, prompt: Waiting | Prefilling) -> None:
         """End a prompt that no longer fits: with the answer so far if it has run before, else with a refusal."""
-        waiting = prompt.waiting if isinstance(prompt, Prefilling) else prompt
-        request = waiting.sequences[0].request
+        request = prompt.request
         if request.prefilled is not None:  # then it is a single preempted sequence
-            self._cut(waiting.sequences[0])
+            self._cut(prompt.sequences[0])
             return
         left = self._scheduler.limits.memory / 2**20
         message = (

@@ -9,11 +9,11 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from pippin.core.events import Token, TopToken
+from pippin.core.events import Token
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.kv_cache.layout import arrays_of, leaves, worth_joining
 from pippin.engines.language.prefix_cache.cache import NoPrefixes, PrefixCache, shared_length
-from pippin.engines.language.sampling.sampler import best
+from pippin.engines.language.sampling.sampler import score
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.branches import Scoring
 from pippin.engines.language.step.scheduler import Scheduler
@@ -81,7 +81,7 @@ class Prefill:
         prompts, counts = self._together(prompt, count, most)
         if until is not None and self.rests(prompt):
             tokens, caches, _ = self._next_tokens(prompts, counts)
-            parts = self._model.module.in_parts(*self._laid_out(tokens, caches))
+            parts = self._model.module.in_parts(*self._groups.layout.together(tokens, caches))
             chunk = RestingChunk(prompts, counts, parts)
             for each in prompts:
                 each.chunk = chunk
@@ -158,7 +158,7 @@ class Prefill:
         """Whether a prompt under way will soon have computed more of this one than the prefix cache has."""
         if not prefixes.keeps:
             return False
-        key, identity = prompt.request.job.key, prompt.waiting.identity
+        key, identity = prompt.request.job.key, prompt.identity
         known = prefixes.match(key, identity).known
         for other in self._scheduler.prefilling:
             under_way = other.cache is not None or other.disk_read is not None
@@ -169,7 +169,7 @@ class Prefill:
                 or other.request.job.key != key
             ):
                 continue
-            common = shared_length(identity, other.waiting.identity)
+            common = shared_length(identity, other.identity)
             shared = other.request.block_end(common, prefixes.block_tokens)
             if shared > max(known, other.computed):
                 if prefixes.has_snapshots:
@@ -192,7 +192,7 @@ class Prefill:
         """Copy the prompt's known tokens from the prefix cache; return how many there are."""
         request = prompt.request
         # The last token is always computed, because its logits are drawn from.
-        asked = prompt.waiting.identity[:-1]
+        asked = prompt.identity[:-1]
         # A block may end inside a medium only if all of the medium's first part is known, so media use whole blocks.
         match = prefixes.match(request.job.key, asked, whole_blocks=request.media is not None)
         if prefixes.has_snapshots:
@@ -211,7 +211,7 @@ class Prefill:
     def _keep(self, prompt: Prefilling) -> None:
         """Store the computed part of a prompt in the prefix cache."""
         request = prompt.request
-        tokens = prompt.waiting.identity[: prompt.computed]
+        tokens = prompt.identity[: prompt.computed]
         key, spare = request.job.key, prompt.computed in prompt.spare_ends
         stored = self._prefixes.keep(key, tokens, prompt.cache or [], request.job.pins, spare=spare)
         if request.prefilled is None and stored:
@@ -264,7 +264,7 @@ class Prefill:
         end."""
         last = [count - 1 for count in counts]
         with self._model.head.only(last):
-            logits = self._model.head.last(self._forward(prompts, counts), last)
+            logits = self._model.head.last(self._pass(*self._next_tokens(prompts, counts)), last)
         arrays: list[mx.array] = []
         for each in self._followers:
             arrays += each.prompts_passed(prompts, counts)
@@ -280,15 +280,11 @@ class Prefill:
         else:
             mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
 
-    def _forward(self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0) -> mx.array:
-        """Logits [prompts, width, vocabulary] of the next `counts` tokens of each prompt, padded on the right to the
-        longest. `done`: tokens in the cache that the scheduler has not been told of yet."""
-        return self._pass(*self._next_tokens(prompts, counts, done))
-
     def _next_tokens(
         self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0
     ) -> tuple[list[tuple[int, ...]], list[PromptCache], dict[str, Any]]:
-        """The next tokens of each prompt, its cache, and what the model takes beside them."""
+        """The next tokens of each prompt, its cache, and what the model takes beside them. `done`: tokens in the cache
+        that the scheduler has not been told of yet."""
         starts = [prompt.computed + done for prompt in prompts]
         tokens = [
             prompt.tokens[start : start + count]
@@ -301,26 +297,17 @@ class Prefill:
     def _pass(
         self, tokens: Sequence[tuple[int, ...]], caches: Sequence[PromptCache], given: dict[str, Any]
     ) -> mx.array:
-        """Logits [caches, width, vocabulary] of the next `tokens` of each cache; `given` is what the model takes
-        beside them."""
-        inputs, layers = self._laid_out(tokens, caches)
+        """Logits [caches, width, vocabulary] of the next `tokens` of each cache, padded on the right to the longest;
+        `given` is what the model takes beside them."""
+        inputs, layers = self._groups.layout.together(tokens, caches)
         logits: mx.array = self._model.module(inputs, cache=layers, **given)
         return logits
-
-    def _laid_out(
-        self, tokens: Sequence[tuple[int, ...]], caches: Sequence[PromptCache]
-    ) -> tuple[mx.array, PromptCache]:
-        """The tokens [caches, width] for one pass, and the caches as one."""
-        counts = list(map(len, tokens))
-        width = max(counts)
-        inputs = mx.array([[*each, *[0] * (width - len(each))] for each in tokens])
-        return inputs, self._groups.layout.joined(caches, counts) if len(caches) > 1 else caches[0]
 
     def _compute_branches(self, prompt: Prefilling, most: int) -> int:
         """Compute and score the next tokens of some branches; return how many."""
         if prompt.scoring is None:
             cache, layout = prompt.cache or [], self._groups.layout
-            prompt.scoring = Scoring(prompt.request.job, cache, layout, prompt.waiting.rows)
+            prompt.scoring = Scoring(prompt.request.job, cache, layout, prompt.rows)
         chunks = prompt.scoring.take(min(most, self._scheduler.limits.longest_chunk(prompt.length)))
         self._choose_adapters([prompt] * len(chunks))
         # Rows may have different places; those that have fewer repeat one.
@@ -357,7 +344,7 @@ class Prefill:
         while done < count:
             start = prompt.computed + done
             piece = prompt.request.chunk_end(start + min(count - done, SCORED_CHUNK), start) - start
-            logits = self._forward([prompt], [piece], done)[0].astype(mx.float32)
+            logits = self._pass(*self._next_tokens([prompt], [piece], done))[0].astype(mx.float32)
             for each in self._followers:
                 mx.eval(each.prompts_passed([prompt], [piece], done))
             done += piece
@@ -373,19 +360,11 @@ class Prefill:
         asked = prompt.request.job.request
         alternatives = asked.prompt_logprobs if asked.prompt_logprobs is not None else asked.logprobs or 0
         tokenizer = self._model.tokenizer
-        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        targets = prompt.tokens[start : start + logits.shape[0]]
-        chosen = mx.take_along_axis(logprobs, mx.array(targets)[:, None], axis=-1)[:, 0]
-        best_ids, values = best(logprobs, min(alternatives, logprobs.shape[-1]))
-        mx.eval(chosen, best_ids, values, arrays_of(prompt.cache or []))
-        columns = (np.array(chosen).tolist(), np.array(best_ids).tolist(), np.array(values).tolist())
-        found = []
-        for token, logprob, ids, tops in zip(targets, *columns, strict=True):
-            top = tuple(
-                TopToken(other, tokenizer.raw(other), value) for other, value in zip(ids, tops, strict=True)
-            )
-            found.append(Token(token, tokenizer.raw(token), logprob, top))
-        return found
+        targets = mx.array(prompt.tokens[start : start + logits.shape[0]])
+        scored = score(logits, targets, tuple((row, alternatives) for row in range(targets.size)))
+        mx.eval(scored.arrays(), arrays_of(prompt.cache or []))
+        found = scored.read(tokenizer)
+        return [Token(each.token, tokenizer.raw(each.token), each.logprob, each.top) for each in found]
 
 
 def _is_scored(prompt: Prefilling) -> bool:
@@ -396,7 +375,7 @@ def _waits_for_disk(prompt: Prefilling, prefixes: PrefixCache) -> bool:
     """Fetch blocks of the prompt from the disk; return whether the read is still under way."""
     if not prompt.asked_disk:
         prompt.asked_disk = True
-        prompt.disk_read = prefixes.read_disk(prompt.request.job.key, prompt.waiting.identity[:-1])
+        prompt.disk_read = prefixes.read_disk(prompt.request.job.key, prompt.identity[:-1])
     if prompt.disk_read is None:
         return False
     if not prompt.disk_read.reply.done():

@@ -157,8 +157,10 @@ class StepLimits:
     draft_bytes: Callable[[int], int] = lambda tokens: 0  # of what a drafter keeps for a sequence
 
     def longest_chunk(self, context: int) -> int:
-        """The most tokens of a chunk after `context` tokens; a prompt's last chunk may be a quarter longer."""
-        return min(self.prefill_chunk, chunk_within(self.attention_pairs, context))
+        """The most tokens of a chunk after `context` tokens, at least one: each attends to the context and to the
+        others. A prompt's last chunk may be a quarter longer."""
+        within = (math.isqrt(context * context + 4 * self.attention_pairs) - context) // 2
+        return min(self.prefill_chunk, max(1, within))
 
 
 def target_gap(milliseconds: float | None, *, on_cpu: bool) -> float:
@@ -166,12 +168,6 @@ def target_gap(milliseconds: float | None, *, on_cpu: bool) -> float:
     if milliseconds is not None:
         return milliseconds / 1e3
     return TARGET_ON_CPU if on_cpu else TARGET_GAP
-
-
-def chunk_within(pairs: int, context: int) -> int:
-    """The most tokens, at least one, to compute at once after `context` tokens with at most `pairs` pairs of attention:
-    each token attends to the context and to the others."""
-    return max(1, (math.isqrt(context * context + 4 * pairs) - context) // 2)
 
 
 class Scheduler:
@@ -239,7 +235,7 @@ class Scheduler:
             if not self._has_place(waiting, active):
                 break
             self.waiting.remove(waiting)
-            admitted.append(Prefilling(waiting=waiting, length_class=length_class(_reckoned(waiting))))
+            admitted.append(Prefilling(**waiting.given(), length_class=length_class(_reckoned(waiting))))
             self.prefilling.append(admitted[-1])
         return admitted
 
@@ -359,7 +355,7 @@ class Scheduler:
                 growth=prompt.growth,
                 length_class=prompt.length_class,
             )
-            for sequence in prompt.waiting.sequences
+            for sequence in prompt.sequences
         ]
         self.running += started
         return started
@@ -439,7 +435,7 @@ class Scheduler:
         left = self.limits.memory
         for prompt in self.prefilling:
             left -= self._prompt_bytes(prompt.length, prompt.count)
-            if rows := prompt.waiting.rows:  # which lie in no slots
+            if rows := prompt.rows:  # which lie in no slots
                 left -= rows * self.limits.prompt_bytes(prompt.length + prompt.growth + sizes.CAPACITY_STEP)
         return left - self._of_running(self._draft_bytes)
 

@@ -12,9 +12,9 @@ named above it.
 import time
 from collections import abc
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import mlx.core as mx
 
@@ -99,15 +99,6 @@ class Sequence:
     draft_tokens: int = 0
     accepted_tokens: int = 0
 
-    @property
-    def generated(self) -> int:
-        return len(self.tokens) - len(self.request.job.prompt)
-
-    @property
-    def logprobs(self) -> int | None:
-        """How many alternatives are reported beside each token; None for no logprobs at all."""
-        return self.request.job.request.logprobs
-
     def finished(self, reason: FinishReason) -> Finished:
         """The event that ends the sequence."""
         now = time.monotonic()
@@ -137,11 +128,12 @@ class Sequence:
         )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Waiting:
-    """A prompt in the queue: of a new request with all its choices, or of one preempted sequence."""
+@dataclass(eq=False, kw_only=True)
+class Prompt:
+    """What sequences begin with: that of a new request with all its choices, or of one preempted sequence. Its fields
+    never change."""
 
-    sequences: tuple[Sequence, ...]  # those that begin with this prompt
+    sequences: tuple[Sequence, ...]
     tokens: tuple[int, ...]
     growth: int  # tokens that each sequence may still generate
     priority: int
@@ -149,6 +141,10 @@ class Waiting:
     account: str = ""
     branched: int = 0  # tokens of the prompt's branches
     rows: int = 0  # in which these are computed
+
+    @property
+    def request(self) -> Request:
+        return self.sequences[0].request
 
     @property
     def count(self) -> int:
@@ -161,7 +157,15 @@ class Waiting:
     @cached_property
     def identity(self) -> tuple[int, ...]:
         """The tokens as the prefix cache knows them: those of media by their content."""
-        return identity_of(self.sequences[0].request.job, self.tokens)
+        return identity_of(self.request.job, self.tokens)
+
+    def given(self) -> dict[str, Any]:
+        """What a prompt keeps in all stages."""
+        return {each.name: getattr(self, each.name) for each in fields(Prompt)}
+
+
+class Waiting(Prompt):
+    """A prompt in the queue."""
 
 
 @dataclass(eq=False)
@@ -176,10 +180,8 @@ class RestingChunk:
 
 
 @dataclass(eq=False, kw_only=True)
-class Prefilling:
+class Prefilling(Prompt):
     """A prompt that is being computed, a chunk at a time."""
-
-    waiting: Waiting
 
     # Written by the scheduler.
     length_class: int  # of its sequences when they run
@@ -201,38 +203,6 @@ class Prefilling:
     scoring: Scoring | None = None  # of its branches; None until the prompt is computed
 
     @property
-    def request(self) -> Request:
-        return self.waiting.sequences[0].request
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        return self.waiting.tokens
-
-    @property
-    def count(self) -> int:
-        return self.waiting.count
-
-    @property
-    def length(self) -> int:
-        return self.waiting.length
-
-    @property
-    def growth(self) -> int:
-        return self.waiting.growth
-
-    @property
-    def priority(self) -> int:
-        return self.waiting.priority
-
-    @property
-    def arrival(self) -> int:
-        return self.waiting.arrival
-
-    @property
-    def account(self) -> str:
-        return self.waiting.account
-
-    @property
     def remaining(self) -> int:
         return self.length - self.computed
 
@@ -241,7 +211,7 @@ class Prefilling:
         """Tokens still to be computed, those of branches among them."""
         if self.scoring is not None:
             return self.scoring.left
-        return self.remaining + self.waiting.branched
+        return self.remaining + self.branched
 
 
 @dataclass(eq=False, kw_only=True)

@@ -34,6 +34,12 @@ class IndexCache(KVCache):  # type: ignore[misc] # mlx-lm has no types
         return (found[0], found[0]) if values is keys else found
 
 
+def put_in_vain(get: Callable[[Any], Any]) -> property:
+    """An attribute of a cache where models put what is there already, or zeros that nobody reads, as mlx-lm's indexes
+    do."""
+    return property(get, lambda cache, value: None)
+
+
 class BatchedAttention(BatchedCache):
     """Keys and values of all slots, [slots, heads, capacity, size] each: a token lies at its index in the sequence."""
 
@@ -68,13 +74,7 @@ class BatchedAttention(BatchedCache):
         """Models put the same keys here, to be computed after something else."""
         self.buffers[0] = keys
 
-    @property
-    def values(self) -> mx.array | None:
-        return self.buffers[-1] if self.buffers else None
-
-    @values.setter
-    def values(self, values: mx.array) -> None:
-        """mlx-lm's indexes put zeros here, which nobody reads and which are not kept."""
+    values = put_in_vain(lambda self: self.buffers[-1] if self.buffers else None)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
         if self._step != self.slots.step:
@@ -210,11 +210,6 @@ def enlarged(buffer: mx.array, slots: int, size: int) -> mx.array:
     return buffer
 
 
-def put_in_vain(get: Callable[[Any], Any]) -> property:
-    """An attribute of a cache where models put what is there already, or zeros that nobody reads."""
-    return property(get, lambda cache, value: None)
-
-
 class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
     """A prompt's cache whose keys and values are views of its slot, [1, heads, capacity, size]: what is computed there
     need not be copied when the sequence begins to decode."""
@@ -313,12 +308,11 @@ class JoinedAttention:
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        found = [cache.keys_and_values() for cache in self.caches]
-        return self._side_by_side([pair[0] for pair in found]), self._side_by_side(
-            [pair[1] for pair in found]
-        )
+        both = zip(*(cache.keys_and_values() for cache in self.caches), strict=True)
+        keys, values = map(self._side_by_side, both)
+        return keys, values
 
-    def _side_by_side(self, parts: list[mx.array]) -> mx.array:
+    def _side_by_side(self, parts: Sequence[mx.array]) -> mx.array:
         padded = [
             mx.pad(part, [(0, 0), (0, 0), (0, self._longest - part.shape[2]), (0, 0)])
             if part.shape[2] < self._longest
@@ -456,9 +450,8 @@ class AttentionKind(CacheKind):
 
     @property
     def block_form(self) -> tuple[int, int] | None:
-        return (
-            (self.key_bits, self.group_size) if self.key_bits and self.key_bits == self.value_bits else None
-        )
+        alike = self.key_bits == self.value_bits > 0
+        return (self.key_bits, self.group_size) if alike else None
 
     def cut(self, cache: Any) -> list[mx.array]:
         return [cache.keys, cache.values][: len(self.token_arrays)]

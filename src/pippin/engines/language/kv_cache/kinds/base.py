@@ -86,23 +86,24 @@ class SlotGroup(Protocol):
     def forward(self, tokens: mx.array) -> mx.array:
         """Run tokens [slots, n] through the model and its caches: logits [slots, n, vocabulary]."""
 
-    def reserve(self, request: SlotRequest, growth: int, following: int) -> "Slot":
-        """A slot with capacity for the request's tokens and `growth` more. As many sequences as are `following` will
-        ask soon. With no growth nothing is made to spare."""
+    def reserve(self, request: SlotRequest) -> "Slot":
+        """A slot with capacity for the request's tokens and its growth. As many sequences as are `following` will ask
+        soon. With no growth nothing is made to spare."""
 
     def prompt_cache(self, slot: "Slot") -> PromptCache:
         """A new cache in which to compute the prompt of a reserved slot: in the slot, as far as the kinds of cache
         allow it. The slot then keeps the cache that it is joined with."""
 
     def join(self, slot: "Slot", cache: PromptCache, shift: int) -> None:
-        """Let steps compute a reserved slot, whose prompt is in `cache`; what does not lie in the slot yet is copied.
-        `shift` is what rotary positions differ by from indexes of tokens."""
+        """Let steps compute a reserved slot, whose prompt is in `cache`; what does not lie in the slot yet is copied,
+        and may be used again. `shift` is what rotary positions of later tokens differ by from their indexes."""
 
     def leave(self, slot: "Slot") -> None:
         """The sequence goes, or will not come."""
 
-    def adopt(self, slot: "Slot", growth: int) -> None:
-        """Take a sequence over from another group of the model, as it is stored there. The handle stays the same."""
+    def adopt(self, slot: "Slot", request: SlotRequest) -> None:
+        """Take a sequence over from another group of the model, as it is stored there, into what it would be given for
+        this request. The handle stays the same."""
 
     def length(self, index: int) -> int: ...
 
@@ -118,7 +119,7 @@ class SlotGroup(Protocol):
     def pack(self) -> None:
         """Give up all slots and capacity to spare."""
 
-    def bytes_with(self, request: SlotRequest, growth: int, following: int) -> int:
+    def bytes_with(self, request: SlotRequest) -> int:
         """Bytes at most, after `reserve` with the same."""
 
     def bytes_after(self, count: int) -> int:
@@ -132,21 +133,16 @@ class Slot(Struct, eq=False, kw_only=True):
     them; whoever holds the handle reads them anew for every step.
     """
 
-    request: SlotRequest
     length_class: int
     group: SlotGroup
     index: int
+    reserved: int  # tokens of its prompt
     cache: PromptCache | None = None  # in which its prompt is computed in the slot
 
     @property
     def length(self) -> int:
         """Tokens in the cache."""
         return self.group.length(self.index)
-
-    @property
-    def growth(self) -> int:
-        """Tokens that may still be added."""
-        return self.request.length + self.request.growth - self.length
 
     def view(self, stop: int) -> PromptCache:
         """The sequence as a cache of its own, as of position `stop`; good until the next step. Sliding attention can
@@ -231,9 +227,6 @@ class SlotTable:
         """So many tokens lie in a slot. A step that computes it in passing writes behind them."""
         self.lengths[index], self.shifts[index] = length, shift
 
-    def vacate(self, index: int) -> None:
-        self.lengths[index] = self.shifts[index] = 0
-
     def grow(self, slots: int, capacity: int) -> bool:
         """Have as many slots of such a capacity, if these are more; whether anything changed."""
         more = max(slots - len(self.lengths), 0)
@@ -252,11 +245,6 @@ class SlotTable:
     def cover(self, low: int, high: int) -> None:
         """Steps compute these slots from now on."""
         self.low, self.high = low, high
-
-    @property
-    def computed(self) -> int:
-        """Slots that a step computes."""
-        return self.high - self.low
 
     def positions(self) -> mx.array:
         """Indexes of this step's tokens in their sequences, [computed slots, count] or [1, count]."""

@@ -91,9 +91,6 @@ class PoolingCache:
     def empty(self) -> bool:
         return not self.tokens
 
-    def is_trimmable(self) -> bool:
-        return False
-
 
 @dataclass(frozen=True, kw_only=True)
 class PoolingKind(CacheKind):

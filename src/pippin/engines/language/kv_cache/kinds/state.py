@@ -127,18 +127,6 @@ class BatchedState(StateUpdates, BatchedCache, ArraysCache):  # type: ignore[mis
         self._window = None
         self.cache = [None if state is None else state[:] for state in checkpoint]
 
-    def __getitem__(self, index: int) -> mx.array | None:
-        return self.cache[index]
-
-    def __setitem__(self, index: int, value: mx.array) -> None:
-        self.cache[index] = value
-
-    def make_mask(self, N: int) -> None:
-        return None
-
-    def advance(self, N: int) -> None:
-        pass
-
     def store(self, slot: int, cache: Any) -> None:
         self._put(slot, cache.cache)
 
@@ -154,7 +142,7 @@ class BatchedState(StateUpdates, BatchedCache, ArraysCache):  # type: ignore[mis
             if state is None:
                 continue
             if held is None:
-                held = mx.zeros((self.slots.computed, *state.shape[1:]), dtype=state.dtype)
+                held = mx.zeros((self.slots.high - self.slots.low, *state.shape[1:]), dtype=state.dtype)
             held[place : place + 1] = state
             self.cache[index] = held
 

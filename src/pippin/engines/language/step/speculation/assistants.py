@@ -12,7 +12,6 @@ import mlx.core as mx
 import numpy as np
 
 from pippin.engines.language.drafters.assistants import Assistant
-from pippin.engines.language.kv_cache.kinds.base import SlotGroup
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
 from pippin.engines.language.step.speculation.proposers import NOTHING, Follower, Proposal
@@ -25,23 +24,15 @@ class _End(NamedTuple):
     state: mx.array
 
 
-class _Kept(NamedTuple):
-    """A sequence in the batch, and the state [1, 1, size] after the newest token that it keeps."""
-
-    running: Running
-    state: mx.array
-
-
 class Assistants(Follower):
     """Proposes the tokens that an assistant drafts greedily."""
 
+    prompts: dict[Prefilling, _End]
+    followed: dict[Sequence, mx.array]  # the state [1, 1, size] after the newest token that a sequence keeps
+
     def __init__(self, assistant: Assistant, states: HiddenStates) -> None:
+        super().__init__(states, assistant.own_bytes)
         self.assistant = assistant
-        self.weight_bytes = assistant.own_bytes
-        self.states = states
-        self.prompts: dict[Prefilling, _End] = {}
-        self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
-        self.followed: dict[Sequence, _Kept] = {}
 
     # Notifications of the model's passes: see `Follower`
 
@@ -51,16 +42,10 @@ class Assistants(Follower):
             self.prompts[prompt] = _End(prompt.computed + done + count, _state(states, row, count))
         return [self.prompts[prompt].state for prompt in prompts]
 
-    def prompt_dropped(self, prompt: Prefilling) -> None:
-        self.prompts.pop(prompt, None)
-
     def started(self, running: Running, prompt: Prefilling) -> None:
         end = self.prompts.get(prompt)
         if end is not None and end.tokens == prompt.length:
-            self.followed[running.sequence] = _Kept(running, end.state)
-
-    def passed(self, group: SlotGroup) -> None:
-        self._passed[group] = self.states.take()
+            self.followed[running.sequence] = end.state
 
     def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
         passed, self._passed = self._passed, {}
@@ -69,13 +54,10 @@ class Assistants(Follower):
             if running.sequence in self.followed:
                 group = running.slot.group
                 found.append(_state(passed[group], running.slot.index - group.low, count))
-                self.followed[running.sequence] = _Kept(running, found[-1])
+                self.followed[running.sequence] = found[-1]
         return found
 
     # Proposals: see `Proposer`
-
-    def is_ready(self, sequence: Sequence) -> bool:
-        return sequence in self.followed
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         # One sequence at a time: in a batch, the keys and values of all would have to be copied.
@@ -91,12 +73,10 @@ class Assistants(Follower):
         ]
 
     def _draft(self, sequence: Sequence, most: int) -> mx.array:
-        running, state = self.followed[sequence]
+        running, state = sequence.stage, self.followed[sequence]
+        assert isinstance(running, Running)
         length = running.slot.length
         return self.assistant.draft(sequence.tokens[-1], state, running.slot.view(length), length, most)
-
-    def forget(self, sequence: Sequence) -> None:
-        self.followed.pop(sequence, None)
 
 
 def _state(states: mx.array, row: int, count: int) -> mx.array:

@@ -10,6 +10,7 @@ own, a chunk in each step.
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -56,8 +57,9 @@ class DraftModel(Proposer):
         asked = {sequence: most for sequence, most in wanted if most}
         self._catch_up(asked)
         self.slots.settle()
-        found = self._draft(asked)
-        return [found.get(sequence, NOTHING) for sequence, _ in wanted]
+        ready = {each: most for each, most in asked.items() if each in self.slots.of and self._new(each) > 0}
+        found = self.slots.drafted(partial(self._draft, ready))
+        return [Proposal(found[each][:most]) if each in ready else NOTHING for each, most in wanted]
 
     def forget(self, sequence: Sequence) -> None:
         self.reading.pop(sequence, None)
@@ -101,17 +103,14 @@ class DraftModel(Proposer):
         before = [reading.count for _, reading, _ in readings]
         together = self._layout.joins and len(readings) > 1 and worth_joining(list(counts.values()), before)
         for some in [readings] if together else [[each] for each in readings]:
-            width = max(count for *_, count in some)
-            tokens = np.zeros((len(some), width), np.int32)
-            for row, (sequence, reading, count) in enumerate(some):
-                tokens[row, :count] = sequence.tokens[reading.count : reading.count + count]
-                reading.count += count
+            new = [each.tokens[reading.count : reading.count + count] for each, reading, count in some]
             caches = [reading.cache for _, reading, _ in some]
-            one = len(caches) == 1
-            layers = caches[0] if one else self._layout.joined(caches, [count for *_, count in some])
+            tokens, layers = self._layout.together(new, caches)
             with self._only([0] * len(some)):  # the logits are not used
-                self.model(mx.array(tokens), cache=layers)
+                self.model(tokens, cache=layers)
             mx.eval([arrays_of(cache) for cache in caches])
+            for _, reading, count in some:
+                reading.count += count
 
     def _only(self, positions: Many[int]) -> AbstractContextManager[None]:
         """Within the context logits are computed at these positions alone, if the model's head can do that."""
@@ -119,26 +118,14 @@ class DraftModel(Proposer):
 
     # How it drafts
 
-    def _draft(self, asked: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
-        drafted: list[tuple[dict[Sequence, int], mx.array]] = []
-        for group, slots in self.slots.by_group():
-            # The number of tokens to draft for its sequences, by their slots.
-            wanted = {
-                slot: asked[sequence]
-                for slot, sequence in slots.items()
-                if sequence in asked and self._new(sequence) > 0
-            }
-            if wanted:
-                chains = self._chains(group, self._read_new(group, slots, wanted), max(wanted.values()))
-                rows = {slots[slot]: slot - group.low for slot in wanted}
-                drafted.append((rows, chains))
-        mx.eval([chains for _, chains in drafted])
-        found: dict[Sequence, Proposal] = {}
-        for rows, chains in drafted:
-            table = np.array(chains)
-            for sequence, row in rows.items():
-                found[sequence] = Proposal(table[row, : asked[sequence]].tolist())
-        return found
+    def _draft(
+        self, asked: Mapping[Sequence, int], group: BatchedGroup, slots: Mapping[int, Sequence]
+    ) -> mx.array:
+        # The number of tokens to draft for the group's sequences, by their slots.
+        wanted = {slot: asked[sequence] for slot, sequence in slots.items() if sequence in asked}
+        if not wanted:
+            return mx.zeros((0, 0), mx.int32)
+        return self._chains(group, self._read_new(group, slots, wanted), max(wanted.values()))
 
     def _read_new(
         self, group: BatchedGroup, slots: Mapping[int, Sequence], wanted: Iterable[int]

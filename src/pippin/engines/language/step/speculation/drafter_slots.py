@@ -1,13 +1,19 @@
 """The slots of sequences in a drafter's own caches, so that all sequences of a batch are drafted for together."""
 
+from collections.abc import Callable, Mapping
 from functools import partial
 
+import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, CacheGroups
 from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot, SlotRequest, rounded
 from pippin.engines.language.step.sequences import Running, Sequence
+
+Draft = Callable[[BatchedGroup, Mapping[int, Sequence]], mx.array]
+"""Drafts tokens [slots, count] for the sequences of a group, which are given by the indexes of their slots, or none."""
 
 
 class DrafterSlots:
@@ -23,7 +29,7 @@ class DrafterSlots:
         """Give a sequence a slot, and copy the cache of its first `length` tokens into it."""
         request = SlotRequest(length=length, growth=running.growth, length_class=running.length_class)
         slot = self.groups.reserve(request, self._limit(request))
-        self.groups.join(cache, slot)
+        slot.group.join(slot, cache, shift=0)
         self.of[running.sequence] = slot
         return slot
 
@@ -39,17 +45,23 @@ class DrafterSlots:
         for sequence, slot in self.of.items():
             stage = sequence.stage
             if isinstance(stage, Running) and stage.length_class != slot.length_class:
-                self.groups.promote(slot, stage.length_class)
+                self.groups.promote(slot, stage.length_class, stage.growth)
         self.groups.fit(self._limit(), max(1, self._shape.slack))  # no draft is longer than the slack
         self.groups.compact()
 
-    def by_group(self) -> list[tuple[BatchedGroup, dict[int, Sequence]]]:
-        """The groups, and the sequences of each by the indexes of their slots."""
-        found: dict[BatchedGroup, dict[int, Sequence]] = {}
+    def drafted(self, draft: Draft) -> dict[Sequence, list[int]]:
+        """The tokens that `draft` gives for the sequences of each group."""
+        groups: dict[BatchedGroup, dict[int, Sequence]] = {}
         for sequence, slot in self.of.items():
             assert isinstance(slot.group, BatchedGroup)
-            found.setdefault(slot.group, {})[slot.index] = sequence
-        return list(found.items())
+            groups.setdefault(slot.group, {})[slot.index] = sequence
+        drafts = {group: draft(group, slots) for group, slots in groups.items()}
+        mx.eval(list(drafts.values()))
+        found: dict[Sequence, list[int]] = {}
+        for group, tokens in drafts.items():
+            rows = np.array(tokens).tolist()
+            found |= {each: rows[slot - group.low] for slot, each in groups[group].items() if rows}
+        return found
 
     def sequence_bytes(self, capacity: int) -> int:
         """Bytes of the slot of a sequence with so many tokens, if no other in its group is longer."""

@@ -9,6 +9,7 @@ anew with them.
 from collections import deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
+from functools import partial
 
 import mlx.core as mx
 import numpy as np
@@ -16,7 +17,7 @@ from msgspec import Struct, field
 
 from pippin.engines.language.drafters.heads import DraftHead
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
-from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot, SlotGroup
+from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
@@ -100,18 +101,17 @@ class _Followed(Struct, eq=False):
 class Heads(Follower):
     """Proposes what a draft head says, greedily."""
 
+    prompts: dict[Prefilling, _Prompt]
+    followed: dict[Sequence, _Followed]
+
     def __init__(self, head: DraftHead, layout: CacheLayout, states: HiddenStates, *, most: int) -> None:
         """`most`: tokens that it is asked for at once."""
+        super().__init__(states, head.own_bytes)
         self.head = head
-        self.weight_bytes = head.own_bytes
         self._layout = layout
-        self.states = states
         # Of what waits, or of a block with the token before it, all can be forgotten again.
         slack = max(MOST_WAITING, most + 1)
         self._slots = DrafterSlots(head, BatchShape(layout=layout, slack=slack))
-        self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
-        self.prompts: dict[Prefilling, _Prompt] = {}
-        self.followed: dict[Sequence, _Followed] = {}
 
     # Notifications of the model's passes: see `Follower`
 
@@ -144,9 +144,6 @@ class Heads(Follower):
         waiting = (each.states for each in held.waiting.stretches)
         return [*(arrays_of(held.cache) if held.read else []), *waiting]
 
-    def prompt_dropped(self, prompt: Prefilling) -> None:
-        self.prompts.pop(prompt, None)
-
     def started(self, running: Running, prompt: Prefilling) -> None:
         held = self.prompts.get(prompt)
         if held is None or not held.whole:
@@ -154,9 +151,6 @@ class Heads(Follower):
         slot = self._slots.join(running, held.cache, held.read)
         # Each choice of a request goes on by itself.
         self.followed[running.sequence] = _Followed(slot, held.first, _Waiting(held.waiting.stretches))
-
-    def passed(self, group: SlotGroup) -> None:
-        self._passed[group] = self.states.take()
 
     def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
         passed, self._passed = self._passed, {}
@@ -168,20 +162,17 @@ class Heads(Follower):
 
     # What is asked of it
 
-    def is_ready(self, sequence: Sequence) -> bool:
-        return sequence in self.followed
-
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         most = max((count for sequence, count in wanted if sequence in self.followed), default=0)
         if not most:
             return [NOTHING for _ in wanted]
         most = most if self.head.most is None else min(most, self.head.most)
         self._slots.settle()
-        drafts = self._draft(most)
+        drafts = self._slots.drafted(partial(self._draft, most))
         return [Proposal(drafts.get(sequence, [])[:count]) for sequence, count in wanted]
 
     def forget(self, sequence: Sequence) -> None:
-        self.followed.pop(sequence, None)
+        super().forget(sequence)
         self._slots.leave(sequence)
 
     def sequence_bytes(self, capacity: int) -> int:
@@ -233,20 +224,12 @@ class Heads(Follower):
         whole = parts[0] if len(parts) == 1 else mx.concatenate(parts)
         return whole[:width]
 
-    def _draft(self, most: int) -> dict[Sequence, list[int]]:
-        """Up to `most` tokens for each sequence, by the head's own states after what it has read."""
-        drafted: list[tuple[dict[Sequence, int], mx.array]] = []
-        for group, slots in self._slots.by_group():
-            own, last = self._read(group, slots), np.zeros((group.high - group.low, 1), np.int32)
-            for slot, sequence in slots.items():
-                last[slot - group.low] = sequence.tokens[-1]
-            before = group.checkpoint()
-            rows = {sequence: slot - group.low for slot, sequence in slots.items()}
-            drafted.append((rows, self.head.draft_ahead(group.forward, mx.array(last), own, most)))
-            group.restore(before)
-        mx.eval([tokens for _, tokens in drafted])
-        found: dict[Sequence, list[int]] = {}
-        for rows, tokens in drafted:
-            table = np.array(tokens).tolist()
-            found |= {sequence: table[row] for sequence, row in rows.items()}
-        return found
+    def _draft(self, most: int, group: BatchedGroup, slots: Mapping[int, Sequence]) -> mx.array:
+        """Up to `most` tokens for each sequence of a group, by the head's own states after what it has read."""
+        own, last = self._read(group, slots), np.zeros((group.high - group.low, 1), np.int32)
+        for slot, sequence in slots.items():
+            last[slot - group.low] = sequence.tokens[-1]
+        before = group.checkpoint()
+        tokens = self.head.draft_ahead(group.forward, mx.array(last), own, most)
+        group.restore(before)
+        return tokens

@@ -18,6 +18,7 @@ from itertools import accumulate
 from math import ceil, log
 from statistics import median
 
+import numpy as np
 from msgspec import Struct
 
 REMEMBERED = 9  # measurements of each kind of step
@@ -102,11 +103,6 @@ def _on_line(points: Points, place: float) -> float:
     return below + (above - below) * (place - low) / (high - low)
 
 
-def _between(points: Points, place: float) -> float:
-    """The value at `place` on the line through the nearest points; beyond the first and the last, the value there."""
-    return _on_line(points, min(max(place, points[0][0]), points[-1][0]))
-
-
 def _useless(width: float) -> float:
     """The time of a pass, in plain steps, above which it does not pay even where all proposals are right. How much
     longer it takes does not matter, and mostly something else held it up."""
@@ -178,8 +174,9 @@ class StepTimes:
             least = known[each] = min(least, median(found))
         if width in known:
             return known[width]
-        factors = sorted((each, self._factor(sequences, each, ratio)) for each, ratio in known.items())
-        taken = 1 + (_between(factors, width) if factors else 1.0) * self._guessed(sequences, width)
+        factors = {each: self._factor(sequences, each, known[each]) for each in sorted(known)}
+        factor = np.interp(width, list(factors), list(factors.values())) if factors else 1.0
+        taken = 1 + float(factor) * self._guessed(sequences, width)
         # A pass over fewer tokens takes no longer than one over more.
         longer = [ratio for each, ratio in known.items() if each > width]
         shorter = [ratio for each, ratio in known.items() if each < width]

@@ -3,12 +3,13 @@
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 from msgspec import Struct, field
 
 from pippin.engines.language.kv_cache.kinds.base import SlotGroup
+from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
 
 NGRAM = 3  # tokens at the end of a text that are looked for earlier in it
@@ -52,30 +53,47 @@ class Proposer(Protocol):
         return 0
 
 
-class Follower(Proposer, Protocol):
+class Follower(Proposer):
     """A proposer that follows the passes of prompts, and then of the sequences in the batch."""
 
     rests: bool = False
     """Whether it is hardly asked any more, and need not read prompts that begin now."""
 
+    def __init__(self, states: HiddenStates, weight_bytes: int) -> None:
+        self.states = states
+        self.weight_bytes = weight_bytes
+        self.prompts: dict[Prefilling, Any] = {}
+        self.followed: dict[Sequence, Any] = {}
+        self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
+
+    def is_ready(self, sequence: Sequence) -> bool:
+        return sequence in self.followed
+
+    def forget(self, sequence: Sequence) -> None:
+        self.followed.pop(sequence, None)
+
     def prompts_passed(self, prompts: Many[Prefilling], counts: Many[int], done: int = 0) -> list[mx.array]:
         """The model has computed the next `counts` tokens of these prompts. Returns the arrays that are to be
         evaluated. `done`: tokens before them that the scheduler does not know of yet."""
+        raise NotImplementedError
 
     def prompt_dropped(self, prompt: Prefilling) -> None:
         """No sequence of the prompt joins the batch any more."""
+        self.prompts.pop(prompt, None)
 
     def started(self, running: Running, prompt: Prefilling) -> None:
         """A sequence of the prompt joins the batch."""
 
     def passed(self, group: SlotGroup) -> None:
         """The sequences of a group have gone through the model."""
+        self._passed[group] = self.states.take()
 
     def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
         """Keep so many of the first tokens of the last pass for each sequence, at least one.
 
         Returns the arrays that are to be evaluated.
         """
+        raise NotImplementedError
 
 
 def agreed(proposed: list[int], chosen: list[int]) -> int:

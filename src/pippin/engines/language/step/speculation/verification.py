@@ -2,8 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence as Many
-
-from msgspec import Struct
+from typing import Literal
 
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.pace import HOPE, SMOOTHING, Acceptance, Pace
@@ -20,24 +19,8 @@ HOPES = (0.5, 0.4, 0.5, 0.6, 0.7, 0.85, 0.9, 0.9)
 LOOKS_WHILE_RESTING = 8
 """Steps of which one asks whether proposals pay again, where they have not for long: asking takes time as well."""
 
-Grounds = int | None
-"""The class within which acceptance is counted: an index in `HOPES` for lookups, None for drafts."""
-
-
-def _hope(grounds: Grounds) -> float:
-    return HOPE if grounds is None else HOPES[grounds]
-
-
-class Judged(Struct, frozen=True):
-    """A pass that has judged proposals: what they were for each sequence, and how many tokens it gave in all. Nothing
-    of either where there was no such pass."""
-
-    proposals: Many[Proposal] = ()
-    tokens: int = 0
-
-    @property
-    def lengths(self) -> list[int]:
-        return [len(each.tokens) for each in self.proposals]
+Grounds = int | Literal["drafted", "any"]
+"""The class within which acceptance is counted: an index in `HOPES` for lookups, drafts, or all proposals."""
 
 
 class Speculation:
@@ -63,18 +46,14 @@ class Speculation:
         self._rested = 0  # steps since it was last asked whether proposals pay, while they do not
         self.most = most
         self._block = block
-        # The acceptance of each sequence and the prior of a new one: by grounds, then of all proposals.
+        # The acceptance of each sequence, and the prior of a new one.
         self._seen: dict[Sequence, dict[Grounds, Acceptance]] = {}
-        self._priors: dict[Grounds, float] = {}
-        self._overall: dict[Sequence, Acceptance] = {}
-        self._prior = HOPE
+        self._priors: dict[Grounds, float] = {"drafted": HOPE, "any": HOPE, **dict(enumerate(HOPES))}
         self._grounds: dict[Sequence, Grounds] = {}  # of the last proposals
 
     def wanted(self, running: list[Running]) -> bool:
         """Whether the next step should look for proposals. They have to be known before the step is built."""
-        # Of a chain that a grammar forces, the first token is being drawn.
-        chains = [max(len(each.sequence.decoder.certain) - 1, 0) for each in running]
-        if any(chains) and self._pays(chains):
+        if self.forces(running, drawn=1):
             return True
         ready = [self.proposer.is_ready(each.sequence) for each in running]
         if not any(ready):
@@ -87,14 +66,11 @@ class Speculation:
         rooms = [self.most if each else 0 for each in ready]
         return any(self.pace.lengths(self._chances(running), rooms))
 
-    def forces(self, running: list[Running]) -> bool:
-        """Whether a grammar forces the next tokens of a sequence, all of whose tokens are known, and taking them in one
-        pass pays."""
-        chains = [len(each.sequence.decoder.certain) for each in running]
-        return any(chains) and self._pays(chains)
-
-    def _pays(self, chains: list[int]) -> bool:
-        return any(self.pace.lengths([1.0 if count else 0.0 for count in chains], chains))
+    def forces(self, running: list[Running], drawn: int = 0) -> bool:
+        """Whether a grammar forces the next tokens of a sequence, behind the first so many which are being drawn, and
+        taking them in one pass pays."""
+        chains = [max(len(each.sequence.decoder.certain) - drawn, 0) for each in running]
+        return any(chains) and any(self.pace.lengths([float(count > 0) for count in chains], chains))
 
     def proposals(self, running: list[Running]) -> list[Proposal]:
         """One for each of these sequences, whose tokens are all known: what its grammar forces, else guesses."""
@@ -120,14 +96,12 @@ class Speculation:
             [(each.sequence, most) for each, most in zip(running, asked, strict=True)]
         )
         self._grounds = {
-            each.sequence: None if proposal.agreed is None else bisect_right(AGREED, proposal.agreed)
+            each.sequence: "drafted" if proposal.agreed is None else bisect_right(AGREED, proposal.agreed)
             for each, proposal in zip(running, found, strict=True)
             if proposal.tokens
         }
         return [
             proposal._replace(tokens=proposal.tokens[: each.sequence.decoder.allowed(proposal.tokens)])
-            if proposal.tokens
-            else proposal
             for each, proposal in zip(running, found, strict=True)
         ]
 
@@ -135,7 +109,7 @@ class Speculation:
         """The chance that each token of a proposal is right."""
         if proposal.certain or not proposal.tokens:
             return float(proposal.certain)
-        return self._acceptance(sequence, self._grounds[sequence]).chance
+        return self._known(sequence, self._grounds[sequence]).chance
 
     def _room(self, running: Running) -> int:
         """Tokens that can be proposed for a sequence."""
@@ -146,35 +120,31 @@ class Speculation:
 
     def _chances(self, running: list[Running]) -> list[float]:
         """The chance that a proposal is right, of each sequence, while proposals are not known yet."""
-        return [
-            seen.chance if (seen := self._overall.get(each.sequence)) is not None else self._prior
-            for each in running
-        ]
+        return [self._known(each.sequence, "any").chance for each in running]
 
-    def _acceptance(self, sequence: Sequence, grounds: Grounds) -> Acceptance:
-        seen = self._seen.setdefault(sequence, {})
-        if grounds not in seen:
-            seen[grounds] = Acceptance(self._priors.get(grounds, _hope(grounds)))
-        return seen[grounds]
+    def _known(self, sequence: Sequence, grounds: Grounds) -> Acceptance:
+        """The acceptance of a sequence, a new one before any of its proposals was judged."""
+        return self._seen.get(sequence, {}).get(grounds) or Acceptance(self._priors[grounds])
 
     def judged(self, sequence: Sequence, proposal: Proposal, chosen: list[int]) -> None:
         """The model chose these tokens where it was given this proposal."""
         if not proposal.tokens or proposal.certain:
             return
         proposed, accepted = len(proposal.tokens), agreed(proposal.tokens, chosen)
-        grounds = self._grounds[sequence]
-        seen = self._acceptance(sequence, grounds)
-        seen.observe(proposed, accepted)
-        prior = self._priors.get(grounds, _hope(grounds))
-        self._priors[grounds] = prior + SMOOTHING * (seen.chance - prior)
-        overall = self._overall.setdefault(sequence, Acceptance(self._prior))
-        overall.observe(proposed, accepted)
-        self._prior += SMOOTHING * (overall.chance - self._prior)
+        for grounds in (self._grounds[sequence], "any"):
+            seen = self._known(sequence, grounds)
+            seen.observe(proposed, accepted)
+            self._seen.setdefault(sequence, {})[grounds] = seen
+            self._priors[grounds] += SMOOTHING * (seen.chance - self._priors[grounds])
 
-    def learn(self, seconds: float, sequences: int, judged: Judged, *, looked: bool) -> None:
-        """A step that only decoded took so many seconds. `looked`: it looked for proposals."""
-        if judged.proposals:
-            self.pace.observe(sequences, self.pace.computed(judged.lengths), seconds, judged.tokens)
+    def learn(
+        self, seconds: float, sequences: int, proposals: Many[Proposal], given: int, *, looked: bool
+    ) -> None:
+        """A step that only decoded took so many seconds. Those that it judged are `proposals`, which gave so many
+        tokens. `looked`: it looked for some."""
+        if proposals:
+            computed = self.pace.computed([len(each.tokens) for each in proposals])
+            self.pace.observe(sequences, computed, seconds, given)
         elif looked:
             self.pace.looked_in_vain(sequences, seconds)
         else:
@@ -184,6 +154,6 @@ class Speculation:
 
     def forget(self, sequence: Sequence) -> None:
         """Drop what is known of a sequence that has left the batch."""
-        for known in (self._seen, self._overall, self._grounds):
-            known.pop(sequence, None)
+        self._seen.pop(sequence, None)
+        self._grounds.pop(sequence, None)
         self.proposer.forget(sequence)
