@@ -59,7 +59,9 @@ def listen_in_file(path: str) -> socket.socket:
 
 def _listener(family: int, address: Any) -> socket.socket:
     both = family == socket.AF_INET6 and address[0] != "::1"
-    return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
+    return socket.create_server(
+        address, family=family, backlog=BACKLOG, dualstack_ipv6=both and socket.has_dualstack_ipv6()
+    )
 
 
 def _reason(host: str, port: int, error: OSError) -> str:

@@ -49,7 +49,7 @@ class LanguageJob(Struct, frozen=True, kw_only=True, eq=False):
     tool_format: ToolFormat | None = None
     reasoning_format: ReasoningFormat | None = None
     stops: tuple[str, ...] = ()  # the request's and the formats' own
-    seed: int = 0  # the request's, or drawn when it was prepared; see `random_numbers.choice_seed`
+    seed: int = 0  # the request's, or drawn when it was prepared; see `sampler.choice_seed`
     created: float = 0.0  # monotonic seconds
     key: bytes = b""  # of adapter and salt, for the prefix cache
     media: PromptMedia | WholePrompt | None = None
