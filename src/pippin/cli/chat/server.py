@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from pippin.cli.local import fetched, open_catalog, settings_of
 from pippin.cli.running import Client, client_of, is_there, running_servers
@@ -55,7 +55,7 @@ class Reached(Struct, frozen=True):
 
     client: Client
     model: str
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any]
 
 
 def model_on(client: Client, name: str) -> Reached:
