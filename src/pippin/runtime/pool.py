@@ -241,14 +241,12 @@ class Changes:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._next = asyncio.Event()
 
     def tell(self) -> None:
         """Wake all waiters to check their condition again."""
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_result(None)
-        self._waiting.clear()
+        self._next.set()
+        self._next = asyncio.Event()
 
     async def until(self, true: Callable[[], bool], deadline: float | None = None) -> bool:
         """Wait until `true()` holds, checking it after each change; False if the clock reaches `deadline` first."""
@@ -256,13 +254,10 @@ class Changes:
             left = None if deadline is None else deadline - self._clock.now()
             if left is not None and left <= 0:
                 return False
-            change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.add(change)
             timer = None if left is None else self._clock.call_later(left, self.tell)
             try:
-                await change
+                await self._next.wait()
             finally:
-                self._waiting.discard(change)
                 if timer is not None:
                     timer.cancel()
         return True

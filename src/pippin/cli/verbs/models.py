@@ -64,19 +64,13 @@ def _listed(entry: "CatalogEntry") -> tuple[str, ...]:
 
 
 def _facts_of(entry: "CatalogEntry") -> dict[str, object]:
-    info, place = entry.info, {"id": entry.found.id, "source": entry.found.source}
+    info = entry.info
+    place: dict[str, object] = {"id": entry.found.id, "source": entry.found.source}
     if info is None:
         error = entry.error.message if entry.error else None
         return {**place, "error": error, "incomplete": entry.incomplete}
-    return {
-        **place,
-        "id": info.id,
-        "kind": info.kind,
-        "path": info.path,
-        "size_bytes": info.size_bytes,
-        "quantization": info.quantization,
-        "context_window": info.context_window,
-    }
+    names = ("id", "kind", "path", "size_bytes", "quantization", "context_window")
+    return place | {name: getattr(info, name) for name in names}
 
 
 @verb(
