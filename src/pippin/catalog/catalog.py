@@ -419,10 +419,7 @@ class Catalog:
         if is_script(name):
             return scripted(name, id)
         path = Path(name).expanduser()
-        try:
-            if not path.is_dir():
-                return None
-        except (OSError, ValueError):
+        if not os.path.isdir(path):  # false also for what can be no path
             return None
         path = path.resolve()
         return self._entry(Found(id or path.name, path, "operator", path), kind)

@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None]
 """Called with `done` and `total` bytes, and what is going on."""
 
-FIRST_WAIT: Final = 1.0  # seconds before the second try; doubled each time
 LONGEST_LINE: Final = 1024 * 1024
 
 
@@ -31,7 +30,7 @@ class Download(Struct, frozen=True):
     cache: str  # folder of the Hub's cache
     timeout: float = 300.0  # seconds without data
     retries: int = 3
-    first_wait: float = FIRST_WAIT
+    first_wait: float = 1.0  # seconds before the second try; doubled each time
     files: tuple[str, ...] = ()  # name patterns; empty: the files that a model needs
 
 

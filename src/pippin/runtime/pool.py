@@ -105,10 +105,6 @@ class Slot:
         return self.drains > 0 or self.state == "unloading"
 
     @property
-    def idle(self) -> bool:
-        return self.state == "loaded" and self.claims == 0 and self.drains == 0
-
-    @property
     def lost(self) -> ErrorReport | None:
         """The report of a worker that has died, until the slot is vacated for it."""
         return self.worker.died.result() if self.worker is not None and self.worker.died.done() else None
@@ -574,7 +570,7 @@ class Residency:
             self._leave_if_idle(slot)
 
     def _leave_if_idle(self, slot: Slot) -> None:
-        if slot.idle and slot.worker is not None:
+        if slot.worker is not None and slot.state == "loaded" and not slot.claims and not slot.drains:
             self._begin_to_stop(slot, slot.worker, "unloaded", LEAVE_WITHIN)
 
     # Memory
