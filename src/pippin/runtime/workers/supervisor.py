@@ -174,10 +174,10 @@ class WorkerProcess(Stages):
             child = waiting.pop()
         else:
             child = Child(None if spec.command is None else shlex.split(spec.command))
-        worker = cls(spec, child.process)
+        worker, loop = cls(spec, child.process), asyncio.get_running_loop()
         worker._watch = asyncio.create_task(worker._watch_process(), name=f"watch {spec.info.id}")
         try:
-            await worker._link.open(child.link)
+            await loop.create_unix_connection(lambda: worker._link, sock=child.link)
             worker._link.send(spec)
         except BaseException:  # nobody gets the worker, so it must not outlive this call
             child.link.close()
