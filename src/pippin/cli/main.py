@@ -133,7 +133,7 @@ def _told(error: Exception, name: str) -> int:
     return 1
 
 
-NAMELESS: Final = {
+NAMELESS: Final[dict[int | None, str]] = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), "A file can't be written"),
     errno.ENOENT: "The folder that this was started in, or one for temporary files, is missing",
 }

@@ -28,7 +28,7 @@ LOOK_EVERY: Final = 0.3  # seconds between looks at a log that is followed
 )
 def ps(parsed: Namespace) -> int:
     if parsed.usage:
-        return _usage(ask(parsed, "GET", "/v1/usage")["data"], as_json=parsed.json)
+        return _usage(ask(parsed, "GET", "/v1/usage")["data"], in_json=parsed.json)
     health = ask(parsed, "GET", "/health")
     if "workers" not in health:
         raise ServerError(
@@ -52,8 +52,8 @@ def ps(parsed: Namespace) -> int:
     return 0
 
 
-def _usage(rows: list[dict[str, Any]], *, as_json: bool) -> int:
-    if as_json:
+def _usage(rows: list[dict[str, Any]], *, in_json: bool) -> int:
+    if in_json:
         print(as_json(rows))
         return 0
     names = "requests prompt_tokens cached_tokens completion_tokens forced_tokens accepted_tokens".split()
