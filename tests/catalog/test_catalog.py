@@ -333,16 +333,26 @@ def test_one_model_may_answer_for_all_claude_names(roots: CatalogRoots) -> None:
     assert refusal(Catalog(ServerOptions(), roots), "claude-sonnet-4-5").report.kind == "model_not_found"
 
 
-def test_the_options_of_a_model_stand_over_those_for_all(tmp_path: Path, roots: CatalogRoots) -> None:
+def serving(temperature: float) -> ServerOptions:
+    """With a model of its own options, which are complete, and those of all others."""
+    entry = ModelEntry(path="a", options=ModelOptions(temperature=temperature, max_num_seqs=3))
+    return ServerOptions(models=(entry,), model_defaults=ModelOptions(temperature=0.9, max_num_seqs=3))
+
+
+def test_a_model_has_its_own_options_or_those_for_all(roots: CatalogRoots) -> None:
     write_model(roots.imports / "a")
     write_model(roots.imports / "b")
-    options = ServerOptions(
-        models=(ModelEntry(path="a", options=ModelOptions(temperature=0.1)),),
-        model_defaults=ModelOptions(temperature=0.9, max_num_seqs=3),
-    )
-    catalog = Catalog(options, roots)
+    catalog = Catalog(serving(0.1), roots)
     assert catalog.options_for(catalog.resolve("a")) == ModelOptions(temperature=0.1, max_num_seqs=3)
     assert catalog.options_for(catalog.resolve("b")) == ModelOptions(temperature=0.9, max_num_seqs=3)
+
+
+def test_options_that_were_changed_count_at_once(roots: CatalogRoots) -> None:
+    write_model(roots.imports / "a")
+    catalog = Catalog(serving(0.1), roots)
+    info = catalog.resolve("a")
+    catalog.adopt(serving(0.2))
+    assert catalog.options_for(info).temperature == 0.2
 
 
 @pytest.mark.parametrize(("limit", "window"), [(None, 64), (16, 16), (100_000, 64)])
@@ -354,14 +364,6 @@ def test_the_window_is_the_one_that_the_operator_allows(
     catalog = Catalog(ServerOptions(models=(entry,)), roots)
     assert catalog.resolve("a").context_window == window
     assert [info.context_window for info in catalog.models()] == [window]
-
-
-def test_an_entry_can_go_back_to_the_ordinary_value(roots: CatalogRoots) -> None:
-    write_model(roots.imports / "a")
-    entry = ModelEntry(path="a", options=ModelOptions(overflow="error"), given=("overflow",))
-    options = ServerOptions(models=(entry,), model_defaults=ModelOptions(overflow="summarize"))
-    catalog = Catalog(options, roots)
-    assert catalog.options_for(catalog.resolve("a")).overflow == "error"
 
 
 def test_the_scripted_model_is_served_by_name_or_script(tmp_path: Path, roots: CatalogRoots) -> None:

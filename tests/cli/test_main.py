@@ -1,5 +1,6 @@
 """The command line as people type it, in processes of its own."""
 
+import errno
 import importlib
 import json
 import os
@@ -198,6 +199,24 @@ def test_a_file_that_can_not_be_written_is_one_line(home: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(f"pippin: {home}/file/")
     assert done.stderr.endswith(": Not a directory. See `pippin service --help`.\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOENT, "The folder that this was started in, or one for temporary files, is missing"),
+        (errno.ENOSPC, "A file can't be written"),
+    ],
+)
+def test_an_error_that_names_no_file_says_what_it_means(
+    number: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> int:
+        raise OSError(number, "Said by the system")
+
+    monkeypatch.setattr("pippin.cli.welcome.run", fail)
+    assert main([]) == 1
+    assert capsys.readouterr().err == f"pippin: {said}: Said by the system. See `pippin run --help`.\n"
 
 
 def test_a_server_imports_no_model_library(home: Path) -> None:

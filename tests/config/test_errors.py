@@ -2,20 +2,11 @@
 
 import json
 import sys
-from collections.abc import Iterator
-from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
 
 from pippin.config.errors import install_command
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    install_command.cache_clear()
-    yield
-    install_command.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -49,25 +40,17 @@ def fresh() -> Iterator[None]:
 def test_the_command_is_that_of_the_place(
     origin: object, prefix: str, receipt: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Installed(Distribution):
-        def read_text(self, filename: str) -> str | None:
-            assert filename == "direct_url.json"
-            return None if origin is None else json.dumps(origin)
-
-        def locate_file(self, path: object) -> Path:
-            return tmp_path
-
+    if origin is not None:
+        (tmp_path / "direct_url.json").write_text(json.dumps(origin))
     if receipt:
         (tmp_path / "env").mkdir()
         (tmp_path / "env" / receipt).touch()
-    monkeypatch.setattr(
-        "importlib.metadata.distributions", lambda name: [Installed()] if name == "pippin" else []
-    )
+    monkeypatch.setattr("pippin.config.errors.folders", lambda: {"pippin": tmp_path})
     monkeypatch.setattr(sys, "prefix", str(tmp_path / prefix))
     assert install_command("vision") == command
 
 
 def test_source_on_the_path_alone_has_a_command_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.distributions", lambda name: [])
+    monkeypatch.setattr("pippin.config.errors.folders", dict)
     monkeypatch.setattr(sys, "prefix", "/env")
     assert install_command("vision") == 'pip install "pippin[vision]"'

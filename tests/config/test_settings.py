@@ -168,7 +168,6 @@ def test_models_of_the_file_are_complete_over_the_defaults(file: Path) -> None:
         "summarize",
     )
     assert (own.name, own.preload, own.options.overflow, own.options.kv_bits) == ("y", False, "error", 8)
-    assert set(own.given) == {"overflow", "kv_bits"}
     assert (own.options.temperature, own.options.seed) == (0.5, 1)
 
 

@@ -18,10 +18,9 @@ from pippin.worker.loop import LinkLost, WorkerLink, read_orders
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, WorkerLink]]:
     ours, theirs = socket.socketpair()
-    link = WorkerLink(theirs)
-    yield ours, link
-    link.close()
+    yield ours, WorkerLink(theirs.fileno(), theirs.fileno())
     ours.close()
+    theirs.close()
 
 
 def read_reports(connection: socket.socket, seconds: float = 5.0) -> Iterator[Report]:

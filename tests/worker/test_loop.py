@@ -106,9 +106,9 @@ class Probe:
 
 class Bench:
     def __init__(self) -> None:
-        self.server, theirs = socket.socketpair()
+        self.server, self.worker = socket.socketpair()
         self.server.settimeout(5)
-        self.link = WorkerLink(theirs)
+        self.link = WorkerLink(self.worker.fileno(), self.worker.fileno())
         self.probe = Probe()
         preparation = Preparation()
         self.loop = StepLoop(self.link, preparation)
@@ -157,8 +157,8 @@ def bench() -> Iterator[Bench]:
     yield bench
     if bench.thread.is_alive():
         bench.leave(0.0)
-    bench.link.close()
     bench.server.close()
+    bench.worker.close()
 
 
 def test_a_request_is_accepted_and_finished(bench: Bench) -> None:

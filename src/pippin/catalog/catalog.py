@@ -177,17 +177,12 @@ class Catalog:
     def adopt(self, options: ServerOptions) -> None:
         """Use these options from now on, after the configuration was reloaded."""
         self._options = options
+        self._view = None  # it has the models' options of before
 
     def options_for(self, info: ModelInfo) -> ModelOptions:
-        """The model's own options, over those for all models."""
+        """The model's own options, or those for all models."""
         own = self._recent().operators.get(info.id)
-        if own is None:
-            return self._with_folders(self._options.model_defaults)
-        ordinary, given = structs.asdict(ModelOptions()), structs.asdict(own.options)
-        changed = {
-            name: value for name, value in given.items() if name in own.given or value != ordinary[name]
-        }
-        return self._with_folders(structs.replace(self._options.model_defaults, **changed))
+        return self._with_folders(self._options.model_defaults if own is None else own.options)
 
     async def complete(self, info: ModelInfo, on_progress: Progress, *, by_operator: bool = False) -> None:
         """Download the missing files that a model needs beside it, if that is allowed: the draft model and adapters
@@ -424,10 +419,7 @@ class Catalog:
         if is_script(name):
             return scripted(name, id)
         path = Path(name).expanduser()
-        try:
-            if not path.is_dir():
-                return None
-        except (OSError, ValueError):
+        if not os.path.isdir(path):  # false also for what can be no path
             return None
         path = path.resolve()
         return self._entry(Found(id or path.name, path, "operator", path), kind)

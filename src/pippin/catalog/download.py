@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None]
 """Called with `done` and `total` bytes, and what is going on."""
 
-FIRST_WAIT: Final = 1.0  # seconds before the second try; doubled each time
 LONGEST_LINE: Final = 1024 * 1024
 
 
@@ -31,7 +30,7 @@ class Download(Struct, frozen=True):
     cache: str  # folder of the Hub's cache
     timeout: float = 300.0  # seconds without data
     retries: int = 3
-    first_wait: float = FIRST_WAIT
+    first_wait: float = 1.0  # seconds before the second try; doubled each time
     files: tuple[str, ...] = ()  # name patterns; empty: the files that a model needs
 
 
@@ -61,12 +60,13 @@ async def download(wanted: Download, on_progress: Progress) -> str:
 
     Raises `ServerError`. Cancelling kills the child at once.
     """
-    wait = wanted.first_wait
-    for left in range(wanted.retries, -1, -1):
+    waits = (wanted.first_wait * 2**failed for failed in range(wanted.retries))
+    while True:
         outcome = await _attempt(wanted, on_progress)
         if isinstance(outcome, Fetched):
             return outcome.folder
-        if not outcome.again or left == 0:
+        wait = next(waits, None)
+        if not outcome.again or wait is None:
             # What to do about a temporary failure, such as a broken network. Other failures say it themselves.
             way_out = (
                 f" Once that is over, `pippin pull {wanted.repository}` goes on from what has arrived; `pippin list` "
@@ -76,8 +76,6 @@ async def download(wanted: Download, on_progress: Progress) -> str:
         logger.warning("%s Trying again in %.0f s.", outcome.message, wait)
         on_progress(0, 0, f"{outcome.message} Trying again in {wait:.0f} s.")
         await asyncio.sleep(wait)
-        wait *= 2
-    raise AssertionError("the last try returns or raises")
 
 
 async def _attempt(wanted: Download, on_progress: Progress) -> Fetched | Refused:

@@ -90,17 +90,10 @@ def _folders(folder: Path) -> list[os.DirEntry[str]]:
     """The folders in a folder, sorted by name; none if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
-            shown = [entry for entry in entries if not entry.name.startswith(".") and _is_folder(entry)]
+            shown = [entry for entry in entries if not entry.name.startswith(".") and os.path.isdir(entry)]
     except OSError:
         return []
     return sorted(shown, key=lambda entry: entry.name)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
 
 
 LM_STUDIO: Final = (".lmstudio", ".cache/lm-studio")

@@ -29,12 +29,8 @@ EXTRAS: Final = ("request_id", "model", "status", "ms")
 WAITING: Final = 20_000
 """Records that may wait to be written; further records are dropped and counted."""
 
+TEXT: Final = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
 LAST_WORDS: Final = 2.0  # seconds for writing the waiting records when the process ends
-
-
-class TextFormatter(logging.Formatter):
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
 
 
 class JsonFormatter(logging.Formatter):
@@ -140,7 +136,7 @@ def configure_logging(options: ServerOptions) -> None:
     if options.log_file:
         handlers.append(LogFile(options.log_file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT))
     for handler in handlers:
-        handler.setFormatter(JsonFormatter() if options.log_format == "json" else TextFormatter())
+        handler.setFormatter(JsonFormatter() if options.log_format == "json" else TEXT)
     writer = LogWriter(handlers)
     writer.addFilter(_may_speak)
     logging.basicConfig(handlers=[writer], force=True)

@@ -125,16 +125,19 @@ def _told(error: Exception, name: str) -> int:
         case BrokenPipeError():
             sys.stderr.close()  # nobody reads the output any more: print nothing else
         # Else it is not about a file that the user named: a bug.
-        case OSError() if error.filename is not None or error.errno in FULL:
-            what = error.filename or "A file can't be written"
+        case OSError() if error.filename is not None or error.errno in NAMELESS:
+            what = error.filename or NAMELESS[error.errno]
             print(f"pippin: {with_next_command(f'{what}: {error.strerror}.', name)}", file=sys.stderr)
         case _:
             raise error
     return 1
 
 
-FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOENT)
-"""Errors that name no file of a disk that takes no more, or has no place for temporary files."""
+NAMELESS: Final[dict[int | None, str]] = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), "A file can't be written"),
+    errno.ENOENT: "The folder that this was started in, or one for temporary files, is missing",
+}
+"""What errors mean that name no file."""
 
 COMMAND: Final = re.compile(r"\bpippin (?:--help|[a-z]+)|`?\b(?:pip|uv|npm|hf|chmod) [a-z0-9+]")
 """A command in a sentence, of Pippin or another program."""

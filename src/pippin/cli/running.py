@@ -1,7 +1,7 @@
 """The running server: how to find it, how to send it requests, and how it ends with the process that started it.
 
-An owner and its server share a pipe. The owner holds the write end and never writes; the kernel closes it even if the
-owner is killed, and the server then reads end of file.
+An owner and its server share a pipe, the input of the server. The owner holds the write end and never writes; the
+kernel closes it even if the owner is killed, and the server then reads end of file.
 """
 
 import contextlib
@@ -180,24 +180,10 @@ def refusal(status: int, answer: bytes) -> str:
     return str(message) if message else f"The server answered {status}."
 
 
-@contextlib.contextmanager
-def ownership() -> Iterator[int]:
-    """Own the children that inherit the descriptor; they end with the context or with this process."""
-    reading, writing = os.pipe()
-    try:
-        yield reading
-    finally:
-        os.close(reading)
-        os.close(writing)
-
-
 def end_with_owner() -> None:
     """Send this process SIGTERM when its owner is gone. Does nothing if it has no owner."""
-    descriptor = environment.owner()
-    if descriptor is None:
-        return
-    os.set_inheritable(descriptor, False)  # children of this process must not watch the owner too
-    threading.Thread(target=end_at_the_end_of, args=(descriptor,), name="owner", daemon=True).start()
+    if environment.is_owned():
+        threading.Thread(target=end_at_the_end_of, args=(0,), name="owner", daemon=True).start()
 
 
 def end_at_the_end_of(descriptor: int) -> None:

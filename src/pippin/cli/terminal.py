@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TextIO
 
+import msgspec
+
 Progress = Callable[[int, int, str], None]
 """Called with `done`, `total`, and what is being counted."""
 
@@ -27,6 +29,10 @@ def say(text: str, stream: TextIO | None = None) -> None:
     stream = stream or sys.stdout
     stream.write(f"{clean(text)}\n")
     stream.flush()
+
+
+def as_json(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value)).decode()
 
 
 def remark(text: str, stream: TextIO | None = None, *, behind: int = 0) -> None:

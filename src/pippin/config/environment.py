@@ -13,9 +13,9 @@ from pippin.config.options.start import Compat
 from pippin.config.settings import Given, Note, Origin, Reading
 from pippin.config.values import FALSE, parse
 
-OWNER = "PIPPIN_OWNER"
-"""Set for a server that ends with the process that started it: the descriptor of a pipe (see `cli/running.py`)."""
-OTHERS = ("PIPPIN_HOME", "PIPPIN_SERVER", "PIPPIN_WORKER_VARIABLES", OWNER)
+OWNED = "PIPPIN_OWNED"
+"""Set for a server that ends with the process that started it, whose pipe its input is (see `cli/running.py`)."""
+OTHERS = ("PIPPIN_HOME", "PIPPIN_SERVER", "PIPPIN_WORKER_VARIABLES", OWNED)
 """Pippin's variables that are not server options."""
 
 
@@ -68,15 +68,13 @@ def server_address() -> str | None:
     return os.environ.get("PIPPIN_SERVER") or None
 
 
-def owned_by(descriptor: int) -> dict[str, str]:
+def owned() -> dict[str, str]:
     """The environment for a server that ends with this process."""
-    return {**os.environ, OWNER: str(descriptor)}
+    return {**os.environ, OWNED: "1"}
 
 
-def owner() -> int | None:
-    """The descriptor of the pipe whose end tells that this process's owner is gone; None if it has no owner."""
-    text = os.environ.get(OWNER, "")
-    return int(text) if text.isdecimal() else None
+def is_owned() -> bool:
+    return OWNED in os.environ
 
 
 def client_key() -> str | None:

@@ -1,15 +1,15 @@
 """What stands in an operator's way: configuration errors, and the command that adds what is not installed."""
 
 import difflib
-import json
 import sys
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from pippin.config.installed import folders
 from pippin.core.logs import without_secrets
+from pippin.core.published import object_in
 
 LONGEST_LINE = 500
 
@@ -33,7 +33,6 @@ CONTAINER: Final = Path("/opt/pippin")
 """Where Pippin's own container images keep the environment."""
 
 
-@cache
 def install_command(extra: str) -> str:
     """The command that adds the extra `extra`.
 
@@ -41,8 +40,6 @@ def install_command(extra: str) -> str:
     a container of Pippin's, and in an environment of `uv tool` or pipx, which have no pip, it is the command that makes
     them. `direct_url.json` (PEP 610) tells what the package was installed from.
     """
-    from importlib.metadata import distributions  # slow to import, and rarely needed
-
     prefix = Path(sys.prefix)
     origin, is_editable = _origin()
     if is_editable and prefix == Path(unquote(urlsplit(origin).path)) / ".venv":
@@ -50,7 +47,7 @@ def install_command(extra: str) -> str:
     if is_editable:
         return f'pip install -e ".[{extra}]"'
     if prefix == CONTAINER:
-        kind = ".cuda" if any(distributions(name="mlx-cuda-13")) else ""
+        kind = ".cuda" if "mlx-cuda-13" in folders() else ""
         return f"docker build --build-arg EXTRAS={extra} -f packaging/containers/Dockerfile{kind} -t pippin ."
     requirement = f"pippin[{extra}]" + (f" @ {origin}" if origin else "")
     if (prefix / "uv-receipt.toml").is_file():
@@ -70,12 +67,7 @@ def kernels_command() -> str:
 
 def _origin() -> tuple[str, bool]:
     """The address that this package was installed from, empty for an index, and whether it is a folder in place."""
-    from importlib.metadata import distributions
-
-    # Source that is only on Python's path has no distribution.
-    installed = next(iter(distributions(name="pippin")), None)
-    found = None if installed is None else installed.read_text("direct_url.json")
-    if found is None:
-        return "", False
-    told = json.loads(found)
-    return told["url"], told.get("dir_info", {}).get("editable", False)
+    # Source that is only on Python's path has no such folder.
+    folder = folders().get("pippin")
+    told = {} if folder is None else object_in(folder / "direct_url.json")
+    return told.get("url", ""), told.get("dir_info", {}).get("editable", False)

@@ -150,5 +150,4 @@ def _entry(entry: GivenModel, defaults: Mapping[str, Any], *, lazy: bool) -> Mod
         preload=not lazy if entry.preload is None else entry.preload,
         listed=entry.listed,
         options=ModelOptions(**{**defaults, **own}),
-        given=tuple(own),
     )

@@ -13,6 +13,13 @@ from pippin.config.settings import Given, GivenModel, Note, Origin, Reading
 from pippin.config.values import convert
 
 ENTRY_ALIASES = {"model": "path", "served_model_name": "name", "model_kind": "kind"}
+ENTRY_OPTIONS = {
+    "path": "served_model_name",
+    "name": "served_model_name",
+    "kind": "model_kind",
+    "preload": "lazy_load",
+}
+"""The options that take the same values as the fields of an entry."""
 MODEL = "models[]."
 MOST_VALUES = 100_000
 
@@ -155,22 +162,10 @@ def _model_option(
         return translate(term, value, where, notes)
     name = ENTRY_ALIASES.get(key, key)
     if name in ENTRY_FIELDS:
-        return {name: _entry_field(name, value, where)}
+        return {name: convert(options()[ENTRY_OPTIONS[name]], value, where)}
     known = options().get(key.replace("-", "_"))
     if known is None or known.scope != "model":
         own = [term.removeprefix(MODEL) for term in terms if term.startswith(MODEL)]
         names = [option.name for option in options().values() if option.scope == "model"]
         raise ConfigError(f"{where}: no such option.{nearest(key, [*own, *ENTRY_FIELDS, *names])}")
     return {known.name: convert(known, value, where)}
-
-
-def _entry_field(name: str, value: Any, where: str) -> Any:
-    match name:
-        case "kind":
-            return convert(options()["model_kind"], value, where)
-        case "preload":
-            return convert(options()["lazy_load"], value, where)
-        case _:
-            if value is not None and not isinstance(value, str):
-                raise ConfigError(f"{where}: `{value}` is not text.")
-            return value

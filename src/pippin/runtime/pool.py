@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final, Literal, Protocol
 
 import msgspec
-from msgspec import Struct
 
 from pippin.config.accelerator import memory_budget
 from pippin.config.options.model import ModelOptions, machines_of, ranks_here, replicas_here
@@ -106,10 +105,6 @@ class Slot:
         return self.drains > 0 or self.state == "unloading"
 
     @property
-    def idle(self) -> bool:
-        return self.state == "loaded" and self.claims == 0 and self.drains == 0
-
-    @property
     def lost(self) -> ErrorReport | None:
         """The report of a worker that has died, until the slot is vacated for it."""
         return self.worker.died.result() if self.worker is not None and self.worker.died.done() else None
@@ -184,53 +179,40 @@ class Slot:
             )
 
 
-class Shortage(Struct, frozen=True):
-    """What a load lacks: bytes of memory, and the number of models in excess, in all and of its kind."""
-
-    bytes: int
-    models: int
-    kind: ModelKind
-    of_kind: int = 0
-
-    def __bool__(self) -> bool:
-        return self.bytes > 0 or self.models > 0 or self.of_kind > 0
-
-    def met_by(self, leaving: list[Slot]) -> bool:
-        """Whether there is room once these models are gone."""
-        return (
-            sum(each.footprint for each in leaving) >= self.bytes
-            and len(leaving) >= self.models
-            and sum(each.info.kind == self.kind for each in leaving) >= self.of_kind
-        )
-
-
-def shortage(residents: list[Slot], new: Slot, budget: int, options: ServerOptions) -> Shortage:
-    """The shortage for loading a model beside the resident ones, within a budget in bytes."""
-    used = sum(resident.footprint for resident in residents)
+def fits(new: Slot, beside: list[Slot], budget: int, options: ServerOptions) -> bool:
+    """Whether a model has room beside resident ones: within a budget in bytes, and the most models, in all and of its
+    kind."""
     most, most_of_kind = options.max_models, options.max_models_per_kind
-    models = 0 if most is None else len(residents) + 1 - most
-    same = sum(resident.info.kind == new.info.kind for resident in residents)
-    of_kind = 0 if most_of_kind is None else same + 1 - most_of_kind
-    return Shortage(max(0, used + new.footprint - budget), max(0, models), new.info.kind, max(0, of_kind))
+    same = sum(each.info.kind == new.info.kind for each in beside)
+    return (
+        new.footprint + sum(each.footprint for each in beside) <= budget
+        and (most is None or len(beside) < most)
+        and (most_of_kind is None or same < most_of_kind)
+    )
 
 
-def victims(residents: list[Slot], missing: Shortage) -> list[Slot] | None:
-    """The models to evict: idle before busy, least recently used first, no more than needed.
+def victims(residents: list[Slot], suffices: Callable[[list[Slot]], bool]) -> list[Slot] | None:
+    """The models to evict: idle before busy, least recently used first, no more than needed. `suffices` tells whether
+    there is room beside those that stay.
 
     None if evicting every unpinned model would not be enough.
     """
     chosen: list[Slot] = []
+
+    def enough(leaving: list[Slot]) -> bool:
+        return suffices([each for each in residents if each not in leaving])
+
     movable = [resident for resident in residents if not resident.pinned]
     for resident in sorted(movable, key=lambda each: (each.claims > 0, each.last_used)):
-        if missing.met_by(chosen):
+        if enough(chosen):
             break
         chosen.append(resident)
-    if not missing.met_by(chosen):
+    if not enough(chosen):
         return None
     # Later choices may have made earlier ones unnecessary; busy models are spared first.
     for resident in chosen[::-1]:
         rest = [each for each in chosen if each is not resident]
-        if missing.met_by(rest):
+        if enough(rest):
             chosen = rest
     return chosen
 
@@ -255,14 +237,12 @@ class Changes:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._next = asyncio.Event()
 
     def tell(self) -> None:
         """Wake all waiters to check their condition again."""
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_result(None)
-        self._waiting.clear()
+        self._next.set()
+        self._next = asyncio.Event()
 
     async def until(self, true: Callable[[], bool], deadline: float | None = None) -> bool:
         """Wait until `true()` holds, checking it after each change; False if the clock reaches `deadline` first."""
@@ -270,13 +250,10 @@ class Changes:
             left = None if deadline is None else deadline - self._clock.now()
             if left is not None and left <= 0:
                 return False
-            change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.add(change)
             timer = None if left is None else self._clock.call_later(left, self.tell)
             try:
-                await change
+                await self._next.wait()
             finally:
-                self._waiting.discard(change)
                 if timer is not None:
                     timer.cancel()
         return True
@@ -469,26 +446,25 @@ class Residency:
     async def _in_line(self, slot: Slot, deadline: float | None) -> None:
         while True:
             if self._line[0] is slot:
-                missing = self._missing(slot)
-                if not missing:
+                if self._fits(slot, self._residents()):
                     slot.resident = True
                     return
-                await self._make_room(slot, missing, deadline)
+                await self._make_room(slot, deadline)
                 continue
-            if self.options.contention_policy == "fail" and self._missing(slot):
+            if self.options.contention_policy == "fail" and not self._fits(slot, self._residents()):
                 raise self._refusal(slot)
             if not await self.changes.until(lambda: self._line[0] is slot, deadline):
                 raise self._refusal(slot)
 
-    async def _make_room(self, slot: Slot, missing: Shortage, deadline: float | None) -> None:
-        leaving = victims(self._residents(), missing)
+    async def _make_room(self, slot: Slot, deadline: float | None) -> None:
+        leaving = victims(self._residents(), partial(self._fits, slot))
         if leaving is None:
             raise self._refusal(slot, "pinned models hold it")
         for victim in leaving:
             victim.drains += 1
         try:
             drained = await self._prepared_and_drained(slot, leaving, deadline)
-            if not self._missing(slot) or any(victim.pinned for victim in leaving):
+            if self._fits(slot, self._residents()) or any(victim.pinned for victim in leaving):
                 return  # the choice made before the wait may be outdated
             if not drained:
                 # Loads are not preempted: models that preempt each other's loads would never serve anyone.
@@ -545,8 +521,8 @@ class Residency:
             raise self._refusal(slot)
         return False
 
-    def _missing(self, slot: Slot) -> Shortage:
-        return shortage(self._residents(), slot, self.memory, self.options)
+    def _fits(self, slot: Slot, beside: list[Slot]) -> bool:
+        return fits(slot, beside, self.memory, self.options)
 
     def _residents(self) -> list[Slot]:
         return [each for each in self.slots.values() if each.resident]
@@ -594,7 +570,7 @@ class Residency:
             self._leave_if_idle(slot)
 
     def _leave_if_idle(self, slot: Slot) -> None:
-        if slot.idle and slot.worker is not None:
+        if slot.worker is not None and slot.state == "loaded" and not slot.claims and not slot.drains:
             self._begin_to_stop(slot, slot.worker, "unloaded", LEAVE_WITHIN)
 
     # Memory

@@ -4,15 +4,15 @@ Preparation renders templates, tokenizes and decodes media. Orders reach the loo
 preparation threads, everything else from the reader. Between two steps the loop takes all that has arrived; it sleeps
 only when the engine is idle.
 
-A send does not wait while the socket has room: the frame is written on the thread that made it. When the API server is
+A send does not wait while the link has room: the frame is written on the thread that made it. When the API server is
 slow, events are buffered and merged here, and a separate thread sends them as one frame once there is room. Beyond a
 bound the sender waits, so that a server that does not read stalls the engine instead of exhausting memory.
 """
 
 import ctypes
 import logging
+import os
 import select
-import socket
 import sys
 import threading
 import time
@@ -60,7 +60,7 @@ from pippin.engines.device import give_arrays_back
 
 READ_SIZE: Final = 1 << 18  # bytes
 WAITING_EVENTS: Final = 50_000  # events held for a slow server before senders wait
-RECHECK: Final = 1.0  # seconds between checks of a socket that has no room
+RECHECK: Final = 1.0  # seconds between checks of a link that has no room
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The request that this thread works on; its log lines carry the id."""
@@ -80,15 +80,18 @@ class LinkLost(Exception):
 
 
 class WorkerLink:
-    """The socket to the API server: reads orders, sends frames of events and reports."""
+    """The link to the API server: reads orders from one descriptor, and writes frames of events and reports to another,
+    or to the same."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(True)
-        self._socket = connection
+    def __init__(self, reading: int, writing: int) -> None:
+        os.set_blocking(reading, False)
+        os.set_blocking(writing, False)
+        self._reading = reading
+        self._writing = writing
         self._frames = self._received()
         self._encode = msgspec.msgpack.Encoder().encode
         self._room = threading.Condition()
-        self._unsent = memoryview(b"")  # the rest of a frame that the socket took in part
+        self._unsent = memoryview(b"")  # the rest of a frame that was sent in part
         self._waiting: dict[str, list[Event]] = {}
         self._waiting_events = 0
         self._closed = False
@@ -113,7 +116,7 @@ class WorkerLink:
     def _received(self) -> Iterator[bytes]:
         buffer = FrameBuffer()
         with suppress(OSError):
-            while data := self._socket.recv(READ_SIZE):
+            while select.select([self._reading], [], []) and (data := os.read(self._reading, READ_SIZE)):
                 yield from buffer.feed(data)
 
     def send_events(self, emissions: list[Emission]) -> None:
@@ -144,20 +147,14 @@ class WorkerLink:
         with self._room:
             self._room.wait_for(lambda: self._closed or not self._congested, timeout=seconds)
 
-    def close(self) -> None:
-        with self._room:
-            self._closed = True
-            self._room.notify_all()
-        self._socket.close()
-
     @property
     def _congested(self) -> bool:
         return bool(self._unsent) or bool(self._waiting)
 
     def _send_now(self, data: bytes) -> None:
-        """Write as much as the socket takes; the flusher sends the rest. The caller holds the lock."""
+        """Write as much as there is room for; the flusher sends the rest. The caller holds the lock."""
         try:
-            sent = self._socket.send(data, socket.MSG_DONTWAIT)
+            sent = os.write(self._writing, data)
         except BlockingIOError:
             sent = 0
         except OSError as error:
@@ -172,11 +169,11 @@ class WorkerLink:
             self._room.notify_all()
 
     def _flush_loop(self) -> None:
-        with suppress(OSError, ValueError, LinkLost):  # closed meanwhile
+        with suppress(OSError, LinkLost):  # the server is gone
             while not self._closed:
                 with self._room:
                     self._room.wait_for(lambda: self._closed or self._congested)
-                select.select([], [self._socket], [], RECHECK)
+                select.select([], [self._writing], [], RECHECK)
                 with self._room:
                     self._flush_some()
 

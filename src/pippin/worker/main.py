@@ -46,41 +46,12 @@ from pippin.worker.ranks import NotMet, meet
 log = logging.getLogger(__name__)
 
 
-READ_SIZE: Final = 1 << 16
-
-
-def over_pipes() -> tuple[socket.socket, threading.Thread]:
-    """The link of a worker that a program runs here, whose far end is this process's standard input and output, and the
-    thread that writes what is sent. From now on, prints go to standard error."""
-    ours, theirs = socket.socketpair()
-    output = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    threading.Thread(
-        target=_read, args=(os.dup(sys.stdin.fileno()), theirs), name="far in", daemon=True
-    ).start()
-    writing = threading.Thread(target=_write, args=(theirs, output), name="far out", daemon=True)
-    writing.start()
-    return ours, writing
-
-
-def _read(source: int, target: socket.socket) -> None:
-    """Forward the input to its end; the worker then reads the end of its orders, and exits."""
-    with suppress(OSError):
-        while data := os.read(source, READ_SIZE):
-            target.sendall(data)
-    with suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
-
-
-def _write(source: socket.socket, target: int) -> None:
-    """Forward what the worker sends, until it ends the link."""
-    with suppress(OSError):
-        while data := source.recv(READ_SIZE):
-            view = memoryview(data)
-            while view:
-                view = view[os.write(target, view) :]
-    with suppress(OSError):
-        os.close(target)
+def over_pipes() -> tuple[int, int]:
+    """The link of a worker that a program runs here: this process's standard input and output. From now on, prints go
+    to standard error."""
+    reading, writing = os.dup(0), os.dup(1)
+    os.dup2(2, 1)
+    return reading, writing
 
 
 class WorkerFormatter(logging.Formatter):
@@ -119,19 +90,19 @@ def main() -> None:
     With `- PATH`, the link is this process's input and output, brought by a program (such as ssh) from the server's
     machine; PATH is the model's folder here.
     """
-    writing = None
     if sys.argv[1] == "-":
         end_with_parent(os.getppid())  # a stopped process does not notice the end of its input
-        connection, writing = over_pipes()
+        reading, writing = over_pipes()
         path = sys.argv[2]
     else:
         end_with_parent(int(sys.argv[2]))
-        connection, path = socket.socket(fileno=int(sys.argv[1])), None
+        reading = writing = int(sys.argv[1])
+        path = None
     offer_to_the_killer()
-    connection.set_inheritable(False)
-    link = WorkerLink(connection)
+    os.set_inheritable(reading, False)
+    link = WorkerLink(reading, writing)
     gc.disable()  # what is imported is no garbage, and looking through it takes a tenth of the time
-    import_ahead(connection)
+    import_ahead(reading)
     try:
         spec = link.receive_spec()
     except LinkLost:
@@ -143,19 +114,14 @@ def main() -> None:
     forbid_foreign_code(spec)
     forbid_network(spec)
     sys.setswitchinterval(SWITCH)
-    status = run(spec, link)
-    if writing is not None:
-        with suppress(OSError):  # already closed
-            connection.shutdown(socket.SHUT_WR)
-        writing.join(LAST_WORDS)
-    end_now(status)
+    end_now(run(spec, link))
 
 
-def import_ahead(connection: socket.socket) -> None:
+def import_ahead(orders: int) -> None:
     """Import what a language model needs, for as long as the server has not said what to load: nothing that imports
     mlx, which the accelerated BLAS must precede."""
     for module in ("pippin.engines.language.job", "pippin.output.formats"):
-        if not select.select([connection], [], [], 0)[0]:
+        if not select.select([orders], [], [], 0)[0]:
             importlib.import_module(module)
 
 

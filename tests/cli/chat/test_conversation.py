@@ -11,7 +11,7 @@ from pippin.config.errors import ConfigError
 
 
 def talked() -> Conversation:
-    conversation = Conversation("m", "Be kind.")
+    conversation = Conversation("m", [], "Be kind.")
     for question in ("one", "two"):
         conversation.ask(question)
         conversation.answered(question.upper())
@@ -20,7 +20,7 @@ def talked() -> Conversation:
 
 def test_the_system_prompt_comes_first() -> None:
     assert talked().prompt()[0] == {"role": "system", "content": "Be kind."}
-    assert Conversation("m").prompt() == []
+    assert Conversation("m", []).prompt() == []
 
 
 def test_undo_takes_a_question_with_its_answer() -> None:
@@ -35,7 +35,7 @@ def test_retry_keeps_the_question() -> None:
     conversation = talked()
     assert conversation.take_back_answer()
     assert conversation.messages[-1] == {"role": "user", "content": "two"}
-    assert not Conversation("m").take_back_answer()
+    assert not Conversation("m", []).take_back_answer()
 
 
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Who leaves to make room."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from pippin.core.models import ModelInfo, ModelKind
-from pippin.runtime.pool import Shortage, Slot, shortage, victims
+from pippin.runtime.pool import Slot, fits, victims
 
 
 def resident(
@@ -43,16 +45,23 @@ def test_what_is_chosen_suffices_spares_pinned_ones_and_holds_nobody_needless(
         resident("new", "language", need),
         ServerOptions(max_models=most, max_models_per_kind=of_kind),
     )
-    missing = shortage(present, new, budget, options)
-    chosen = victims(present, missing)
+
+    def enough(leaving: list[Slot]) -> bool:
+        return fits(new, [each for each in present if each not in leaving], budget, options)
+
+    chosen = victims(present, lambda beside: fits(new, beside, budget, options))
     if chosen is None:
-        assert not missing.met_by([each for each in present if not each.pinned])
+        assert not enough([each for each in present if not each.pinned])
         return
     assert not any(each.pinned for each in chosen)
-    rest = [each for each in present if each not in chosen]
-    assert not shortage(rest, new, budget, options) or need > budget
+    assert enough(chosen)
     for each in chosen:
-        assert not missing.met_by([other for other in chosen if other is not each])
+        assert not enough([other for other in chosen if other is not each])
+
+
+def leave(present: list[Slot], new: Slot, budget: int, **options: Any) -> list[str]:
+    found = victims(present, lambda beside: fits(new, beside, budget, ServerOptions(**options)))
+    return [each.info.id for each in found or []]
 
 
 def test_idle_models_go_before_busy_ones_and_old_ones_first() -> None:
@@ -61,8 +70,10 @@ def test_idle_models_go_before_busy_ones_and_old_ones_first() -> None:
         resident("new", "language", 10, False, False, 9.0),
         resident("old", "language", 10, False, False, 1.0),
     ]
-    assert [each.info.id for each in victims(present, Shortage(10, 1, "language")) or []] == ["old"]
-    assert [each.info.id for each in victims(present, Shortage(20, 0, "language")) or []] == ["old", "new"]
+    new = resident("newest", "language", 10)
+    assert leave(present, new, 30) == ["old"]
+    assert leave(present, new, 100, max_models=3) == ["old"]
+    assert leave(present, new, 20) == ["old", "new"]
 
 
 def test_one_too_many_of_a_kind_makes_only_that_kind_leave() -> None:
@@ -70,7 +81,13 @@ def test_one_too_many_of_a_kind_makes_only_that_kind_leave() -> None:
         resident("embedder", "embeddings", 10, False, False, 0.0),
         resident("chat", "language", 10, False, False, 9.0),
     ]
-    options = ServerOptions(max_models_per_kind=1)
-    missing = shortage(present, resident("new", "language", 10), 100, options)
-    assert [each.info.id for each in victims(present, missing) or []] == ["chat"]
-    assert not shortage(present, resident("new", "speech", 10), 100, options)
+    assert leave(present, resident("new", "language", 10), 100, max_models_per_kind=1) == ["chat"]
+    assert leave(present, resident("new", "speech", 10), 100, max_models_per_kind=1) == []
+
+
+def test_a_model_larger_than_the_budget_makes_nobody_leave() -> None:
+    present = [resident("chat", "language", 10)]
+    assert (
+        victims(present, lambda beside: fits(resident("new", "language", 40), beside, 30, ServerOptions()))
+        is None
+    )

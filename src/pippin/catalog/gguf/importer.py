@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,18 +24,19 @@ from pippin.catalog.gguf.weights import (
     STORED,
     WIDTH,
     DenseType,
-    SafetensorsWriter,
     StoredArray,
     dense,
     floats,
     lossless,
     quantized,
+    write_safetensors,
 )
 from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+MOST_ARRAYS: Final = 3  # of a tensor: `weight`, `scales` and `biases`
 
 
 def import_gguf(
@@ -105,18 +107,8 @@ class Conversion:
             raise ServerError("too_large", message)
 
     def write(self, folder: Path, progress: Progress) -> None:
-        writer = SafetensorsWriter(folder)
-        total = sum(tensor.size for tensor in self._plan.values())
-        done = 0
-        try:
-            for (module, leaf), tensor in self._plan.items():
-                for suffix, array in self._convert(module, leaf, tensor).items():
-                    writer.add(f"{module}.{suffix}", array)
-                done += tensor.size
-                progress(done, total, module)
-            writer.finish()
-        finally:
-            writer.close()
+        most = MOST_ARRAYS * len(self._plan)
+        write_safetensors(folder / "model.safetensors", self._arrays(progress), most)
         self._tokenizer.tokenizer.save(str(folder / "tokenizer.json"))
         for name, document in (
             ("config.json", self._config),
@@ -124,6 +116,15 @@ class Conversion:
             ("generation_config.json", self._tokenizer.generation),
         ):
             (folder / name).write_text(json.dumps(document, ensure_ascii=False, indent=1), encoding="utf-8")
+
+    def _arrays(self, progress: Progress) -> Iterator[tuple[str, StoredArray]]:
+        total = sum(tensor.size for tensor in self._plan.values())
+        done = 0
+        for (module, leaf), tensor in self._plan.items():
+            for suffix, array in self._convert(module, leaf, tensor).items():
+                yield f"{module}.{suffix}", array
+            done += tensor.size
+            progress(done, total, module)
 
     def _assign(self) -> dict[tuple[str, str], Tensor]:
         """Map each array to the tensor that fills it, in file order."""

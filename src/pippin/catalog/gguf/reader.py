@@ -197,7 +197,8 @@ class _Header:
         value: Scalar = struct.unpack(f"<{letter}", self._take(struct.calcsize(f"<{letter}")))[0]
         return value
 
-    def _describe(self) -> tuple[str, tuple[int, ...], TensorType, int]:
+    def _describe(self) -> Tensor:
+        """A tensor, whose `start` counts from the first one."""
         name = self._string(LONGEST_NAME, "a tensor's name")
         if NAME.fullmatch(name) is None:
             raise self._malformed(f"the tensor name {name!r} holds characters that no tensor name has")
@@ -216,30 +217,27 @@ class _Header:
             )
         tensor_type = TensorType(code)
         # Python integers do not overflow; sizes beyond the file are refused in `_place`.
-        block, _ = GGML_QUANT_SIZES[tensor_type]
+        block, block_bytes = GGML_QUANT_SIZES[tensor_type]
         if min(shape) < 1 or shape[-1] % block:
             raise self._malformed(
                 f"the tensor {name} of type {tensor_type.name} has the impossible shape {list(shape)}"
             )
-        return name, shape, tensor_type, offset
+        return Tensor(name, shape, tensor_type, offset, math.prod(shape) // block * block_bytes)
 
-    def _place(
-        self, described: list[tuple[str, tuple[int, ...], TensorType, int]], alignment: int
-    ) -> dict[str, Tensor]:
+    def _place(self, described: list[Tensor], alignment: int) -> dict[str, Tensor]:
         begin = -(-self._at // alignment) * alignment
         tensors: dict[str, Tensor] = {}
-        for name, shape, tensor_type, offset in described:
-            block, block_bytes = GGML_QUANT_SIZES[tensor_type]
-            size = math.prod(shape) // block * block_bytes
+        for tensor in described:
+            name, start = tensor.name, tensor.start
             if name in tensors:
                 raise self._malformed(f"the tensor {name} stands in it twice")
-            if offset % alignment:
+            if start % alignment:
                 raise self._malformed(
-                    f"the tensor {name} begins at {offset}, against the alignment of {alignment}"
+                    f"the tensor {name} begins at {start}, against the alignment of {alignment}"
                 )
-            if begin + offset + size > self._size:
+            if begin + start + tensor.size > self._size:
                 raise self._malformed(f"it ends before the tensor {name} does (an incomplete download?)")
-            tensors[name] = Tensor(name, shape, tensor_type, begin + offset, size)
+            tensors[name] = msgspec.structs.replace(tensor, start=begin + start)
         end = 0
         for tensor in sorted(tensors.values(), key=lambda tensor: tensor.start):
             if tensor.start < end:

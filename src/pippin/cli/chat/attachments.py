@@ -7,6 +7,7 @@ file is dropped on them: bare, in quotes, or with escaped spaces. Any other file
 
 import base64
 import mimetypes
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,7 +74,8 @@ def named_files(text: str) -> Iterator[Path]:
     seen: set[Path] = set()
     for at, candidates in _words(text):
         wanted = (path for path in candidates if at or path.suffix.lower() in (*PICTURES, *SOUNDS, *CLIPS))
-        path = next(filter(_is_file, wanted), None)
+        # Not by the path's own method: a long word can't be the name of a file, and is none here.
+        path = next(filter(os.path.isfile, wanted), None)
         if path is not None and path not in seen:
             seen.add(path)
             yield path
@@ -82,7 +84,7 @@ def named_files(text: str) -> Iterator[Path]:
 def missing_files(text: str) -> Iterator[Path]:
     """Words after `@` that look like paths but are not files, and may be typos."""
     for at, candidates in _words(text):
-        if at and PATH.search(str(candidates[-1])) and not any(map(_is_file, candidates)):
+        if at and PATH.search(str(candidates[-1])) and not any(map(os.path.isfile, candidates)):
             yield candidates[-1]
 
 
@@ -93,13 +95,6 @@ def _words(text: str) -> Iterator[tuple[bool, tuple[Path, ...]]]:
         word = next((each for each in quoted if each), None) or re.sub(r"\\(.)", r"\1", bare or "")
         candidates = (word, word.rstrip(".,;:!?)"))
         yield bool(at), tuple(Path(each).expanduser() for each in candidates if each)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a long word can't be the name of a file
-        return False
 
 
 def _address(path: Path, data: bytes) -> str:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from pippin.cli.local import fetched, open_catalog, settings_of
-from pippin.cli.running import Client, client_of, is_there, ownership, running_servers
+from pippin.cli.running import Client, client_of, is_there, running_servers
 from pippin.cli.terminal import progress
 from pippin.config import environment
 from pippin.config.errors import nearest
@@ -55,7 +55,7 @@ class Reached(Struct, frozen=True):
 
     client: Client
     model: str
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any]
 
 
 def model_on(client: Client, name: str) -> Reached:
@@ -138,21 +138,18 @@ def started(model: str, name: str, flags: Sequence[str], *, keep: bool) -> Itera
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"run-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     command = [sys.executable, "-m", "pippin", "serve", model, "--port", "0", *flags]
-    with contextlib.ExitStack() as stack:
-        own = None if keep else stack.enter_context(ownership())
-        with log.open("wb") as file:
-            # In a session of its own: ctrl-C stops an answer, not the server.
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=None if own is None else environment.owned_by(own),
-                pass_fds=() if own is None else (own,),
-            )
-        stack.enter_context(_signals_as_exits())
-        ready = False
+    with log.open("wb") as file:
+        # In a session of its own: ctrl-C stops an answer, not the server.
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL if keep else subprocess.PIPE,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=None if keep else environment.owned(),
+        )
+    ready = False
+    with _signals_as_exits():
         try:
             reached = _wait(process, name, log)
             ready = True
@@ -187,13 +184,12 @@ def _wait(process: "subprocess.Popen[bytes]", name: str, log: Path) -> Reached:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    process.wait()
+    process.terminate()
+    try:
+        process.communicate(timeout=GRACE)  # closes its input too
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
 
 
 @contextlib.contextmanager

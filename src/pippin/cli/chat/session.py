@@ -2,11 +2,14 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypedDict
+
+import msgspec
+from msgspec import Struct
 
 from pippin.cli.chat.attachments import Content, missing_files, read_prompt
 from pippin.cli.chat.client import Called, Ended, Part, Piece, answer
@@ -14,18 +17,21 @@ from pippin.cli.chat.entry import read_entry, unseen_keys
 from pippin.cli.chat.server import Reached, model_on
 from pippin.cli.terminal import clean, remark, say
 from pippin.config.errors import ConfigError, nearest
+from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 
-Message = dict[str, Any]
+
+class Turn(TypedDict):
+    role: Literal["user", "assistant"]
+    content: Content
 
 
-@dataclass
-class Conversation:
-    """A system prompt, and the turns after it. `messages` alternate between user and assistant; the user begins."""
+class Conversation(Struct):
+    """A system prompt, and the turns after it, which alternate between user and assistant; the user begins."""
 
     model: str
+    messages: list[Turn]
     system: str | None = None
-    messages: list[Message] = field(default_factory=list)
 
     def ask(self, content: Content) -> None:
         self.messages.append({"role": "user", "content": content})
@@ -46,30 +52,24 @@ class Conversation:
             self.messages.pop()
         return bool(self.messages)
 
-    def prompt(self) -> list[Message]:
+    def prompt(self) -> list[Mapping[str, object]]:
         """All messages, as sent to the server."""
         system = [{"role": "system", "content": self.system}] if self.system else []
         return [*system, *self.messages]
 
     def save(self, path: Path) -> None:
-        saved = {"model": self.model, "system": self.system, "messages": self.messages}
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(saved, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
 
     @classmethod
     def load(cls, path: Path) -> "Conversation":
         """Read a file that `save` wrote. Raises `ConfigError` for any other file."""
         try:
-            saved = json.loads(path.read_text("utf-8"))
-            messages = [{"role": each["role"], "content": each["content"]} for each in saved["messages"]]
-            model, system = saved["model"], saved.get("system")
+            return from_json(path.read_bytes(), cls)
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}. `/save` writes such files.") from None
-        except (ValueError, KeyError, TypeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise ConfigError(f"{path} is not a conversation. `/save` writes such files.") from None
-        if not isinstance(model, str) or any(each["role"] not in ("user", "assistant") for each in messages):
-            raise ConfigError(f"{path} is not a conversation. `/save` writes such files.")
-        return cls(model, system if isinstance(system, str) else None, messages)
 
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
@@ -153,7 +153,7 @@ class Wishes:
     show_stats: bool = False
     plain: bool = False
 
-    def body(self, model: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    def body(self, model: str, messages: list[Mapping[str, object]]) -> dict[str, Any]:
         body: dict[str, Any] = {"model": model, "messages": messages, **self.fields}
         if self.think is not None:
             body["enable_thinking"] = self.think

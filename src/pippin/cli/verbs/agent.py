@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from pippin.cli.chat.server import Reached
 
 WORD: Final = re.compile(r"\{(address|model|window|output|key|folder)\}")
-NUMBERS: Final = ("{window}", "{output}")
+NUMBER: Final = re.compile(r'"(\{(?:window|output)\})"')
+"""A text that is nothing else stands for a number."""
 MOST_OUTPUT: Final = 16_384  # most tokens of one answer, for which an agent reserves room in the window
 NO_KEY: Final = "none"
 FALLBACK_WINDOW: Final = 8_192  # tokens, for models that do not state a window
@@ -146,24 +147,11 @@ def _filled(text: str, words: dict[str, str]) -> str:
 
 def _text(content: Any, words: dict[str, str]) -> str:
     """A tree as JSON, which readers of YAML take too; or a text, whose quoted words are written as JSON and TOML do."""
+    escaped = {name: json.dumps(word)[1:-1] for name, word in words.items()}
     if isinstance(content, str):
-        return _filled(content, {name: json.dumps(word)[1:-1] for name, word in words.items()})
-    return json.dumps(_tree(content, words), indent=2, ensure_ascii=False) + "\n"
-
-
-def _tree(value: Any, words: dict[str, str]) -> Any:
-    """The tree with its placeholders filled in."""
-    match value:
-        case str() if value in NUMBERS:
-            return int(_filled(value, words))
-        case str():
-            return _filled(value, words)
-        case dict():
-            return {_filled(name, words): _tree(item, words) for name, item in value.items()}
-        case list():
-            return [_tree(item, words) for item in value]
-        case _:
-            return value
+        return _filled(content, escaped)
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    return _filled(NUMBER.sub(r"\1", text), escaped) + "\n"
 
 
 @verb(

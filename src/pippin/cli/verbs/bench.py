@@ -1,7 +1,6 @@
 """`pippin bench`: measures the running server over lengths of prompts and answers, and numbers of clients."""
 
 import itertools
-import json
 import random
 import statistics
 import time
@@ -13,13 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from pippin.cli.arguments import KEEP, SERVER, argument, of_catalog, verb
 from pippin.cli.chat.client import Ended, Piece, answer
 from pippin.cli.running import Client
-from pippin.cli.terminal import say, table
+from pippin.cli.terminal import as_json, say, table
 from pippin.config.errors import ConfigError
 
 
@@ -52,8 +50,7 @@ def bench(parsed: Namespace) -> int:
         say("\n" + shown(points))
         if parsed.json:
             told = {"model": server.model, "address": server.client.address, "points": points}
-            text = json.dumps(msgspec.to_builtins(told), indent=2)
-            Path(parsed.json).expanduser().write_text(text + "\n")
+            Path(parsed.json).expanduser().write_text(as_json(told) + "\n")
     return 0
 
 

@@ -1,6 +1,5 @@
 """`pippin config show`: the value of every option, and where it came from."""
 
-import json
 from argparse import Namespace
 from typing import Any
 
@@ -9,6 +8,8 @@ import yaml
 
 from pippin.cli.arguments import JSON, Actions, option_parser, switch, verb
 from pippin.cli.local import settings_of
+from pippin.cli.terminal import as_json
+from pippin.config.compat.terms import ENTRY_FIELDS
 from pippin.config.options.declaration import SECRET, options
 from pippin.config.settings import Settings
 
@@ -25,7 +26,7 @@ def _show(parsed: Namespace) -> int:
     rows = _rows(settings, changed=parsed.changed)
     if parsed.json:
         shown = {name: {"value": value, "from": origin} for name, value, origin in rows}
-        print(json.dumps(shown, indent=2, default=list))
+        print(as_json(shown))
     else:
         print(_as_text(rows) or "# Nothing differs from the defaults.")
     for note in settings.notes:
@@ -49,11 +50,10 @@ def _rows(settings: Settings, *, changed: bool) -> list[tuple[str, Any, str]]:
         rows.append((option.name, "***" if value and option.name in SECRET else value, str(origin)))
     for number, entry in enumerate(settings.server.models):
         prefix = f"models[{number}]"
-        rows.append((f"{prefix}.path", entry.path, str(settings.origin(prefix))))
         rows += [
             (f"{prefix}.{name}", value, str(settings.origin(prefix)))
-            for name, value in (("name", entry.name), ("kind", entry.kind), ("preload", entry.preload))
-            if value is not None
+            for name in ENTRY_FIELDS
+            if (value := getattr(entry, name)) is not None
         ]
         own = msgspec.structs.asdict(entry.options)
         rows += [

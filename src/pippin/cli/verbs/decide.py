@@ -1,13 +1,12 @@
 """`pippin decide`: asks the running server for the probabilities of answers about a text."""
 
-import json
 import sys
 from argparse import Namespace
 from typing import Any
 
 from pippin.cli.arguments import CLIENT, argument, verb
 from pippin.cli.running import ask
-from pippin.cli.terminal import say, table
+from pippin.cli.terminal import as_json, say, table
 
 
 @verb(
@@ -37,7 +36,7 @@ def decide(parsed: Namespace) -> int:
         else:
             found[text] = answer["probabilities"]
     if parsed.json:
-        say(json.dumps(found, ensure_ascii=False, indent=2))
+        say(as_json(found))
         return 0
     rows = [
         (text, label, f"{chance:.3f}")

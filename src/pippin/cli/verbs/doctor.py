@@ -22,7 +22,7 @@ from pippin import __version__
 from pippin.cli.arguments import CLIENT, switch, verb
 from pippin.cli.local import open_catalog, roots
 from pippin.cli.running import address, ask, is_there, running_servers
-from pippin.cli.terminal import size
+from pippin.cli.terminal import as_json, size
 from pippin.config import environment
 from pippin.config.errors import ConfigError, install_command
 from pippin.config.load import load
@@ -41,12 +41,12 @@ from pippin.core.logs import without_secrets
 )
 def doctor(parsed: Namespace) -> int:
     if parsed.report:
-        print(json.dumps(report(parsed), indent=2))
+        print(as_json(report(parsed)))
         return 0
     checks = (partial(check_security, parsed),) if parsed.security else CHECKS
     found = [finding for check in checks for finding in check()]
     if parsed.json:
-        print(json.dumps([{"state": finding.state, "text": finding.text} for finding in found], indent=2))
+        print(as_json(found))
     else:
         for finding in found:
             print(f"{finding.state:<9}{finding.text}")

@@ -1,14 +1,11 @@
 """What fits this machine: `pippin fit` measures a model without downloading its weights, `recommend` names models."""
 
-import json
 from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from pippin.cli.arguments import JSON, argument, of_catalog, switch, verb
 from pippin.cli.local import open_catalog, settings_of
-from pippin.cli.terminal import say, size, table
+from pippin.cli.terminal import as_json, say, size, table
 from pippin.config.errors import ConfigError
 from pippin.core.models import PURPOSES
 
@@ -43,7 +40,7 @@ def fit(parsed: Namespace) -> int:
     settings = settings_of(parsed)
     source = read_source(open_catalog(settings), parsed.model, settings.server.model_defaults)
     found = measure(source, parsed.context, parsed.clients, memory_budget(settings.server))
-    say(json.dumps(_facts(found), indent=2) if parsed.json else _told(found))
+    say(as_json(_facts(found)) if parsed.json else _told(found))
     return 0 if found.fits else 1
 
 
@@ -102,7 +99,7 @@ def recommend(parsed: Namespace) -> int:
     memory = int(parsed.memory * 1e9) if parsed.memory else memory_budget(settings_of(parsed).server)
     found = suited(parsed.purpose, memory)
     if parsed.json:
-        say(json.dumps(msgspec.to_builtins(found), indent=2))
+        say(as_json(found))
     elif found:
         rows = [
             (

@@ -1,18 +1,15 @@
 """The models on this machine and on the hub: `pippin list`, `search`, `pull`, `rm` and `import`."""
 
 import asyncio
-import json
 import sys
 import time
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from pippin.cli.arguments import JSON, argument, of_catalog, switch, verb
 from pippin.cli.local import open_catalog, roots, settings_of
-from pippin.cli.terminal import ago, progress, say, size, table
+from pippin.cli.terminal import ago, as_json, progress, say, size, table
 from pippin.config.settings import GivenFlag
 from pippin.core.errors import ServerError
 
@@ -34,7 +31,7 @@ def list_models(parsed: Namespace) -> int:
     catalog = open_catalog(settings_of(parsed))
     entries = [entry for entry in catalog.entries() if parsed.name.lower() in entry.found.id.lower()]
     if parsed.json:
-        print(json.dumps([_facts_of(entry) for entry in entries], indent=2))
+        print(as_json([_facts_of(entry) for entry in entries]))
     elif parsed.quiet:
         for entry in entries:
             print(entry.found.id)
@@ -67,19 +64,13 @@ def _listed(entry: "CatalogEntry") -> tuple[str, ...]:
 
 
 def _facts_of(entry: "CatalogEntry") -> dict[str, object]:
-    info, place = entry.info, {"id": entry.found.id, "source": entry.found.source}
+    info = entry.info
+    place: dict[str, object] = {"id": entry.found.id, "source": entry.found.source}
     if info is None:
         error = entry.error.message if entry.error else None
         return {**place, "error": error, "incomplete": entry.incomplete}
-    return {
-        **place,
-        "id": info.id,
-        "kind": info.kind,
-        "path": info.path,
-        "size_bytes": info.size_bytes,
-        "quantization": info.quantization,
-        "context_window": info.context_window,
-    }
+    names = ("id", "kind", "path", "size_bytes", "quantization", "context_window")
+    return place | {name: getattr(info, name) for name in names}
 
 
 @verb(
@@ -97,7 +88,7 @@ def search(parsed: Namespace) -> int:
         catalog.search(" ".join(parsed.words), limit=max(1, parsed.limit), mlx_only=not parsed.all)
     )
     if parsed.json:
-        say(json.dumps(msgspec.to_builtins(found), indent=2))
+        say(as_json(found))
     elif found:
         rows = [(each.id, f"{each.downloads:,}", each.task or "-") for each in found]
         say(table(("MODEL", "DOWNLOADS", "TASK"), rows))

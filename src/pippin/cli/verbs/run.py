@@ -124,9 +124,8 @@ def _session(parsed: Namespace, reached: "Reached", wishes: "Wishes") -> "Sessio
             "invalid_request",
             f"{reached.model} is a model for {kind}, which doesn't chat. `pippin list` shows the language models.",
         )
-    session = Session(
-        reached, Conversation(reached.model, parsed.system), wishes, environment.home() / "conversations"
-    )
+    conversation = Conversation(reached.model, [], parsed.system)
+    session = Session(reached, conversation, wishes, environment.home() / "conversations")
     if parsed.load:
         session.open(parsed.load)
         if parsed.system:

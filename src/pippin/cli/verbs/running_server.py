@@ -1,6 +1,5 @@
 """The running server: `pippin ps`, `load`, `unload`, `stop`, `logs` and `open`."""
 
-import json
 import os
 import signal
 import time
@@ -13,7 +12,7 @@ from typing import Any, Final
 from pippin.cli.arguments import CLIENT, argument, switch, verb
 from pippin.cli.greeting import reachable
 from pippin.cli.running import RunningServer, address, ask, running_servers
-from pippin.cli.terminal import ago, say, size, table
+from pippin.cli.terminal import ago, as_json, say, size, table
 from pippin.config import environment
 from pippin.core.errors import ServerError
 
@@ -29,7 +28,7 @@ LOOK_EVERY: Final = 0.3  # seconds between looks at a log that is followed
 )
 def ps(parsed: Namespace) -> int:
     if parsed.usage:
-        return _usage(ask(parsed, "GET", "/v1/usage")["data"], as_json=parsed.json)
+        return _usage(ask(parsed, "GET", "/v1/usage")["data"], in_json=parsed.json)
     health = ask(parsed, "GET", "/health")
     if "workers" not in health:
         raise ServerError(
@@ -37,7 +36,7 @@ def ps(parsed: Namespace) -> int:
         )
     models = [model for model in health["workers"] if model.get("state") != "unloaded"]
     if parsed.json:
-        print(json.dumps(models, indent=2))
+        print(as_json(models))
     elif models:
         print(
             table(("NAME", "STATE", "MEMORY", "REQUESTS", "USED", "PID"), [_row(model) for model in models])
@@ -53,9 +52,9 @@ def ps(parsed: Namespace) -> int:
     return 0
 
 
-def _usage(rows: list[dict[str, Any]], *, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps(rows, indent=2))
+def _usage(rows: list[dict[str, Any]], *, in_json: bool) -> int:
+    if in_json:
+        print(as_json(rows))
         return 0
     names = "requests prompt_tokens cached_tokens completion_tokens forced_tokens accepted_tokens".split()
     heads = ("KEY", "MODEL", "REQUESTS", "PROMPT", "CACHED", "ANSWER", "FORCED", "ACCEPTED", "SECONDS")
@@ -105,7 +104,7 @@ def load(parsed: Namespace) -> int:
     name = answer["model"]  # the full name, even if only a part was given
     if parsed.pin:
         answer = ask(parsed, "POST", f"/v1/models/{name}/pin", {"pinned": True})
-    print(json.dumps(answer, indent=2) if parsed.json else f"{name} is loaded.")
+    print(as_json(answer) if parsed.json else f"{name} is loaded.")
     return 0
 
 
@@ -121,7 +120,7 @@ def unload(parsed: Namespace) -> int:
     else:
         answer = ask(parsed, "POST", "/unload", {"all": True})
     if parsed.json:
-        print(json.dumps(answer, indent=2))
+        print(as_json(answer))
     elif answer["status"] == "no_model_loaded":
         print(f"{parsed.model} was not loaded." if parsed.model else "No model was loaded.")
     else:

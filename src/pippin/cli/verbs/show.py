@@ -1,7 +1,6 @@
 """`pippin show`: facts about a model, and the sampling defaults of its requests."""
 
 import contextlib
-import json
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import msgspec
 from pippin.cli.arguments import JSON, argument, of_catalog, verb
 from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.running import ask, is_there
-from pippin.cli.terminal import size
+from pippin.cli.terminal import as_json, size
 from pippin.cli.verbs.running_server import rewritten
 from pippin.config.accelerator import accelerator
 from pippin.core.errors import ServerError
@@ -39,10 +38,10 @@ def show(parsed: Namespace) -> int:
     except ServerError:
         if not (served := _served(parsed.model)):  # by a path that the server alone was told
             raise
-        print(json.dumps(served, indent=2))
+        print(as_json(served))
         return 0
     if parsed.json:
-        print(json.dumps(msgspec.to_builtins(info), indent=2))
+        print(as_json(info))
         return 0
     facts = _facts(catalog, info)
     served = _served(info.id)

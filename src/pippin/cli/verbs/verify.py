@@ -1,7 +1,6 @@
 """`pippin verify`: checks that a model is served with its publisher's quality, and reports it as text or as a page."""
 
 import importlib.util
-import json
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import msgspec
 from pippin import __version__
 from pippin.cli.arguments import JSON, SERVER, argument, of_catalog, verb
 from pippin.cli.local import fetched, open_catalog, settings_of
-from pippin.cli.terminal import Progress, progress, say
+from pippin.cli.terminal import Progress, as_json, progress, say
 from pippin.config import environment
 from pippin.config.errors import ConfigError
 from pippin.config.verified import keep
@@ -66,7 +65,7 @@ def verify(parsed: Namespace) -> int:
         asked = Verification(sections=sections, against=against)
         report = _run(spec, asked, tell)
     # First of all, as files may not be writable.
-    say(json.dumps(msgspec.to_builtins(report), indent=2) if parsed.json else as_text(report))
+    say(as_json(report) if parsed.json else as_text(report))
     if sections == SECTIONS:
         keep(report)
     if parsed.html:

@@ -5,7 +5,7 @@ Each server has a file in this folder. Its `flags`, `variables`, `keys`, `settin
 term has. `*name` is a reason of its `notes`. The files are JSON because every command reads them: YAML takes 40 ms.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -38,39 +38,29 @@ def _term(name: str, given: Mapping[str, Any], notes: Mapping[str, str]) -> Term
     return convert({"name": name, "effect": effect, **fields}, Term)
 
 
-def in_order(compat: Compat | None) -> Iterable[Server]:
-    """The servers, the profile's first: its meaning counts where two servers give a name different meanings."""
-    return sorted(servers().values(), key=lambda server: server.name != compat)
-
-
 @cache
 def flag_terms(compat: Compat | None) -> dict[str, Term]:
-    """The term of each foreign flag. Where several servers have a flag, a term with a conversion is preferred. A flag
-    of Pippin's own means something else only under the profile of the server where it does."""
+    """The term of each foreign flag: that of the profile's server. Of other servers that have a flag, a term with a
+    conversion is preferred, and a flag of Pippin's own means what it does in Pippin."""
     terms: dict[str, Term] = {}
     own = {option.flag for option in options().values()}
-    for server in in_order(compat):
-        for term in server.flags:
-            if server.name != compat and term.effect != "same" and term.name in own:
-                continue
-            known = terms.get(term.name)
-            if known is None or (server.name != compat and _says_more(term, known, compat)):
-                terms[term.name] = term
-    return terms
-
-
-def _says_more(term: Term, known: Term, compat: Compat | None) -> bool:
-    if compat is not None and any(known is own for own in servers()[compat].flags):
-        return False
-    return term.converts and not known.converts
+    for term in (term for server in servers().values() for term in server.flags):
+        known = terms.get(term.name)
+        foreign = term.effect == "same" or term.name not in own
+        if foreign and (known is None or (term.converts and not known.converts)):
+            terms[term.name] = term
+    return terms if compat is None else terms | {term.name: term for term in servers()[compat].flags}
 
 
 @cache
 def variable_terms(compat: Compat | None) -> dict[str, Term]:
-    """The term of each foreign variable. Common names such as `PORT` are read only under their server's profile."""
+    """The term of each foreign variable: that of the profile's server, which comes last, else of the first that has it.
+    Common names such as `PORT` are read only under their server's profile."""
+    ordered = [*servers().values()][::-1]
+    ordered.sort(key=lambda server: server.name == compat)
     return {
         term.name: term
-        for server in reversed(list(in_order(compat)))
+        for server in ordered
         for term in server.variables
         if server.name == compat or term.name not in server.general_variables
     }

@@ -23,7 +23,6 @@ class ModelEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     preload: bool = True
     listed: bool = True  # False: known to a profile, and not listed before it is on the disk
     options: ModelOptions = field(default_factory=ModelOptions)  # complete: `model_defaults` and the entry's
-    given: tuple[str, ...] = ()  # names of the options that the entry sets, even to the default value
 
     @property
     def called(self) -> str:

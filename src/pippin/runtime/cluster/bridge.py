@@ -14,9 +14,9 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from pippin.config.cluster import set_ray_environment
 from pippin.config.errors import install_command
@@ -26,8 +26,6 @@ from pippin.runtime.cluster.needs import Need
 ASK_EVERY: Final = 3.0  # seconds between probes of the actor
 LAST_WORD: Final = 15.0  # seconds from the end of the link to the worker's status
 NOT_REACHED: Final = 1
-
-T = TypeVar("T")
 
 
 class NotPlaced(Exception):
@@ -101,9 +99,12 @@ class Bridge:
         if watching in done:
             raise NotPlaced(f"{lost} It has been silent for {SILENT} seconds.")
         watching.cancel()
-        result = await self._told(LAST_WORD, status, lost)
-        passing.cancel()
-        return result
+        try:
+            return await asyncio.wait_for(status, LAST_WORD)
+        except (TimeoutError, ray.exceptions.RayError) as error:
+            raise NotPlaced(f"{lost} {first_line(error)}".rstrip()) from error
+        finally:
+            passing.cancel()
 
     async def _until_silent(self, host: Any) -> None:
         """Wait until the actor no longer answers: its process is stopped, while its machine's kernel still accepts
@@ -148,16 +149,6 @@ class Bridge:
         server.close()
         own = await asyncio.open_connection(sock=self.link)
         await asyncio.gather(pump(own[0], link[1]), pump(link[0], own[1]), _printed(log[0]))
-
-    async def _told(self, seconds: float, asked: Awaitable[T], otherwise: str) -> T:
-        """Await an answer. Raises `NotPlaced` with the sentence `otherwise` on timeout, or if Ray has lost the
-        actor."""
-        import ray
-
-        try:
-            return await asyncio.wait_for(asked, seconds)
-        except (TimeoutError, ray.exceptions.RayError) as error:
-            raise NotPlaced(f"{otherwise} {first_line(error)}".rstrip()) from error
 
 
 def joined(address: str) -> Any:

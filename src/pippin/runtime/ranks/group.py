@@ -34,13 +34,12 @@ async def launch_ranks(launch: LaunchRank, spec: WorkerSpec) -> Worker:
 class RankGroup(Stages):
     """Several ranks of one model, as one `Worker`."""
 
-    def __init__(self, ranks: list[Rank], far: list[bool], held: Held | None = None) -> None:
-        """`far`: for each rank, whether it is on another machine. `held`: the places that a cluster holds for the
-        group."""
+    def __init__(self, ranks: list[Rank], near: list[Rank], held: Held | None) -> None:
+        """`near`: the ranks on this machine. `held`: the places that a cluster holds for the group."""
         super().__init__()
         self._ranks = ranks
         self._leader = ranks[0]
-        self._far = far
+        self._near = near
         self._held = held
         self._ending: asyncio.Task[None] | None = None
         self._tasks = [asyncio.create_task(self._begin()), asyncio.create_task(self._watch())]
@@ -65,7 +64,8 @@ class RankGroup(Stages):
             if held is not None:
                 await held.give_back()
             raise
-        return cls(ranks, [own.command is not None for own in found], held)
+        near = [rank for rank, own in zip(ranks, found, strict=True) if own.command is None]
+        return cls(ranks, near, held)
 
     @property
     def pid(self) -> int | None:
@@ -78,7 +78,7 @@ class RankGroup(Stages):
     @property
     def footprint(self) -> int:
         """Bytes of the ranks on this machine."""
-        return sum(each.footprint for each, far in zip(self._ranks, self._far, strict=True) if not far)
+        return sum(each.footprint for each in self._near)
 
     @property
     def progress(self) -> tuple[int, int, str] | None:
@@ -91,8 +91,8 @@ class RankGroup(Stages):
 
     def load_weights(self, memory_bytes: int | None) -> None:
         """`memory_bytes` is this machine's; ranks elsewhere take what is free there."""
-        for each, far in zip(self._ranks, self._far, strict=True):
-            each.load_weights(None if far else self._share(memory_bytes))
+        for each in self._ranks:
+            each.load_weights(self._share(memory_bytes) if each in self._near else None)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         self._leader.clear_cache(prefixes_only=prefixes_only, disk=disk)
@@ -122,7 +122,7 @@ class RankGroup(Stages):
         await asyncio.shield(self._ending)
 
     def _share(self, memory_bytes: int | None) -> int | None:
-        return None if memory_bytes is None else memory_bytes // max(1, self._far.count(False))
+        return None if memory_bytes is None else memory_bytes // max(1, len(self._near))
 
     async def _begin(self) -> None:
         """Resolve both stages of the load, each once all ranks have reached it."""

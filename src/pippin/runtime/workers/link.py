@@ -5,7 +5,6 @@ once per engine step, not once per event.
 """
 
 import asyncio
-import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -329,10 +328,6 @@ class Link(asyncio.Protocol):
         self._encode = msgspec.msgpack.Encoder().encode
         self._transport: asyncio.WriteTransport | None = None
         self._fault: Exception | None = None
-
-    async def open(self, connection: socket.socket) -> None:
-        """Use this socket from now on."""
-        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=connection)
 
     def send(self, message: Order | WorkerSpec) -> None:
         """Queue a frame for the worker. Raises `LinkFull`; drops the frame if the link is not open."""

@@ -14,7 +14,7 @@ import threading
 from asyncio import StreamReaderProtocol
 from collections.abc import Collection
 from subprocess import Popen
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import msgspec
 import psutil
@@ -143,8 +143,6 @@ TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
 STATS_WAIT: Final = 1.0  # seconds to wait for a worker that is inside a long step
 LAST_WORDS: Final = 1.0  # seconds for the last frames and log lines of a dead worker
 
-T = TypeVar("T")
-
 
 class WorkerProcess(Stages):
     """One worker, as `Worker` says: its process, and its socket, over which its requests go."""
@@ -176,10 +174,10 @@ class WorkerProcess(Stages):
             child = waiting.pop()
         else:
             child = Child(None if spec.command is None else shlex.split(spec.command))
-        worker = cls(spec, child.process)
+        worker, loop = cls(spec, child.process), asyncio.get_running_loop()
         worker._watch = asyncio.create_task(worker._watch_process(), name=f"watch {spec.info.id}")
         try:
-            await worker._link.open(child.link)
+            await loop.create_unix_connection(lambda: worker._link, sock=child.link)
             worker._link.send(spec)
         except BaseException:  # nobody gets the worker, so it must not outlive this call
             child.link.close()
@@ -240,12 +238,12 @@ class WorkerProcess(Stages):
             case Stage(stage, info, footprint):
                 self.info = info
                 self.footprint = footprint
-                _resolve(self.prompt_ready, None)
+                _resolve(self.prompt_ready)
                 if stage == "weights":
                     self.progress = None
                     if not self._keeps_caches:
                         self._memory.plan(max(self._need, footprint))
-                    _resolve(self.weights_ready, None)
+                    _resolve(self.weights_ready)
             case Loading(done, total, message):
                 self.progress = (done, total, message)
             case LoadFailed(error):
@@ -259,12 +257,12 @@ class WorkerProcess(Stages):
     def _answer_stats(self) -> None:
         asked, self._stats_asked = self._stats_asked, None
         if asked is not None:
-            _resolve(asked, None)
+            _resolve(asked)
 
     def _link_closed(self, fault: Exception | None) -> None:
         """The worker closed its end, or sent a malformed frame. It is killed unless it exits by itself."""
         self._fault = fault
-        _resolve(self._link_ended, None)
+        _resolve(self._link_ended)
         if not self._stopping:
             patience = 0.0 if fault else EXIT_WITHIN
             asyncio.get_running_loop().call_later(patience, self._signal, signal.SIGKILL)
@@ -352,9 +350,9 @@ async def _end_of(process: Popen[bytes]) -> int:
     return process.wait()
 
 
-def _resolve(future: "asyncio.Future[T]", value: T) -> None:
+def _resolve(future: "asyncio.Future[None]") -> None:
     if not future.done():
-        future.set_result(value)
+        future.set_result(None)
 
 
 def brought_up_to_date(last: EngineStats, ids: Collection[str]) -> EngineStats:
