@@ -93,6 +93,9 @@ def test_a_model_is_served_by_its_path_under_a_short_name(terminal: Terminal) ->
             body = {"model": model, "messages": [{"role": "user", "content": "Are you?"}]}
             answer = httpx.post(f"{serving.address}/v1/chat/completions", json=body).json()
             assert answer["choices"][0]["message"]["content"] == "Here."
+        [used] = json.loads(terminal.run("ps", "--usage", "--json").stdout)
+        assert (used["model"], used["requests"]) == (name, 3)
+        assert terminal.run("ps", "--usage").stdout.splitlines()[1].split()[1:3] == [name, "3"]
 
 
 def test_the_verbs_for_the_running_server_find_it(terminal: Terminal) -> None:
