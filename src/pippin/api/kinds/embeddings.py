@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.dialects.chat.dialect import ChatMessage, UserMessage, messages_of
+from pippin.api.dialects.chat.dialect import ChatMessages, UserMessage, messages_of
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
 from pippin.api.dialects.shared.media import (
@@ -60,7 +60,7 @@ class EmbeddingRequest(Struct, kw_only=True, omit_defaults=True):
         ),
     ] = None
     messages: Annotated[
-        tuple[ChatMessage, ...] | None,
+        ChatMessages | None,
         Meta(description="In place of `input`: a conversation, which becomes one vector (vLLM's form)."),
     ] = None
     add_generation_prompt: Annotated[

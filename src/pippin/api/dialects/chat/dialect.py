@@ -26,6 +26,8 @@ from pippin.api.dialects.shared.openai import (
     warnings_of,
 )
 from pippin.api.dialects.shared.tools import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
     CalledFunction,
     ChatSearch,
     FunctionDefinition,
@@ -277,9 +279,6 @@ def annotations_of(text: str, pages: list[FoundPage]) -> list[Annotation]:
     return [Annotation(UrlCitation(**each)) for each in citations_of(text, pages)]
 
 
-MAX_MESSAGES = 16_384
-
-
 class SystemMessage(Struct, tag_field="role", tag="system", kw_only=True):
     role: ClassVar[Role] = "system"
     content: Content
@@ -321,13 +320,10 @@ class FunctionMessage(Struct, tag_field="role", tag="function", kw_only=True):
 ChatMessage = (
     SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage
 )
+ChatMessages = Annotated[tuple[ChatMessage, ...], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
 def messages_of(messages: tuple[ChatMessage, ...]) -> tuple[Message, ...]:
-    if not messages:
-        raise invalid("messages", "must hold at least one message.")
-    if len(messages) > MAX_MESSAGES:
-        raise invalid("messages", f"must not hold more than {MAX_MESSAGES} messages.")
     return tuple(_message_of(message, f"messages[{place}]") for place, message in enumerate(messages))
 
 
@@ -381,7 +377,6 @@ def _parts_of(content: Content, at: str) -> tuple[Part, ...]:
     )
 
 
-MAX_TOOLS = 512
 _NAME = ToolName("A-Za-z0-9_-", 64, "letters, digits, underscores and dashes")
 
 
@@ -415,16 +410,14 @@ class AllowedChoice(Struct, tag_field="type", tag="allowed_tools", kw_only=True)
     allowed_tools: AllowedTools
 
 
-GivenTool = FunctionTool | CustomTool | McpTool
+GivenTools = Annotated[tuple[FunctionTool | CustomTool | McpTool, ...], Meta(max_length=MAX_TOOLS)]
 GivenChoice = Literal["none", "auto", "required"] | NamedChoice | CustomTool | AllowedChoice
 
 
-def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[tuple[Tool, ...], tuple[Toolset, ...]]:
+def tools_of(given: GivenTools | None) -> tuple[tuple[Tool, ...], tuple[Toolset, ...]]:
     """The functions, and the MCP servers."""
     tools: dict[str, Tool] = {}
     toolsets: list[Toolset] = []
-    if given is not None and len(given) > MAX_TOOLS:
-        raise invalid("tools", f"must not hold more than {MAX_TOOLS} tools.")
     for place, tool in enumerate(given or ()):
         if isinstance(tool, CustomTool):
             raise unsupported(
@@ -469,15 +462,12 @@ class Prediction(Struct, tag_field="type", tag="content", kw_only=True):
 
 
 class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
-    messages: Annotated[
-        tuple[ChatMessage, ...],
-        Meta(description="The conversation so far.", extra_json_schema={"minItems": 1}),
-    ]
+    messages: Annotated[ChatMessages, Meta(description="The conversation so far.")]
     max_completion_tokens: Annotated[
         engine.MostTokens | None,
         Meta(description="Most new tokens, reasoning among them; wins over `max_tokens`."),
     ] = None
-    tools: Annotated[tuple[GivenTool, ...] | None, Meta(description="Functions that may be called.")] = None
+    tools: Annotated[GivenTools | None, Meta(description="Functions that may be called.")] = None
     tool_choice: Annotated[
         GivenChoice | None, Meta(description="Whether and which of them must be called.")
     ] = None
@@ -522,11 +512,7 @@ class ChatDialect(OpenAIErrors, Dialect[ChatShape]):
         for name in ("max_tokens", "max_completion_tokens"):
             if getattr(fields, name) == 0:
                 raise invalid(name, "must be at least 1.")
-        if (
-            fields.continue_final_message
-            and fields.messages
-            and fields.messages[-1].__struct_config__.tag != "assistant"
-        ):
+        if fields.continue_final_message and not isinstance(fields.messages[-1], AssistantMessage):
             raise invalid("continue_final_message", "needs the last message to be the assistant's.")
         request = request_of(fields)
         if fields.web_search_options is not None:

@@ -530,7 +530,7 @@ class MessagesDialect(Dialect[MessageShape]):
             max_tool_calls=None if search is None else search.max_uses,
             tool_choice=tool_choice_of(choice, named, toolbox.toolsets),
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
-            stop=shared.stops_of(fields.stop_sequences, "stop_sequences"),
+            stop=fields.stop_sequences or (),
             max_tokens=fields.max_tokens,
             cut_max_tokens=True,
             thinking=_thinking(fields),

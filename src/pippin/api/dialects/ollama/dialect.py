@@ -14,8 +14,17 @@ from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared.engine_fields import Name, SamplingFields, sampling_of, schema_format
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, Unused, called, invalid, unsupported
 from pippin.api.dialects.shared.media import source_of_data
-from pippin.api.dialects.shared.openai import StopTexts, TokenLogprob, logprobs_of, stops_of, warnings_of
+from pippin.api.dialects.shared.openai import (
+    StopText,
+    StopTexts,
+    TokenLogprob,
+    logprobs_of,
+    stops_of,
+    warnings_of,
+)
 from pippin.api.dialects.shared.tools import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
     CalledFunction,
     CallsInOrder,
     FunctionDefinition,
@@ -216,7 +225,7 @@ class OllamaOptions(SamplingFields, kw_only=True, omit_defaults=True):
         Annotated[int, Meta(ge=-2, le=100_000_000)] | None,
         Meta(description="Most new tokens; -1, -2 and 0 set no limit."),
     ] = None
-    stop: Annotated[str | StopTexts | None, Meta(description="Texts at which the answer ends.")] = None
+    stop: Annotated[StopText | StopTexts | None, Meta(description="Texts at which the answer ends.")] = None
     mirostat: Literal[0] | None = None
     tfs_z: Literal[1] | None = None
     mirostat_eta: Unused = None
@@ -287,7 +296,7 @@ def with_fields(request: GenerationRequest, fields: OllamaFields) -> GenerationR
     return msgspec.structs.replace(
         request,
         sampling=sampling_of(options),
-        stop=stops_of(options.stop, "options.stop"),
+        stop=stops_of(options.stop),
         max_tokens=limit if limit is not None and limit > 0 else None,
         context_limit=options.num_ctx,
         output_format=wanted,
@@ -305,8 +314,6 @@ def keep_alive_of(given: str | float | None) -> float | None:
     return None if given == "" else engine.keep_alive_of(given)
 
 
-MAX_MESSAGES: Final = 16_384
-MAX_TOOLS: Final = 512
 _NAME: Final = ToolName("A-Za-z0-9_.:/-", 128, "letters, digits and any of `_.:/-`")
 
 Images = Annotated[tuple[str, ...], Meta(max_length=256)]
@@ -339,10 +346,11 @@ class GivenTool(Struct, kw_only=True):
     type: str = "function"
 
 
+GivenTools = Annotated[tuple[GivenTool, ...], Meta(max_length=MAX_TOOLS)]
+
+
 def messages_of(given: tuple[OllamaMessage, ...]) -> tuple[Message, ...]:
     """Raises `ServerError` naming the message that can't be read."""
-    if len(given) > MAX_MESSAGES:
-        raise invalid("messages", f"must not hold more than {MAX_MESSAGES} messages.")
     calls = CallsInOrder()
     return tuple(_message_of(message, calls, f"messages[{place}]") for place, message in enumerate(given))
 
@@ -375,11 +383,9 @@ def images_of(given: Images | None, at: str) -> tuple[Image, ...]:
     )
 
 
-def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[Tool, ...]:
+def tools_of(given: GivenTools | None) -> tuple[Tool, ...]:
     """Raises `ServerError` naming the tool that can't be offered."""
     tools: dict[str, Tool] = {}
-    if given is not None and len(given) > MAX_TOOLS:
-        raise invalid("tools", f"must not hold more than {MAX_TOOLS} tools.")
     for place, tool in enumerate(given or ()):
         if tool.type != "function":
             raise unsupported(f"tools[{place}].type", 'only tools of type "function" are supported.')
@@ -392,9 +398,10 @@ TEMPLATE: Final = "a template can only be set by the operator (`--chat-template-
 
 class ChatBody(OllamaFields, kw_only=True, omit_defaults=True):
     messages: Annotated[
-        tuple[OllamaMessage, ...], Meta(description="The conversation so far; none loads the model.")
+        tuple[OllamaMessage, ...],
+        Meta(max_length=MAX_MESSAGES, description="The conversation so far; none loads the model."),
     ] = ()
-    tools: Annotated[tuple[GivenTool, ...] | None, Meta(description="Functions that may be called.")] = None
+    tools: Annotated[GivenTools | None, Meta(description="Functions that may be called.")] = None
 
 
 class GenerateBody(OllamaFields, kw_only=True, omit_defaults=True):

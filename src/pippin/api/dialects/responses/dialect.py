@@ -114,7 +114,7 @@ class ResponsesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     top_logprobs: Annotated[
         engine.TopLogprobs | None, Meta(description="Alternatives beside each token.")
     ] = None
-    stop: Annotated[str | shared.StopTexts | None, Meta(description="Ends the answer.")] = None
+    stop: Annotated[shared.StopText | shared.StopTexts | None, Meta(description="Ends the answer.")] = None
     n: Annotated[Annotated[int, Meta(ge=1, le=1)] | None, Meta(description="Only 1.")] = None
     metadata: Annotated[Metadata | None, Meta(description="Given back with the response.")] = None
     service_tier: Annotated[str | None, Meta(description="Given back with the response.")] = None

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pippin.api.dialects.shared.engine_fields import EngineFields, MostTokens, Name
-from pippin.api.dialects.shared.fields import Body, Contract, invalid, names_of, unsupported, without_effect
+from pippin.api.dialects.shared.fields import Body, Contract, names_of, unsupported, without_effect
 from pippin.api.dialects.shared.frames import DONE
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import Accepted, Finished, Progress, Token, Usage
@@ -20,7 +20,8 @@ MAX_ANSWERS = 1024
 
 Choices = Annotated[int, Meta(ge=1, le=MAX_ANSWERS)]
 
-StopTexts = Annotated[tuple[str, ...], Meta(max_length=MOST_STOPS)]
+StopText = Annotated[str, Meta(min_length=1, max_length=LONGEST_STOP)]
+StopTexts = Annotated[tuple[StopText, ...], Meta(max_length=MOST_STOPS)]
 
 ACCEPTED, REFUSED = without_effect(__name__, "openai")
 """Fields of OpenAI's APIs without effect on an answer, and those that are refused, each with the reason."""
@@ -51,7 +52,7 @@ class OpenAIFields(EngineFields, kw_only=True, omit_defaults=True):
     ] = None
     n: Annotated[Choices | None, Meta(description="Answers, computed beside one another.")] = None
     stop: Annotated[
-        str | StopTexts | None, Meta(description="Texts at which the answer ends; they are left out.")
+        StopText | StopTexts | None, Meta(description="Texts at which the answer ends; they are left out.")
     ] = None
     max_tokens: Annotated[MostTokens | None, Meta(description="Most new tokens; -1 is no limit.")] = None
     skip_special_tokens: Annotated[bool | None, Meta(description="Only true: markup never leaks.")] = None
@@ -65,14 +66,8 @@ def limit_of(most: int | None) -> int | None:
     return None if most == -1 else most
 
 
-def stops_of(given: str | tuple[str, ...] | None, param: str = "stop") -> tuple[str, ...]:
-    stops = (given,) if isinstance(given, str) else given or ()
-    if len(stops) > MOST_STOPS:
-        raise invalid(param, f"must not hold more than {MOST_STOPS} texts.")
-    for stop in stops:
-        if not 0 < len(stop) <= LONGEST_STOP:
-            raise invalid(param, f"must hold texts of 1 to {LONGEST_STOP} characters.")
-    return stops
+def stops_of(given: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else given or ()
 
 
 def check_values(fields: OpenAIFields) -> None:

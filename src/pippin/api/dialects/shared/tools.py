@@ -21,6 +21,9 @@ from pippin.api.dialects.shared.fields import (
 from pippin.core.conversation import WEB_SEARCH, FoundPage, Tool, ToolCall, Toolset, WebSearch
 from pippin.core.decoding import from_json
 
+MAX_MESSAGES: Final = 16_384
+MAX_TOOLS: Final = 512
+
 ServerTool = Annotated[str, Meta(max_length=128)]
 OF_AN_ADDRESS: Final = refused(
     "only MCP servers that the operator has set up are called; name one in `server_label` alone."
