@@ -449,7 +449,7 @@ def test_tools_and_the_choice_among_them() -> None:
         {"tools": [TOOL, TOOL]},
         {"tools": [{"type": "custom", "custom": {"name": "x"}}]},
         {"tools": [{"type": "function", "function": {"name": "no spaces"}}]},
-        {"tools": [{"type": "function", "function": {"name": "x" * 65}}]},
+        {"tools": [{"type": "function", "function": {"name": "x" * 129}}]},
         {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]},
         {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": 5}}}]},
         {"tools": [{"type": "function"}]},

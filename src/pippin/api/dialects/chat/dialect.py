@@ -33,7 +33,6 @@ from pippin.api.dialects.shared.tools import (
     FunctionDefinition,
     GivenCall,
     McpTool,
-    ToolName,
     arguments_of,
     call_of,
     citations_of,
@@ -377,9 +376,6 @@ def _parts_of(content: Content, at: str) -> tuple[Part, ...]:
     )
 
 
-_NAME = ToolName("A-Za-z0-9_-", 64, "letters, digits, underscores and dashes")
-
-
 class FunctionTool(Struct, tag_field="type", tag="function", kw_only=True):
     function: FunctionDefinition
 
@@ -424,7 +420,7 @@ def tools_of(given: GivenTools | None) -> tuple[tuple[Tool, ...], tuple[Toolset,
                 f"tools[{place}].type", 'only tools of type "function" and "mcp" are supported.'
             )
         if isinstance(tool, FunctionTool):
-            offer(tool.function, tools, f"tools[{place}].function", _NAME)
+            offer(tool.function, tools, f"tools[{place}].function")
         else:
             toolsets.append(toolset_of(tool, f"tools[{place}]"))
     return tuple(tools.values()), tuple(toolsets)

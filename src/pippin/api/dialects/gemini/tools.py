@@ -13,11 +13,10 @@ from pippin.api.dialects.shared.tools import FunctionDefinition, ToolName, offer
 from pippin.core.conversation import Tool, ToolChoice
 
 MAX_TOOLS: Final = 1024
-_NAME: Final = ToolName("A-Za-z0-9_.:-", 128, "letters, digits and any of `_.:-`")
 
 
 class FunctionDeclaration(Struct, kw_only=True, rename="camel"):
-    name: str
+    name: ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     parameters_json_schema: dict[str, Any] | None = None
@@ -73,7 +72,7 @@ def tools_of(given: Sequence[GivenTool]) -> tuple[tuple[Tool, ...], tuple[str, .
                 parameters = json_schema_of(function.parameters, f"{where}.parameters")
             name, description = function.name, function.description
             offered = FunctionDefinition(name=name, description=description, parameters=parameters)
-            offer(offered, tools, where, _NAME)
+            offer(offered, tools, where)
         if len(tools) > MAX_TOOLS:
             raise invalid("tools", f"must hold at most {MAX_TOOLS} functions.")
     return tuple(tools.values()), tuple(left_out)

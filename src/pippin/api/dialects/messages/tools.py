@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.api.dialects.shared.tools import Domains, Location, place_of_search, wish
+from pippin.api.dialects.shared.tools import Domains, Location, ToolName, place_of_search, wish
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 from pippin.core.decoding import from_json
 
@@ -36,7 +36,7 @@ class GivenFields(Struct, kw_only=True):
 
 
 class ToolSpec(GivenFields, kw_only=True):
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+    name: ToolName
     input_schema: dict[str, Any]
     type: str | None = None
     description: str | None = None
@@ -87,7 +87,7 @@ class ClientTool(GivenFields, kw_only=True):
     """A tool that the client runs, and whose schema Anthropic's models know without being told."""
 
     type: str
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+    name: ToolName
     max_characters: Unused = None  # of the client's view of a file
     display_width_px: int | None = None
     display_height_px: int | None = None

@@ -28,7 +28,6 @@ from pippin.api.dialects.shared.tools import (
     CalledFunction,
     CallsInOrder,
     FunctionDefinition,
-    ToolName,
     arguments_of,
     offer,
 )
@@ -314,8 +313,6 @@ def keep_alive_of(given: str | float | None) -> float | None:
     return None if given == "" else engine.keep_alive_of(given)
 
 
-_NAME: Final = ToolName("A-Za-z0-9_.:/-", 128, "letters, digits and any of `_.:/-`")
-
 Images = Annotated[tuple[str, ...], Meta(max_length=256)]
 
 
@@ -389,7 +386,7 @@ def tools_of(given: GivenTools | None) -> tuple[Tool, ...]:
     for place, tool in enumerate(given or ()):
         if tool.type != "function":
             raise unsupported(f"tools[{place}].type", 'only tools of type "function" are supported.')
-        offer(tool.function, tools, f"tools[{place}].function", _NAME)
+        offer(tool.function, tools, f"tools[{place}].function")
     return tuple(tools.values())
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.engine_fields import TextFormat
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.api.dialects.shared.tools import McpTool, SearchTool, place_of_search, toolset_of
+from pippin.api.dialects.shared.tools import McpTool, SearchTool, ToolName, place_of_search, toolset_of
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 from pippin.core.decoding import from_json
 
@@ -67,11 +67,9 @@ BUILT_IN: Final[dict[CallKind, Tool]] = {
 SEPARATOR: Final = "__"
 MAX_TOOLS: Final = 1024
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
-
 
 class Described(Struct, kw_only=True):
-    name: Name
+    name: ToolName
     description: str | None = None
     defer_loading: Unused = None
 
@@ -101,7 +99,7 @@ class NamespaceSpec(Described, tag_field="type", tag="namespace", kw_only=True):
 
 
 class Named(Struct, kw_only=True):
-    name: Name
+    name: ToolName
     type: str | None = None
     namespace: str | None = None
 

@@ -5,7 +5,7 @@ Schemas of parameters are only looked at as far as every template relies on them
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -33,25 +33,18 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_]{1,64}")
 """A name chosen by the client that is safe for the log."""
 
 
+ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+
+
 class FunctionDefinition(Struct, kw_only=True):
-    name: str
+    name: ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class ToolName(NamedTuple):
-    """What the name of a function may be in a dialect; `words` say the same of `characters`."""
-
-    characters: str
-    longest: int
-    words: str
-
-
-def offer(function: FunctionDefinition, tools: dict[str, Tool], param: str, name: ToolName) -> None:
+def offer(function: FunctionDefinition, tools: dict[str, Tool], param: str) -> None:
     """Add a function to the offered tools. Raises `ServerError` naming what can't be offered."""
-    if not re.fullmatch(f"[{name.characters}]{{1,{name.longest}}}", function.name):
-        raise invalid(f"{param}.name", f"must be 1 to {name.longest} {name.words}.")
     if function.name in tools:
         raise invalid(f"{param}.name", "is the name of an earlier tool too; give each its own.")
     parameters = function.parameters
