@@ -14,12 +14,13 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from uuid import uuid4
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.dialects.base import History
+from pippin.api.dialects.responses.answer import ResponseUsage, usage_of
 from pippin.api.dialects.responses.dialect import items_of
 from pippin.api.dialects.responses.items import ItemsReader, parts_of
 from pippin.api.dialects.shared.engine_fields import Name
@@ -153,27 +154,10 @@ CONTRACTS: Final = {
 }
 
 
-class DecisionUsage(Struct, kw_only=True):
-    input_tokens: int
-    input_tokens_details: dict[str, int] = field(default_factory=dict)
-    output_tokens: int = 0
-    output_tokens_details: dict[str, int] = field(default_factory=lambda: {"reasoning_tokens": 0})
-    total_tokens: int
-
-    @classmethod
-    def of(cls, used: Sequence[Usage]) -> "DecisionUsage":
-        details = {
-            "cached_tokens": sum(each.cached_tokens for each in used),
-            "cache_write_tokens": sum(each.stored_tokens for each in used),
-        }
-        tokens = sum(each.prompt_tokens for each in used)
-        return cls(input_tokens=tokens, input_tokens_details=details, total_tokens=tokens)
-
-
 class DecisionReply(Struct, kw_only=True):
     model: str
     answers: dict[str, Any] | list[dict[str, Any]]
-    usage: DecisionUsage
+    usage: ResponseUsage
 
 
 # What a decision model is asked
@@ -512,7 +496,7 @@ class Deciding(Struct, frozen=True):
             task, run = task_of(fields), self.api.handler.result
             found = await run(request, task, Decided, model=fields.model, operation="decisions")
             answers = decided_answers(fields, found, as_typesafe=as_typesafe)
-            usage = DecisionUsage(input_tokens=found.used_tokens, total_tokens=found.used_tokens)
+            usage = usage_of(Usage(prompt_tokens=found.used_tokens))
             return json_reply(DecisionReply(model=model, answers=answers, usage=usage))
         wanted = about_state(fields, files)
         answer = typed_answer if as_typesafe else valued_answer
@@ -538,12 +522,16 @@ class Deciding(Struct, frozen=True):
         that was `asked`."""
         runs = await self.api.handler.events(request, wanted.requests, operation="decisions")
         scored = [event.logprobs for events in runs for event in events if isinstance(event, Scored)]
-        ended = [event.usage for events in runs for event in events if isinstance(event, Finished)]
+        used = [event.usage for events in runs for event in events if isinstance(event, Finished)]
         model = (await self.api.service.find(wanted.requests[0].model, "language")).id
         found = list(map(answer, asked, wanted.chances(scored)))
         answers = dict(zip(names, found, strict=True)) if names else found
-        usage = DecisionUsage.of(ended)
-        return json_reply(DecisionReply(model=model, answers=answers, usage=usage))
+        usage = Usage(
+            prompt_tokens=sum(each.prompt_tokens for each in used),
+            cached_tokens=sum(each.cached_tokens for each in used),
+            stored_tokens=sum(each.stored_tokens for each in used),
+        )
+        return json_reply(DecisionReply(model=model, answers=answers, usage=usage_of(usage)))
 
 
 def _either(body: bytes) -> tuple[DecisionRequest | OpenAIDecisionRequest, tuple[str, ...]]:

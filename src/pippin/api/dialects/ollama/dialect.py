@@ -25,10 +25,10 @@ from pippin.api.dialects.shared.openai import (
 from pippin.api.dialects.shared.tools import (
     MAX_MESSAGES,
     MAX_TOOLS,
-    CalledFunction,
     CallsInOrder,
     FunctionDefinition,
-    arguments_of,
+    GivenCall,
+    call_of,
     offer,
 )
 from pippin.core.completion import CompletedPart, Completion, object_of
@@ -101,9 +101,9 @@ class OllamaError(Struct, kw_only=True):
     error: str
 
 
-def now() -> str:
-    """The current time in Ollama's form: RFC 3339, in UTC."""
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+def timestamp(seconds: float) -> str:
+    """A time in Ollama's form: RFC 3339, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 class OllamaEncoder(Encoder):
@@ -183,7 +183,7 @@ class OllamaEncoder(Encoder):
         return self._encoded(line)
 
     def _bare(self, message: AnswerMessage) -> AnswerLine:
-        line = AnswerLine(model=self._shape.model, created_at=now())
+        line = AnswerLine(model=self._shape.model, created_at=timestamp(time.time()))
         if self._shape.chat:
             line.message = message
         else:
@@ -258,12 +258,7 @@ class OllamaFields(Struct, kw_only=True, omit_defaults=True):
         bool | Literal["low", "medium", "high", "max"] | None,
         Meta(description="Whether, or how hard, the model reasons first."),
     ] = None
-    keep_alive: Annotated[
-        str | float | None,
-        Meta(
-            description="How long the model stays loaded, if an administrator asks: seconds, or `5m`; -1 for ever."
-        ),
-    ] = None
+    keep_alive: engine.KeepAlive = None
     truncate: Annotated[
         bool | None,
         Meta(description="False refuses a conversation that is too long; else its oldest turns go."),
@@ -316,17 +311,6 @@ def keep_alive_of(given: str | float | None) -> float | None:
 Images = Annotated[tuple[str, ...], Meta(max_length=256)]
 
 
-class OllamaFunction(CalledFunction, kw_only=True):
-    index: int | None = None
-    description: str | None = None
-
-
-class GivenCall(Struct, kw_only=True):
-    function: OllamaFunction
-    id: str | None = None
-    type: str | None = None
-
-
 class OllamaMessage(Struct, kw_only=True):
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
@@ -363,12 +347,10 @@ def _message_of(message: OllamaMessage, calls: CallsInOrder, at: str) -> Message
     if message.role != "assistant":
         return Message(message.role, said + shown)
     thought = (Reasoning(message.thinking),) if message.thinking else ()
-    called = (
-        ToolCall(
-            calls.made(call.id, call.function.name), call.function.name, arguments_of(call.function.arguments)
-        )
-        for call in message.tool_calls or ()
-    )
+    called: list[ToolCall] = []
+    for number, call in enumerate(message.tool_calls or ()):
+        made = call_of(call, f"{at}.tool_calls[{number}]")
+        called.append(replace(made, id=calls.made(call.id, made.name)))
     return Message(message.role, (*thought, *said, *called))
 
 

@@ -267,6 +267,12 @@ class Compaction(Struct, kw_only=True):
     compact_threshold: int | None = None
 
 
+KeepAlive = Annotated[
+    float | str | None,
+    Meta(
+        description="How long the model stays loaded, if an administrator asks: seconds, or `5m`; -1 for ever."
+    ),
+]
 LOOP_GUARD = Meta(description="What to do with an answer that repeats itself: `off`, `warn` or `stop`.")
 
 
@@ -335,12 +341,7 @@ class EngineFields(SamplingFields, kw_only=True, omit_defaults=True):
     adapters: Annotated[
         Name | tuple[Name, ...] | None, Meta(description="The same, as mlx-lm's server has it.")
     ] = None
-    keep_alive: Annotated[
-        float | str | None,
-        Meta(
-            description="How long the model stays loaded, if an administrator asks: seconds, or `5m`; -1 for ever."
-        ),
-    ] = None
+    keep_alive: KeepAlive = None
     context_management: Annotated[
         Annotated[tuple[Compaction, ...], Meta(max_length=1)] | None,
         Meta(description="Compaction of a conversation that does not fit; [] is none."),
