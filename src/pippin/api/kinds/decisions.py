@@ -24,7 +24,14 @@ from pippin.api.dialects.responses.answer import ResponseUsage, usage_of
 from pippin.api.dialects.responses.dialect import items_of
 from pippin.api.dialects.responses.items import ItemsReader, parts_of
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, called, decode_json, invalid, unsupported
+from pippin.api.dialects.shared.fields import (
+    Contract,
+    called,
+    decode_json,
+    invalid,
+    unsupported,
+    without_effect,
+)
 from pippin.api.dialects.shared.media import source_of_base64
 from pippin.api.http.forms import is_form
 from pippin.api.routing import Api, both, json_reply
@@ -131,23 +138,9 @@ class OpenAIDecisionRequest(Struct, kw_only=True, omit_defaults=True):
     model: Annotated[Name, Meta(description="Name of the model.")] = "default"
 
 
-CONTRACT: Final = Contract(
-    DecisionRequest,
-    {"user": BOOKKEEPING},
-    {
-        "images": "give pictures in `assets`.",
-        "audio": "decisions are made about text and pictures here; leave it out.",
-    },
-)
-OPENAI: Final = Contract(
-    OpenAIDecisionRequest,
-    {
-        "prompt_cache_key": "A hint; the prefix cache keeps every prompt.",
-        "prompt_cache_options": "A hint; the prefix cache keeps every prompt.",
-        "safety_identifier": BOOKKEEPING,
-    },
-    left_open=frozenset({"input"}),
-)
+WITHOUT_EFFECT: Final = without_effect(__name__, "decisions")
+CONTRACT: Final = Contract(DecisionRequest, *WITHOUT_EFFECT)
+OPENAI: Final = Contract(OpenAIDecisionRequest, *WITHOUT_EFFECT, left_open=frozenset({"input"}))
 CONTRACTS: Final = {
     "POST /v1/systemone, /v1/decisions (with `state`)": CONTRACT,
     "POST /v1/decisions (with `input`)": OPENAI,

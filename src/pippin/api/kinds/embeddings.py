@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 
 from pippin.api.dialects.chat.dialect import ChatMessages, UserMessage, messages_of
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
+from pippin.api.dialects.shared.fields import Contract, invalid, unsupported, without_effect
 from pippin.api.dialects.shared.media import (
     MAX_URL,
     PATH,
@@ -88,16 +88,7 @@ class EmbeddingRequest(Struct, kw_only=True, omit_defaults=True):
     ] = None
 
 
-CONTRACT: Final = Contract(
-    EmbeddingRequest,
-    {"user": BOOKKEEPING, "safety_identifier": BOOKKEEPING},
-    {
-        "image_url": "give pictures as objects in `input`, or in `messages`.",
-        "truncate_prompt_tokens": "use `truncate`, which cuts at the model's own limit.",
-        "add_special_tokens": "give token ids as the input to say exactly which tokens it has.",
-    },
-)
-
+CONTRACT: Final = Contract(EmbeddingRequest, *without_effect(__name__, "embeddings"))
 CONTRACTS: Final = {"POST /v1/embeddings": CONTRACT}
 
 

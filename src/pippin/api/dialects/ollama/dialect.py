@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared.engine_fields import Name, SamplingFields, sampling_of, schema_format
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, Unused, called, invalid, unsupported
+from pippin.api.dialects.shared.fields import Contract, Unused, called, invalid, unsupported, without_effect
 from pippin.api.dialects.shared.media import source_of_data
 from pippin.api.dialects.shared.openai import (
     StopText,
@@ -270,9 +270,6 @@ class OllamaFields(Struct, kw_only=True, omit_defaults=True):
     ] = None
 
 
-ACCEPTED: Final = {"shift": "An answer ends where the context window does.", "user": BOOKKEEPING}
-
-
 def model_of(name: str) -> str:
     """The name of a model without the tag `:latest`."""
     return name.removesuffix(LATEST) or name
@@ -372,9 +369,6 @@ def tools_of(given: GivenTools | None) -> tuple[Tool, ...]:
     return tuple(tools.values())
 
 
-TEMPLATE: Final = "a template can only be set by the operator (`--chat-template-file`)."
-
-
 class ChatBody(OllamaFields, kw_only=True, omit_defaults=True):
     messages: Annotated[
         tuple[OllamaMessage, ...],
@@ -409,7 +403,7 @@ class _OllamaDialect(Dialect[OllamaShape]):
 class OllamaChatDialect(_OllamaDialect):
     name = "ollama_chat"
     path = "/api/chat"
-    contract = Contract(ChatBody, ACCEPTED, {"template": TEMPLATE})
+    contract = Contract(ChatBody, *without_effect(__name__))
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[OllamaShape]:
         fields, ignored = self.contract.decode(body)
@@ -424,15 +418,7 @@ class OllamaChatDialect(_OllamaDialect):
 class OllamaGenerateDialect(_OllamaDialect):
     name = "ollama_generate"
     path = "/api/generate"
-    contract = Contract(
-        GenerateBody,
-        ACCEPTED,
-        {
-            "template": TEMPLATE,
-            "context": "it is the old form of a conversation; use /api/chat.",
-            **dict.fromkeys(("width", "height", "steps"), "pictures are made by /v1/images/generations."),
-        },
-    )
+    contract = Contract(GenerateBody, *without_effect(__name__))
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[OllamaShape]:
         fields, ignored = self.contract.decode(body)

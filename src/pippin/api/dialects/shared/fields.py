@@ -39,8 +39,6 @@ SLICE: Final = 1 << 20  # bytes counted at a time, after which other threads may
 
 TOO_LARGE: Final = "holds a number of more than 64 bits."
 
-BOOKKEEPING: Final = "Bookkeeping of the client's."
-
 Unused = Annotated[Any, Meta(description="Accepted without effect.")]
 """A documented key of an object that has no effect here, and whose value is not checked."""
 
@@ -67,7 +65,6 @@ class Contract(Generic[Body]):
     body: type[Body]
     accepted: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
-    switches: frozenset[str] = frozenset()  # fields of `refused` that an empty object would switch on
     left_open: frozenset[str] = frozenset({"messages"})
     # Fields of `body` that are required although the struct gives them a default.
     required: frozenset[str] = frozenset()
@@ -139,7 +136,7 @@ class Contract(Generic[Body]):
         unknown = []
         for name, value in given.items():
             if (sentence := self.refused.get(name)) is not None:
-                if value and (value not in _NEUTRAL or (value == b"{}" and name in self.switches)):
+                if value and value not in _NEUTRAL:
                     raise unsupported(name, sentence)
             elif name not in known and name not in self.accepted:
                 unknown.append(name[:64])
