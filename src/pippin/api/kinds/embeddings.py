@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 
 from pippin.api.dialects.chat.dialect import ChatMessages, UserMessage, messages_of
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import Contract, invalid, unsupported, without_effect
+from pippin.api.dialects.shared.fields import Contract, invalid, several, unsupported, without_effect
 from pippin.api.dialects.shared.media import (
     MAX_URL,
     PATH,
@@ -149,22 +149,9 @@ def inputs_of(given: Any, instruction: str | None = None) -> tuple[Input, ...]:
     """The inputs of a request, one for each vector. A list of numbers is a single input."""
     if given is None:
         raise invalid("input", "is required.")
-    if isinstance(given, str | InputObject):
-        given = (given,)
-    if not given:
-        raise invalid("input", "must not be empty.")
-    numbers = [item for item in given if isinstance(item, int)]
-    if numbers:
-        if len(numbers) != len(given):
-            raise invalid("input", "must be all texts, all token ids, or all lists of token ids.")
-        return (tuple(numbers),)
-    if len(given) > MOST_INPUTS:
-        raise invalid("input", f"must not hold more than {MOST_INPUTS} inputs.")
     found: list[Input] = []
-    for place, item in enumerate(given):
+    for place, item in enumerate(several(given, "input", MOST_INPUTS)):
         at = f"input[{place}]"
-        if not item:
-            raise invalid("input" if len(given) == 1 else at, "must not be empty.")
         match item:
             case InputObject() if item.content is not None:
                 [message] = messages_of((UserMessage(content=item.content),))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import called, invalid, unsupported
+from pippin.api.dialects.shared.fields import called, invalid, several, unsupported
 from pippin.api.dialects.shared.openai import (
     AnswerHead,
     ChunkEncoder,
@@ -224,7 +224,7 @@ class CompletionsDialect(OpenAIErrors, Dialect[CompletionsShape]):
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[CompletionsShape]:
         fields, ignored = self.contract.decode(body)
-        prompts = prompts_of(fields.prompt)
+        prompts = several(fields.prompt, "prompt", MAX_PROMPTS)
         requests = tuple(
             _request_of(fields, prompt, "prompt" if len(prompts) == 1 else f"prompt[{place}]")
             for place, prompt in enumerate(prompts)
@@ -242,26 +242,6 @@ class CompletionsDialect(OpenAIErrors, Dialect[CompletionsShape]):
             stream=bool(fields.stream),
             ignored=ignored,
         )
-
-
-def prompts_of(given: str | tuple[str | int | tuple[int, ...], ...]) -> tuple[Prompt, ...]:
-    """The prompts of a body; a list of numbers is a single prompt."""
-    if not given:
-        raise invalid("prompt", "must not be empty.")
-    if isinstance(given, str):
-        return (given,)
-    numbers = tuple(item for item in given if isinstance(item, int))
-    if numbers:
-        if len(numbers) != len(given):
-            raise invalid("prompt", "must be all texts, all token ids, or all lists of token ids.")
-        return (numbers,)
-    prompts = tuple(item for item in given if not isinstance(item, int))
-    if len(prompts) > MAX_PROMPTS:
-        raise invalid("prompt", f"must not hold more than {MAX_PROMPTS} prompts.")
-    for place, prompt in enumerate(prompts):
-        if not prompt:
-            raise invalid(f"prompt[{place}]", "must not be empty.")
-    return prompts
 
 
 def _request_of(fields: CompletionRequest, prompt: Prompt, field: str) -> GenerationRequest:

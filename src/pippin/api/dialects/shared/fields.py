@@ -92,10 +92,7 @@ class Contract(Generic[Body]):
             if name in given
             for path in unknown_keys(_decode(given[name], Any, name), place, name)
         )
-        named = dict.fromkeys(unknown)
-        while len(named) < MOST_NAMED and (path := next(inside, None)) is not None:
-            named[path] = None
-        return body, tuple(named)
+        return body, tuple(dict.fromkeys((*unknown, *inside)))[:MOST_NAMED]
 
     def decode_form(
         self, fields: Mapping[str, Sequence[str]], *, lists: frozenset[str] = frozenset()
@@ -276,6 +273,24 @@ def check_refused(given: Any, path: str = "") -> None:
         case tuple():
             for place, each in enumerate(given):
                 check_refused(each, f"{path}[{place}]")
+
+
+def several(given: Any, param: str, most: int) -> tuple[Any, ...]:
+    """The inputs of a field that holds one, or a list of them; a list of numbers is a single one, as token ids. Raises
+    `ServerError` for an empty one, and more than `most`."""
+    if not given:
+        raise invalid(param, "must not be empty.")
+    numbers = [isinstance(item, int) for item in given] if isinstance(given, tuple) else [True]
+    if any(numbers):
+        if not all(numbers):
+            raise invalid(param, "must be all texts, all token ids, or all lists of token ids.")
+        return (given,)
+    if len(given) > most:
+        raise invalid(param, f"must not hold more than {most} inputs.")
+    for place, item in enumerate(given):
+        if not item:
+            raise invalid(f"{param}[{place}]", "must not be empty.")
+    return tuple(given)
 
 
 def called(**names: str) -> tuple[FieldName, ...]:

@@ -5,6 +5,8 @@ Schemas of parameters are only looked at as far as every template relies on them
 
 import re
 from collections.abc import Collection, Sequence
+from functools import cache
+from importlib import resources
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -57,6 +59,21 @@ def offer(function: FunctionDefinition, tools: dict[str, Tool], param: str) -> N
             raise invalid(f"{param}.parameters.properties", "must map names to schemas.")
         check_depth(parameters, f"{param}.parameters")
     tools[function.name] = Tool(function.name, function.description, parameters, bool(function.strict))
+
+
+class ClientTool(Struct, frozen=True):
+    """A tool that a client runs, and whose schema the API's own models know without being told."""
+
+    description: str
+    input_schema: dict[str, Any]
+
+
+@cache
+def client_tools(module: str) -> dict[str, dict[str, ClientTool]]:
+    """The tools of `client_tools.json` beside a module, by toolset; in the toolset without a name those that stand
+    alone."""
+    data = resources.files(module.rpartition(".")[0]).joinpath("client_tools.json").read_bytes()
+    return from_json(data, dict[str, dict[str, ClientTool]])
 
 
 def left_out(**kinds: Collection[str]) -> tuple[str, ...]:
