@@ -138,9 +138,8 @@ def task_of(fields: ImageRequest, images: Sequence[bytes] = ()) -> GenerateImage
         "quality": fields.output_compression,
         "effort": EFFORT.get(fields.quality),
     }
-    return convert(
-        asdict(fields) | drawn, GenerateImages
-    )  # prompt, steps, seed and strength have the same names
+    # `prompt`, `steps`, `seed` and `strength` have the same names.
+    return convert(asdict(fields) | drawn, GenerateImages)
 
 
 def size_of(fields: ImageRequest) -> tuple[int | None, int | None]:

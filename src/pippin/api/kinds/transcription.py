@@ -18,7 +18,7 @@ from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.body import drawn_bytes
 from pippin.api.http.forms import Upload
 from pippin.api.kinds.speech import NamedEvents
-from pippin.api.routing import Api, both
+from pippin.api.routing import Api, Contents, both
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Event, Segment, Transcribed
@@ -245,22 +245,11 @@ class TranscriptionLines(StreamEncoder):
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    audio = Transcribing(api)
-    asked, told = TranscriptionRequest, TranscriptionReply
-    written = sorted({*MEDIA.values(), LINES})
+    audio, written = Transcribing(api), sorted({*MEDIA.values(), LINES})
+    known = Contents(body=TranscriptionRequest, answer=TranscriptionReply, form=True, media=written)
     return [
-        *both(
-            "/audio/transcriptions",
-            audio.transcribe,
-            "POST",
-            body=asked,
-            answer=told,
-            form=True,
-            media=written,
-        ),
-        *both(
-            "/audio/translations", audio.translate, "POST", body=asked, answer=told, form=True, media=written
-        ),
+        *both("/audio/transcriptions", audio.transcribe, "POST", **known),
+        *both("/audio/translations", audio.translate, "POST", **known),
     ]
 
 

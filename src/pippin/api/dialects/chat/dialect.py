@@ -33,7 +33,6 @@ from pippin.api.dialects.shared.tools import (
     FunctionDefinition,
     GivenCall,
     McpTool,
-    arguments_of,
     call_of,
     citations_of,
     offer,
@@ -51,7 +50,6 @@ from pippin.core.conversation import (
     Role,
     Text,
     Tool,
-    ToolCall,
     ToolChoice,
     ToolResult,
     Toolset,
@@ -356,11 +354,10 @@ def _assistant_parts(message: AssistantMessage, said: tuple[Part, ...], at: str)
     parts += said
     if message.refusal:
         parts.append(Text(message.refusal))
-    for place, call in enumerate(message.tool_calls or ()):
-        parts.append(call_of(call, f"{at}.tool_calls[{place}]"))
+    calls = list(message.tool_calls or ())
     if message.function_call is not None:
-        called = message.function_call
-        parts.append(ToolCall(called.name, called.name, arguments_of(called.arguments)))
+        calls.append(GivenCall(function=message.function_call))
+    parts += (call_of(call, f"{at}.tool_calls[{place}]") for place, call in enumerate(calls))
     if not parts and message.content is None:
         raise invalid(f"{at}.content", "is required unless `tool_calls` is given.")
     return tuple(parts)

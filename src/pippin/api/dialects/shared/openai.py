@@ -265,15 +265,12 @@ class TimingsBody(Struct, kw_only=True):
     forced_n: int | UnsetType = UNSET  # tokens that a grammar forced, if any
 
 
-def timings_body(finished: Iterable[Finished]) -> TimingsBody | None:
+def timings_body(choices: Sequence[Finished]) -> TimingsBody | None:
     """Timings of a whole request: its prompt, and its choices, which ran concurrently."""
-    choices = list(finished)
     if not choices:
         return None
-    prompt, times = (
-        choices[0].usage,
-        max((choice.timings for choice in choices), key=lambda each: each.decode),
-    )
+    prompt = choices[0].usage
+    times = max((choice.timings for choice in choices), key=lambda each: each.decode)
     computed = max(prompt.prompt_tokens - prompt.cached_tokens, 0)
     predicted = sum(choice.usage.completion_tokens for choice in choices)
     return TimingsBody(
@@ -314,25 +311,18 @@ class AnswerHead(TypedDict):
     system_fingerprint: str
 
 
-class PromptProgress(Struct, kw_only=True):
-    """Progress of a prompt in tokens, in the form of llama.cpp's server for `return_progress`."""
-
-    total: int
-    cache: int  # of `processed`: found in the prefix cache
-    processed: int
-    time_ms: int  # since work on the prompt began
-
-
 class PromptReports:
-    """The progress reports of one prompt, in the order that llama.cpp's clients rely on: the first report holds the
-    tokens from the prefix cache, `cache` and `total` stay constant, `processed` grows with each report, and the last
-    one covers the whole prompt."""
+    """The progress reports of one prompt, in the form of llama.cpp's server for `return_progress`: its tokens, those
+    `processed`, those of them found in the prefix cache, and the time since work on the prompt began.
+
+    Its clients rely on their order: the first report holds the tokens from the prefix cache, `cache` and `total` stay
+    constant, `processed` grows with each report, and the last one covers the whole prompt."""
 
     def __init__(self) -> None:
         self._cached: int | None = None  # until the first
         self._processed = 0
 
-    def after(self, progress: Progress) -> list[PromptProgress]:
+    def after(self, progress: Progress) -> list[dict[str, int]]:
         """The reports for an event: two if it is the first and a chunk was already computed, none while a preempted
         prompt is recomputed."""
         told = []
@@ -343,7 +333,7 @@ class PromptReports:
             self._processed = progress.done
             told.append((progress.done, round(progress.seconds * 1000)))
         total, cached = progress.total, self._cached
-        return [PromptProgress(total=total, cache=cached, processed=n, time_ms=time) for n, time in told]
+        return [{"total": total, "cache": cached, "processed": n, "time_ms": time} for n, time in told]
 
 
 class ChunkEncoder:
