@@ -290,3 +290,5 @@ def tool_choice_of(
             if not chosen:
                 raise unsupported("tool_choice.name", "it must be a tool of `tools` that can be called here.")
             return ToolChoice("required", chosen)
+        case _:
+            return ToolChoice()
