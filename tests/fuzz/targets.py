@@ -36,7 +36,7 @@ from pippin.core.safetensors import find_header
 from pippin.engines import pictures, sound
 from pippin.engines.language.template import template as template_sandbox
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
-from pippin.output.formats import reasoning_format, reasoning_format_names, tool_format, tool_format_names
+from pippin.output.formats import reasoning_format, reasoning_formats, tool_format, tool_formats
 from pippin.output.reader import Formats, OutputReader, ToolUse
 from pippin.runtime.workers.supervisor import log_line
 from tests.api.http.test_fuzz import BODIES
@@ -139,7 +139,7 @@ def batch_lines(data: bytes) -> None:
 
 def output_parsers(data: bytes) -> None:
     """The first bytes choose the formats and the size of the pieces; nothing that was said is lost or doubled."""
-    tools, thoughts = tool_format_names(), reasoning_format_names()
+    tools, thoughts = sorted(tool_formats()), sorted(reasoning_formats())
     head, text = data[:3].ljust(3, b"\0"), data[3:].decode("utf-8", "replace")
     formats = Formats(
         tools=tool_format(tools[head[0] % len(tools)]),

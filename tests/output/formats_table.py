@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pippin.output.formats import tool_format, tool_format_names
+from pippin.output.formats import tool_format, tool_formats
 from pippin.output.reasoning_formats import REASONING_FORMATS, ReasoningFormat
 from pippin.output.tool_format import ToolFormat
 from tests.output.families import BY_NAME, FAMILIES, Family
@@ -17,7 +17,7 @@ BY_HAND = {"functionary": "`v2` and `v2.2` of MeetKai/functionary, by hand"}
 
 def tool_table() -> str:
     rows = []
-    for found in sorted(set(map(tool_format, tool_format_names())), key=lambda form: form.name):
+    for found in sorted(set(map(tool_format, sorted(tool_formats()))), key=lambda form: form.name):
         families = [
             family
             for family in (*FAMILIES, *BY_NAME)

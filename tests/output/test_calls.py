@@ -8,7 +8,7 @@ import pytest
 
 from pippin.core.completion import collect
 from pippin.core.conversation import Tool
-from pippin.output.formats import tool_format, tool_format_names
+from pippin.output.formats import tool_format, tool_formats
 from pippin.output.notations.arguments import object_text
 from pippin.output.reader import Formats, Markup, OutputReader, ToolUse
 from tests.output.reading import fold, read, reader_of
@@ -176,7 +176,7 @@ def test_calls_around_one_of_an_unknown_tool_are_found(format: str, text: str, b
     assert between in middle[1]
 
 
-FORMATS = sorted({tool_format(name).name for name in tool_format_names()})
+FORMATS = sorted({tool_format(name).name for name in sorted(tool_formats())})
 HEADS = {
     "harmony": "<|channel|>final<|message|>",
     "functionary": "all\n<|content|>",

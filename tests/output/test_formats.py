@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pippin.core.errors import ServerError
-from pippin.output.formats import reasoning_format, tool_format, tool_format_names
+from pippin.output.formats import reasoning_format, tool_format, tool_formats
 from tests.output import formats_table
 from tests.output.reading import fold, read, reader_of
 from tests.output.wire import TOOLS as TOOLS_ON_OFFER
@@ -127,7 +127,7 @@ def test_the_documentation_is_up_to_date() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in tool_format_names() if tool_format(name).history.write is not None]
+    "name", [name for name in sorted(tool_formats()) if tool_format(name).history.write is not None]
 )
 def test_what_a_format_writes_it_reads(name: str) -> None:
     write = tool_format(name).history.write
@@ -139,7 +139,7 @@ def test_what_a_format_writes_it_reads(name: str) -> None:
     assert [(call[1], json.loads(call[2])) for call in calls] == [("get_weather", given), ("get_time", {})]
 
 
-@pytest.mark.parametrize("name", tool_format_names())
+@pytest.mark.parametrize("name", sorted(tool_formats()))
 def test_openers_and_ends_are_markers(name: str) -> None:
     found = tool_format(name)
     assert {*found.openers, *found.closers, *found.dropped} <= set(found.markers)

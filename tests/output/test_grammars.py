@@ -10,7 +10,7 @@ from msgspec import structs
 
 from pippin.core.conversation import Tool
 from pippin.core.errors import ServerError
-from pippin.output.formats import tool_format, tool_format_names
+from pippin.output.formats import tool_format, tool_formats
 from tests.output.grammar_walks import Walks, special_tokens
 from tests.output.reading import fold, read, reader_of
 from tests.output.wire import SAMPLES
@@ -55,7 +55,7 @@ LOOK = Tool(
 )
 NOTHING = Tool(name="nothing")
 TOOLS = (ORDER, LOOK, NOTHING)
-FORMATS = sorted({tool_format(name).name for name in tool_format_names()})
+FORMATS = sorted({tool_format(name).name for name in sorted(tool_formats())})
 KINDS = ("text", "special")
 VALIDATORS = {
     tool.name: jsonschema.Draft202012Validator(tool.parameters or {"type": "object"}) for tool in TOOLS

@@ -14,9 +14,9 @@ from pippin.core.conversation import ToolChoice
 from pippin.core.events import PartDelta, PartStarted, Token
 from pippin.output.formats import (
     reasoning_format,
-    reasoning_format_names,
+    reasoning_formats,
     tool_format,
-    tool_format_names,
+    tool_formats,
 )
 from pippin.output.reader import Formats, Markup, OutputReader, ToolUse
 from tests.output.reading import OF_EACH_FORMAT, fold, read, reader_of
@@ -335,9 +335,9 @@ def test_an_end_that_is_spelt_out_on_a_line_of_its_own_ends_reasoning_all_the_sa
 
 MARKERS = sorted({
     marker
-    for name in reasoning_format_names()
+    for name in sorted(reasoning_formats())
     for marker in reasoning_format(name).markers
-} | {marker for name in tool_format_names() for marker in tool_format(name).markers})  # fmt: skip
+} | {marker for name in sorted(tool_formats()) for marker in tool_format(name).markers})  # fmt: skip
 QUOTING = st.lists(st.sampled_from([*MARKERS, "x", " ", "\n", "a b", '{"', "é"]), min_size=1, max_size=8).map(
     "".join
 )
@@ -514,7 +514,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("name", sorted({tool_format(name).name for name in tool_format_names()}))
+@pytest.mark.parametrize("name", sorted({tool_format(name).name for name in sorted(tool_formats())}))
 def test_hostile_repetition_takes_linear_time(name: str) -> None:
     start = time.process_time()
     for unit in HOSTILE:

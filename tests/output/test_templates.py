@@ -9,9 +9,9 @@ from pippin.core.conversation import Part, Reasoning, Text, ToolCall
 from pippin.output.formats import (
     detect,
     reasoning_format,
-    reasoning_format_names,
+    reasoning_formats,
     tool_format,
-    tool_format_names,
+    tool_formats,
 )
 from tests.output.families import BY_NAME, FAMILIES, FOLDER, LLAMA_CPP, VLLM, Family, renderer_of
 from tests.output.grammar_walks import Walks, special_tokens
@@ -88,8 +88,8 @@ def test_a_template_tells_its_formats(family: Family) -> None:
 def test_the_priorities_of_formats_leave_no_doubt() -> None:
     for family in FAMILIES:
         for formats, find in (
-            (tool_format_names(), tool_format),
-            (reasoning_format_names(), reasoning_format),
+            (sorted(tool_formats()), tool_format),
+            (sorted(reasoning_formats()), reasoning_format),
         ):
             matching = {
                 find(name).name: find(name).priority for name in formats if find(name).matches(family.source)

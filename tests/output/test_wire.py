@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pippin.output.formats import tool_format, tool_format_names
+from pippin.output.formats import tool_format, tool_formats
 from tests.output.reading import OF_EACH_FORMAT, assert_grammar, fold, read, reader_of
 from tests.output.wire import SAMPLES, TOOLS, Sample
 
@@ -58,13 +58,13 @@ def test_without_tools_the_wire_text_is_text(sample: Sample) -> None:
 
 
 def test_every_format_has_a_sample() -> None:
-    assert {tool_format(name).name for name in tool_format_names()} == {
+    assert {tool_format(name).name for name in sorted(tool_formats())} == {
         tool_format(sample.format).name for sample in SAMPLES
     }
 
 
 PIECES = [
-    *{marker for name in tool_format_names() for marker in tool_format(name).markers},
+    *{marker for name in sorted(tool_formats()) for marker in tool_format(name).markers},
     *"{}[]()\"'\\<>|:,=\n ab1",
     "get_weather",
     '"name": ',
@@ -82,7 +82,7 @@ PIECES = [
 ]
 
 
-@pytest.mark.parametrize("name", sorted({tool_format(name).name for name in tool_format_names()}))
+@pytest.mark.parametrize("name", sorted({tool_format(name).name for name in sorted(tool_formats())}))
 @OF_EACH_FORMAT
 @given(data=st.data())
 def test_any_text_is_read_alike_in_any_pieces_and_nothing_raises(name: str, data: st.DataObject) -> None:
@@ -97,7 +97,7 @@ def test_any_text_is_read_alike_in_any_pieces_and_nothing_raises(name: str, data
     assert fold(events) == fold(again)
 
 
-@pytest.mark.parametrize("name", sorted({tool_format(name).name for name in tool_format_names()}))
+@pytest.mark.parametrize("name", sorted({tool_format(name).name for name in sorted(tool_formats())}))
 @OF_EACH_FORMAT
 @given(st.text(alphabet="ab \n.,:;!?-_*#()'\"{}[]", max_size=80))
 def test_text_without_markers_is_kept_to_the_letter(name: str, text: str) -> None:

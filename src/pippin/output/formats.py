@@ -17,20 +17,12 @@ Format = TypeVar("Format", ToolFormat, ReasoningFormat)
 
 def tool_format(name: str) -> ToolFormat:
     """The format with that name or alias. Raises `ServerError`, which lists the names."""
-    return _known(_tool_formats(), "tool-call format", name)
+    return _known(tool_formats(), "tool-call format", name)
 
 
 def reasoning_format(name: str) -> ReasoningFormat:
     """The format with that name or alias. Raises `ServerError`, which lists the names."""
-    return _known(_reasoning_formats(), "reasoning format", name)
-
-
-def tool_format_names() -> list[str]:
-    return sorted(_tool_formats())
-
-
-def reasoning_format_names() -> list[str]:
-    return sorted(_reasoning_formats())
+    return _known(reasoning_formats(), "reasoning format", name)
 
 
 def detect(template: str, architecture: str | None = None) -> Formats:
@@ -38,10 +30,10 @@ def detect(template: str, architecture: str | None = None) -> Formats:
 
     If the template has no tool calls, the format is the one that models of the architecture were trained to write.
     """
-    tools = [found for found in _distinct(_tool_formats()) if found.matches(template)]
+    tools = [found for found in _distinct(tool_formats()) if found.matches(template)]
     if not tools and "tools" not in template:
-        tools = [found for found in _distinct(_tool_formats()) if architecture in found.architectures]
-    thinking = [found for found in _distinct(_reasoning_formats()) if found.matches(template)]
+        tools = [found for found in _distinct(tool_formats()) if architecture in found.architectures]
+    thinking = [found for found in _distinct(reasoning_formats()) if found.matches(template)]
     return Formats(
         tools=max(tools, key=lambda found: found.priority, default=None),
         reasoning=max(thinking, key=lambda found: found.priority, default=None),
@@ -53,7 +45,8 @@ def _distinct(formats: dict[str, Format]) -> list[Format]:
 
 
 @cache
-def _tool_formats() -> dict[str, ToolFormat]:
+def tool_formats() -> dict[str, ToolFormat]:
+    """All formats of calls by their names and aliases."""
     modules = pkgutil.iter_modules(tool_parsers.__path__)
     found: list[ToolFormat] = []
     for each in modules:
@@ -62,7 +55,7 @@ def _tool_formats() -> dict[str, ToolFormat]:
 
 
 @cache
-def _reasoning_formats() -> dict[str, ReasoningFormat]:
+def reasoning_formats() -> dict[str, ReasoningFormat]:
     return _by_name(REASONING_FORMATS)
 
 

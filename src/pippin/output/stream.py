@@ -234,9 +234,6 @@ class Source:
             yield
 
 
-NewCallId = Callable[[], str]
-
-
 class TokenQueue:
     """Tokens whose text is not sent yet, each with the position where its text begins."""
 
@@ -275,7 +272,7 @@ class Writer:
     """Writes the events of one choice. Whitespace next to a marker is dropped with the marker."""
 
     def __init__(
-        self, choice: int, source: Source, new_call_id: NewCallId, *, trim: bool, parallel: bool
+        self, choice: int, source: Source, new_call_id: Callable[[], str], *, trim: bool, parallel: bool
     ) -> None:
         self.tokens = TokenQueue()
         self.completed = 0

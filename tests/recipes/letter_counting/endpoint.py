@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract
+from pippin.api.dialects.shared.fields import Contract
 from pippin.api.routing import Api, both, json_reply
 from pippin.core.events import LettersCounted
 from pippin.core.tasks import CountLetters
@@ -25,7 +25,7 @@ class LettersReply(Struct, kw_only=True):
 
 
 CONTRACT: Final = Contract(
-    LettersRequest, {"user": BOOKKEEPING}, {"alphabet": "the model has its own letters."}
+    LettersRequest, {"user": "Bookkeeping of the client's."}, {"alphabet": "the model has its own letters."}
 )
 CONTRACTS: Final = {"POST /v1/letters": CONTRACT}
 

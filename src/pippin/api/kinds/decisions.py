@@ -14,16 +14,24 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from uuid import uuid4
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.dialects.base import History
+from pippin.api.dialects.responses.answer import ResponseUsage, usage_of
 from pippin.api.dialects.responses.dialect import items_of
 from pippin.api.dialects.responses.items import ItemsReader, parts_of
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, called, decode_json, invalid, unsupported
+from pippin.api.dialects.shared.fields import (
+    Contract,
+    called,
+    decode_json,
+    invalid,
+    unsupported,
+    without_effect,
+)
 from pippin.api.dialects.shared.media import source_of_base64
 from pippin.api.http.forms import is_form
 from pippin.api.routing import Api, both, json_reply
@@ -130,50 +138,19 @@ class OpenAIDecisionRequest(Struct, kw_only=True, omit_defaults=True):
     model: Annotated[Name, Meta(description="Name of the model.")] = "default"
 
 
-CONTRACT: Final = Contract(
-    DecisionRequest,
-    {"user": BOOKKEEPING},
-    {
-        "images": "give pictures in `assets`.",
-        "audio": "decisions are made about text and pictures here; leave it out.",
-    },
-)
-OPENAI: Final = Contract(
-    OpenAIDecisionRequest,
-    {
-        "prompt_cache_key": "A hint; the prefix cache keeps every prompt.",
-        "prompt_cache_options": "A hint; the prefix cache keeps every prompt.",
-        "safety_identifier": BOOKKEEPING,
-    },
-    left_open=frozenset({"input"}),
-)
+WITHOUT_EFFECT: Final = without_effect(__name__, "decisions")
+CONTRACT: Final = Contract(DecisionRequest, *WITHOUT_EFFECT)
+OPENAI: Final = Contract(OpenAIDecisionRequest, *WITHOUT_EFFECT, left_open=frozenset({"input"}))
 CONTRACTS: Final = {
     "POST /v1/systemone, /v1/decisions (with `state`)": CONTRACT,
     "POST /v1/decisions (with `input`)": OPENAI,
 }
 
 
-class DecisionUsage(Struct, kw_only=True):
-    input_tokens: int
-    input_tokens_details: dict[str, int] = field(default_factory=dict)
-    output_tokens: int = 0
-    output_tokens_details: dict[str, int] = field(default_factory=lambda: {"reasoning_tokens": 0})
-    total_tokens: int
-
-    @classmethod
-    def of(cls, used: Sequence[Usage]) -> "DecisionUsage":
-        details = {
-            "cached_tokens": sum(each.cached_tokens for each in used),
-            "cache_write_tokens": sum(each.stored_tokens for each in used),
-        }
-        tokens = sum(each.prompt_tokens for each in used)
-        return cls(input_tokens=tokens, input_tokens_details=details, total_tokens=tokens)
-
-
 class DecisionReply(Struct, kw_only=True):
     model: str
     answers: dict[str, Any] | list[dict[str, Any]]
-    usage: DecisionUsage
+    usage: ResponseUsage
 
 
 # What a decision model is asked
@@ -512,7 +489,7 @@ class Deciding(Struct, frozen=True):
             task, run = task_of(fields), self.api.handler.result
             found = await run(request, task, Decided, model=fields.model, operation="decisions")
             answers = decided_answers(fields, found, as_typesafe=as_typesafe)
-            usage = DecisionUsage(input_tokens=found.used_tokens, total_tokens=found.used_tokens)
+            usage = usage_of(Usage(prompt_tokens=found.used_tokens))
             return json_reply(DecisionReply(model=model, answers=answers, usage=usage))
         wanted = about_state(fields, files)
         answer = typed_answer if as_typesafe else valued_answer
@@ -538,12 +515,16 @@ class Deciding(Struct, frozen=True):
         that was `asked`."""
         runs = await self.api.handler.events(request, wanted.requests, operation="decisions")
         scored = [event.logprobs for events in runs for event in events if isinstance(event, Scored)]
-        ended = [event.usage for events in runs for event in events if isinstance(event, Finished)]
+        used = [event.usage for events in runs for event in events if isinstance(event, Finished)]
         model = (await self.api.service.names.find(wanted.requests[0].model, "language")).id
         found = list(map(answer, asked, wanted.chances(scored)))
         answers = dict(zip(names, found, strict=True)) if names else found
-        usage = DecisionUsage.of(ended)
-        return json_reply(DecisionReply(model=model, answers=answers, usage=usage))
+        usage = Usage(
+            prompt_tokens=sum(each.prompt_tokens for each in used),
+            cached_tokens=sum(each.cached_tokens for each in used),
+            stored_tokens=sum(each.stored_tokens for each in used),
+        )
+        return json_reply(DecisionReply(model=model, answers=answers, usage=usage_of(usage)))
 
 
 def _either(body: bytes) -> tuple[DecisionRequest | OpenAIDecisionRequest, tuple[str, ...]]:

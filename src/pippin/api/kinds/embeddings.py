@@ -11,9 +11,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import Endpoint
-from pippin.api.dialects.chat.dialect import ChatMessage, UserMessage, messages_of
+from pippin.api.dialects.chat.dialect import ChatMessages, UserMessage, messages_of
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
+from pippin.api.dialects.shared.fields import Contract, invalid, several, unsupported, without_effect
 from pippin.api.dialects.shared.media import (
     MAX_URL,
     PATH,
@@ -61,7 +61,7 @@ class EmbeddingRequest(Struct, kw_only=True, omit_defaults=True):
         ),
     ] = None
     messages: Annotated[
-        tuple[ChatMessage, ...] | None,
+        ChatMessages | None,
         Meta(description="In place of `input`: a conversation, which becomes one vector (vLLM's form)."),
     ] = None
     add_generation_prompt: Annotated[
@@ -89,16 +89,7 @@ class EmbeddingRequest(Struct, kw_only=True, omit_defaults=True):
     ] = None
 
 
-CONTRACT: Final = Contract(
-    EmbeddingRequest,
-    {"user": BOOKKEEPING, "safety_identifier": BOOKKEEPING},
-    {
-        "image_url": "give pictures as objects in `input`, or in `messages`.",
-        "truncate_prompt_tokens": "use `truncate`, which cuts at the model's own limit.",
-        "add_special_tokens": "give token ids as the input to say exactly which tokens it has.",
-    },
-)
-
+CONTRACT: Final = Contract(EmbeddingRequest, *without_effect(__name__, "embeddings"))
 CONTRACTS: Final = {"POST /v1/embeddings": CONTRACT}
 
 
@@ -159,22 +150,9 @@ def inputs_of(given: Any, instruction: str | None = None) -> tuple[Input, ...]:
     """The inputs of a request, one for each vector. A list of numbers is a single input."""
     if given is None:
         raise invalid("input", "is required.")
-    if isinstance(given, str | InputObject):
-        given = (given,)
-    if not given:
-        raise invalid("input", "must not be empty.")
-    numbers = [item for item in given if isinstance(item, int)]
-    if numbers:
-        if len(numbers) != len(given):
-            raise invalid("input", "must be all texts, all token ids, or all lists of token ids.")
-        return (tuple(numbers),)
-    if len(given) > MOST_INPUTS:
-        raise invalid("input", f"must not hold more than {MOST_INPUTS} inputs.")
     found: list[Input] = []
-    for place, item in enumerate(given):
+    for place, item in enumerate(several(given, "input", MOST_INPUTS)):
         at = f"input[{place}]"
-        if not item:
-            raise invalid("input" if len(given) == 1 else at, "must not be empty.")
         match item:
             case InputObject() if item.content is not None:
                 [message] = messages_of((UserMessage(content=item.content),))

@@ -33,6 +33,7 @@ MOST_PROMPT: Final = 32_000
 MOST_INPUTS: Final = 16
 SIZE: Final = re.compile(r"(\d{1,5})x(\d{1,5})")
 
+Guidance = Annotated[float, Meta(ge=0, le=100)]
 Quality = Literal["auto", "low", "medium", "high", "standard", "hd"]
 EFFORT: Final[dict[str | None, Literal["low", "medium", "high"]]] = {
     "low": "low",
@@ -70,12 +71,8 @@ class ImageRequest(Struct, kw_only=True, omit_defaults=True):
         Annotated[int, Meta(ge=1, le=200)] | None,
         Meta(description="Diffusion steps; the model's own if not set."),
     ] = None
-    guidance: Annotated[
-        Annotated[float, Meta(ge=0, le=100)] | None, Meta(description="How closely to follow the prompt.")
-    ] = None
-    guidance_scale: Annotated[
-        Annotated[float, Meta(ge=0, le=100)] | None, Meta(description="mlx-openai-server's name for it.")
-    ] = None
+    guidance: Annotated[Guidance | None, Meta(description="How closely to follow the prompt.")] = None
+    guidance_scale: Annotated[Guidance | None, Meta(description="mlx-openai-server's name for it.")] = None
     seed: Annotated[
         Annotated[int, Meta(ge=0, lt=2**32)] | None,
         Meta(description="Same seed, same picture; the next picture of the request has the next seed."),
@@ -138,9 +135,8 @@ def task_of(fields: ImageRequest, images: Sequence[bytes] = ()) -> GenerateImage
         "quality": fields.output_compression,
         "effort": EFFORT.get(fields.quality),
     }
-    return convert(
-        asdict(fields) | drawn, GenerateImages
-    )  # prompt, steps, seed and strength have the same names
+    # `prompt`, `steps`, `seed` and `strength` have the same names.
+    return convert(asdict(fields) | drawn, GenerateImages)
 
 
 def size_of(fields: ImageRequest) -> tuple[int | None, int | None]:

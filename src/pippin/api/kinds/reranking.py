@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract
+from pippin.api.dialects.shared.fields import Contract, without_effect
 from pippin.api.kinds.embeddings import MediaObject, TextUsage, object_parts, overflow_of
 from pippin.api.routing import Api, DocumentedRoute, both, json_reply
 from pippin.core.conversation import Image, Text, Video
@@ -42,18 +42,7 @@ class RerankRequest(Struct, kw_only=True, omit_defaults=True):
     ] = None
 
 
-RERANK: Final = Contract(
-    RerankRequest,
-    {"user": BOOKKEEPING},
-    {
-        "max_chunks_per_doc": "documents are not cut in chunks; use `truncate`.",
-        "max_tokens_per_doc": "documents are cut at the model's own limit; use `truncate`.",
-        "rank_fields": "send documents as texts, with the fields that count.",
-        "truncate_prompt_tokens": "documents are cut at the model's own limit; use `truncate`.",
-    },
-)
-
-
+RERANK: Final = Contract(RerankRequest, *without_effect(__name__, "reranking"))
 CONTRACTS: Final = {"POST /v1/rerank": RERANK}
 
 

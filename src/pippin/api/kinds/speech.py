@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid
+from pippin.api.dialects.shared.fields import Contract, invalid, without_effect
 from pippin.api.dialects.shared.frames import EVENTS, event_frame, typed_frame
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.routing import Api, both, json_reply
@@ -87,9 +87,7 @@ class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
     seed: Annotated[int, Meta(ge=0, lt=2**32, description="Same seed, same sound.")] | None = None
 
 
-CONTRACT: Final = Contract(
-    SpeechRequest, {"user": BOOKKEEPING, "verbose": "How talkative the log is, the operator sets."}
-)
+CONTRACT: Final = Contract(SpeechRequest, *without_effect(__name__, "speech"))
 CONTRACTS: Final = {"POST /v1/audio/speech": CONTRACT}
 
 

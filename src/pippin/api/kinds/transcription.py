@@ -18,7 +18,7 @@ from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.body import drawn_bytes
 from pippin.api.http.forms import Upload
 from pippin.api.kinds.speech import NamedEvents
-from pippin.api.routing import Api, both
+from pippin.api.routing import Api, Contents, both
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Event, Segment, Transcribed
@@ -153,18 +153,20 @@ def verbose(
     fields: TranscriptionRequest, task: Transcribe, segments: list[Segment], done: Transcribed
 ) -> VerboseReply:
     shown = fields.timestamp_granularities or ("segment",)
-    words = [word for segment in segments for word in segment.words]
     return VerboseReply(
         task="translate" if task.translate else "transcribe",
         language=done.language or "",
         duration=round(done.duration, 3),
         text=done.text,
         segments=[segment_body(segment) for segment in segments] if "segment" in shown else None,
-        words=[WordBody(word=word.text.strip(), start=word.start, end=word.end) for word in words]
-        if task.words
-        else None,
+        words=words_of(segments) if task.words else None,
         usage=DurationUsage(seconds=round(done.duration, 3)),
     )
+
+
+def words_of(segments: list[Segment]) -> list[WordBody]:
+    words = (word for segment in segments for word in segment.words)
+    return [WordBody(word=word.text.strip(), start=word.start, end=word.end) for word in words]
 
 
 def segment_body(segment: Segment) -> SegmentBody:
@@ -226,7 +228,7 @@ class TranscriptionLines(StreamEncoder):
             case Segment():
                 body = msgspec.to_builtins(segment_body(event))
                 if self._task.words:
-                    body["words"] = [{"word": w.text, "start": w.start, "end": w.end} for w in event.words]
+                    body["words"] = words_of([event])
                 return msgspec.json.encode(body) + b"\n"
             case Transcribed():
                 fields = msgspec.structs.replace(self._fields, timestamp_granularities=("word",))
@@ -243,22 +245,11 @@ class TranscriptionLines(StreamEncoder):
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    audio = Transcribing(api)
-    asked, told = TranscriptionRequest, TranscriptionReply
-    written = sorted({*MEDIA.values(), LINES})
+    audio, written = Transcribing(api), sorted({*MEDIA.values(), LINES})
+    known = Contents(body=TranscriptionRequest, answer=TranscriptionReply, form=True, media=written)
     return [
-        *both(
-            "/audio/transcriptions",
-            audio.transcribe,
-            "POST",
-            body=asked,
-            answer=told,
-            form=True,
-            media=written,
-        ),
-        *both(
-            "/audio/translations", audio.translate, "POST", body=asked, answer=told, form=True, media=written
-        ),
+        *both("/audio/transcriptions", audio.transcribe, "POST", **known),
+        *both("/audio/translations", audio.translate, "POST", **known),
     ]
 
 

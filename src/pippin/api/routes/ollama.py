@@ -31,7 +31,7 @@ from pippin.api.dialects.ollama.dialect import (
     OllamaOptions,
     keep_alive_of,
     model_of,
-    now,
+    timestamp,
 )
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, Unused, decode_json
@@ -134,10 +134,6 @@ def refused(sentence: str) -> Endpoint:
 def tagged(id: str) -> str:
     """A model's name as Ollama's clients expect it: with a tag."""
     return id if ":" in id.rpartition("/")[2] else id + LATEST
-
-
-def timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def details_of(info: ModelInfo) -> dict[str, Any]:
@@ -385,7 +381,9 @@ class OllamaAnswers(Struct, frozen=True):
             await self.api.service.pool.unload(info.id)
         else:
             await self.api.service.pool.load(info.id)
-        line = AnswerLine(model=fields.model, created_at=now(), done=True, done_reason=reason)
+        line = AnswerLine(
+            model=fields.model, created_at=timestamp(time.time()), done=True, done_reason=reason
+        )
         if said == "prompt":
             line.response = ""
         else:

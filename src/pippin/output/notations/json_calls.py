@@ -87,16 +87,14 @@ def read_call(
 def read_array(calls: Calls, *, bare: bool = False) -> Reading[None]:
     """Read objects from after the opening bracket through the closing one. Malformed if there is no object."""
     source = calls.source
-    yield from source.space()
-    yield from read_call(calls, bare=bare, listed=True)
-    yield from source.space()
-    while (yield from source.literal("]")) is None:
-        yield from source.expect(",")
+    found: str | None = None
+    while found is None:
         yield from source.space()
-        if (yield from source.literal("]")):
-            return
         yield from read_call(calls, bare=bare, listed=True)
         yield from source.space()
+        if (found := (yield from source.expect(",", "]"))) == ",":
+            yield from source.space()
+            found = yield from source.literal("]")
 
 
 def read_arguments(calls: Calls, *, opened: bool = False) -> Reading[str]:

@@ -8,7 +8,7 @@ import pytest
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.engines.language.constraints.grammar import GrammarCompiler
-from pippin.output.formats import tool_format, tool_format_names
+from pippin.output.formats import tool_format, tool_formats
 from pippin.output.reader import Formats, OutputReader, ToolUse
 from pippin.output.tool_format import ToolFormat
 from tests.engines.language.constraints.test_constraints import Walker
@@ -16,7 +16,7 @@ from tests.engines.language.text.small_tokenizer import byte_level
 
 TOKENIZER = byte_level()
 COMPILER = GrammarCompiler(TOKENIZER)
-FORMATS = sorted({tool_format(name).name for name in tool_format_names()})
+FORMATS = sorted({tool_format(name).name for name in sorted(tool_formats())})
 FREE_TEXT_FIRST = {
     "harmony",
     "muse_spark",

@@ -20,9 +20,9 @@ from pippin.core.requests import (
 )
 from pippin.output.formats import (
     reasoning_format,
-    reasoning_format_names,
+    reasoning_formats,
     tool_format,
-    tool_format_names,
+    tool_formats,
 )
 from tests.engines.language.constraints.test_enforced_calls import special_of
 from tests.engines.language.constraints.test_structured_output import Answers, engine_of
@@ -51,8 +51,8 @@ SERVED = {
 # Without tokens for markers, with them in channels, and in a notation of its own.
 QUICK = ("no tokens for markers", "openai-gpt-oss-120b", "Kimi-K3")
 MARKERS = sorted(
-    {marker for name in reasoning_format_names() for marker in reasoning_format(name).markers}
-    | {marker for name in tool_format_names() for marker in tool_format(name).markers}
+    {marker for name in sorted(reasoning_formats()) for marker in reasoning_format(name).markers}
+    | {marker for name in sorted(tool_formats()) for marker in tool_format(name).markers}
 )
 QUOTING = (
     st.lists(st.sampled_from([*MARKERS, "<think>a</think>", "x", " b "]), min_size=1, max_size=4)

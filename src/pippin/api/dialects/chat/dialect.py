@@ -26,13 +26,13 @@ from pippin.api.dialects.shared.openai import (
     warnings_of,
 )
 from pippin.api.dialects.shared.tools import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
     CalledFunction,
     ChatSearch,
     FunctionDefinition,
     GivenCall,
     McpTool,
-    ToolName,
-    arguments_of,
     call_of,
     citations_of,
     offer,
@@ -50,7 +50,6 @@ from pippin.core.conversation import (
     Role,
     Text,
     Tool,
-    ToolCall,
     ToolChoice,
     ToolResult,
     Toolset,
@@ -277,9 +276,6 @@ def annotations_of(text: str, pages: list[FoundPage]) -> list[Annotation]:
     return [Annotation(UrlCitation(**each)) for each in citations_of(text, pages)]
 
 
-MAX_MESSAGES = 16_384
-
-
 class SystemMessage(Struct, tag_field="role", tag="system", kw_only=True):
     role: ClassVar[Role] = "system"
     content: Content
@@ -321,13 +317,10 @@ class FunctionMessage(Struct, tag_field="role", tag="function", kw_only=True):
 ChatMessage = (
     SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage
 )
+ChatMessages = Annotated[tuple[ChatMessage, ...], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
 def messages_of(messages: tuple[ChatMessage, ...]) -> tuple[Message, ...]:
-    if not messages:
-        raise invalid("messages", "must hold at least one message.")
-    if len(messages) > MAX_MESSAGES:
-        raise invalid("messages", f"must not hold more than {MAX_MESSAGES} messages.")
     return tuple(_message_of(message, f"messages[{place}]") for place, message in enumerate(messages))
 
 
@@ -361,11 +354,10 @@ def _assistant_parts(message: AssistantMessage, said: tuple[Part, ...], at: str)
     parts += said
     if message.refusal:
         parts.append(Text(message.refusal))
-    for place, call in enumerate(message.tool_calls or ()):
-        parts.append(call_of(call, f"{at}.tool_calls[{place}]"))
+    calls = list(message.tool_calls or ())
     if message.function_call is not None:
-        called = message.function_call
-        parts.append(ToolCall(called.name, called.name, arguments_of(called.arguments)))
+        calls.append(GivenCall(function=message.function_call))
+    parts += (call_of(call, f"{at}.tool_calls[{place}]") for place, call in enumerate(calls))
     if not parts and message.content is None:
         raise invalid(f"{at}.content", "is required unless `tool_calls` is given.")
     return tuple(parts)
@@ -381,12 +373,12 @@ def _parts_of(content: Content, at: str) -> tuple[Part, ...]:
     )
 
 
-MAX_TOOLS = 512
-_NAME = ToolName("A-Za-z0-9_-", 64, "letters, digits, underscores and dashes")
+class ChatFunction(FunctionDefinition, kw_only=True):
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
 class FunctionTool(Struct, tag_field="type", tag="function", kw_only=True):
-    function: FunctionDefinition
+    function: ChatFunction
 
 
 class CustomTool(Struct, tag_field="type", tag="custom", kw_only=True):
@@ -415,23 +407,21 @@ class AllowedChoice(Struct, tag_field="type", tag="allowed_tools", kw_only=True)
     allowed_tools: AllowedTools
 
 
-GivenTool = FunctionTool | CustomTool | McpTool
+GivenTools = Annotated[tuple[FunctionTool | CustomTool | McpTool, ...], Meta(max_length=MAX_TOOLS)]
 GivenChoice = Literal["none", "auto", "required"] | NamedChoice | CustomTool | AllowedChoice
 
 
-def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[tuple[Tool, ...], tuple[Toolset, ...]]:
+def tools_of(given: GivenTools | None) -> tuple[tuple[Tool, ...], tuple[Toolset, ...]]:
     """The functions, and the MCP servers."""
     tools: dict[str, Tool] = {}
     toolsets: list[Toolset] = []
-    if given is not None and len(given) > MAX_TOOLS:
-        raise invalid("tools", f"must not hold more than {MAX_TOOLS} tools.")
     for place, tool in enumerate(given or ()):
         if isinstance(tool, CustomTool):
             raise unsupported(
                 f"tools[{place}].type", 'only tools of type "function" and "mcp" are supported.'
             )
         if isinstance(tool, FunctionTool):
-            offer(tool.function, tools, f"tools[{place}].function", _NAME)
+            offer(tool.function, tools, f"tools[{place}].function")
         else:
             toolsets.append(toolset_of(tool, f"tools[{place}]"))
     return tuple(tools.values()), tuple(toolsets)
@@ -469,15 +459,12 @@ class Prediction(Struct, tag_field="type", tag="content", kw_only=True):
 
 
 class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
-    messages: Annotated[
-        tuple[ChatMessage, ...],
-        Meta(description="The conversation so far.", extra_json_schema={"minItems": 1}),
-    ]
+    messages: Annotated[ChatMessages, Meta(description="The conversation so far.")]
     max_completion_tokens: Annotated[
         engine.MostTokens | None,
         Meta(description="Most new tokens, reasoning among them; wins over `max_tokens`."),
     ] = None
-    tools: Annotated[tuple[GivenTool, ...] | None, Meta(description="Functions that may be called.")] = None
+    tools: Annotated[GivenTools | None, Meta(description="Functions that may be called.")] = None
     tool_choice: Annotated[
         GivenChoice | None, Meta(description="Whether and which of them must be called.")
     ] = None
@@ -522,11 +509,7 @@ class ChatDialect(OpenAIErrors, Dialect[ChatShape]):
         for name in ("max_tokens", "max_completion_tokens"):
             if getattr(fields, name) == 0:
                 raise invalid(name, "must be at least 1.")
-        if (
-            fields.continue_final_message
-            and fields.messages
-            and fields.messages[-1].__struct_config__.tag != "assistant"
-        ):
+        if fields.continue_final_message and not isinstance(fields.messages[-1], AssistantMessage):
             raise invalid("continue_final_message", "needs the last message to be the assistant's.")
         request = request_of(fields)
         if fields.web_search_options is not None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import called, invalid, unsupported
+from pippin.api.dialects.shared.fields import called, invalid, several, unsupported
 from pippin.api.dialects.shared.openai import (
     AnswerHead,
     ChunkEncoder,
@@ -224,18 +224,20 @@ class CompletionsDialect(OpenAIErrors, Dialect[CompletionsShape]):
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[CompletionsShape]:
         fields, ignored = self.contract.decode(body)
-        prompts = prompts_of(fields.prompt)
+        prompts = several(fields.prompt, "prompt", MAX_PROMPTS)
+        request = _request_of(fields, prompts)
+        places = ["prompt"] if len(prompts) == 1 else [f"prompt[{place}]" for place in range(len(prompts))]
         requests = tuple(
-            _request_of(fields, prompt, "prompt" if len(prompts) == 1 else f"prompt[{place}]")
-            for place, prompt in enumerate(prompts)
+            replace(request, prompt=prompt, names=(*called(prompt=place), *request.names))
+            for place, prompt in zip(places, prompts, strict=True)
         )
-        if len(requests) * requests[0].n > shared.MAX_ANSWERS:
+        if len(requests) * request.n > shared.MAX_ANSWERS:
             raise invalid("n", f"times the number of prompts must not be above {shared.MAX_ANSWERS}.")
         return Decoded(
             requests=requests,
             shape=CompletionsShape(
                 stream=shared.stream_shape_of(fields),
-                n=requests[0].n,
+                n=request.n,
                 requests=len(requests),
                 logprobs=fields.logprobs is not None,
             ),
@@ -244,28 +246,8 @@ class CompletionsDialect(OpenAIErrors, Dialect[CompletionsShape]):
         )
 
 
-def prompts_of(given: str | tuple[str | int | tuple[int, ...], ...]) -> tuple[Prompt, ...]:
-    """The prompts of a body; a list of numbers is a single prompt."""
-    if not given:
-        raise invalid("prompt", "must not be empty.")
-    if isinstance(given, str):
-        return (given,)
-    numbers = tuple(item for item in given if isinstance(item, int))
-    if numbers:
-        if len(numbers) != len(given):
-            raise invalid("prompt", "must be all texts, all token ids, or all lists of token ids.")
-        return (numbers,)
-    prompts = tuple(item for item in given if not isinstance(item, int))
-    if len(prompts) > MAX_PROMPTS:
-        raise invalid("prompt", f"must not hold more than {MAX_PROMPTS} prompts.")
-    for place, prompt in enumerate(prompts):
-        if not prompt:
-            raise invalid(f"prompt[{place}]", "must not be empty.")
-    return prompts
-
-
-def _request_of(fields: CompletionRequest, prompt: Prompt, field: str) -> GenerationRequest:
-    """`field` is the place of the prompt in the body."""
+def _request_of(fields: CompletionRequest, prompts: tuple[Prompt, ...]) -> GenerationRequest:
+    """The request for any of the prompts, without it."""
     shared.check_values(fields)
     if fields.truncation == "auto":
         raise unsupported("truncation", "a raw prompt has no messages to let go; shorten it.")
@@ -274,14 +256,12 @@ def _request_of(fields: CompletionRequest, prompt: Prompt, field: str) -> Genera
     n = fields.n or 1
     if fields.best_of not in (None, n):
         raise unsupported("best_of", "ask for as many as `n`, with `logprobs`, and keep the likeliest.")
-    if fields.suffix and not isinstance(prompt, str):
+    if fields.suffix and not all(isinstance(prompt, str) for prompt in prompts):
         raise invalid("suffix", "needs a text as `prompt`.")
     if fields.max_tokens == 0 and not fields.echo:
         raise invalid("max_tokens", "may only be 0 with `echo`.")
-    request = engine.request_of(fields, fields.model)
     return replace(
-        request,
-        prompt=prompt,
+        engine.request_of(fields, fields.model),
         suffix=fields.suffix or None,
         stop=shared.stops_of(fields.stop),
         max_tokens=DEFAULT_MAX_TOKENS if fields.max_tokens is None else shared.limit_of(fields.max_tokens),
@@ -291,7 +271,6 @@ def _request_of(fields: CompletionRequest, prompt: Prompt, field: str) -> Genera
         echo=bool(fields.echo),
         # A raw prompt has no turns to drop.
         overflow=None,
-        names=(*called(prompt=field), *request.names),
     )
 
 

@@ -24,7 +24,7 @@ from pippin.api.dialects.shared.fields import (
     without_effect,
 )
 from pippin.api.dialects.shared.frames import EVENTS
-from pippin.api.dialects.shared.openai import Choices, StopTexts, finite, stops_of, text_of
+from pippin.api.dialects.shared.openai import Choices, StopTexts, finite, text_of
 from pippin.api.dialects.shared.tools import left_out
 from pippin.core import parameters as p
 from pippin.core.completion import Completion, object_of
@@ -473,7 +473,7 @@ def _request_of(config: GenerationConfig, model: str, messages: list[Message]) -
         max_tokens=config.max_output_tokens or None,
         # Clients take it from their tables of Google's models.
         cut_max_tokens=True,
-        stop=stops_of(config.stop_sequences, f"{CONFIG}.stopSequences"),
+        stop=config.stop_sequences or (),
         logprobs=(config.logprobs or 0) if config.response_logprobs else None,
         output_format=wanted,
         thinking=thinking_of(config.thinking_config),

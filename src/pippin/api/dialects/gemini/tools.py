@@ -3,21 +3,20 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from pippin.api.dialects.gemini.content import AT_ONCE
 from pippin.api.dialects.shared.body_types import camel
 from pippin.api.dialects.shared.fields import Unused, check_depth, invalid, refused
-from pippin.api.dialects.shared.tools import FunctionDefinition, ToolName, offer
+from pippin.api.dialects.shared.tools import FunctionDefinition, offer
 from pippin.core.conversation import Tool, ToolChoice
 
 MAX_TOOLS: Final = 1024
-_NAME: Final = ToolName("A-Za-z0-9_.:-", 128, "letters, digits and any of `_.:-`")
 
 
 class FunctionDeclaration(Struct, kw_only=True, rename="camel"):
-    name: str
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     parameters_json_schema: dict[str, Any] | None = None
@@ -73,7 +72,7 @@ def tools_of(given: Sequence[GivenTool]) -> tuple[tuple[Tool, ...], tuple[str, .
                 parameters = json_schema_of(function.parameters, f"{where}.parameters")
             name, description = function.name, function.description
             offered = FunctionDefinition(name=name, description=description, parameters=parameters)
-            offer(offered, tools, where, _NAME)
+            offer(offered, tools, where)
         if len(tools) > MAX_TOOLS:
             raise invalid("tools", f"must hold at most {MAX_TOOLS} functions.")
     return tuple(tools.values()), tuple(left_out)

@@ -16,6 +16,7 @@ from pippin.core.conversation import (
     FoundPage,
     Image,
     Inline,
+    MediaSource,
     Message,
     Part,
     Reasoning,
@@ -43,7 +44,7 @@ class TextBlock(Struct, kw_only=True):
     text: str
 
 
-class MediaSource(Struct, kw_only=True):
+class GivenSource(Struct, kw_only=True):
     type: str
     media_type: str | None = None
     data: str | None = None
@@ -53,7 +54,7 @@ class MediaSource(Struct, kw_only=True):
 
 
 class ImageBlock(Struct, kw_only=True):
-    source: MediaSource
+    source: GivenSource
 
 
 class Citations(Struct, kw_only=True):
@@ -61,7 +62,7 @@ class Citations(Struct, kw_only=True):
 
 
 class DocumentBlock(Struct, kw_only=True):
-    source: MediaSource
+    source: GivenSource
     citations: Citations | None = None
     title: str | None = None
     context: str | None = None
@@ -268,8 +269,8 @@ class MessagesReader:
                 text = convert(block, TextBlock, param).text
                 return [Text(text)] if text else []
             case "image":
-                image = _image(convert(block, ImageBlock, param).source, f"{param}.source")
-                return [msgspec.structs.replace(image, field=param)]
+                given = convert(block, ImageBlock, param).source
+                return [Image(_source_of(given, f"{param}.source"), field=param)]
             case "document":
                 document = self._document(convert(block, DocumentBlock, param), param)
                 return [placed(part, param) for part in document]
@@ -302,17 +303,8 @@ class MessagesReader:
                 return parts
             case "text" | "content":
                 raise invalid(f"{param}.source", "must hold the document's text.")
-            case "base64":
-                param = f"{param}.source.data"
-                data = source_of_base64(source.data or "", param, source.media_type)
-                found = document_of(data, document.title or "", param, "\n".join(heading))
-            case "url":
-                param = f"{param}.source.url"
-                found = document_of(source_of_url(source.url or "", param), document.title or "", param)
-            case _:
-                raise unsupported(
-                    f"{param}.source", "this server keeps no files; send the document as text or base64."
-                )
+        data = _source_of(source, f"{param}.source")
+        found = document_of(data, document.title or "", f"{param}.source.data", "\n".join(heading))
         context = [Text(document.context)] if document.context and isinstance(found, Document) else []
         return [*context, found]
 
@@ -341,13 +333,14 @@ def _blocks(content: Content) -> list[Block]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def _image(source: MediaSource, param: str) -> Image:
-    match source.type:
+def _source_of(given: GivenSource, param: str) -> MediaSource:
+    """The bytes of an image or a document, or their address."""
+    match given.type:
         case "base64":
-            return Image(source_of_base64(source.data or "", f"{param}.data", source.media_type))
+            return source_of_base64(given.data or "", f"{param}.data", given.media_type)
         case "url":
-            return Image(source_of_url(source.url or "", f"{param}.url"))
+            return source_of_url(given.url or "", f"{param}.url")
         case "file":
-            raise unsupported(f"{param}.file_id", "this server keeps no files; send the image as base64.")
+            raise unsupported(f"{param}.file_id", "this server keeps no files; send its bytes as base64.")
         case _:
-            raise invalid(f"{param}.type", "must be `base64` or `url`.")
+            raise invalid(f"{param}.type", "must be `base64` or `url`, or `text` of a document.")

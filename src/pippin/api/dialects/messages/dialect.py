@@ -53,30 +53,24 @@ class ThinkingAnswer(Closed, tag_field="type", tag="thinking"):
     signature: str
 
 
-class ToolUseAnswer(Closed, tag_field="type", tag="tool_use"):
+class ServerToolUseAnswer(Closed, tag_field="type", tag="server_tool_use"):
     id: str
     name: str
     input: dict[str, Any]
+
+
+class ToolUseAnswer(ServerToolUseAnswer, tag="tool_use"):
     toolset_name: str | UnsetType = UNSET
 
 
-class McpToolUseAnswer(Closed, tag_field="type", tag="mcp_tool_use"):
-    id: str
-    name: str
+class McpToolUseAnswer(ServerToolUseAnswer, tag="mcp_tool_use"):
     server_name: str
-    input: dict[str, Any]
 
 
 class McpToolResultAnswer(Closed, tag_field="type", tag="mcp_tool_result"):
     tool_use_id: str
     is_error: bool
     content: list[TextAnswer]
-
-
-class ServerToolUseAnswer(Closed, tag_field="type", tag="server_tool_use"):
-    id: str
-    name: str
-    input: dict[str, Any]
 
 
 class SearchResultAnswer(Closed, tag_field="type", tag="web_search_result"):
@@ -530,7 +524,7 @@ class MessagesDialect(Dialect[MessageShape]):
             max_tool_calls=None if search is None else search.max_uses,
             tool_choice=tool_choice_of(choice, named, toolbox.toolsets),
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
-            stop=shared.stops_of(fields.stop_sequences, "stop_sequences"),
+            stop=fields.stop_sequences or (),
             max_tokens=fields.max_tokens,
             cut_max_tokens=True,
             thinking=_thinking(fields),

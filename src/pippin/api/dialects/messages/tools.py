@@ -1,23 +1,21 @@
 """The tools and the tool choice of Anthropic's Messages API.
 
-Some tools have no schema in a request, because Anthropic's models know it: those that a client runs get it here. The
-members of a client's toolset become functions, whose names begin with that of the toolset.
+Some tools have no schema in a request, because Anthropic's models know it: those that a client runs get it from
+`client_tools.json`, which has the members of a client's toolset as Anthropic's SDK describes them, and tools that stand
+alone by the beginning of their types. Members become functions, whose names begin with that of the toolset.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.api.dialects.shared.tools import Domains, Location, place_of_search, wish
+from pippin.api.dialects.shared.tools import Domains, Location, ToolName, client_tools, place_of_search, wish
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
-from pippin.core.decoding import from_json
 
 MAX_TOOLS: Final = 1024
 TOOLSET: Final = "mcp_toolset"
@@ -36,7 +34,7 @@ class GivenFields(Struct, kw_only=True):
 
 
 class ToolSpec(GivenFields, kw_only=True):
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+    name: ToolName
     input_schema: dict[str, Any]
     type: str | None = None
     description: str | None = None
@@ -87,7 +85,7 @@ class ClientTool(GivenFields, kw_only=True):
     """A tool that the client runs, and whose schema Anthropic's models know without being told."""
 
     type: str
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+    name: ToolName
     max_characters: Unused = None  # of the client's view of a file
     display_width_px: int | None = None
     display_height_px: int | None = None
@@ -95,22 +93,7 @@ class ClientTool(GivenFields, kw_only=True):
     enable_zoom: bool | None = None
 
 
-class Member(Struct, frozen=True):
-    """A tool of a client's toolset."""
-
-    description: str
-    input_schema: dict[str, Any]
-
-
 FAMILIES: Final = ("browser", "computer")
-
-
-@cache
-def client_tools() -> dict[str, dict[str, Member]]:
-    """The members of the client's toolsets, as Anthropic's SDK describes them, and in the toolset without a name the
-    tools that stand alone, by the beginning of their types."""
-    data = resources.files("pippin.api.dialects.messages").joinpath("client_tools.json").read_bytes()
-    return from_json(data, dict[str, dict[str, Member]])
 
 
 class Change(Struct, kw_only=True):
@@ -232,7 +215,10 @@ def _tools(spec: dict[str, Any], param: str) -> Iterator[Tool]:
         check_depth(tool.input_schema, f"{param}.input_schema")
         yield Tool(tool.name, tool.description, tool.input_schema, bool(tool.strict))
     elif family := CLIENT_TOOLSET.fullmatch(kind):
-        members, configs = client_tools()[family[1]], convert(spec, ClientToolset, param).configs or {}
+        members, configs = (
+            client_tools(__name__)[family[1]],
+            convert(spec, ClientToolset, param).configs or {},
+        )
         for name in configs:
             if name not in members:
                 raise invalid(f"{param}.configs.{name}", f"is no tool of the toolset `{family[1]}`.")
@@ -244,7 +230,7 @@ def _tools(spec: dict[str, Any], param: str) -> Iterator[Tool]:
     else:
         if not kind[-8:].isdecimal():  # the date that ends each of Anthropic's types
             raise unsupported(f"{param}.type", "tools have an `input_schema`, or a type of Anthropic's.")
-        for prefix, known in client_tools()[""].items():
+        for prefix, known in client_tools(__name__)[""].items():
             if kind.startswith(prefix):
                 given = convert(spec, ClientTool, param)
                 yield Tool(given.name, known.description, known.input_schema, bool(given.strict))
@@ -255,7 +241,7 @@ def _computer(given: ClientTool, param: str) -> Tool:
     for side in ("display_width_px", "display_height_px"):
         if getattr(given, side) is None:
             raise invalid(f"{param}.{side}", "is required: the model is told the size of the screen.")
-    members = client_tools()["computer"]
+    members = client_tools(__name__)["computer"]
     oldest = given.type == "computer_20241022"
     actions = [
         name for name in (_OLDEST_ACTIONS if oldest else members) if name != "zoom" or given.enable_zoom

@@ -12,15 +12,23 @@ from msgspec.structs import replace
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared.engine_fields import Name, SamplingFields, sampling_of, schema_format
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, Unused, called, invalid, unsupported
+from pippin.api.dialects.shared.fields import Contract, Unused, called, invalid, unsupported, without_effect
 from pippin.api.dialects.shared.media import source_of_data
-from pippin.api.dialects.shared.openai import StopTexts, TokenLogprob, logprobs_of, stops_of, warnings_of
+from pippin.api.dialects.shared.openai import (
+    StopText,
+    StopTexts,
+    TokenLogprob,
+    logprobs_of,
+    stops_of,
+    warnings_of,
+)
 from pippin.api.dialects.shared.tools import (
-    CalledFunction,
+    MAX_MESSAGES,
+    MAX_TOOLS,
     CallsInOrder,
     FunctionDefinition,
-    ToolName,
-    arguments_of,
+    GivenCall,
+    call_of,
     offer,
 )
 from pippin.core.completion import CompletedPart, Completion, object_of
@@ -93,9 +101,9 @@ class OllamaError(Struct, kw_only=True):
     error: str
 
 
-def now() -> str:
-    """The current time in Ollama's form: RFC 3339, in UTC."""
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+def timestamp(seconds: float) -> str:
+    """A time in Ollama's form: RFC 3339, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 class OllamaEncoder(Encoder):
@@ -175,7 +183,7 @@ class OllamaEncoder(Encoder):
         return self._encoded(line)
 
     def _bare(self, message: AnswerMessage) -> AnswerLine:
-        line = AnswerLine(model=self._shape.model, created_at=now())
+        line = AnswerLine(model=self._shape.model, created_at=timestamp(time.time()))
         if self._shape.chat:
             line.message = message
         else:
@@ -216,7 +224,7 @@ class OllamaOptions(SamplingFields, kw_only=True, omit_defaults=True):
         Annotated[int, Meta(ge=-2, le=100_000_000)] | None,
         Meta(description="Most new tokens; -1, -2 and 0 set no limit."),
     ] = None
-    stop: Annotated[str | StopTexts | None, Meta(description="Texts at which the answer ends.")] = None
+    stop: Annotated[StopText | StopTexts | None, Meta(description="Texts at which the answer ends.")] = None
     mirostat: Literal[0] | None = None
     tfs_z: Literal[1] | None = None
     mirostat_eta: Unused = None
@@ -250,12 +258,7 @@ class OllamaFields(Struct, kw_only=True, omit_defaults=True):
         bool | Literal["low", "medium", "high", "max"] | None,
         Meta(description="Whether, or how hard, the model reasons first."),
     ] = None
-    keep_alive: Annotated[
-        str | float | None,
-        Meta(
-            description="How long the model stays loaded, if an administrator asks: seconds, or `5m`; -1 for ever."
-        ),
-    ] = None
+    keep_alive: engine.KeepAlive = None
     truncate: Annotated[
         bool | None,
         Meta(description="False refuses a conversation that is too long; else its oldest turns go."),
@@ -265,9 +268,6 @@ class OllamaFields(Struct, kw_only=True, omit_defaults=True):
     top_logprobs: Annotated[
         engine.TopLogprobs | None, Meta(description="And of this many others beside it.")
     ] = None
-
-
-ACCEPTED: Final = {"shift": "An answer ends where the context window does.", "user": BOOKKEEPING}
 
 
 def model_of(name: str) -> str:
@@ -287,7 +287,7 @@ def with_fields(request: GenerationRequest, fields: OllamaFields) -> GenerationR
     return msgspec.structs.replace(
         request,
         sampling=sampling_of(options),
-        stop=stops_of(options.stop, "options.stop"),
+        stop=stops_of(options.stop),
         max_tokens=limit if limit is not None and limit > 0 else None,
         context_limit=options.num_ctx,
         output_format=wanted,
@@ -305,22 +305,7 @@ def keep_alive_of(given: str | float | None) -> float | None:
     return None if given == "" else engine.keep_alive_of(given)
 
 
-MAX_MESSAGES: Final = 16_384
-MAX_TOOLS: Final = 512
-_NAME: Final = ToolName("A-Za-z0-9_.:/-", 128, "letters, digits and any of `_.:/-`")
-
 Images = Annotated[tuple[str, ...], Meta(max_length=256)]
-
-
-class OllamaFunction(CalledFunction, kw_only=True):
-    index: int | None = None
-    description: str | None = None
-
-
-class GivenCall(Struct, kw_only=True):
-    function: OllamaFunction
-    id: str | None = None
-    type: str | None = None
 
 
 class OllamaMessage(Struct, kw_only=True):
@@ -339,10 +324,11 @@ class GivenTool(Struct, kw_only=True):
     type: str = "function"
 
 
+GivenTools = Annotated[tuple[GivenTool, ...], Meta(max_length=MAX_TOOLS)]
+
+
 def messages_of(given: tuple[OllamaMessage, ...]) -> tuple[Message, ...]:
     """Raises `ServerError` naming the message that can't be read."""
-    if len(given) > MAX_MESSAGES:
-        raise invalid("messages", f"must not hold more than {MAX_MESSAGES} messages.")
     calls = CallsInOrder()
     return tuple(_message_of(message, calls, f"messages[{place}]") for place, message in enumerate(given))
 
@@ -358,12 +344,10 @@ def _message_of(message: OllamaMessage, calls: CallsInOrder, at: str) -> Message
     if message.role != "assistant":
         return Message(message.role, said + shown)
     thought = (Reasoning(message.thinking),) if message.thinking else ()
-    called = (
-        ToolCall(
-            calls.made(call.id, call.function.name), call.function.name, arguments_of(call.function.arguments)
-        )
-        for call in message.tool_calls or ()
-    )
+    called: list[ToolCall] = []
+    for number, call in enumerate(message.tool_calls or ()):
+        made = call_of(call, f"{at}.tool_calls[{number}]")
+        called.append(replace(made, id=calls.made(call.id, made.name)))
     return Message(message.role, (*thought, *said, *called))
 
 
@@ -375,26 +359,22 @@ def images_of(given: Images | None, at: str) -> tuple[Image, ...]:
     )
 
 
-def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[Tool, ...]:
+def tools_of(given: GivenTools | None) -> tuple[Tool, ...]:
     """Raises `ServerError` naming the tool that can't be offered."""
     tools: dict[str, Tool] = {}
-    if given is not None and len(given) > MAX_TOOLS:
-        raise invalid("tools", f"must not hold more than {MAX_TOOLS} tools.")
     for place, tool in enumerate(given or ()):
         if tool.type != "function":
             raise unsupported(f"tools[{place}].type", 'only tools of type "function" are supported.')
-        offer(tool.function, tools, f"tools[{place}].function", _NAME)
+        offer(tool.function, tools, f"tools[{place}].function")
     return tuple(tools.values())
-
-
-TEMPLATE: Final = "a template can only be set by the operator (`--chat-template-file`)."
 
 
 class ChatBody(OllamaFields, kw_only=True, omit_defaults=True):
     messages: Annotated[
-        tuple[OllamaMessage, ...], Meta(description="The conversation so far; none loads the model.")
+        tuple[OllamaMessage, ...],
+        Meta(max_length=MAX_MESSAGES, description="The conversation so far; none loads the model."),
     ] = ()
-    tools: Annotated[tuple[GivenTool, ...] | None, Meta(description="Functions that may be called.")] = None
+    tools: Annotated[GivenTools | None, Meta(description="Functions that may be called.")] = None
 
 
 class GenerateBody(OllamaFields, kw_only=True, omit_defaults=True):
@@ -423,7 +403,7 @@ class _OllamaDialect(Dialect[OllamaShape]):
 class OllamaChatDialect(_OllamaDialect):
     name = "ollama_chat"
     path = "/api/chat"
-    contract = Contract(ChatBody, ACCEPTED, {"template": TEMPLATE})
+    contract = Contract(ChatBody, *without_effect(__name__))
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[OllamaShape]:
         fields, ignored = self.contract.decode(body)
@@ -438,15 +418,7 @@ class OllamaChatDialect(_OllamaDialect):
 class OllamaGenerateDialect(_OllamaDialect):
     name = "ollama_generate"
     path = "/api/generate"
-    contract = Contract(
-        GenerateBody,
-        ACCEPTED,
-        {
-            "template": TEMPLATE,
-            "context": "it is the old form of a conversation; use /api/chat.",
-            **dict.fromkeys(("width", "height", "steps"), "pictures are made by /v1/images/generations."),
-        },
-    )
+    contract = Contract(GenerateBody, *without_effect(__name__))
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[OllamaShape]:
         fields, ignored = self.contract.decode(body)

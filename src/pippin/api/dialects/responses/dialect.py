@@ -26,7 +26,7 @@ from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.responses.tools import GivenChoice, GivenTool, Toolbox, tool_choice_of, toolbox_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import called, convert, decode_json, invalid, unsupported
+from pippin.api.dialects.shared.fields import called, convert, invalid, unsupported
 from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.api.dialects.shared.tools import left_out
@@ -114,7 +114,7 @@ class ResponsesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     top_logprobs: Annotated[
         engine.TopLogprobs | None, Meta(description="Alternatives beside each token.")
     ] = None
-    stop: Annotated[str | shared.StopTexts | None, Meta(description="Ends the answer.")] = None
+    stop: Annotated[shared.StopText | shared.StopTexts | None, Meta(description="Ends the answer.")] = None
     n: Annotated[Annotated[int, Meta(ge=1, le=1)] | None, Meta(description="Only 1.")] = None
     metadata: Annotated[Metadata | None, Meta(description="Given back with the response.")] = None
     service_tier: Annotated[str | None, Meta(description="Given back with the response.")] = None
@@ -274,7 +274,7 @@ def _draft(fields: ResponsesBody) -> ResponseAnswer:
         id="",
         created_at=0,
         status="queued" if fields.background else "in_progress",
-        model="",
+        model=fields.model or "",
         output=[],
         background=bool(fields.background),
         store=fields.store is not False,
@@ -308,12 +308,6 @@ def _draft(fields: ResponsesBody) -> ResponseAnswer:
         prompt_cache_key=fields.prompt_cache_key,
         user=fields.user,
     )
-
-
-class ModelName(Struct):
-    """Unlike a response, a compaction has no default model."""
-
-    model: str | None = None
 
 
 class CompactionEncoder(Encoder):
@@ -358,9 +352,10 @@ class CompactionDialect(OpenAIErrors, Dialect[tuple[Item, ...]]):
         self._responses = ResponsesDialect()
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[tuple[Item, ...]]:
-        if decode_json(body, ModelName).model is None:
-            raise invalid("model", "is required: name the model that writes the summary.")
         decoded = self._responses.decode(body, context)
+        # Unlike a response, a compaction has no default model.
+        if not decoded.shape.draft.model:
+            raise invalid("model", "is required: name the model that writes the summary.")
         if decoded.stream:
             raise unsupported("stream", "a compaction is answered in one piece; leave it out.")
         [asked] = decoded.requests

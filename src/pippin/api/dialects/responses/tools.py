@@ -8,70 +8,36 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.engine_fields import TextFormat
 from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.api.dialects.shared.tools import McpTool, SearchTool, place_of_search, toolset_of
+from pippin.api.dialects.shared.tools import (
+    McpTool,
+    SearchTool,
+    ToolName,
+    client_tools,
+    place_of_search,
+    toolset_of,
+)
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 from pippin.core.decoding import from_json
 
 CallKind = Literal["function", "custom", "local_shell", "shell", "apply_patch"]
 
-_TEXT: Final = {"type": "string"}
 CUSTOM_INPUT: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {"input": {"type": "string", "description": "The tool's input, as plain text."}},
     "required": ["input"],
     "additionalProperties": False,
 }
-_NUMBER: Final = {"type": "integer"}
-
-
-def _listed(description: str) -> dict[str, Any]:
-    return {"type": "array", "items": _TEXT, "description": description}
-
-
-def _built_in(name: str, description: str, *required: str, **properties: dict[str, Any]) -> Tool:
-    schema = {"type": "object", "properties": properties, "required": list(required)}
-    return Tool(name, description, schema)
-
-
-BUILT_IN: Final[dict[CallKind, Tool]] = {
-    "local_shell": _built_in(
-        "local_shell",
-        "Runs a command on the user's machine and returns its output.",
-        "command",
-        command=_listed("The program and its arguments."),
-        working_directory=_TEXT,
-        timeout_ms=_NUMBER,
-    ),
-    "shell": _built_in(
-        "shell",
-        "Runs shell commands on the user's machine and returns their output.",
-        "commands",
-        commands=_listed("Shell commands, run one by one."),
-        timeout_ms=_NUMBER,
-        max_output_length=_NUMBER,
-    ),
-    "apply_patch": _built_in(
-        "apply_patch",
-        "Creates, changes or deletes a file on the user's machine.",
-        *("type", "path"),
-        type={**_TEXT, "enum": ["create_file", "update_file", "delete_file"]},
-        path=_TEXT,
-        diff={**_TEXT, "description": "The change as a V4A diff; not for delete_file."},
-    ),
-}
 SEPARATOR: Final = "__"
 MAX_TOOLS: Final = 1024
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
-
 
 class Described(Struct, kw_only=True):
-    name: Name
+    name: ToolName
     description: str | None = None
     defer_loading: Unused = None
 
@@ -101,7 +67,7 @@ class NamespaceSpec(Described, tag_field="type", tag="namespace", kw_only=True):
 
 
 class Named(Struct, kw_only=True):
-    name: Name
+    name: ToolName
     type: str | None = None
     namespace: str | None = None
 
@@ -192,7 +158,8 @@ def _tools_of(
                 )
             ]
         case "local_shell" | "shell" | "apply_patch" as kind if namespace is None:
-            return [(BUILT_IN[kind], ToolOrigin(kind, kind))]
+            known = client_tools(__name__)[""][kind]
+            return [(Tool(kind, known.description, known.input_schema), ToolOrigin(kind, kind))]
         case str(kind):
             left_out.append(kind)
             return []
@@ -266,7 +233,7 @@ def _name_of(choice: dict[str, Any], param: str, toolbox: Toolbox) -> str | None
             if origin.name == named.name and origin.kind in ("function", "custom"):
                 return name
         raise invalid(f"{param}.name", "must be the name of a tool in `tools`.")
-    if isinstance(kind, str) and kind in BUILT_IN:
+    if isinstance(kind, str) and kind in client_tools(__name__)[""]:
         if kind not in toolbox.origins:
             raise invalid(f"{param}.type", "must be a tool that stands in `tools`.")
         return kind

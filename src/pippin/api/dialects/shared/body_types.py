@@ -56,11 +56,11 @@ _STEPS: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 def allowed_values(type: Any, path: str) -> tuple[str, ...]:
     """The words allowed at `path` (`messages[0].role`), in the order of declaration. Empty if they are not a closed
     list, or are more than `MOST`."""
-    steps = _STEPS.findall(path)
+    *outer, last = _STEPS.findall(path)
     places = [inspect.type_info(type)]
-    for step in steps[:-1]:
+    for step in outer:
         places = [inner for place in members(places) for inner in _entered(place, step)]
-    words = dict.fromkeys(word for place in members(places) for word in _words(place, steps[-1:]))
+    words = dict.fromkeys(word for place in members(places) for word in _words(place, last))
     return tuple(words) if len(words) <= MOST else ()
 
 
@@ -74,15 +74,14 @@ def _entered(place: inspect.Type, step: str) -> Iterator[inspect.Type]:
             yield value
 
 
-def _words(place: inspect.Type, steps: list[str]) -> Iterator[str]:
-    for step in steps:
-        match place:
-            case inspect.StructType(tag_field=field, tag=str(tag)) if field == step:
-                yield tag
-            case _:
-                for inner in members(_entered(place, step)):
-                    if isinstance(inner, inspect.LiteralType):
-                        yield from (value for value in inner.values if isinstance(value, str))
+def _words(place: inspect.Type, step: str) -> Iterator[str]:
+    match place:
+        case inspect.StructType(tag_field=field, tag=str(tag)) if field == step:
+            yield tag
+        case _:
+            for inner in members(_entered(place, step)):
+                if isinstance(inner, inspect.LiteralType):
+                    yield from (value for value in inner.values if isinstance(value, str))
 
 
 MOST_LETTERS: Final = 64

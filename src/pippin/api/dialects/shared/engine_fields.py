@@ -42,6 +42,9 @@ from pippin.core.requests import (
 )
 
 Bias = Annotated[float, Meta(ge=-p.LARGEST_BIAS, le=p.LARGEST_BIAS)]
+Biases = Annotated[dict[str, Bias], Meta(max_length=p.MOST_BIASES)]
+Penalty = Annotated[float, p.REPETITION_PENALTY.wire_meta]
+PenaltyWindow = Annotated[int, p.REPETITION_CONTEXT.wire_meta]
 
 
 class SamplingFields(Struct, kw_only=True, omit_defaults=True):
@@ -56,24 +59,19 @@ class SamplingFields(Struct, kw_only=True, omit_defaults=True):
     p_less: bool | Annotated[int, p.P_LESS.wire_meta] | None = None
     xtc_probability: Annotated[float, p.XTC_PROBABILITY.wire_meta] | None = None
     xtc_threshold: Annotated[float, p.XTC_THRESHOLD.wire_meta] | None = None
-    repetition_penalty: Annotated[float, p.REPETITION_PENALTY.wire_meta] | None = None
-    repetition_context_size: Annotated[int, p.REPETITION_CONTEXT.wire_meta] | None = None
+    repetition_penalty: Penalty | None = None
+    repetition_context_size: PenaltyWindow | None = None
     repeat_penalty: Annotated[
-        Annotated[float, p.REPETITION_PENALTY.wire_meta] | None,
-        Meta(description="llama.cpp's name of `repetition_penalty`."),
+        Penalty | None, Meta(description="llama.cpp's name of `repetition_penalty`.")
     ] = None
     repeat_last_n: Annotated[
-        Annotated[int, p.REPETITION_CONTEXT.wire_meta] | None,
-        Meta(description="llama.cpp's name of `repetition_context_size`."),
+        PenaltyWindow | None, Meta(description="llama.cpp's name of `repetition_context_size`.")
     ] = None
     presence_penalty: Annotated[float, p.PRESENCE_PENALTY.wire_meta] | None = None
     presence_context_size: Annotated[int, p.PRESENCE_CONTEXT.wire_meta] | None = None
     frequency_penalty: Annotated[float, p.FREQUENCY_PENALTY.wire_meta] | None = None
     frequency_context_size: Annotated[int, p.FREQUENCY_CONTEXT.wire_meta] | None = None
-    logit_bias: Annotated[
-        Annotated[dict[str, Bias], Meta(max_length=p.MOST_BIASES)] | None,
-        Meta(description="Token id to what is added to its logit."),
-    ] = None
+    logit_bias: Annotated[Biases | None, Meta(description="Token id to what is added to its logit.")] = None
     seed: Annotated[int, p.SEED.wire_meta] | None = None
 
 
@@ -245,6 +243,10 @@ TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
 Pixels = Annotated[int, Meta(ge=1, le=2**31)]
 Frames = Annotated[int, Meta(ge=1, le=4096)]
 FramesPerSecond = Annotated[float, Meta(gt=0, le=120)]
+Seconds = Annotated[float, Meta(gt=0, le=86400)]
+TokenIds = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**31)], ...], Meta(max_length=64)]
+Variables = Annotated[dict[str, Any], Meta(max_length=64)]
+Documents = Annotated[tuple[dict[str, Any], ...], Meta(max_length=1024)]
 MostTokens = Annotated[int, Meta(ge=-1, le=100_000_000)]
 """A limit of new tokens; -1 is none, as in LM Studio and llama.cpp."""
 
@@ -267,6 +269,12 @@ class Compaction(Struct, kw_only=True):
     compact_threshold: int | None = None
 
 
+KeepAlive = Annotated[
+    float | str | None,
+    Meta(
+        description="How long the model stays loaded, if an administrator asks: seconds, or `5m`; -1 for ever."
+    ),
+]
 LOOP_GUARD = Meta(description="What to do with an answer that repeats itself: `off`, `warn` or `stop`.")
 
 
@@ -296,13 +304,9 @@ class EngineFields(SamplingFields, kw_only=True, omit_defaults=True):
     thinking_end_token: Annotated[Marker | None, Meta(description="Text that closes reasoning.")] = None
     include_reasoning: Annotated[bool | None, Meta(description="False leaves reasoning out.")] = None
     chat_template_kwargs: Annotated[
-        Annotated[dict[str, Any], Meta(max_length=64)] | None,
-        Meta(description="Variables for the chat template."),
+        Variables | None, Meta(description="Variables for the chat template.")
     ] = None
-    documents: Annotated[
-        Annotated[tuple[dict[str, Any], ...], Meta(max_length=1024)] | None,
-        Meta(description="For templates that quote them."),
-    ] = None
+    documents: Annotated[Documents | None, Meta(description="For templates that quote them.")] = None
     continue_final_message: Annotated[
         bool | None, Meta(description="Go on with the last assistant message instead of a new turn.")
     ] = None
@@ -326,21 +330,13 @@ class EngineFields(SamplingFields, kw_only=True, omit_defaults=True):
     min_tokens: Annotated[Tokens | None, Meta(description="Least tokens before an end.")] = None
     ignore_eos: Annotated[bool | None, Meta(description="Go on after the end-of-text token.")] = None
     loop_guard: Annotated[LoopGuard | None, LOOP_GUARD] = None
-    stop_token_ids: Annotated[
-        Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**31)], ...], Meta(max_length=64)] | None,
-        Meta(description="Tokens that end the answer."),
-    ] = None
+    stop_token_ids: Annotated[TokenIds | None, Meta(description="Tokens that end the answer.")] = None
     include_stop_str_in_output: Annotated[bool | None, Meta(description="Keep the stop text.")] = None
     adapter_path: Annotated[Name | None, Meta(description="Name of a LoRA adapter that is served.")] = None
     adapters: Annotated[
         Name | tuple[Name, ...] | None, Meta(description="The same, as mlx-lm's server has it.")
     ] = None
-    keep_alive: Annotated[
-        float | str | None,
-        Meta(
-            description="How long the model stays loaded, if an administrator asks: seconds, or `5m`; -1 for ever."
-        ),
-    ] = None
+    keep_alive: KeepAlive = None
     context_management: Annotated[
         Annotated[tuple[Compaction, ...], Meta(max_length=1)] | None,
         Meta(description="Compaction of a conversation that does not fit; [] is none."),
@@ -348,9 +344,7 @@ class EngineFields(SamplingFields, kw_only=True, omit_defaults=True):
     truncation: Annotated[
         Literal["auto", "disabled"] | None, Meta(description="Drop the oldest messages that do not fit.")
     ] = None
-    timeout: Annotated[
-        Annotated[float, Meta(gt=0, le=86400)] | None, Meta(description="Seconds that the request may take.")
-    ] = None
+    timeout: Annotated[Seconds | None, Meta(description="Seconds that the request may take.")] = None
     priority: Annotated[
         Annotated[int, Meta(ge=-(2**31), lt=2**31)] | None,
         Meta(description="Lower numbers run first; those below 0 are administrators'."),

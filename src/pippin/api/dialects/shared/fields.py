@@ -39,8 +39,6 @@ SLICE: Final = 1 << 20  # bytes counted at a time, after which other threads may
 
 TOO_LARGE: Final = "holds a number of more than 64 bits."
 
-BOOKKEEPING: Final = "Bookkeeping of the client's."
-
 Unused = Annotated[Any, Meta(description="Accepted without effect.")]
 """A documented key of an object that has no effect here, and whose value is not checked."""
 
@@ -67,7 +65,6 @@ class Contract(Generic[Body]):
     body: type[Body]
     accepted: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
-    switches: frozenset[str] = frozenset()  # fields of `refused` that an empty object would switch on
     left_open: frozenset[str] = frozenset({"messages"})
     # Fields of `body` that are required although the struct gives them a default.
     required: frozenset[str] = frozenset()
@@ -95,10 +92,7 @@ class Contract(Generic[Body]):
             if name in given
             for path in unknown_keys(_decode(given[name], Any, name), place, name)
         )
-        named = dict.fromkeys(unknown)
-        while len(named) < MOST_NAMED and (path := next(inside, None)) is not None:
-            named[path] = None
-        return body, tuple(named)
+        return body, tuple(dict.fromkeys((*unknown, *inside)))[:MOST_NAMED]
 
     def decode_form(
         self, fields: Mapping[str, Sequence[str]], *, lists: frozenset[str] = frozenset()
@@ -139,7 +133,7 @@ class Contract(Generic[Body]):
         unknown = []
         for name, value in given.items():
             if (sentence := self.refused.get(name)) is not None:
-                if value and (value not in _NEUTRAL or (value == b"{}" and name in self.switches)):
+                if value and value not in _NEUTRAL:
                     raise unsupported(name, sentence)
             elif name not in known and name not in self.accepted:
                 unknown.append(name[:64])
@@ -279,6 +273,24 @@ def check_refused(given: Any, path: str = "") -> None:
         case tuple():
             for place, each in enumerate(given):
                 check_refused(each, f"{path}[{place}]")
+
+
+def several(given: Any, param: str, most: int) -> tuple[Any, ...]:
+    """The inputs of a field that holds one, or a list of them; a list of numbers is a single one, as token ids. Raises
+    `ServerError` for an empty one, and more than `most`."""
+    if not given:
+        raise invalid(param, "must not be empty.")
+    numbers = [isinstance(item, int) for item in given] if isinstance(given, tuple) else [True]
+    if any(numbers):
+        if not all(numbers):
+            raise invalid(param, "must be all texts, all token ids, or all lists of token ids.")
+        return (given,)
+    if len(given) > most:
+        raise invalid(param, f"must not hold more than {most} inputs.")
+    for place, item in enumerate(given):
+        if not item:
+            raise invalid(f"{param}[{place}]", "must not be empty.")
+    return tuple(given)
 
 
 def called(**names: str) -> tuple[FieldName, ...]:

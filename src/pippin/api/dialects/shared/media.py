@@ -88,7 +88,7 @@ def placed(part: Placed, field: str) -> Placed:
     return replace(part, field=field) if isinstance(part, Attachment) else part
 
 
-def file_of(file: "FileContent | InputFilePart", param: str) -> Text | Document:
+def file_of(file: FileContent, param: str) -> Text | Document:
     """A file of text, or a document. Raises `ServerError`."""
     name = file.filename or ""
     if file.file_data is not None:
@@ -236,11 +236,9 @@ class FilePart(Marked, tag_field="type", tag="file", kw_only=True):
     file: FileContent
 
 
-class InputFilePart(Marked, tag_field="type", tag="input_file", kw_only=True):
-    file_data: str | None = None
-    file_id: str | None = None
-    file_url: str | None = None
-    filename: str | None = None
+class InputFilePart(FileContent, tag_field="type", tag="input_file", kw_only=True):
+    prompt_cache_breakpoint: Any = None  # as of the other parts
+    cache_control: Any = None
 
 
 ContentPart = (

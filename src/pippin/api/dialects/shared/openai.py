@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pippin.api.dialects.shared.engine_fields import EngineFields, MostTokens, Name
-from pippin.api.dialects.shared.fields import Body, Contract, invalid, names_of, unsupported, without_effect
+from pippin.api.dialects.shared.fields import Body, Contract, names_of, unsupported, without_effect
 from pippin.api.dialects.shared.frames import DONE
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import Accepted, Finished, Progress, Token, Usage
@@ -20,7 +20,8 @@ MAX_ANSWERS = 1024
 
 Choices = Annotated[int, Meta(ge=1, le=MAX_ANSWERS)]
 
-StopTexts = Annotated[tuple[str, ...], Meta(max_length=MOST_STOPS)]
+StopText = Annotated[str, Meta(min_length=1, max_length=LONGEST_STOP)]
+StopTexts = Annotated[tuple[StopText, ...], Meta(max_length=MOST_STOPS)]
 
 ACCEPTED, REFUSED = without_effect(__name__, "openai")
 """Fields of OpenAI's APIs without effect on an answer, and those that are refused, each with the reason."""
@@ -51,7 +52,7 @@ class OpenAIFields(EngineFields, kw_only=True, omit_defaults=True):
     ] = None
     n: Annotated[Choices | None, Meta(description="Answers, computed beside one another.")] = None
     stop: Annotated[
-        str | StopTexts | None, Meta(description="Texts at which the answer ends; they are left out.")
+        StopText | StopTexts | None, Meta(description="Texts at which the answer ends; they are left out.")
     ] = None
     max_tokens: Annotated[MostTokens | None, Meta(description="Most new tokens; -1 is no limit.")] = None
     skip_special_tokens: Annotated[bool | None, Meta(description="Only true: markup never leaks.")] = None
@@ -65,14 +66,8 @@ def limit_of(most: int | None) -> int | None:
     return None if most == -1 else most
 
 
-def stops_of(given: str | tuple[str, ...] | None, param: str = "stop") -> tuple[str, ...]:
-    stops = (given,) if isinstance(given, str) else given or ()
-    if len(stops) > MOST_STOPS:
-        raise invalid(param, f"must not hold more than {MOST_STOPS} texts.")
-    for stop in stops:
-        if not 0 < len(stop) <= LONGEST_STOP:
-            raise invalid(param, f"must hold texts of 1 to {LONGEST_STOP} characters.")
-    return stops
+def stops_of(given: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else given or ()
 
 
 def check_values(fields: OpenAIFields) -> None:
@@ -270,15 +265,12 @@ class TimingsBody(Struct, kw_only=True):
     forced_n: int | UnsetType = UNSET  # tokens that a grammar forced, if any
 
 
-def timings_body(finished: Iterable[Finished]) -> TimingsBody | None:
+def timings_body(choices: Sequence[Finished]) -> TimingsBody | None:
     """Timings of a whole request: its prompt, and its choices, which ran concurrently."""
-    choices = list(finished)
     if not choices:
         return None
-    prompt, times = (
-        choices[0].usage,
-        max((choice.timings for choice in choices), key=lambda each: each.decode),
-    )
+    prompt = choices[0].usage
+    times = max((choice.timings for choice in choices), key=lambda each: each.decode)
     computed = max(prompt.prompt_tokens - prompt.cached_tokens, 0)
     predicted = sum(choice.usage.completion_tokens for choice in choices)
     return TimingsBody(
@@ -319,25 +311,18 @@ class AnswerHead(TypedDict):
     system_fingerprint: str
 
 
-class PromptProgress(Struct, kw_only=True):
-    """Progress of a prompt in tokens, in the form of llama.cpp's server for `return_progress`."""
-
-    total: int
-    cache: int  # of `processed`: found in the prefix cache
-    processed: int
-    time_ms: int  # since work on the prompt began
-
-
 class PromptReports:
-    """The progress reports of one prompt, in the order that llama.cpp's clients rely on: the first report holds the
-    tokens from the prefix cache, `cache` and `total` stay constant, `processed` grows with each report, and the last
-    one covers the whole prompt."""
+    """The progress reports of one prompt, in the form of llama.cpp's server for `return_progress`: its tokens, those
+    `processed`, those of them found in the prefix cache, and the time since work on the prompt began.
+
+    Its clients rely on their order: the first report holds the tokens from the prefix cache, `cache` and `total` stay
+    constant, `processed` grows with each report, and the last one covers the whole prompt."""
 
     def __init__(self) -> None:
         self._cached: int | None = None  # until the first
         self._processed = 0
 
-    def after(self, progress: Progress) -> list[PromptProgress]:
+    def after(self, progress: Progress) -> list[dict[str, int]]:
         """The reports for an event: two if it is the first and a chunk was already computed, none while a preempted
         prompt is recomputed."""
         told = []
@@ -348,7 +333,7 @@ class PromptReports:
             self._processed = progress.done
             told.append((progress.done, round(progress.seconds * 1000)))
         total, cached = progress.total, self._cached
-        return [PromptProgress(total=total, cache=cached, processed=n, time_ms=time) for n, time in told]
+        return [{"total": total, "cache": cached, "processed": n, "time_ms": time} for n, time in told]
 
 
 class ChunkEncoder:

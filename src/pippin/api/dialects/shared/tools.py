@@ -5,7 +5,9 @@ Schemas of parameters are only looked at as far as every template relies on them
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -21,6 +23,9 @@ from pippin.api.dialects.shared.fields import (
 from pippin.core.conversation import WEB_SEARCH, FoundPage, Tool, ToolCall, Toolset, WebSearch
 from pippin.core.decoding import from_json
 
+MAX_MESSAGES: Final = 16_384
+MAX_TOOLS: Final = 512
+
 ServerTool = Annotated[str, Meta(max_length=128)]
 OF_AN_ADDRESS: Final = refused(
     "only MCP servers that the operator has set up are called; name one in `server_label` alone."
@@ -30,25 +35,18 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_]{1,64}")
 """A name chosen by the client that is safe for the log."""
 
 
+ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+
+
 class FunctionDefinition(Struct, kw_only=True):
-    name: str
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class ToolName(NamedTuple):
-    """What the name of a function may be in a dialect; `words` say the same of `characters`."""
-
-    characters: str
-    longest: int
-    words: str
-
-
-def offer(function: FunctionDefinition, tools: dict[str, Tool], param: str, name: ToolName) -> None:
+def offer(function: FunctionDefinition, tools: dict[str, Tool], param: str) -> None:
     """Add a function to the offered tools. Raises `ServerError` naming what can't be offered."""
-    if not re.fullmatch(f"[{name.characters}]{{1,{name.longest}}}", function.name):
-        raise invalid(f"{param}.name", f"must be 1 to {name.longest} {name.words}.")
     if function.name in tools:
         raise invalid(f"{param}.name", "is the name of an earlier tool too; give each its own.")
     parameters = function.parameters
@@ -61,6 +59,21 @@ def offer(function: FunctionDefinition, tools: dict[str, Tool], param: str, name
             raise invalid(f"{param}.parameters.properties", "must map names to schemas.")
         check_depth(parameters, f"{param}.parameters")
     tools[function.name] = Tool(function.name, function.description, parameters, bool(function.strict))
+
+
+class ClientTool(Struct, frozen=True):
+    """A tool that a client runs, and whose schema the API's own models know without being told."""
+
+    description: str
+    input_schema: dict[str, Any]
+
+
+@cache
+def client_tools(module: str) -> dict[str, dict[str, ClientTool]]:
+    """The tools of `client_tools.json` beside a module, by toolset; in the toolset without a name those that stand
+    alone."""
+    data = resources.files(module.rpartition(".")[0]).joinpath("client_tools.json").read_bytes()
+    return from_json(data, dict[str, dict[str, ClientTool]])
 
 
 def left_out(**kinds: Collection[str]) -> tuple[str, ...]:
