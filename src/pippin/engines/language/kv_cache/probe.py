@@ -360,4 +360,5 @@ def _warm_up(model: nn.Module, shape: BatchShape) -> None:
     with _running(), _tried(model, shape) as (group, reserve):
         for length in WARM_LENGTHS:
             group.join(reserve(length, 2), computed_prompt(model, range(1, length + 1)), shift=0)
-        mx.eval(group.forward(mx.array([[1]] * len(WARM_LENGTHS))))
+        logits = group.forward(mx.array([[1]] * len(WARM_LENGTHS)))
+        mx.eval(logits, arrays_of(group.view(0, WARM_LENGTHS[0])))
