@@ -7,6 +7,7 @@ is cut where the mask is the one that this step's table of slots has made, and i
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
@@ -36,11 +37,10 @@ def cheapest(lengths: Sequence[int], price: int) -> tuple[int, list[tuple[int, i
             longest = max(longest, lengths[start])
             found.append((best[start][0] + price + longest * (stop - start), start))
         best.append(min(found))
-    pieces, stop = [], len(lengths)
-    while stop:
-        pieces.append((best[stop][1], stop))
-        stop = best[stop][1]
-    return best[-1][0], pieces[::-1]
+    ends = [len(lengths)]
+    while ends[0]:
+        ends.insert(0, best[ends[0]][1])
+    return best[-1][0], list(pairwise(ends))
 
 
 class Pieces:
@@ -102,5 +102,5 @@ class Pieces:
 
 
 def _sliced(held: Any, rows: slice, reach: slice) -> Any:
-    """Of keys or values as they are computed, or of their three arrays of few bits."""
+    """Takes keys or values as they are computed, or their three arrays of few bits."""
     return held[rows, :, reach] if isinstance(held, mx.array) else [each[rows, :, reach] for each in held]
