@@ -19,7 +19,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 from msgspec import Struct
 
-from pippin.engines.device import KERNEL_BYTES
+from pippin.engines.device import LAUNCH_BYTES
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, CacheGroups
 from pippin.engines.language.kv_cache.kinds.attention import AttentionKind
 from pippin.engines.language.kv_cache.kinds.base import Slot, SlotRequest, TokenArray, length_class
@@ -75,7 +75,7 @@ def new_sequence(draw: random.Random, groups: CacheGroups) -> tuple[Slot, int]:
 def read_keys(sequences: int, steps: int, heads: int) -> Read:
     keys, model, read = TokenArray(heads, 128, mx.bfloat16), Silent(), Read()
     layout = CacheLayout(model, [AttentionKind(keys=keys, values=keys)])
-    shape = BatchShape(layout=layout, prompts_in_slots=True, kernel_bytes=KERNEL_BYTES)
+    shape = BatchShape(layout=layout, prompts_in_slots=True, launch_bytes=LAUNCH_BYTES)
     copied: list[Copied] = []
 
     def new_group() -> BatchedGroup:

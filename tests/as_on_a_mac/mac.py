@@ -19,8 +19,8 @@ WORKING_SETS: Final = {16: 11_453_251_584, 64: 51_539_607_552, 128: 115_448_725_
 
 ULPS: Final = 4
 """Tokens whose logits are within so many steps of bfloat16, at the largest logit, may come in either order. Nearly all
-architectures and forms of checkpoints stay below 2 (measured); gemma3_text in 4 bits, alone and in a batch, and adapters,
-which their reference computes in 16 bits, come to 3.1."""
+architectures and forms of checkpoints stay below 2 (measured). gemma3_text in 4 bits, alone and in a batch, comes to
+3.1, as do adapters, which their reference computes in 16 bits."""
 
 FORMS: Final = {
     "bfloat16": None,

@@ -81,7 +81,7 @@ WITH_AVX2 = _costs(
 """The same on AVX2, where a product takes several instructions, so that one vector leaves the processor less idle. Five
 vectors are taken to cost what lies between four and six."""
 
-KERNEL_BYTES = 4 * 2**20
+LAUNCH_BYTES = 4 * 2**20
 """What a GPU reads while it starts one more kernel, at 1 to 3 TB a second. Reckoned, not measured."""
 
 EVALUATED_BYTES = 256 * 2**20  # of weights evaluated at once: one command over 300 GB is killed, too
@@ -132,7 +132,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     activations: CpuActivations = "float32"  # what the kernels round vectors to
     product_costs: Costs = WITH_VNNI  # of the kernels' products
     # That take as long to read as a kernel to start, where attention reads what a mask hides; None where it does not.
-    kernel_bytes: int | None = None
+    launch_bytes: int | None = None
     sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
 
 
@@ -180,7 +180,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         and kernels_read_cache(options),
         activations=options.cpu_activations if on_cpu else "float32",
         product_costs=WITH_VNNI if facts.multiplies_int8_at_once else WITH_AVX2,
-        kernel_bytes=None if on_cpu or skips_hidden else KERNEL_BYTES,
+        launch_bytes=None if on_cpu or skips_hidden else LAUNCH_BYTES,
         sorts_slowly=on_cpu,
     )
 

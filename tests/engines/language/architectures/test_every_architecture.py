@@ -100,8 +100,8 @@ def test_an_architecture_runs_as_the_table_says_and_answers_as_mlx_lm_does(
     for name, answer in answers(bench, ["first"]).items():
         oracle.judge(name, answer)
     # The second prompt of a chunk finds what the prefix cache has of the first; attention is in one piece, and in many.
-    for chunk, kernel_bytes in ((32, None), (7, 0)):
-        plan = msgspec.structs.replace(PLAN, prefill_chunk=chunk, kernel_bytes=kernel_bytes)
+    for chunk, launch_bytes in ((32, None), (7, 0)):
+        plan = msgspec.structs.replace(PLAN, prefill_chunk=chunk, launch_bytes=launch_bytes)
         bench.engine = bench.new_engine(plan)
         for _ in range(2):
             for name, answer in answers(bench, [*PROMPTS]).items():

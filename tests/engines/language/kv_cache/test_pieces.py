@@ -11,11 +11,11 @@ from benchmarks.padding import read_keys
 from msgspec.structs import replace
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.device import KERNEL_BYTES, DeviceFacts, decide
+from pippin.engines.device import LAUNCH_BYTES, DeviceFacts, decide
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.kinds.base import Slot, SlotRequest
 from pippin.engines.language.kv_cache.layout import CacheLayout, computed_prompt
-from pippin.engines.language.kv_cache.pieces import cheapest, price
+from pippin.engines.language.kv_cache.pieces import Pieces, cheapest, price
 from tests.as_on_a_mac.mac import Mac
 from tests.engines.language.bench import Bench
 from tests.engines.tiny_models import TinyModels
@@ -49,9 +49,9 @@ def test_no_other_pieces_are_cheaper() -> None:
 @pytest.mark.parametrize(
     ("facts", "options", "found"),
     [
-        (CUDA, ModelOptions(), KERNEL_BYTES),
+        (CUDA, ModelOptions(), LAUNCH_BYTES),
         (Mac().facts, ModelOptions(), None),
-        (Mac().facts, ModelOptions(kv_bits=8), KERNEL_BYTES),
+        (Mac().facts, ModelOptions(kv_bits=8), LAUNCH_BYTES),
         (Mac().facts, ModelOptions(kv_key_bits=8, kv_value_bits=4), None),
         (replace(CUDA, accelerator="cpu"), ModelOptions(kv_bits=8), None),
     ],
@@ -60,51 +60,51 @@ def test_no_other_pieces_are_cheaper() -> None:
 def test_what_a_mask_hides_costs_on_some_devices(
     facts: DeviceFacts, options: ModelOptions, found: int | None
 ) -> None:
-    assert decide(facts, options).kernel_bytes == found
+    assert decide(facts, options).launch_bytes == found
 
 
 class Play:
     """Joins, leaves and steps by chance. With a price for pieces, slots are ordered now and then."""
 
-    def __init__(self, model: nn.Module, layout: CacheLayout, kernel_bytes: int | None) -> None:
-        self._model = model
-        self._layout = layout
-        self._draw = random.Random(3)
-        self.group = BatchedGroup(model, BatchShape(layout=layout, slack=SLACK, kernel_bytes=kernel_bytes))
+    def __init__(self, model: nn.Module, layout: CacheLayout, launch_bytes: int | None) -> None:
+        self.model = model
+        self.layout = layout
+        self.draw = random.Random(3)
+        self.group = BatchedGroup(model, BatchShape(layout=layout, slack=SLACK, launch_bytes=launch_bytes))
         self.slots: list[Slot] = []
         self.ordered = self.cut = 0
 
     def run(self) -> Iterator[mx.array]:
         """The logits of each step [sequences, tokens, vocabulary], the first that joined first."""
-        draw = self._draw
+        draw = self.draw
         for turn in range(15):
             while len(self.slots) < 2 or (len(self.slots) < 7 and draw.random() < 0.4):
-                self._join(draw.choice((3, 9, draw.randint(1, 40))))
+                self.join(draw.choice((3, 9, draw.randint(1, 40))))
             if draw.random() < 0.4:
                 self.group.leave(self.slots.pop(draw.randrange(len(self.slots))))
             if turn % 3 == 2 and self.group.pieces.cuts:
-                self.group._order()
+                self.group.order()
                 lengths = [self.group.table.lengths[each] for each in range(self.group.low, self.group.high)]
                 assert lengths == sorted(lengths)
                 self.ordered += 1
             self.group.compact()
-            yield self._step(1 if draw.random() < 0.7 else draw.randint(2, SLACK))
+            yield self.step(1 if draw.random() < 0.7 else draw.randint(2, SLACK))
 
-    def _join(self, length: int) -> None:
+    def join(self, length: int) -> None:
         slot = self.group.reserve(SlotRequest(length=length, growth=20, length_class=0), 4, 0)
-        self.group.join(slot, computed_prompt(self._model, range(1, length + 1)), shift=0)
+        self.group.join(slot, computed_prompt(self.model, range(1, length + 1)), shift=0)
         self.slots.append(slot)
 
-    def _step(self, count: int) -> mx.array:
+    def step(self, count: int) -> mx.array:
         rows = [[0] * count for _ in range(self.group.high - self.group.low)]
-        given = [[self._draw.randrange(250) for _ in range(count)] for _ in self.slots]
+        given = [[self.draw.randrange(250) for _ in range(count)] for _ in self.slots]
         for slot, tokens in zip(self.slots, given, strict=True):
             rows[slot.index - self.group.low] = tokens
         logits = self.group.forward(mx.array(rows))
         self.cut += len(self.group.pieces.cuts) > 1
         found = logits[mx.array([slot.index - self.group.low for slot in self.slots])]
         if count > 1:
-            kept = [self._draw.randint(1, count) for _ in self.slots]
+            kept = [self.draw.randint(1, count) for _ in self.slots]
             self.group.rewind({slot.index: count - own for slot, own in zip(self.slots, kept, strict=True)})
         return found
 
@@ -129,30 +129,30 @@ def test_rows_are_right_wherever_they_lie_and_however_attention_is_cut(
     layout = CacheLayout.learn(bench.model, computed_prompt(bench.model, (1, 2)))
     layout.tell_calls()
     layout = layout.quantized(bits, bits, 32) if bits else layout
-    plain, tried = (Play(bench.model, layout, kernel_bytes) for kernel_bytes in (None, 1))
+    plain, tried = (Play(bench.model, layout, launch_bytes) for launch_bytes in (None, 1))
     for expected, found in zip(plain.run(), tried.run(), strict=True):
         assert mx.allclose(found, expected, atol=1e-4 if found.dtype == mx.float32 else 0.05)
     assert plain.cut == plain.ordered == 0
     assert min(tried.cut, tried.ordered) > 3
 
 
-def keys_given(model: nn.Module, kernel_bytes: int | None, monkeypatch: pytest.MonkeyPatch) -> int:
+def keys_given(model: nn.Module, launch_bytes: int | None, monkeypatch: pytest.MonkeyPatch) -> int:
     """The keys that attention is given in a step of three sequences of 8, 8 and 30 tokens."""
     layout = CacheLayout.learn(model, computed_prompt(model, (1, 2)))
-    play = Play(model, layout, kernel_bytes)
+    play = Play(model, layout, launch_bytes)
     for length in (8, 8, 30):
-        play._join(length)
+        play.join(length)
     given = []
     own = mx.fast.scaled_dot_product_attention
 
     def counted(queries: mx.array, keys: mx.array, values: mx.array, **named: Any) -> mx.array:
         given.append(keys.shape[0] * keys.shape[2])
         # A piece of one length is given no mask: the fused kernels of CUDA take none.
-        assert named["mask"] is None or (len(given) == 1 and kernel_bytes is None)
+        assert named["mask"] is None or (len(given) == 1 and launch_bytes is None)
         return own(queries, keys, values, **named)
 
     monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", counted)
-    mx.eval(play._step(1))
+    mx.eval(play.step(1))
     monkeypatch.undo()
     return sum(given)
 
@@ -196,8 +196,8 @@ def test_the_libraries_attention_is_their_own_again_after_a_step_that_fails() ->
         def make_cache(self) -> list[Any]:
             return []
 
-    group = BatchedGroup(Failing(), BatchShape(layout=CacheLayout(Failing(), []), kernel_bytes=0))
-    group.pieces._price = 0
+    group = BatchedGroup(Failing(), BatchShape(layout=CacheLayout(Failing(), []), launch_bytes=0))
+    group.pieces = Pieces(0)
     group.table.grow(2, 256)
     group.table.fill(0, 5)
     group.table.cover(0, 2)

@@ -38,7 +38,7 @@ class BatchShape(Struct, frozen=True, kw_only=True):
     layout: CacheLayout
     slack: int = 0  # tokens by which a sequence can be rewound
     prompts_in_slots: bool = False  # prompts are computed where their sequences will decode
-    kernel_bytes: int | None = None  # as in `DevicePlan`
+    launch_bytes: int | None = None  # as in `DevicePlan`
 
     def slot_bytes(self, capacity: int) -> int:
         return self.layout.slot_bytes(capacity, self.slack)
@@ -64,7 +64,7 @@ class BatchedGroup:
         self._reserved: dict[int, Slot] = {}
         self._sparse = 0  # steps since a quarter of the computed slots are holes
         self._passed = 0  # tokens that steps have given each slot
-        self.pieces = Pieces(price(shape.layout.kinds, shape.kernel_bytes))
+        self.pieces = Pieces(price(shape.layout.kinds, shape.launch_bytes))
         self._excess = 0  # keys that steps have read because sequences lie in no order
         self._reset()
 
@@ -240,7 +240,7 @@ class BatchedGroup:
         table = self.table
         # Once steps have read as much for want of order as it takes to read and write all.
         if self._excess > 2 * table.computed * table.capacity:
-            self._order()
+            self.order()
         # This alone copies a single sequence that did not just join, one for each call, once a quarter of the computed
         # slots are holes that nobody came to fill: a hole costs a sequence's work in every step.
         if len(self._taken) == table.high - table.low:
@@ -259,7 +259,7 @@ class BatchedGroup:
         moved.index = target
         self._cover_taken()
 
-    def _order(self) -> None:
+    def order(self) -> None:
         """Have the computed slots lie in the order of their lengths, holes first."""
         table = self.table
         inside = sorted(range(table.low, table.high), key=self._length_in)

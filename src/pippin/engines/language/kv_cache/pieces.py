@@ -16,16 +16,16 @@ from pippin.engines.language.kv_cache.kinds.attention import AttentionKind
 from pippin.engines.language.kv_cache.kinds.base import CacheKind, SlotTable
 
 LIBRARIES = ("mlx_lm.models.base", "mlx_vlm.models.base")
-KERNELS = 7
+LAUNCHES = 7
 """That a piece costs: five to scale queries, for two products, to mask and for the softmax, and what the host does for
 it, 7 µs (measured), which is as long as two."""
 
 
-def price(kinds: Sequence[CacheKind], kernel_bytes: int | None) -> int | None:
+def price(kinds: Sequence[CacheKind], launch_bytes: int | None) -> int | None:
     """The keys of a layer that take as long to read as one more piece; None where there is no use for pieces.
-    `kernel_bytes`: as in `DevicePlan`."""
+    `launch_bytes`: as in `DevicePlan`."""
     own = [kind.slot_bytes(1, 0) for kind in kinds if isinstance(kind, AttentionKind)]
-    return None if kernel_bytes is None or not own else KERNELS * kernel_bytes * len(own) // sum(own)
+    return None if launch_bytes is None or not own else LAUNCHES * launch_bytes * len(own) // sum(own)
 
 
 def cheapest(lengths: Sequence[int], price: int) -> tuple[int, list[tuple[int, int]]]:

@@ -66,11 +66,11 @@ class NotPassed(Exception):
 
 
 def choose_batching(
-    model: nn.Module, options: ModelOptions, named: str | None = None, kernel_bytes: int | None = None
+    model: nn.Module, options: ModelOptions, named: str | None = None, launch_bytes: int | None = None
 ) -> Batching:
     """Raises `ServerError("load_failed")` if the model does not run, or cannot run as the options ask. `named`: what
     tells the model, its options and the machine from others, where the next start leaves out trials that have passed.
-    `kernel_bytes`: as in `DevicePlan`."""
+    `launch_bytes`: as in `DevicePlan`."""
     started = time.monotonic()
     quantizes = cache_bits(options) != (None, None)
     vocabulary, layout, is_wide = _run_once(model)
@@ -88,7 +88,7 @@ def choose_batching(
             if quantizes:
                 raise _no_quantization("its caches are of a kind of their own")
             return _one_at_a_time(model, layout, vocabulary)
-        plain = BatchShape(layout=layout, slack=slack, prompts_in_slots=in_slots, kernel_bytes=kernel_bytes)
+        plain = BatchShape(layout=layout, slack=slack, prompts_in_slots=in_slots, launch_bytes=launch_bytes)
         shape = _quantized(trials, plain, options) if quantizes else plain
         rewinds = trials.rewinds(plain)
     if not is_wide or mx.default_device().type == mx.DeviceType.gpu:
