@@ -17,8 +17,10 @@ from tests.as_on_a_mac.site.darwin import CHOSEN
 WORKING_SETS: Final = {16: 11_453_251_584, 64: 51_539_607_552, 128: 115_448_725_504}
 """Bytes that Metal recommends to keep resident, by the GB of a Mac."""
 
-ULPS: Final = 8
-"""Tokens whose logits are within so many steps of bfloat16, at the largest logit, may come in either order."""
+ULPS: Final = 4
+"""Tokens whose logits are within so many steps of bfloat16, at the largest logit, may come in either order. Nearly all
+architectures and forms of checkpoints stay below 2 (measured). gemma3_text in 4 bits, alone and in a batch, comes to
+3.1, as do adapters, which their reference computes in 16 bits."""
 
 FORMS: Final = {
     "bfloat16": None,

@@ -11,7 +11,7 @@ import pytest
 from pippin.catalog import Catalog, CatalogRoots
 from pippin.cli import greeting, terminal
 from pippin.cli.greeting import curl_line
-from pippin.cli.logs import JsonFormatter, LogStream, TextFormatter
+from pippin.cli.logs import TEXT, JsonFormatter, LogStream
 from pippin.config.errors import kernels_command
 from pippin.config.options.server import ModelEntry, ServerOptions
 
@@ -75,7 +75,7 @@ def test_a_log_line_has_the_request_in_its_json_form() -> None:
     record = logging.LogRecord("pippin.worker", logging.INFO, "", 0, "done %d", (3,), None)
     record.__dict__["request_id"] = "r1"
     assert '"message": "done 3", "request_id": "r1"}' in JsonFormatter().format(record)
-    assert TextFormatter().format(record).endswith("INFO    done 3")
+    assert TEXT.format(record).endswith("INFO    done 3")
 
 
 class Writes(io.StringIO):
@@ -155,7 +155,7 @@ def test_a_log_line_comes_above_a_bar_and_never_into_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "stderr", errors)
     monkeypatch.setenv("TERM", "xterm")
     log = LogStream()
-    log.setFormatter(TextFormatter())
+    log.setFormatter(TEXT)
     with terminal.progress("Loading m:") as tell:
         for done in range(3):
             tell(done, 3, "weights")

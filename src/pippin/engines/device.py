@@ -81,6 +81,9 @@ WITH_AVX2 = _costs(
 """The same on AVX2, where a product takes several instructions, so that one vector leaves the processor less idle. Five
 vectors are taken to cost what lies between four and six."""
 
+LAUNCH_BYTES = 4 * 2**20
+"""What a GPU reads while it starts one more kernel, at 1 to 3 TB a second. Reckoned, not measured."""
+
 EVALUATED_BYTES = 256 * 2**20  # of weights evaluated at once: one command over 300 GB is killed, too
 
 
@@ -128,6 +131,8 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     kernels: bool = False  # Pippin's own kernels for CPUs compute the decoders that they know
     activations: CpuActivations = "float32"  # what the kernels round vectors to
     product_costs: Costs = WITH_VNNI  # of the kernels' products
+    # That take as long to read as a kernel to start, where attention reads what a mask hides; None where it does not.
+    launch_bytes: int | None = None
     sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
 
 
@@ -145,6 +150,8 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
             run_type = None
         case named:
             run_type = named
+    keys, values = cache_bits(options)
+    skips_hidden = facts.accelerator == "metal" and (keys is None or keys != values)
     limit = int(min(facts.working_set, facts.memory) * (1 - HEADROOM))
     if on_cpu:
         limit = int(facts.free * (1 - HEADROOM))
@@ -173,6 +180,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         and kernels_read_cache(options),
         activations=options.cpu_activations if on_cpu else "float32",
         product_costs=WITH_VNNI if facts.multiplies_int8_at_once else WITH_AVX2,
+        launch_bytes=None if on_cpu or skips_hidden else LAUNCH_BYTES,
         sorts_slowly=on_cpu,
     )
 

@@ -28,6 +28,10 @@ def test_the_agreement_of_batches_is_told(
         assert main(["show", "tiny", "--model-dir", str(models)]) == 0
         shown = capsys.readouterr().out
         [found] = doctor.check_agreement()
+    [home] = {path.parent.parent for path in tmp_path.rglob("verified/*.trials")}
+    monkeypatch.setenv("PIPPIN_HOME", str(home))
+    assert main(["show", "tiny", "--model-dir", str(models)]) == 0
+    assert capsys.readouterr().out == shown, "of the last load, where no server runs"
     report = json.loads(said)
     assert report["mlx"]["facts"]["memory"] > 0
     [model] = report["models"]

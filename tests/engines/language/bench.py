@@ -59,14 +59,16 @@ def tried_once(found: Tried) -> Iterator[None]:
     most answers of a tiny model, and find the same. What they find of a folder is kept as between two starts, in the
     home of this run, unless a test has changed what they find."""
 
-    def choose(model: nn.Module, options: ModelOptions, named: str | None) -> Batching:
+    def choose(
+        model: nn.Module, options: ModelOptions, named: str | None, launch_bytes: int | None
+    ) -> Batching:
         asked = (asked_type(options), cache_bits(options), options.kv_group_size)
         # Tests give a model other caches, or have it found that nothing runs together.
         tested = id(model), vars(model).get("make_cache"), probe._find_batches is none_together
-        key = (*asked, options.cache_block_tokens, options.num_draft_tokens, *tested)
+        key = (*asked, launch_bytes, options.cache_block_tokens, options.num_draft_tokens, *tested)
         if key not in found:
             as_it_is = tested[1:] == (None, False)
-            found[key] = probe.choose_batching(model, options, named if as_it_is else None)
+            found[key] = probe.choose_batching(model, options, named if as_it_is else None, launch_bytes)
         return found[key]
 
     with patch.object(caching, "choose_batching", choose):

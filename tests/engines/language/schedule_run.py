@@ -116,6 +116,7 @@ class Subject:
             prefill_chunk=world.chunk,
             overlaps=world.overlaps,
             writes_in_place=not world.overlaps,
+            launch_bytes=0 if world.pieces else None,
             kernels=self.kernels,
         )
         threads = 2 if self.kernels else None

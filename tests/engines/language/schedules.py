@@ -100,6 +100,7 @@ class World:
     adapted: bool = False
     kv_bits: int | None = None
     prefixes: bool = True
+    pieces: bool = False  # attention is cut wherever lengths differ
 
     @property
     def exact(self) -> bool:
@@ -214,5 +215,6 @@ def world_of(draw: Random, traits: Mapping[str, Any]) -> World:
         "disk": draw.random() < 0.5,
         "interval": draw.choice((1, 1, 3)),
         "overlaps": draw.random() < 0.5,
+        "pieces": draw.random() < 0.5,
     }
     return World(**{**drawn, **traits})

@@ -13,6 +13,7 @@ from pippin.cli.running import ask, is_there
 from pippin.cli.terminal import as_json, size
 from pippin.cli.verbs.running_server import rewritten
 from pippin.config.accelerator import accelerator
+from pippin.config.verified import last_agreement
 from pippin.core.errors import ServerError
 from pippin.core.parameters import left_out
 from pippin.core.published import chat_templates, find_text, object_in
@@ -45,7 +46,7 @@ def show(parsed: Namespace) -> int:
         return 0
     facts = _facts(catalog, info)
     served = _served(info.id)
-    if told := served.get("agreement"):
+    if told := served.get("agreement") or last_agreement(info.id):
         facts["batches"] = f"as alone, within {told}"
     if served and (told := rewritten(served)):
         facts["conversations"] = told

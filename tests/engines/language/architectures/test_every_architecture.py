@@ -99,8 +99,10 @@ def test_an_architecture_runs_as_the_table_says_and_answers_as_mlx_lm_does(
     bench = Bench(folder, ModelOptions(cache_block_tokens=8))
     for name, answer in answers(bench, ["first"]).items():
         oracle.judge(name, answer)
-    for chunk in (32, 7):  # the second prompt of a chunk finds what the prefix cache has of the first
-        bench.engine = bench.new_engine(msgspec.structs.replace(PLAN, prefill_chunk=chunk))
+    # The second prompt of a chunk finds what the prefix cache has of the first; attention is in one piece, and in many.
+    for chunk, launch_bytes in ((32, None), (7, 0)):
+        plan = msgspec.structs.replace(PLAN, prefill_chunk=chunk, launch_bytes=launch_bytes)
+        bench.engine = bench.new_engine(plan)
         for _ in range(2):
             for name, answer in answers(bench, [*PROMPTS]).items():
                 oracle.judge(name, answer)

@@ -27,6 +27,7 @@ from pippin.engines.language.kv_cache.kinds.base import (
     slot_capacity,
 )
 from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, without_padding
+from pippin.engines.language.kv_cache.pieces import Pieces, price
 
 SPARSE_STEPS = 8  # for which a quarter of the computed slots are holes, before sequences are moved
 SPARE_SLOTS = 8  # at most, and no more than there are
@@ -38,6 +39,7 @@ class BatchShape(Struct, frozen=True, kw_only=True):
     layout: CacheLayout
     slack: int = 0  # tokens by which a sequence can be rewound
     prompts_in_slots: bool = False  # prompts are computed where their sequences will decode
+    launch_bytes: int | None = None  # as in `DevicePlan`
 
     def slot_bytes(self, capacity: int) -> int:
         return self.layout.slot_bytes(capacity, self.slack)
@@ -63,6 +65,8 @@ class BatchedGroup:
         self._reserved: dict[int, Slot] = {}
         self._sparse = 0  # steps since a quarter of the computed slots are holes
         self._passed = 0  # tokens that steps have given each slot
+        self.pieces = Pieces(price(shape.layout.kinds, shape.launch_bytes))
+        self._excess = 0  # keys that steps have read because sequences lie in no order
         self._reset()
 
     def _reset(self) -> None:
@@ -93,7 +97,9 @@ class BatchedGroup:
             given["states"] = states
         if count > 1:
             tokens = without_padding(self.model, tokens)
-        logits: mx.array = self.model(tokens, cache=self._for_model, **given)
+        with self.pieces.used(table):
+            logits: mx.array = self.model(tokens, cache=self._for_model, **given)
+        self._excess += self.pieces.excess
         table.advance(self._taken)
         self._passed += count
         return logits
@@ -230,10 +236,13 @@ class BatchedGroup:
         return self._shape.layout.for_model(cache.view(index, stop) for cache in self.caches)
 
     def compact(self) -> None:
-        # This alone ever copies a sequence that did not just join, one for each call, once a quarter of the computed
-        # slots are holes that nobody came to fill: a hole costs a sequence's work in every step.
         table = self.table
         computed = table.high - table.low
+        # Once steps have read as much for want of order as it takes to read and write all.
+        if self._excess > 2 * computed * table.capacity:
+            self.order()
+        # This alone copies a single sequence that did not just join, one for each call, once a quarter of the computed
+        # slots are holes that nobody came to fill: a hole costs a sequence's work in every step.
         if len(self._taken) == computed:
             self._sparse = 0
             return
@@ -250,28 +259,43 @@ class BatchedGroup:
         moved.index = target
         self._cover_taken()
 
+    def order(self) -> None:
+        """Have the computed slots lie in the order of their lengths, holes first."""
+        table = self.table
+        inside = sorted(range(table.low, table.high), key=self._length_in)
+        self._arrange([*range(table.low), *inside, *range(table.high, len(table.lengths))], table.capacity)
+        self._excess = 0
+        self._cover_taken()
+
+    def _length_in(self, index: int) -> int:
+        """The tokens in a slot, or that will be there when its prompt is computed."""
+        reserved = self._reserved.get(index)
+        return self.table.lengths[index] if reserved is None else reserved.reserved
+
     def pack(self) -> None:
         table = self.table
-        used = {**self._taken, **self._reserved}
-        kept = sorted(used)
+        kept = sorted([*self._taken, *self._reserved])
         if not kept:
             return
-        longest = max(
-            used[index].reserved if index in self._reserved else table.lengths[index] for index in kept
-        )
-        capacity = min(table.capacity, rounded(longest + self._shape.slack + 1))
+        capacity = min(table.capacity, rounded(max(map(self._length_in, kept)) + self._shape.slack + 1))
         if len(kept) == len(table.lengths) and capacity == table.capacity:
             return
+        self._arrange(kept, capacity)
+        # No cache is told: those that have computed slots alone have kept just these.
+        self._cover(min(self._taken, default=0), max(self._taken, default=-1) + 1)
+
+    def _arrange(self, kept: list[int], capacity: int) -> None:
+        """Have these slots alone, in this order, with such a capacity."""
         for cache in self.caches:
             cache.pack(kept, capacity)
             mx.eval(cache.arrays())  # so that no more than one layer lies there twice
-        table.keep(kept, capacity)
+        self.table.keep(kept, capacity)
+        used = {**self._taken, **self._reserved}
         for new, old in enumerate(kept):
-            used[old].index = new
+            if old in used:
+                used[old].index = new
         self._taken = {slot.index: slot for slot in self._taken.values()}
         self._reserved = {slot.index: slot for slot in self._reserved.values()}
-        # No cache is told: those that have computed slots alone have kept just these.
-        self._cover(min(self._taken, default=0), max(self._taken, default=-1) + 1)
 
     def bytes_with(self, request: SlotRequest) -> int:
         slots, capacity = self._size_with(self._free_slot(), request)

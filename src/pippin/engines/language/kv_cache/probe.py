@@ -65,10 +65,12 @@ class NotPassed(Exception):
     """A trial found a difference, or the model raised."""
 
 
-def choose_batching(model: nn.Module, options: ModelOptions, named: str | None = None) -> Batching:
+def choose_batching(
+    model: nn.Module, options: ModelOptions, named: str | None = None, launch_bytes: int | None = None
+) -> Batching:
     """Raises `ServerError("load_failed")` if the model does not run, or cannot run as the options ask. `named`: what
     tells the model, its options and the machine from others, where the next start leaves out trials that have passed.
-    """
+    `launch_bytes`: as in `DevicePlan`."""
     started = time.monotonic()
     quantizes = cache_bits(options) != (None, None)
     vocabulary, layout, is_wide = _run_once(model)
@@ -86,7 +88,7 @@ def choose_batching(model: nn.Module, options: ModelOptions, named: str | None =
             if quantizes:
                 raise _no_quantization("its caches are of a kind of their own")
             return _one_at_a_time(model, layout, vocabulary)
-        plain = BatchShape(layout=layout, slack=slack, prompts_in_slots=in_slots)
+        plain = BatchShape(layout=layout, slack=slack, prompts_in_slots=in_slots, launch_bytes=launch_bytes)
         shape = _quantized(trials, plain, options) if quantizes else plain
         rewinds = trials.rewinds(plain)
     if not is_wide or mx.default_device().type == mx.DeviceType.gpu:
@@ -357,4 +359,5 @@ def _warm_up(model: nn.Module, shape: BatchShape) -> None:
     with _running(), _tried(model, shape) as (group, reserve):
         for length in WARM_LENGTHS:
             group.join(reserve(length, 2), computed_prompt(model, range(1, length + 1)), shift=0)
-        mx.eval(group.forward(mx.array([[1]] * len(WARM_LENGTHS))))
+        logits = group.forward(mx.array([[1]] * len(WARM_LENGTHS)))
+        mx.eval(logits, arrays_of(group.view(0, WARM_LENGTHS[0])))

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 def find_batching(asked: Asked, adapters: Adapters, named: str | None) -> Batching:
     """How sequences of the model run together; `named` as `named_of` says. Raises `ServerError("load_failed")`."""
-    batching = choose_batching(asked.model, asked.options, named)
+    batching = choose_batching(asked.model, asked.options, named, asked.plan.launch_bytes)
     if adapters.names and batching.shape is None:
         message = (
             "Adapters cannot be used with this model: its sequences run one at a time. Start without them."

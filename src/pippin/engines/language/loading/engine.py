@@ -9,6 +9,7 @@ import mlx.core as mx
 import msgspec
 
 from pippin.config.options.model import ModelOptions
+from pippin.config.verified import keep_agreement
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
@@ -68,6 +69,7 @@ def open_engine(
         return LibraryEngine(way.alone, preparer, options, plan)
     asked = Asked(way.model, preparer.tokenizer, options, plan, folder, threads, progress)
     engine = build_engine(asked)
+    keep_agreement(spec.info.id, engine.counters.agreement)
     preparer.finds_partings = engine.prefixes.has_snapshots
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
     keep_at_hand(way.model)
@@ -85,7 +87,8 @@ def try_draws(engine: LanguageEngine, tokenizer: Tokenizer) -> None:
     `ServerError("load_failed")` where the model overflows in 16 bits, whose every answer would be one token again and
     again: the trials, in float32, would not show it."""
     first = min(tokenizer.bos or 1, tokenizer.rows - 1)
-    logits = engine.model(mx.array([[first]]), cache=new_prompt_cache(engine.model))
+    with engine.batch.model.head.only([0]):
+        logits = engine.model(mx.array([[first, first]]), cache=new_prompt_cache(engine.model))
     mx.eval(usual_draws(tokenizer, logits[:, -1]))
     if mx.all(mx.isnan(logits)).item():
         kind = str(logits.dtype).removeprefix("mlx.core.")

@@ -613,7 +613,7 @@ def usual_draws(tokenizer: Tokenizer, logits: mx.array) -> list[mx.array]:
     sampler = BatchSampler(tokenizer)
     for seed, sampling in enumerate(USUAL):
         sampler.join(sampling, seed=seed, prompt=(0,), logprobs=seed % 3, vocabulary=vocabulary)
-    rows = mx.repeat(logits, len(USUAL), axis=0)
+    rows = logits[mx.array([0] * len(USUAL))]
     masks = np.full((2, -(-vocabulary // 32)), -1, np.int32)
     free, masked = sampler.sample(rows), sampler.sample(rows, Masks([0, 2], masks))
     return [*free.arrays(), *masked.arrays()]

@@ -325,9 +325,11 @@ class Prefill:
         scores = [score for chunk in chunks for score in chunk.scores]
         rows = [row for row, chunk in enumerate(chunks) for _ in chunk.scores]
         columns = [places[row].index(score.place) for row, score in zip(rows, scores, strict=True)]
-        named = rows, columns, [score.token for score in scores]
-        row, column, token = (mx.array(each, mx.int32) for each in named)
-        found = logits[row, column, token] - mx.logsumexp(logits, axis=-1)[row, column]
+        # By one index at a time, which a GPU has compiled for draws.
+        at = [row * width + column for row, column in zip(rows, columns, strict=True)]
+        named = [place * logits.shape[-1] + score.token for place, score in zip(at, scores, strict=True)]
+        norms = mx.logsumexp(logits, axis=-1).reshape(-1)[mx.array(at)]
+        found = logits.reshape(-1)[mx.array(named)] - norms
         mx.eval(found, [arrays_of(cache) for cache in caches])
         prompt.scoring.add(scores, np.array(found).tolist())
         count = sum(map(len, tokens))
@@ -344,7 +346,8 @@ class Prefill:
         while done < count:
             start = prompt.computed + done
             piece = prompt.request.chunk_end(start + min(count - done, SCORED_CHUNK), start) - start
-            logits = self._pass(*self._next_tokens([prompt], [piece], done))[0].astype(mx.float32)
+            # Not by an index, for which a GPU would compile.
+            logits = self._pass(*self._next_tokens([prompt], [piece], done)).squeeze(0).astype(mx.float32)
             for each in self._followers:
                 mx.eval(each.prompts_passed([prompt], [piece], done))
             done += piece

@@ -98,6 +98,8 @@ class BatchedAttention(BatchedCache):
             window_size = None
             if slots.level and not return_array:
                 return None if N == 1 else "causal"
+            if slots.count == N:
+                return slots.mask
         queries = self._positions(N)[..., None]
         keys = mx.arange(self._reach())
         mask = keys <= queries

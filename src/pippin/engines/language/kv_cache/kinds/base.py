@@ -198,12 +198,18 @@ class SlotTable:
         self.starts = lengths[0] if self.level else mx.array(lengths, dtype=mx.int32)
         self._places.clear()
         self.offset_before = self.starts
-        vars(self).pop("offset_after", None)
+        for made in ("offset_after", "mask"):
+            vars(self).pop(made, None)
 
     @cached_property
     def offset_after(self) -> int | mx.array:
         """What the offset is once the step's tokens are there, for which few models ask."""
         return self.offset_before + self.count
+
+    @cached_property
+    def mask(self) -> mx.array:
+        """Which keys each of the step's tokens sees where all are kept, [computed slots or 1, 1, count, keys]."""
+        return (mx.arange(self.longest + self.count) <= self.positions()[..., None])[:, None]
 
     def places(self, shape: tuple[int, ...], ring: int | None) -> mx.array:
         """The index of each slot's next token, modulo a ring's size if there is one, for an array of this shape [slots,

@@ -103,5 +103,5 @@ class BatchedRing(BatchedAttention):
     def view(self, slot: int, stop: int) -> Any:
         places = mx.arange(max(stop - self.span, 0), stop) % self.ring
         cache = RotatingKVCache(max_size=self.span)
-        put(cache, [buffer[slot : slot + 1][:, :, places] for buffer in self.buffers], stop)
+        put(cache, [mx.take(buffer[slot : slot + 1], places, axis=2) for buffer in self.buffers], stop)
         return cache
