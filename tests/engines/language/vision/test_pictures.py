@@ -433,7 +433,7 @@ def test_videos_and_sound_are_held_against_transformers_5_s_file_too(tmp_path: P
     nested = {
         "image_processor": {"patch_size": 8},
         "video_processor": {"patch_size": 8, "do_resize": False, "max_frames": 16},
-        "feature_extractor": {"sampling_rate": 24000, "hop_length": 160, "padding_value": 0.0},
+        "feature_extractor": {"sampling_rate": 24000, "hop_length": 160, "do_normalize": False},
     }
     (tmp_path / "processor_config.json").write_text(json.dumps(nested))
     with in_older_files(tmp_path) as files:
@@ -442,7 +442,7 @@ def test_videos_and_sound_are_held_against_transformers_5_s_file_too(tmp_path: P
     processor = SimpleNamespace(
         image_processor=SimpleNamespace(patch_size=8),
         video_processor=SimpleNamespace(patch_size=16, max_frames=16),
-        feature_extractor=SimpleNamespace(sampling_rate=16000, hop_length=160, padding_value=0),
+        feature_extractor=SimpleNamespace(sampling_rate=16000, hop_length=160),
     )
     told = {"image": [], "video": ["patch_size", "do_resize"], "audio": ["sampling_rate"]}
     assert unprepared(tmp_path, processor) == told

@@ -54,18 +54,14 @@ TYPES: dict[str, Any] = {
 }
 """What fields hold; those named `do_...` are true or false."""
 
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CUBIC = "CohereCompass Gemma4 Glm46V KimiK25 MiniCPMV Phi3V Qwen3VL"
+
 CODED: dict[str, dict[str, Any]] = {
-    **{
-        kind: {"resample": 3}
-        for kind in ("CohereCompass", "Gemma4", "Glm46V", "KimiK25", "MiniCPMV", "Phi3V", "Qwen3VL")
-    },
+    **{kind: {"resample": 3} for kind in CUBIC.split()},
     "HunYuanVL": {"resample": 1},  # as published files say; see `resize_alike`
     # As its publisher's code, which does not read the file of CLIP's that its folders have.
-    "InternVL": {
-        "image_mean": (0.485, 0.456, 0.406),
-        "image_std": (0.229, 0.224, 0.225),
-        "do_center_crop": None,
-    },
+    "InternVL": {"image_mean": IMAGENET[0], "image_std": IMAGENET[1], "do_center_crop": None},
     "Mllama": {"max_image_tiles": 4},
     "TileProcessor": {"resample": 2},
 }
@@ -175,7 +171,10 @@ def unprepared(folder: Path, processor: Any) -> dict[Modality, list[str]]:
     found: dict[Modality, list[str]] = {}
     for modality, (part, _) in PARTS.items():
         if (own := getattr(processor, part, None)) is not None:
-            found[modality] = other_pixels(settings_of(folder, modality), own)
+            said = settings_of(folder, modality)
+            sound = modality == "audio"  # a file of pictures and sound has the fields of both
+            kept = {name: value for name, value in said.items() if not (sound and name in PIXELS)}
+            found[modality] = other_pixels(kept, own)
     return found
 
 
