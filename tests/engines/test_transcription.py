@@ -192,7 +192,7 @@ def test_what_may_begin_a_text_is_as_the_folder_says(
     (tmp_path / "generation_config.json").write_text(json.dumps({"begin_suppress_tokens": first}))
     if blank is None:
         with pytest.raises(ServerError, match=r"begin_suppress_tokens in generation_config\.json of tiny"):
-            transcription._prepare_whisper(model, "tiny", tmp_path)
+            transcription.prepare_whisper(model, "tiny", tmp_path)
         return
-    transcription._prepare_whisper(model, "tiny", tmp_path)
+    transcription.prepare_whisper(model, "tiny", tmp_path)
     assert model.may_begin_blank == blank

@@ -99,7 +99,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         _require_hearing(model, spec.info.id)
         cast_weights(model, options)
         if is_whisper(model):
-            _prepare_whisper(model, spec.info.id, folder)
+            prepare_whisper(model, spec.info.id, folder)
         if isinstance(preparer, TranscriptionPreparer):
             preparer.rate = rate_of(model)
         return model
@@ -177,7 +177,7 @@ def _read_exactly(model: nn.Module, folder: Path) -> None:
         model.encoder._positional_embedding = positions
 
 
-def _prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
+def prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
     """Raises `ServerError("load_failed")` for a tokenizer without timestamps."""
     # Tokens that the folder's own list leaves out are not suppressed, as in transformers.
     kinds = dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), frozenset[int])

@@ -441,7 +441,7 @@ def test_videos_and_sound_are_held_against_transformers_5_s_file_too(tmp_path: P
         assert json.loads((files / "video_preprocessor_config.json").read_text()) == nested["video_processor"]
     processor = SimpleNamespace(
         image_processor=SimpleNamespace(patch_size=8),
-        video_processor=SimpleNamespace(patch_size=16, max_frames=16),
+        video_processor=SimpleNamespace(patch_size=16, max_frames=16, image_mean=0.5),
         feature_extractor=SimpleNamespace(sampling_rate=16000, hop_length=160),
     )
     told = {"image": [], "video": ["patch_size", "do_resize"], "audio": ["sampling_rate"]}

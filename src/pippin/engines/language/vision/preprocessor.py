@@ -107,8 +107,9 @@ def _require_types(file: Path, said: dict[str, Any]) -> None:
     for name, value in said.items():
         if value is None and name in NEEDED and (NEEDED[name] is None or said.get(NEEDED[name], True)):
             raise broken(file, f"can't be used: its field {name} is null")
+        kind: Any = bool if name.startswith("do_") else TYPES.get(name, Any)
         try:
-            convert(value, (bool if name.startswith("do_") else TYPES.get(name, Any)) | None)
+            convert(value, kind | None)
         except ValidationError as error:
             raise broken(file, f"can't be used: its field {name} is wrong ({error})") from error
 
@@ -167,13 +168,14 @@ def resize_alike(processor: Any) -> None:
 
 
 def unprepared(folder: Path, processor: Any) -> dict[Modality, list[str]]:
-    """By modality, the fields of a folder's settings that its family's processor leaves out."""
+    """The fields of a folder's settings that its family's processor leaves out, by modality."""
     found: dict[Modality, list[str]] = {}
     for modality, (part, _) in PARTS.items():
         if (own := getattr(processor, part, None)) is not None:
             said = settings_of(folder, modality)
-            sound = modality == "audio"  # a file of pictures and sound has the fields of both
-            kept = {name: value for name, value in said.items() if not (sound and name in PIXELS)}
+            # One file may have the fields of all; what takes sound, or chooses frames, makes no pixels.
+            draws = modality == "image" or hasattr(own, "image_mean")
+            kept = {name: value for name, value in said.items() if draws or name not in PIXELS}
             found[modality] = other_pixels(kept, own)
     return found
 
