@@ -47,7 +47,17 @@ def _table() -> str:
             "as transformers reads it, cut as `tokenizer.json` or `fix_mistral_regex` says; `chat_template`; "
             "`model_max_length` where nothing else tells a window; encoders: `tokenizer.json`, `add_bos_token`, "
             f"`add_eos_token`, `add_prefix_space`, of BERT's classes {_listed(CLEANED)}",
-            "padding, truncation: none happens; `clean_up_tokenization_spaces`: answers keep spaces",
+            "`clean_up_tokenization_spaces`: answers keep spaces",
+        ),
+        (
+            "`tokenizer.json`",
+            "`model`, `normalizer`, `pre_tokenizer`, `post_processor`, `decoder`, `added_tokens`",
+            "`padding`, `truncation` and a model's `dropout`: none happens",
+        ),
+        (
+            "`special_tokens_map.json`, `added_tokens.json`",
+            "as transformers reads them",
+            "encoders: words that `tokenizer.json` lacks",
         ),
         (
             "`model.safetensors.index.json`",
@@ -71,9 +81,10 @@ def _table() -> str:
             f"refused by name: {_listed(sorted(MORE_THAN_PAIRS))}, other fields `use_...` and `..._config`",
         ),
         (
-            "`preprocessor_config.json`, or `image_processor` in `processor_config.json`",
-            "by the family's processor in transformers or mlx-vlm",
-            f"pictures are refused where it leaves out {_listed((*PIXELS, *SIZES))}; refused for "
+            "`preprocessor_config.json`, `video_preprocessor_config.json`, or `image_processor`, `video_processor`, "
+            "`feature_extractor` in `processor_config.json`",
+            "by the family's processor in transformers or mlx-vlm; what is left out is as transformers takes it",
+            f"media are refused where it leaves out {_listed((*PIXELS, *SIZES))}, or has another number; refused for "
             f"Whisper where it is another: {_listed(UNREAD)}",
         ),
     ]

@@ -161,6 +161,11 @@ def test_a_residual_of_dense_and_the_size_that_vectors_are_cut_to(
             {"processing_kwargs": {"text": {"max_length": 9, "add_special_tokens": False}}},
             "add_special_tokens",
         ),
+        (
+            "sentence_bert_config.json",
+            {"processing_kwargs": {"chat_template": {"add_generation_prompt": True}, "image": None}},
+            "processing_kwargs have chat_template",
+        ),
     ],
 )
 def test_what_a_module_says_of_its_text_is_refused_by_name(

@@ -201,7 +201,8 @@ def _refuse_other_states(name: str, folder: Path) -> None:
     if (output, method, task) != ("last_hidden_state", "forward", "feature-extraction"):
         raise _not_computed(name, f"its sentence_bert_config.json asks for {output} of {method} of {task}")
     read = config["processing_kwargs"] or {}
-    if other := {*(read.get("text") or {}), *(read.get("common") or {})} - OF_BATCHES:
+    other = {*(read.get("text") or {}), *(read.get("common") or {})} - OF_BATCHES
+    if other := other | {part for part, held in read.items() if held and part not in ("text", "common")}:
         raise _not_computed(name, f"its processing_kwargs have {', '.join(sorted(other))}")
 
 

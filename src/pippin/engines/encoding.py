@@ -24,6 +24,7 @@ from pippin.core.models import EngineStats
 from pippin.core.published import fields_in, find_json, name_of, table
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
+from pippin.engines.language.text.stored_words import without_dropout
 from pippin.engines.language.text.tokenizer import TooLong, beginning
 from pippin.engines.language.upstream.library import dequantize_model
 from pippin.engines.language.vision.media import PromptMedia
@@ -200,6 +201,7 @@ def read_backend(folder: Path) -> Tokenizer:
     except Exception as error:  # tokenizers raises no other
         message = f"tokenizer.json of the model {name_of(folder)} can't be read ({error})."
         raise ServerError("load_failed", message) from error
+    without_dropout(found)
     kinds = dict.fromkeys((*CLEANED, "add_prefix_space"), bool)
     told = fields_in(folder, "tokenizer_config.json", tokenizer_class=str, **kinds)
     ways = [(found.pre_tokenizer, "add_prefix_space", told["add_prefix_space"])]

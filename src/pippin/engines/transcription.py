@@ -95,7 +95,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         _require_hearing(model, spec.info.id)
         cast_weights(model, options)
         if is_whisper(model):
-            _prepare_whisper(model, spec.info.id, folder)
+            prepare_whisper(model, spec.info.id, folder)
         if isinstance(preparer, TranscriptionPreparer):
             preparer.rate = rate_of(model)
         return model
@@ -173,10 +173,11 @@ def _read_exactly(model: nn.Module, folder: Path) -> None:
         model.encoder._positional_embedding = positions
 
 
-def _prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
+def prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
     """Raises `ServerError("load_failed")` for a tokenizer without timestamps."""
     # Tokens that the folder's own list leaves out are not suppressed, as in transformers.
-    said = fields_in(folder, "generation_config.json", suppress_tokens=frozenset[int])
+    kinds = dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), frozenset[int])
+    said = fields_in(folder, "generation_config.json", **kinds)
     model.suppressed = said["suppress_tokens"]
     # Whisper casts its input to `model.dtype`, so that has to be the type of its weights.
     model.dtype = model.encoder.conv1.weight.dtype
@@ -189,6 +190,11 @@ def _prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
             f"The tokenizer of {name} has no tokens for times (`<|0.00|>` and on); take tokenizer.json from the "
             "original model.",
         )
+    first = said["begin_suppress_tokens"]
+    model.may_begin_blank = first is not None and not first
+    if first and first != {*tokenizer.encode(" "), tokenizer.eot}:
+        message = f"begin_suppress_tokens in generation_config.json of {name} is neither empty nor a space and the end."
+        raise ServerError("load_failed", message)
 
 
 def _give_tokenizer(model: nn.Module) -> None:
@@ -412,6 +418,8 @@ def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float, 
     }
     if model.suppressed is not None:
         arguments["suppress_tokens"] = model.suppressed
+    if model.may_begin_blank:
+        arguments["suppress_blank"] = False
     # As in OpenAI's API, 0 is the default: the temperature begins at 0 and rises where decoding fails.
     if task.temperature:
         arguments["temperature"] = task.temperature

@@ -2,16 +2,21 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from pippin.engines.language.configuration import spelled_out
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.engines.language.configuration import OF_WHOLE, spelled_out
 from pippin.engines.language.upstream.fields import refuse_unread
 from pippin.engines.language.upstream.mends import classes_of
+from pippin.engines.language.upstream.newest import for_mlx_vlm
 from pippin.engines.language.upstream.rotary import fingerprint
-from tests.engines.language.architectures.any_architecture import architectures, configuration
+from tests.engines.language.architectures.any_architecture import architectures, configuration, write
+from tests.engines.language.bench import Bench
 
 Json = dict[str, Any]
 
@@ -314,3 +319,32 @@ def test_what_a_class_takes_for_granted_is_refused_if_it_is_another(
         {"model_type": config["model_type"], "ffn_config": {"ffn_act_fn": {"name": "silu"}}},
         {},
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "name"),
+    [
+        ("afmoe", {"route_scale": None}, "route_scale"),
+        ("dbrx", {"attn_config": {"clip_qkv": None}}, "attn_config.clip_qkv"),
+    ],
+)
+def test_a_null_that_a_class_cannot_compute_with_is_named(
+    kind: str, changed: Json, name: str, tmp_path: Path
+) -> None:
+    path = write(kind, tmp_path / kind) / "config.json"
+    config = json.loads(path.read_text())
+    part = {each: {**config[each], **held} for each, held in changed.items() if isinstance(held, dict)}
+    path.write_text(json.dumps({**config, **changed, **part}))
+    with pytest.raises(ServerError, match=f"does not run: .*null in its config.json: {name}"):
+        Bench(path.parent, ModelOptions())
+
+
+@pytest.mark.parametrize("family", ["idefics2", "llava_next", "llava_onevision", "paligemma", "aya_vision"])
+def test_sizes_that_a_part_leaves_out_are_those_of_transformers(family: str) -> None:
+    usual = CONFIG_MAPPING[family]().to_dict()
+    given = {part: {"model_type": usual[part]["model_type"]} for part in ("text_config", "vision_config")}
+    taken = CONFIG_MAPPING[family](**json.loads(json.dumps(given))).to_dict()
+    read = for_mlx_vlm({"model_type": family, **given})
+    for part in given:
+        sizes = {name: taken[part][name] for name in OF_WHOLE}
+        assert {name: read[part][name] for name in OF_WHOLE} == sizes

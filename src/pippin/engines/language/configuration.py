@@ -99,10 +99,12 @@ MADE_OF: Final = {"mlp_layer_types": "first_k_dense_replace"}
 """Fields for each layer, which the libraries' classes make of another field where a file has that one."""
 
 READ_ELSEWHERE = re.compile(
-    r"rope|rotary|^_|_token|^(?:dtype|layer_types|model_type|tie_word_embeddings|vocab_size"
-    r"|hidden_size|intermediate_size|num_attention_heads|num_hidden_layers)$"
+    r"rope|rotary|^_|_token|^(?:dtype|layer_types|model_type|tie_word_embeddings|vocab_size)$"
 )
-"""Fields with rules of their own, and sizes without which a file is at fault."""
+"""Fields with rules of their own."""
+
+OF_WHOLE = frozenset({"hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"})
+"""Sizes without which a file is at fault; its parts may leave them out."""
 
 OF_NULL = re.compile(r"Field '(\w+)' .*got NoneType")
 """What transformers says of a field that may not be null."""
@@ -136,9 +138,10 @@ def _turns_of(kind: str, words: str) -> Turns:
     return kept(Turns, ask, kind, words)
 
 
-def _turns(made: Any, given: Config) -> Turns:
+def _turns(made: Any, given: Config, apart: frozenset[str] = OF_WHOLE) -> Turns:
     parts = {name: getattr(made, name, None) for name, each in given.items() if isinstance(each, dict)}
-    read = {name: _turns(part, given[name]) for name, part in parts.items() if hasattr(part, "sub_configs")}
+    named = {name: part for name, part in parts.items() if hasattr(part, "sub_configs")}
+    read = {name: _turns(part, given[name], frozenset()) for name, part in named.items()}
     text = made.get_text_config()
     if "text_config" in given:
         text = made
@@ -147,7 +150,9 @@ def _turns(made: Any, given: Config) -> Turns:
     taken = {
         name: value
         for name, value in vars(text).items()
-        if isinstance(value, str | int | float | list | tuple | None) and not READ_ELSEWHERE.search(name)
+        if isinstance(value, str | int | float | list | tuple | None)
+        and not READ_ELSEWHERE.search(name)
+        and name not in apart
     }
     if "rope_parameters" in type(text).__dataclass_fields__:
         return Turns(read, text.rope_parameters, getattr(text, "layer_types", None), taken)

@@ -244,6 +244,9 @@ def test_what_cannot_be_served_is_refused_by_name(
     [
         {"lora_alpha": math.inf},
         {"lora_alpha": True},
+        {"lora_alpha": 1e30},
+        {"lora_alpha": 10**400},
+        {"use_rslora": "no"},
         {"alpha_pattern": ["v_proj"]},
         {"alpha_pattern": {"(": 8}},
         {"rank_pattern": {"v_proj": None}},
@@ -253,7 +256,7 @@ def test_numbers_of_peft_that_are_none_are_refused(
     base: Path, adapters: dict[str, str], tmp_path: Path, config: dict[str, Any]
 ) -> None:
     folder = as_peft(Path(adapters["one"]), tmp_path / "peft", **config)
-    with pytest.raises(ServerError, match="no plain r and lora_alpha"):
+    with pytest.raises(ServerError, match=f"no plain {', '.join(config)} "):
         Bench(base, ModelOptions(adapter_path=str(folder)))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Backend
 
+from pippin.engines.encoding import EncodingTokenizer
 from pippin.engines.language.text.tokenizer import BREAK, Tokenizer, plain
 from tests.engines.language.text.small_tokenizer import ADDED, CHATML, SPECIAL, byte_level, sentencepiece
 from tests.engines.tiny_models import tiny_model
@@ -249,3 +251,15 @@ def test_an_architecture_that_transformers_does_not_know_may_scale_its_rotary_em
     config = {"model_type": "of_next_year", "rope_theta": 5000000.0, "rope_scaling": scaling}
     (folder / "config.json").write_text(json.dumps(config))
     assert Tokenizer.load(folder).encode("a word")
+
+
+def test_words_are_never_cut_by_chance(tmp_path: Path) -> None:
+    """`dropout` leaves pieces apart while a model is trained; here it would change a prompt at every reading."""
+    model = models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")], dropout=0.9)
+    Backend(model).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    read = [
+        Tokenizer.load(tmp_path).encode("abab"),
+        list(EncodingTokenizer(tmp_path, None).encode("abab").tokens),
+    ]
+    assert read == [[2, 2]] * 2

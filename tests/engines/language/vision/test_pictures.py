@@ -17,7 +17,13 @@ from pippin.core.conversation import Image, Inline
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Finished
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.vision.preprocessor import other_pixels, resize_alike, settings_of
+from pippin.engines.language.vision.preprocessor import (
+    in_older_files,
+    other_pixels,
+    resize_alike,
+    settings_of,
+    unprepared,
+)
 from pippin.engines.language.vision.processing import resized
 from pippin.engines.language.vision.tiles import TileProcessor, best_canvas, canvases
 from pippin.engines.pictures import MOST_PIXELS, decode
@@ -359,6 +365,85 @@ def test_a_filter_that_a_processor_has_in_its_code_is_held_against_the_folder_s(
     read = SimpleNamespace(resample=2)
     assert other_pixels({"resample": 3}, read) == ["resample"]
     assert other_pixels({"resample": 2}, read) == other_pixels({"resample": 2}, SimpleNamespace()) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        *[("image_mean", value, "image_mean is wrong") for value in ("x", True, {})],
+        *[("do_resize", value, "do_resize is wrong") for value in (-1, [1], "x")],
+        *[("size", value, "size is wrong") for value in (-1, [1], "x", {"height": 0})],
+        ("resample", 9, "resample is wrong"),
+        *[
+            (name, None, f"{name} is null")
+            for name in ("patch_size", "image_mean", "rescale_factor", "resample")
+        ],
+    ],
+)
+def test_a_field_of_another_type_is_named_with_its_file(
+    field: str, value: Any, told: str, tmp_path: Path
+) -> None:
+    for file, said in (("preprocessor", {field: value}), ("processor", {"image_processor": {field: value}})):
+        (tmp_path / f"{file}_config.json").write_text(json.dumps(said))
+        with pytest.raises(ServerError, match=rf"^{file}_config\.json of the model .*{told}"):
+            settings_of(tmp_path)
+
+
+def test_a_null_is_no_mistake_where_nothing_needs_the_field(tmp_path: Path) -> None:
+    said = {"do_normalize": None, "image_mean": None, "do_resize": False, "resample": None, "crop_size": None}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    assert settings_of(tmp_path) == {"do_normalize": False, "do_resize": False}
+
+
+def test_a_setting_that_a_processor_keeps_and_does_not_read_is_told() -> None:
+    from mlx_vlm.models.internvl_chat.processor import InternVLImageProcessor
+    from mlx_vlm.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMVImageProcessor
+
+    said = {"do_normalize": False, "rescale_factor": 0.5, "image_std": [0.2, 0.2, 0.2], "resample": 2}
+    assert sorted(other_pixels(said, MiniCPMVImageProcessor(**said))) == sorted(said)
+    assert other_pixels({"image_mean": [0.5, 0.5, 0.5], "resample": 3}, MiniCPMVImageProcessor()) == []
+    clip = {"do_center_crop": True, "crop_size": 448, "size": 448, "image_mean": [0.485, 0.456, 0.406]}
+    assert other_pixels(clip, InternVLImageProcessor()) == []  # as InternVL 2 is published
+    assert other_pixels({"image_mean": [0.5, 0.5, 0.5]}, InternVLImageProcessor()) == ["image_mean"]
+    tiled = type("MllamaImageProcessorPil", (), {"max_image_tiles": 2})()
+    assert other_pixels({"max_image_tiles": 2}, tiled) == ["max_image_tiles"]
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl", "gemma3", "idefics3"])
+def test_fields_that_a_folder_leaves_out_are_what_transformers_takes(family: str, tmp_path: Path) -> None:
+    from transformers import AutoImageProcessor
+
+    folder = tiny_vision_model(family, tmp_path / family)
+    said = json.loads((folder / "preprocessor_config.json").read_text())
+    kept = {name: value for name, value in said.items() if not name.startswith("image_")}
+    kept["image_processor_type"] = said["image_processor_type"]
+    (folder / "preprocessor_config.json").write_text(json.dumps(kept))
+    shown = picture(60, 28, 1)
+    own = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    with Pictures.open(io.BytesIO(shown)) as opened:
+        expected = own(images=[opened.convert("RGB")], return_tensors="np")["pixel_values"]
+    media = VisionBench(folder).job("a", shown, "What?").media
+    assert media is not None
+    np.testing.assert_allclose(media.gathered("pixel_values"), expected, atol=1e-6)
+
+
+def test_videos_and_sound_are_held_against_transformers_5_s_file_too(tmp_path: Path) -> None:
+    nested = {
+        "image_processor": {"patch_size": 8},
+        "video_processor": {"patch_size": 8, "do_resize": False, "max_frames": 16},
+        "feature_extractor": {"sampling_rate": 24000, "hop_length": 160, "do_normalize": False},
+    }
+    (tmp_path / "processor_config.json").write_text(json.dumps(nested))
+    with in_older_files(tmp_path) as files:
+        assert json.loads((files / "preprocessor_config.json").read_text()) == {"patch_size": 8}
+        assert json.loads((files / "video_preprocessor_config.json").read_text()) == nested["video_processor"]
+    processor = SimpleNamespace(
+        image_processor=SimpleNamespace(patch_size=8),
+        video_processor=SimpleNamespace(patch_size=16, max_frames=16, image_mean=0.5),
+        feature_extractor=SimpleNamespace(sampling_rate=16000, hop_length=160),
+    )
+    told = {"image": [], "video": ["patch_size", "do_resize"], "audio": ["sampling_rate"]}
+    assert unprepared(tmp_path, processor) == told
 
 
 def test_sizes_that_a_processor_has_otherwise_are_told() -> None:

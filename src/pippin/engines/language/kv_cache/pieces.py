@@ -80,7 +80,9 @@ class Pieces:
     def _cut(self, own: Callable[..., mx.array], table: SlotTable) -> Callable[..., mx.array]:
         parts: list[tuple[slice, slice, Any]] = []
 
-        def attention(queries: mx.array, keys: Any, values: Any, *, mask: Any = None, **named: Any) -> mx.array:
+        def attention(
+            queries: mx.array, keys: Any, values: Any, *, mask: Any = None, **named: Any
+        ) -> mx.array:
             if mask is None or mask is not table.mask:
                 return own(queries, keys, values, mask=mask, **named)
             parts.extend(() if parts else self._parts(table))

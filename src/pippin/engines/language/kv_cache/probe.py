@@ -61,6 +61,10 @@ class Passed(Struct, frozen=True):
     tolerance: float
 
 
+class DoesNotRun(ServerError):
+    """What the library raised while the model computed its first tokens."""
+
+
 class NotPassed(Exception):
     """A trial found a difference, or the model raised."""
 
@@ -123,9 +127,8 @@ def _running() -> Iterator[None]:
         yield
     except FAILURES as error:
         require_sound_device(error)
-        raise ServerError(
-            "load_failed", f"The model does not run: {type(error).__name__}: {error}"
-        ) from error
+        told = str(error).partition("\n")[0]
+        raise DoesNotRun("load_failed", f"The model does not run: {type(error).__name__}: {told}") from error
 
 
 class Reference:

@@ -18,9 +18,10 @@ from pippin.engines.language.kv_cache.layout import (
     fill_in_place,
     fill_joined,
 )
-from pippin.engines.language.kv_cache.probe import Batching, choose_batching
+from pippin.engines.language.kv_cache.probe import Batching, DoesNotRun, choose_batching
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.lora import Adapters
+from pippin.engines.language.model.weights import null_fields
 from pippin.engines.language.prefix_cache.cache import PIECE, NoPrefixes, PrefixCache, PrefixTree
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.step.prefill import MOST_STRETCH
@@ -31,7 +32,11 @@ log = logging.getLogger(__name__)
 
 def find_batching(asked: Asked, adapters: Adapters, named: str | None) -> Batching:
     """How sequences of the model run together; `named` as `named_of` says. Raises `ServerError("load_failed")`."""
-    batching = choose_batching(asked.model, asked.options, named, asked.plan.launch_bytes)
+    try:
+        batching = choose_batching(asked.model, asked.options, named, asked.plan.launch_bytes)
+    except DoesNotRun as error:
+        hint = "" if asked.folder is None else null_fields(asked.folder)
+        raise ServerError("load_failed", error.report.message + hint) from error
     if adapters.names and batching.shape is None:
         message = (
             "Adapters cannot be used with this model: its sequences run one at a time. Start without them."

@@ -8,7 +8,6 @@ the model, if there is only one adapter.
 """
 
 import logging
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -304,7 +303,7 @@ def _of_mlx(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> 
     if "rank" in config and "lora_parameters" not in config:
         # The form of mlx-vlm before it adopted mlx-lm's: `alpha` over `rank` scales the product of A and B.
         rank, alpha = config["rank"], config.get("alpha", 0.1)
-        if not isinstance(rank, int) or rank < 1 or not _is_number(alpha):
+        if not isinstance(rank, int) or rank < 1 or not all(map(_is_number, (rank, alpha))):
             raise _refused(name, "its adapter_config.json gives no plain rank and alpha")
         ends, scale = (".A", ".B"), alpha / rank
     elif not _is_number(scale):
@@ -352,10 +351,13 @@ def _check_peft(name: str, config: dict[str, Any]) -> None:
 
 def _of_peft(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
     _check_peft(name, config)
-    rank, alpha, root = config.get("r"), config.get("lora_alpha"), bool(config.get("use_rslora"))
+    rank, alpha, root = config.get("r"), config.get("lora_alpha"), config.get("use_rslora") or False
     ranks, alphas = (config.get(field) or {} for field in ("rank_pattern", "alpha_pattern"))
-    if not all(map(_is_number, (rank, alpha))) or not all(map(_are_patterns, (ranks, alphas))):
-        raise _refused(name, "its adapter_config.json gives no plain r and lora_alpha")
+    plain = {"r": _is_number(rank), "lora_alpha": _is_number(alpha), "use_rslora": isinstance(root, bool)}
+    plain |= {"rank_pattern": _are_patterns(ranks), "alpha_pattern": _are_patterns(alphas)}
+    if wrong := [field for field, known in plain.items() if not known]:
+        reason = f"its adapter_config.json has no plain {', '.join(wrong)} (numbers go up to {LARGEST})"
+        raise _refused(name, reason)
 
     def addition(path: str, down: mx.array, up: mx.array) -> _Addition:
         own = _by_pattern(ranks, path, rank)
@@ -367,12 +369,16 @@ def _of_peft(name: str, config: dict[str, Any], weights: dict[str, mx.array]) ->
         scale = _by_pattern(alphas, path, alpha) / (own**0.5 if root else own)
         return _Addition(down.T, up.T * scale)
 
-    plain = {key.removeprefix("base_model.model."): value for key, value in weights.items()}
-    return _paired(name, plain, ".lora_A.weight", ".lora_B.weight", addition)
+    named = {key.removeprefix("base_model.model."): value for key, value in weights.items()}
+    return _paired(name, named, ".lora_A.weight", ".lora_B.weight", addition)
+
+
+LARGEST: Final = 65504
+"""The largest number in 16 bits, in which most layers compute: larger scales and ranks are none."""
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
 
 
 def _are_patterns(value: object) -> bool:

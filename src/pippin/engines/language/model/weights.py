@@ -255,10 +255,17 @@ def _explain(info: ModelInfo, error: BaseException, library: str) -> str:
     if isinstance(error, SystemExit):
         return f"For {info.architecture!r}, {library} needs a package that is not installed here; the log names it."
     kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-    config = object_in(Path(info.path or "") / "config.json") if kind else {}
-    null = ", ".join(name for name, value in config.items() if value is None)
-    hint = f" (null in its config.json: {null})" if null else ""
+    hint = null_fields(Path(info.path or "")) if kind else ""
     return f"The model {info.id!r} cannot be loaded: {kind}{text[:400]}{hint}"
+
+
+def null_fields(folder: Path) -> str:
+    """What to say of the fields of a folder's config.json that are null, which may be why a library raises."""
+    config = object_in(folder / "config.json")
+    names = [name for name, value in config.items() if value is None]
+    parts = [(part, value) for part, value in config.items() if isinstance(value, dict)]
+    names += [f"{part}.{name}" for part, held in parts for name, value in held.items() if value is None]
+    return f" (null in its config.json: {', '.join(names)})" if names else ""
 
 
 def cast_weights(model: nn.Module, plan: DevicePlan) -> None:

@@ -52,3 +52,9 @@ def opened(kept: StoredWords) -> tokenizers.Tokenizer:
         token = AddedToken(**{name: value for name, value in each.items() if name != "id"})
         (found.add_special_tokens if token.special else found.add_tokens)([token])
     return found
+
+
+def without_dropout(backend: tokenizers.Tokenizer) -> None:
+    """Have a tokenizer join all pieces of words: its `dropout` leaves some apart, by chance, in training."""
+    if getattr(backend.model, "dropout", None):
+        backend.model.dropout = None

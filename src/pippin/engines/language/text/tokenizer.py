@@ -21,7 +21,7 @@ from pippin.core.parameters import OF_CHECKPOINTS, OfEveryAnswer, left_out
 from pippin.core.published import chat_templates, fields_in, find_json, mistaken, name_of, object_in, table
 from pippin.engines.language.kept import files_of, kept
 from pippin.engines.language.text.fast_forms import open_fast_form
-from pippin.engines.language.text.stored_words import StoredWords, opened, stored
+from pippin.engines.language.text.stored_words import StoredWords, opened, stored, without_dropout
 from pippin.engines.refusals import refused
 
 log = logging.getLogger(__name__)
@@ -316,6 +316,7 @@ class Tokenizer:
         """
         backend.no_padding()
         backend.no_truncation()
+        without_dropout(backend)
         self.backend = backend
         self.eos = eos
         self.bos = bos

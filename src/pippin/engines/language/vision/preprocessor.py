@@ -1,65 +1,152 @@
 """What a model's folder says of how pictures are prepared, and what its family's processor leaves out of that."""
 
+import ast
 import inspect
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from inspect import getattr_static
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta, ValidationError
 from PIL.Image import Image, Resampling
 
-from pippin.core.published import object_in
+from pippin.core.decoding import convert
+from pippin.core.published import broken, object_in
+from pippin.engines.language.vision.media import Modality
 from pippin.engines.refusals import refused
 
 FILE = "preprocessor_config.json"
 
 PIXELS: dict[str, Any] = {
     **dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True),
-    "do_center_crop": False,
+    **dict.fromkeys(("do_center_crop", "resize_to_max_canvas"), False),
     "rescale_factor": 1 / 255,
-    **dict.fromkeys(("image_mean", "image_std", "resample")),
+    **dict.fromkeys(("image_mean", "image_std", "resample", "max_image_tiles")),
 }
 """Fields that decide the pixels of pictures, and what a processor does without a field of that name; None where that
 is not known."""
 
-SIZES = ("min_pixels", "max_pixels", "patch_size", "merge_size", "temporal_patch_size")
+NEEDED = {
+    **dict.fromkeys(("patch_size", "merge_size", "temporal_patch_size"), None),
+    **dict.fromkeys(("image_mean", "image_std"), "do_normalize"),
+    "rescale_factor": "do_rescale",
+    "resample": "do_resize",
+}
+"""Fields that may not be null, unless the step that needs them is off."""
+
+SIZES = ("min_pixels", "max_pixels", *list(NEEDED)[:3])
 """Whole numbers that decide how large pictures are and how they are cut; a processor has those that it knows."""
 
-FILTERS = {
-    **dict.fromkeys(("Gemma4", "Glm46V", "KimiK25", "Phi3V", "Qwen3VL"), 3),
-    "HunYuanVL": 1,  # as published files say; see `resize_alike`
-    "TileProcessor": 2,
+Length = Annotated[int, Meta(ge=1)]
+Lengths = Length | Annotated[list[Length], Meta(min_length=2, max_length=2)] | dict[str, Length | None]
+
+TYPES: dict[str, Any] = {
+    **dict.fromkeys(("image_mean", "image_std"), float | list[float]),
+    **dict.fromkeys(("rescale_factor", "fps"), float),
+    **dict.fromkeys(("size", "crop_size", "pad_size", "patch_size"), Lengths),
+    **dict.fromkeys(("max_image_tiles", "min_frames", "max_frames", *SIZES[:2], *SIZES[3:]), Length),
+    "resample": Annotated[int, Meta(ge=0, le=5)],
 }
-"""Pillow's numbers of the filters that `...ImageProcessor` have in their code, whatever `resample` says."""
+"""What fields hold; those named `do_...` are true or false."""
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CUBIC = "CohereCompass Gemma4 Glm46V KimiK25 MiniCPMV Phi3V Qwen3VL"
+
+CODED: dict[str, dict[str, Any]] = {
+    **{kind: {"resample": 3} for kind in CUBIC.split()},
+    "HunYuanVL": {"resample": 1},  # as published files say; see `resize_alike`
+    # As its publisher's code, which does not read the file of CLIP's that its folders have.
+    "InternVL": {"image_mean": IMAGENET[0], "image_std": IMAGENET[1], "do_center_crop": None},
+    "Mllama": {"max_image_tiles": 4},
+    "TileProcessor": {"resample": 2},
+}
+"""What `...ImageProcessor` have in their code, whatever the files say, with Pillow's numbers of filters; None for what
+makes no difference to them."""
+
+PARTS: dict[Modality, tuple[str, str]] = {
+    "image": ("image_processor", FILE),
+    "video": ("video_processor", "video_preprocessor_config.json"),
+    "audio": ("feature_extractor", FILE),
+}
+"""The parts of a processor that processor_config.json may describe, and the files that do so in older folders."""
+
+ELSEWHERE = {"image_mean": "mean", "image_std": "std"}
+"""Other names under which processors hold a field."""
 
 
-def settings_of(folder: Path) -> dict[str, Any]:
-    """The settings of pictures, as transformers reads them: those in processor_config.json come first. Limits of pixels
-    that transformers 5 writes as a size are there under their own names too, and settings that Kimi nests as others."""
-    nested = object_in(folder / "processor_config.json").get("image_processor")
-    said = nested if isinstance(nested, dict) else object_in(folder / FILE)
+def settings_of(folder: Path, modality: Modality = "image") -> dict[str, Any]:
+    """The settings of a part of the processor, as transformers reads them: those in processor_config.json come first,
+    those of its own class of the family last. Limits of pixels that transformers 5 writes as a size are there under
+    their own names too, and settings that Kimi nests as others. A step that is null is off.
+
+    Raises `ServerError` naming a field of another type, and one that is null and needed.
+    """
+    part, file = PARTS[modality]
+    nested = object_in(folder / "processor_config.json").get(part)
+    if isinstance(nested, dict):
+        said, file = nested, "processor_config.json"
+    else:
+        said = object_in(folder / file) or object_in(folder / FILE)
+    _require_types(folder / file, said)
+    told = {name: value for name, value in said.items() if value is not None}
+    said = {**dict.fromkeys((name for name in said if name.startswith("do_")), False), **told}
+    if modality == "image":
+        said = {**_usual_of(folder), **said}
     if isinstance(size := said.get("size"), dict) and size.keys() >= {"shortest_edge", "longest_edge"}:
         said = {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"], **said}
     inner = said.get("media_proc_cfg")
     return {**inner, **said} if isinstance(inner, dict) else said
 
 
+def _require_types(file: Path, said: dict[str, Any]) -> None:
+    for name, value in said.items():
+        if value is None and name in NEEDED and (NEEDED[name] is None or said.get(NEEDED[name], True)):
+            raise broken(file, f"can't be used: its field {name} is null")
+        kind: Any = bool if name.startswith("do_") else TYPES.get(name, Any)
+        try:
+            convert(value, kind | None)
+        except ValidationError as error:
+            raise broken(file, f"can't be used: its field {name} is wrong ({error})") from error
+
+
+def _usual_of(folder: Path) -> dict[str, Any]:
+    """What transformers' own class for a folder's pictures takes where a field is left out; empty where it has no such
+    class that runs without torch."""
+    from transformers import AutoImageProcessor
+
+    from pippin.engines.language.kv_cache.agreement import FAILURES
+
+    try:
+        own: Any = AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False)
+        usual = type(own)().to_dict()
+    except (*FAILURES, ImportError):
+        return {}
+    return {name: usual[name] for name in (*PIXELS, *SIZES, "size") if usual.get(name) is not None}
+
+
 @contextmanager
 def in_older_files(folder: Path) -> Iterator[Path]:
-    """A folder of the same files with the settings of pictures in a file of their own, where some families of mlx-vlm
-    look for them. The model's own folder is not written."""
-    said = settings_of(folder)
-    if said == object_in(folder / FILE):
+    """A folder of the same files with all settings of pictures and of videos in files of their own, where some families
+    of mlx-vlm look for them. The model's own folder is not written."""
+    said = {FILE: settings_of(folder)}
+    part, file = PARTS["video"]
+    if part in object_in(folder / "processor_config.json"):
+        said[file] = settings_of(folder, "video")
+    said = {file: held for file, held in said.items() if held != object_in(folder / file)}
+    if not said:
         yield folder
         return
     with TemporaryDirectory() as made:
         for path in folder.iterdir():
-            if path.name != FILE:
+            if path.name not in said:
                 (Path(made) / path.name).symlink_to(path.resolve())
-        (Path(made) / FILE).write_text(json.dumps(said), "utf-8")
+        for file, held in said.items():
+            (Path(made) / file).write_text(json.dumps(held), "utf-8")
         yield Path(made)
 
 
@@ -80,36 +167,64 @@ def resize_alike(processor: Any) -> None:
     own._preprocess_single = resized
 
 
-def unprepared(folder: Path, processor: Any) -> list[str]:
-    """The fields of a folder's settings that its family's processor leaves out."""
-    own = getattr(processor, "image_processor", None)
-    return [] if own is None else other_pixels(settings_of(folder), own)
+def unprepared(folder: Path, processor: Any) -> dict[Modality, list[str]]:
+    """The fields of a folder's settings that its family's processor leaves out, by modality."""
+    found: dict[Modality, list[str]] = {}
+    for modality, (part, _) in PARTS.items():
+        if (own := getattr(processor, part, None)) is not None:
+            said = settings_of(folder, modality)
+            # One file may have the fields of all; what takes sound, or chooses frames, makes no pixels.
+            draws = modality == "image" or hasattr(own, "image_mean")
+            kept = {name: value for name, value in said.items() if draws or name not in PIXELS}
+            found[modality] = other_pixels(kept, own)
+    return found
 
 
 def refuse_unprepared(fields: list[str], param: str) -> None:
-    """Raises `ServerError` naming `param` for a picture where a processor leaves `fields` of its folder out."""
+    """Raises `ServerError` naming `param` for a medium where a processor leaves `fields` of its folder out."""
     if fields:
         raise refused(
             param,
-            f"can't be prepared as the model's {FILE} says: its processor leaves out {', '.join(fields)}. Leave the "
-            "picture out, or choose another model.",
+            f"can't be prepared as the model's {FILE} says: its processor leaves out {', '.join(fields)}. Leave it "
+            "out, or choose another model.",
             "unsupported",
         )
 
 
 def other_pixels(said: Mapping[str, Any], own: Any) -> list[str]:
-    """The fields of `PIXELS` that the processor of pictures does not have so."""
-    asked = {name: said[name] for name in PIXELS if said.get(name) is not None}
-    held = {name: inspect.getattr_static(own, name, PIXELS[name]) for name in asked}
-    kinds = [kind.__name__.removesuffix("ImageProcessor") for kind in type(own).__mro__]
-    coded = [FILTERS[kind] for kind in kinds if kind in FILTERS]
-    held["resample"] = coded[0] if coded else held.get("resample")
-    if held["resample"] is None:  # a filter that is not known
+    """The fields that a part of the processor does not have so: those of `PIXELS`, and numbers that it has under the
+    same name."""
+    read = _read_by(type(own))
+
+    def held(name: str, otherwise: Any) -> Any:
+        names = [each for each in (name, ELSEWHERE.get(name)) if each and (read is None or each in read)]
+        return next(
+            (there for each in names if (there := getattr_static(own, each, None)) is not None), otherwise
+        )
+
+    kinds = [kind.__name__.partition("ImageProcessor")[0] for kind in type(own).__mro__]
+    coded = next((CODED[kind] for kind in kinds if kind in CODED), {})
+    asked = {
+        name: said[name] for name in PIXELS if None not in (said.get(name), coded.get(name, said.get(name)))
+    }
+    has = {name: coded.get(name, held(name, PIXELS[name])) for name in asked}
+    if has.get("resample") is None:  # a filter that is not known
         asked.pop("resample", None)
-    both = ((name, said.get(name), inspect.getattr_static(own, name, None)) for name in SIZES)
-    sizes = [
-        name for name, one, other in both if isinstance(one, int) and isinstance(other, int) and one != other
+    both = ((name, one, getattr_static(own, name, None)) for name, one in said.items() if name not in PIXELS)
+    # Switches are left to the processors: that of LFM2-VL knows that some files say one wrongly.
+    numbers = [
+        name for name, *pair in both if {type(each) for each in pair} <= {int, float} and pair[0] != pair[1]
     ]
-    return sizes + [
-        name for name in asked if held[name] is None or not np.allclose(asked[name], held[name], atol=1e-6)
+    return numbers + [
+        name for name in asked if has[name] is None or not np.allclose(asked[name], has[name], atol=1e-6)
     ]
+
+
+def _read_by(kind: type) -> set[str] | None:
+    """The names that the code of a class of mlx-vlm reads: some keep settings that nothing asks for. None for a class
+    of another library."""
+    modules = {each.__module__ for each in kind.__mro__ if each.__module__.startswith("mlx_vlm.")}
+    if not modules:
+        return None
+    nodes = (node for name in modules for node in ast.walk(ast.parse(inspect.getsource(sys.modules[name]))))
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}

@@ -153,9 +153,9 @@ class LibraryProcessor(TextOnly):
     def _decoded(self, part: MediaPart, param: str) -> Any:
         """A picture, a `Clip`, or samples at the rate that the model takes. Raises `ServerError` naming `param`."""
         data = inline_bytes(part)
+        refuse_unprepared(self._unprepared.get(modality_of(part), []), param)
         match part:
             case Image():
-                refuse_unprepared(self._unprepared, param)
                 least, most = self._limits(part, param)
                 limits = (least, most) if self._scales else (None, None)
                 return resized(pictures.decode(data, param=param), part, *limits, param)
