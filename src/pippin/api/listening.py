@@ -58,10 +58,10 @@ def listen_in_file(path: str) -> socket.socket:
 
 
 def _listener(family: int, address: Any) -> socket.socket:
-    both = family == socket.AF_INET6 and address[0] != "::1"
-    return socket.create_server(
-        address, family=family, backlog=BACKLOG, dualstack_ipv6=both and socket.has_dualstack_ipv6()
-    )
+    both = family == socket.AF_INET6 and address[0] != "::1" and socket.has_dualstack_ipv6()
+    listener = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
+    listener.setblocking(False)
+    return listener
 
 
 def _reason(host: str, port: int, error: OSError) -> str:
