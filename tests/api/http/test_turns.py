@@ -103,7 +103,7 @@ class Crowd:
         return connection
 
     async def ended(self, count: int) -> None:
-        while len(self.asked) < count or self._state.tasks:
+        while len(self.asked) < count or self._state.tasks:  # noqa: ASYNC110 - turns of the loop are what is looked at
             await asyncio.sleep(0)
         for _ in range(10):  # turns in which one more would begin
             await asyncio.sleep(0)
