@@ -211,11 +211,9 @@ def _broken(path: Path) -> str | None:
     size = path.stat().st_size
     if header is None:
         return "has a damaged header: fetch it again"
-    return (
-        f"is cut off: {size} of {header.file_size} bytes are there. Fetch it again"
-        if size < header.file_size
-        else None
-    )
+    if size < header.file_size:
+        return f"is cut off: {size} of {header.file_size} bytes are there. Fetch it again"
+    return None
 
 
 UNMATCHED = re.compile(r"(Received|Missing) (\d+) parameters[^:]*:\s*(.*?)\.?\s*", re.DOTALL)
