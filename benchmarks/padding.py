@@ -101,9 +101,9 @@ def read_keys(sequences: int, steps: int, heads: int) -> Read:
             read.in_pieces += sum(max(lengths[i:j]) * (j - i) for i, j in group.pieces.cuts)
         left = [(slot, left - 1) for slot, left in running if left > 1]
         groups.leave([slot for slot, left in running if left <= 1])
-        for slot, _ in left:
+        for slot, growth in left:
             if (own := length_class(slot.length)) != slot.length_class:
-                groups.promote(slot, own)
+                groups.promote(slot, own, growth)
         running = [*left, *(new_sequence(draw, groups) for _ in range(sequences - len(left)))]
     read.copied = sum(each.keys for each in copied)
     return read
