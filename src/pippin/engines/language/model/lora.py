@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 from msgspec import Struct
 
@@ -69,8 +70,9 @@ class Adapters:
         """The index of the adapter of each of so many sequences in the next forward pass; None if none has one."""
         if self.uniform == 0:
             return None
-        rows: list[int] = self.rows.tolist() if self.uniform is None else [self.uniform] * sequences
-        return rows
+        if self.uniform is not None:
+            return [self.uniform] * sequences
+        return list(map(int, np.asarray(self.rows)))
 
 
 class AdaptedLinear(nn.Module):  # type: ignore[misc]  # untyped in mlx
