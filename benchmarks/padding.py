@@ -68,7 +68,7 @@ def new_sequence(draw: random.Random, groups: CacheGroups) -> tuple[Slot, int]:
     answer = min(max(int(draw.expovariate(1 / 300)), 8), 2000)
     request = SlotRequest(length=prompt, growth=answer, length_class=length_class(prompt))
     slot = groups.reserve(request, PLENTY)
-    groups.join(slot.group.prompt_cache(slot), slot)
+    slot.group.join(slot, slot.group.prompt_cache(slot), shift=0)
     return slot, answer
 
 
@@ -90,9 +90,9 @@ def read_keys(sequences: int, steps: int, heads: int) -> Read:
         groups.compact()
         for group in groups._groups.values():
             assert isinstance(group, BatchedGroup)
-            if not group.table.computed:
+            if group.low == group.high:
                 continue
-            group.forward(mx.zeros((group.table.computed, 1), mx.int32))
+            group.forward(mx.zeros((group.high - group.low, 1), mx.int32))
             read.pieces += len(group.pieces.cuts)
             read.passes += 1
             lengths = group.table.lengths[group.low : group.high]
@@ -101,9 +101,9 @@ def read_keys(sequences: int, steps: int, heads: int) -> Read:
             read.in_pieces += sum(max(lengths[i:j]) * (j - i) for i, j in group.pieces.cuts)
         left = [(slot, left - 1) for slot, left in running if left > 1]
         groups.leave([slot for slot, left in running if left <= 1])
-        for slot, _ in left:
+        for slot, growth in left:
             if (own := length_class(slot.length)) != slot.length_class:
-                groups.promote(slot, own)
+                groups.promote(slot, own, growth)
         running = [*left, *(new_sequence(draw, groups) for _ in range(sequences - len(left)))]
     read.copied = sum(each.keys for each in copied)
     return read

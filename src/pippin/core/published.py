@@ -61,16 +61,17 @@ def find_json(path: Path) -> dict[str, Any] | None:
 def fields_in(folder: Path, file: str, **types: Any) -> dict[str, Any]:
     """Fields of a JSON file of a model's folder, read as these types; None for one that is null or missing. Raises
     `ServerError` naming the file and a field of another type."""
-    said, found = find_json(folder / file) or {}, dict.fromkeys(types)
-    for name, type_ in types.items():
-        try:
-            found[name] = None if said.get(name) is None else convert(said[name], type_)
-        except ValidationError as error:
-            message = (
-                f"{file} of the model {name_of(folder)} can't be used: its field {name} is wrong ({error})."
-            )
-            raise ServerError("load_failed", message) from error
-    return found
+    said = find_json(folder / file) or {}
+    return {name: typed(folder, file, name, said.get(name), type_) for name, type_ in types.items()}
+
+
+def typed(folder: Path, file: str, name: str, value: Any, type_: Any) -> Any:
+    """The value of one such field. Raises `ServerError` as `fields_in` does."""
+    try:
+        return None if value is None else convert(value, type_)
+    except ValidationError as error:
+        message = f"{file} of the model {name_of(folder)} can't be used: its field {name} is wrong ({error})."
+        raise ServerError("load_failed", message) from error
 
 
 def begins_with_mark(path: Path) -> bool:

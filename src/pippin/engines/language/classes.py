@@ -1,7 +1,8 @@
 """How one module of a loaded model gets other methods: by a subclass of its class, so that its parameters keep their
-names."""
+names. And how libraries get other functions for a while."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import mlx.nn as nn
@@ -27,3 +28,14 @@ def unmarked(kind: type, mark: str) -> type:
     """The class before methods were replaced under this mark."""
     found: type = getattr(kind, mark, kind)
     return found
+
+
+@contextmanager
+def replaced(*places: tuple[Any, str, Callable[[Any], Any]]) -> Iterator[None]:
+    """Within this context, each owner has, under a name, what `around(own)` makes of its `own` function."""
+    with ExitStack() as restored:
+        for owner, name, around in places:
+            own = getattr(owner, name)
+            restored.callback(setattr, owner, name, own)
+            setattr(owner, name, around(own))
+        yield

@@ -176,11 +176,7 @@ def completed(config: Config) -> Config:
             for name, value in turns.taken.items()
             if config.get(name) in (None, []) and MADE_OF.get(name) not in config
         }
-        return {
-            **config,
-            **missing,
-            **{name: whole(config[name], part) for name, part in turns.parts.items()},
-        }
+        return config | missing | {name: whole(config[name], part) for name, part in turns.parts.items()}
 
     return spelled_out(whole(config, turns), turns)
 

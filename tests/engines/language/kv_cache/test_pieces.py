@@ -91,7 +91,7 @@ class Play:
             yield self.step(1 if draw.random() < 0.7 else draw.randint(2, SLACK))
 
     def join(self, length: int) -> None:
-        slot = self.group.reserve(SlotRequest(length=length, growth=20, length_class=0), 4, 0)
+        slot = self.group.reserve(SlotRequest(length=length, growth=4, length_class=0))
         self.group.join(slot, computed_prompt(self.model, range(1, length + 1)), shift=0)
         self.slots.append(slot)
 

@@ -5,7 +5,7 @@ layers that are as large as those of a wrong mask or a wrong position, and large
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,8 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
+
+from pippin.engines.language.classes import replaced
 
 TOLERANCE = 0.02  # of the largest logit, in float32: far above rounding, far below a wrong answer
 TOLERANCE_OF_HALVES = 0.25  # of a model that computes in 16 bits whatever it is given
@@ -45,11 +47,7 @@ def in_float32(model: nn.Module) -> Iterator[None]:
         return
     changes = [(each, "__call__", _widened) for each in EMBEDDINGS]
     changes += [(each, name, partial(_rounded_from, most)) for each, name in PROJECTIONS]
-    with ExitStack() as changed:
-        for each, name, change in changes:
-            own = vars(each)[name]
-            changed.callback(setattr, each, name, own)
-            setattr(each, name, change(own))
+    with replaced(*changes):
         yield
 
 

@@ -7,11 +7,13 @@ is cut where the mask is the one that this step's table of slots has made, and i
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
 
+from pippin.engines.language.classes import replaced
 from pippin.engines.language.kv_cache.kinds.attention import AttentionKind
 from pippin.engines.language.kv_cache.kinds.base import CacheKind, SlotTable
 
@@ -57,17 +59,12 @@ class Pieces:
         """Have a model's attention computed in pieces meanwhile, in a step that has begun."""
         if self._price is not None:
             self._choose(table, self._price)
-        modules = [vars(sys.modules[name]) for name in LIBRARIES if name in sys.modules]
-        places = [(vars(mx.fast), "scaled_dot_product_attention")]
+        modules = [sys.modules[name] for name in LIBRARIES if name in sys.modules]
+        places: list[tuple[Any, str]] = [(mx.fast, "scaled_dot_product_attention")]
         places += [(module, "quantized_scaled_dot_product_attention") for module in modules]
-        held = [(place, name, place[name]) for place, name in places] if len(self.cuts) > 1 else []
-        for place, name, own in held:
-            place[name] = self._cut(own, table)
-        try:
+        cut = partial(self._cut, table)
+        with replaced(*((*place, cut) for place in places if len(self.cuts) > 1)):
             yield
-        finally:
-            for place, name, own in held:
-                place[name] = own
 
     def _choose(self, table: SlotTable, price: int) -> None:
         """All sequences grow alike: the best places to cut change as they come and go."""
@@ -77,7 +74,7 @@ class Pieces:
             cost, self.cuts = cheapest(lengths, price)
             self._shape, self.excess = shape, cost - cheapest(sorted(lengths), price)[0]
 
-    def _cut(self, own: Callable[..., mx.array], table: SlotTable) -> Callable[..., mx.array]:
+    def _cut(self, table: SlotTable, own: Callable[..., mx.array]) -> Callable[..., mx.array]:
         parts: list[tuple[slice, slice, Any]] = []
 
         def attention(

@@ -148,14 +148,9 @@ def arrays_aside(folder: Path, config: Config) -> dict[str, mx.array]:
     for name in [name for name in found if name.endswith(".scales")]:
         path = name.removesuffix(".scales")
         own: dict[str, Any] = settings.get(path) or settings
-        weight, scales, biases = (
-            found.pop(f"{path}.weight"),
-            found.pop(name),
-            found.pop(f"{path}.biases", None),
-        )
-        found[f"{path}.weight"] = mx.dequantize(
-            weight, scales, biases, own["group_size"], own["bits"], own.get("mode", "affine")
-        )
+        packed = found.pop(f"{path}.weight"), found.pop(name), found.pop(f"{path}.biases", None)
+        form = own["group_size"], own["bits"], own.get("mode", "affine")
+        found[f"{path}.weight"] = mx.dequantize(*packed, *form)
     return {name: array.astype(mx.float32) for name, array in found.items()}
 
 

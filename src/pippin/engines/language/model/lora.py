@@ -70,9 +70,9 @@ class Adapters:
         """The index of the adapter of each of so many sequences in the next forward pass; None if none has one."""
         if self.uniform == 0:
             return None
-        return (
-            [self.uniform] * sequences if self.uniform is not None else list(map(int, np.asarray(self.rows)))
-        )
+        if self.uniform is not None:
+            return [self.uniform] * sequences
+        return list(map(int, np.asarray(self.rows)))
 
 
 class AdaptedLinear(nn.Module):  # type: ignore[misc]  # untyped in mlx
@@ -244,16 +244,12 @@ def _stacked(
     for index, (name, additions) in enumerate(adapters.items(), start=1):
         if (found := additions.get(path)) is None:
             continue
-        if (
-            found.down.shape[0] != inside
-            or found.up.shape[1] != out
-            or found.down.shape[1] != found.up.shape[0]
-        ):
+        own = found.down.shape[1]
+        if found.down.shape[0] != inside or found.up.shape != (own, out):
             shapes = f"{tuple(found.down.shape)} and {tuple(found.up.shape)}"
             raise _refused(
                 name, f"its shapes for {path} are {shapes}, and the layer goes from {inside} to {out}"
             )
-        own = found.down.shape[1]
         down[index, :, :own] = found.down.astype(dtype)
         up[index, :own] = found.up.astype(dtype)
     mx.eval(down, up)

@@ -26,11 +26,7 @@ class HiddenStates:
             head.watch(True)
             return
         theirs: list[Any] = model.layers
-        if (
-            not layers
-            or list(layers) != sorted(set(layers))
-            or not 0 <= layers[0] <= layers[-1] < len(theirs)
-        ):
+        if not layers or list(layers) != sorted({*layers}.intersection(range(len(theirs)))):
             message = (
                 f"The draft head starts from the layers {', '.join(map(str, layers))}, and the model has "
                 f"{len(theirs)}: choose the head that was made for this model."

@@ -101,11 +101,8 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
         )
         refuse_bytes(found[0])
         text = {**found[1], **(found[1].get("text_config") or {})}
-        if (
-            not vision
-            and info.kind == "language"
-            and text.get("use_bidirectional_attention") in (True, "all")
-        ):
+        both_ways = text.get("use_bidirectional_attention") in (True, "all")
+        if both_ways and not vision and info.kind == "language":
             raise ValueError("use_bidirectional_attention is read for embeddings alone")
     except (*FAILURES, *ended) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
@@ -211,11 +208,9 @@ def _broken(path: Path) -> str | None:
     size = path.stat().st_size
     if header is None:
         return "has a damaged header: fetch it again"
-    return (
-        f"is cut off: {size} of {header.file_size} bytes are there. Fetch it again"
-        if size < header.file_size
-        else None
-    )
+    if size < header.file_size:
+        return f"is cut off: {size} of {header.file_size} bytes are there. Fetch it again"
+    return None
 
 
 UNMATCHED = re.compile(r"(Received|Missing) (\d+) parameters[^:]*:\s*(.*?)\.?\s*", re.DOTALL)

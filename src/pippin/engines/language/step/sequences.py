@@ -49,7 +49,7 @@ class Request:
     @property
     def shift(self) -> int:
         """The rotary positions of generated tokens less their places in the sequence."""
-        return self.media.shift if self.media else 0
+        return self.media.positions.shift if self.media else 0
 
     @property
     def scores_prompt(self) -> bool:

@@ -315,8 +315,7 @@ class ChatTemplate:
                     pieces.append(piece)
                     size += len(piece)
                     budget.check()
-                    if size > MOST_CHARACTERS:
-                        raise TemplateTooCostly("its text grows too long")
+                    _check_length(size)
         except TemplateTooCostly:
             raise
         except MemoryError:

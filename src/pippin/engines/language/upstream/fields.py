@@ -43,7 +43,7 @@ def filled(config: Config) -> Config:
     kind = str(config.get("model_type"))
     found: Config = {}
     with contextlib.suppress(KeyError):  # older files have what newer ones leave out
-        found = OMITTED.get(kind, _nothing)(config)
+        found = OMITTED[kind](config) if kind in OMITTED else {}
     # The layers of Gemma 4 have heads of unlike sizes.
     size = None if "kv_lora_rank" in config or kind == "gemma4_text" else head_size(config)
     found = {"head_dim": size, **found} if size is not None else found
@@ -85,10 +85,6 @@ def refuse_left_out(config: Config, taken: Container[str]) -> None:
         raise ValueError(
             "its layers are linear, and the class of this architecture needs one with full attention"
         )
-
-
-def _nothing(config: Mapping[str, Any]) -> Config:
-    return {}
 
 
 def with_pattern(config: Config) -> Config:
@@ -148,9 +144,7 @@ def _kimi_linear(config: Config) -> Config:
     }
 
 
-Omitted = Callable[[Config], Config]
-
-OMITTED: dict[str, Omitted] = {
+OMITTED: dict[str, Callable[[Config], Config]] = {
     "gemma3": _vocabulary,
     "gemma4": _vocabulary,
     "kimi_linear": _kimi_linear,

@@ -33,12 +33,8 @@ SERVED = "served_window"
 """A field of configurations, made here: the most tokens of a sequence."""
 
 
-def _nothing(module: nn.Module) -> None:
-    """Leave a module of a loaded model as it is."""
-
-
-def _nothing_before(module: nn.Module, config: Mapping[str, Any]) -> None:
-    """Leave a module of a model without weights as it is."""
+def _nothing(module: nn.Module, config: Mapping[str, Any] | None = None) -> None:
+    """Leave a module as it is."""
 
 
 class Mend(Struct, frozen=True, kw_only=True):
@@ -51,7 +47,7 @@ class Mend(Struct, frozen=True, kw_only=True):
     why: str
     loaded: Callable[[Any], None] = _nothing
     """What is done to each module of exactly this class when the weights are loaded."""
-    made: Callable[[Any, Mapping[str, Any]], None] = _nothing_before
+    made: Callable[[Any, Mapping[str, Any]], None] = _nothing
     """What is done to it before that, by config.json."""
     issue: str = ""
     """The address of the library's issue or pull request; empty where none is known."""
@@ -124,7 +120,7 @@ def make_of(found: tuple[Mend, ...], model: nn.Module, config: Config) -> None:
     """Mend a model without weights by its configuration."""
     made = {each.original: each.made for each in found}
     for module in model.modules():
-        made.get(type(module), _nothing_before)(module, config)
+        made.get(type(module), _nothing)(module, config)
 
 
 def classes_of(config: Config) -> tuple[Any, Any]:

@@ -89,6 +89,12 @@ class InRows(nn.Module):  # type: ignore[misc] # MLX has no types
         return mx.concatenate([features[0], mx.concatenate([lines, end], axis=1).reshape(-1, hidden)])
 
 
+def in_rows(kind: type) -> Mend:
+    """The mend of LLaVA-NeXT's class of models, or of one that descends from it."""
+    why = "all features of a tile stand in the place of one token of the many that are made for them"
+    return exchanged(type("InRows", (InRows, kind), {}), why)
+
+
 def _inside(height: int, width: int, size: list[int]) -> tuple[slice, slice]:
     """The part of a picture of this height and width that shows one of another size, the rest of it being padding."""
     own = size[1] / size[0]

@@ -233,9 +233,7 @@ def _compressed(opened: _Opened) -> None:
             raise ValueError(f"{prefix}weight_packed has no scales")
         zeros, index = opened.take(f"{prefix}weight_zero_point"), opened.take(f"{prefix}weight_g_idx")
         shape = opened.take(f"{prefix}weight_shape")
-        bits = (
-            words.shape[-1] * 32 // (int(np.asarray(shape)[-1]) if shape is not None else words.shape[-1] * 8)
-        )
+        bits = 4 if shape is None else words.shape[-1] * 32 // int(np.asarray(shape)[-1])
         middle = mx.full(scales.shape, float(1 << (bits - 1)))
         offsets = middle if zeros is None else unpacked(_words(zeros.T), bits)[:, : scales.shape[0]].T
         opened.put(prefix, _words(words), bits, scales, offsets, index)

@@ -4,7 +4,7 @@ import copy
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import mlx.nn as nn
 
 from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
+from pippin.engines.language.classes import replaced
 from pippin.engines.language.configuration import NONE, Config, completed, rotary_tables, turns_of
 from pippin.engines.language.upstream.fields import refuse_left_out
 from pippin.engines.language.upstream.mends import SHARED, make_of, mends
@@ -80,20 +81,11 @@ CODED = {
 """The activations of encoders that are no module of their family's class."""
 
 
-@contextmanager
-def reading_spelled_out() -> Iterator[None]:
+def reading_spelled_out() -> AbstractContextManager[None]:
     """Within this context mlx-vlm's loaders read configurations in all spellings, and pack modules as they are
     stored."""
-    own = []
-    for path, name, change in CHANGED:
-        if (module := sys.modules.get(path)) is not None:
-            own.append((module, name, getattr(module, name)))
-            setattr(module, name, change(getattr(module, name)))
-    try:
-        yield
-    finally:
-        for module, name, before in own:
-            setattr(module, name, before)
+    imported = (each for each in CHANGED if each[0] in sys.modules)
+    return replaced(*((sys.modules[path], name, change) for path, name, change in imported))
 
 
 @contextmanager
@@ -107,7 +99,7 @@ def _reading_stored(folder: Path) -> Iterator[None]:
         raise ValueError(f"its {INDEX} names no files: delete that file")
     arrays = in_columns(read_arrays(folder, config), config)
     heads = {name: array for name, array in arrays.items() if OF_HEAD.search(name)}
-    own = mlx_vlm.utils.load_config, mlx_vlm.utils._load_safetensors, mlx_vlm.utils.load_model_weights
+    load: Callable[..., nn.Module] = mlx_vlm.utils.load_model_weights
 
     def once(path: str) -> Arrays:
         found = dict(arrays)
@@ -119,16 +111,14 @@ def _reading_stored(folder: Path) -> Iterator[None]:
     ) -> nn.Module:
         refuse_lost_head(model, weights, config)
         weights = with_head(renamed(model, weights), heads)
-        loaded: nn.Module = own[2](model, config, weights, *given, **named)
-        return loaded
+        return load(model, config, weights, *given, **named)
 
-    mlx_vlm.utils.load_config = lambda *given, **named: config
-    mlx_vlm.utils._load_safetensors = once
-    mlx_vlm.utils.load_model_weights = load_weights
-    try:
+    with replaced(
+        (mlx_vlm.utils, "load_config", lambda _: lambda *given, **named: config),
+        (mlx_vlm.utils, "_load_safetensors", lambda _: once),
+        (mlx_vlm.utils, "load_model_weights", lambda _: load_weights),
+    ):
         yield
-    finally:
-        mlx_vlm.utils.load_config, mlx_vlm.utils._load_safetensors, mlx_vlm.utils.load_model_weights = own
 
 
 def load_model(folder: Path, **settings: Any) -> nn.Module:

@@ -33,13 +33,8 @@ def complete(model: nn.Module, config: Mapping[str, Any], taken: Collection[str]
     alike = bool(types) and {*types} <= {"sliding_attention", "full_attention"}
     if any(places) and alike and places != chosen[: len(places)]:
         raise ValueError(f"layer_types {types!r} is not read by the class of this architecture")
-    if (
-        not isinstance(size, int)
-        or size >= config.get("max_position_embeddings", size + 1)
-        or not any(chosen)
-    ):
-        return
-    if any(places):
+    unbounded = not isinstance(size, int) or size >= config.get("max_position_embeddings", size + 1)
+    if unbounded or any(places) or not any(chosen):
         return
     if not all(chosen) and {*taken} >= TYPES:
         # Such classes make a mask of a window for layers of that type. The kernels for CPUs go by the caches.

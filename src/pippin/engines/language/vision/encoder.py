@@ -87,10 +87,6 @@ class MediaInputs(Struct, eq=False):
     _features: dict[bytes, MediaFeatures] = field(default_factory=dict)
     _under_way: Paced | None = None  # the encoding of the next missing medium
 
-    @property
-    def shift(self) -> int:
-        return self.positions.shift
-
     def chunk_end(self, position: int, least: int = 0) -> int:
         """Where a chunk that should end at `position` ends instead: not within a span, and after `least`."""
         for start, stop in self.spans:

@@ -4,7 +4,7 @@ it writes, and which tokens of the prompt their features replace."""
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
 from msgspec import Struct
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pippin.engines.language.vision.video import FrameRate
 
 Modality = Literal["image", "video", "audio"]
+MODALITIES: tuple[Modality, ...] = get_args(Modality)
 
 Span = tuple[int, int]
 """A run of tokens of a prompt: the position of the first, and the one after the last."""
@@ -175,13 +176,12 @@ class TextOnly:
 TEXT_ONLY = TextOnly()
 
 
-def place(media: Sequence[Medium], tokens: Sequence[int], placeholders: Iterable[int]) -> PromptMedia | None:
+def place(media: Sequence[Medium], tokens: Sequence[int], placeholders: Container[int]) -> PromptMedia | None:
     """Find the media among the tokens of a prompt, or None if it does not hold exactly their placeholder tokens.
 
     `placeholders` are the ids of the tokens that features replace.
     """
-    wanted = frozenset(placeholders)
-    found = [position for position, token in enumerate(tokens) if token in wanted]
+    found = [position for position, token in enumerate(tokens) if token in placeholders]
     if len(found) != sum(len(medium.placeholders) for medium in media):
         return None
     placed, start = [], 0

@@ -12,13 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
-from msgspec import Meta, ValidationError
+from msgspec import Meta
 from PIL.Image import Image, Resampling
 
-from pippin.core.decoding import convert
-from pippin.core.published import broken, object_in
+from pippin.core.published import broken, object_in, typed
 from pippin.engines.language.vision.media import Modality
-from pippin.engines.refusals import refused
 
 FILE = "preprocessor_config.json"
 
@@ -75,9 +73,6 @@ PARTS: dict[Modality, tuple[str, str]] = {
 }
 """The parts of a processor that processor_config.json may describe, and the files that do so in older folders."""
 
-ELSEWHERE = {"image_mean": "mean", "image_std": "std"}
-"""Other names under which processors hold a field."""
-
 
 def settings_of(folder: Path, modality: Modality = "image") -> dict[str, Any]:
     """The settings of a part of the processor, as transformers reads them: those in processor_config.json come first,
@@ -92,7 +87,7 @@ def settings_of(folder: Path, modality: Modality = "image") -> dict[str, Any]:
         said, file = nested, "processor_config.json"
     else:
         said = object_in(folder / file) or object_in(folder / FILE)
-    _require_types(folder / file, said)
+    _require_types(folder, file, said)
     told = {name: value for name, value in said.items() if value is not None}
     said = {**dict.fromkeys((name for name in said if name.startswith("do_")), False), **told}
     if modality == "image":
@@ -103,15 +98,11 @@ def settings_of(folder: Path, modality: Modality = "image") -> dict[str, Any]:
     return {**inner, **said} if isinstance(inner, dict) else said
 
 
-def _require_types(file: Path, said: dict[str, Any]) -> None:
+def _require_types(folder: Path, file: str, said: dict[str, Any]) -> None:
     for name, value in said.items():
         if value is None and name in NEEDED and (NEEDED[name] is None or said.get(NEEDED[name], True)):
-            raise broken(file, f"can't be used: its field {name} is null")
-        kind: Any = bool if name.startswith("do_") else TYPES.get(name, Any)
-        try:
-            convert(value, kind | None)
-        except ValidationError as error:
-            raise broken(file, f"can't be used: its field {name} is wrong ({error})") from error
+            raise broken(folder / file, f"can't be used: its field {name} is null")
+        typed(folder, file, name, value, bool if name.startswith("do_") else TYPES.get(name, Any))
 
 
 def _usual_of(folder: Path) -> dict[str, Any]:
@@ -180,24 +171,14 @@ def unprepared(folder: Path, processor: Any) -> dict[Modality, list[str]]:
     return found
 
 
-def refuse_unprepared(fields: list[str], param: str) -> None:
-    """Raises `ServerError` naming `param` for a medium where a processor leaves `fields` of its folder out."""
-    if fields:
-        raise refused(
-            param,
-            f"can't be prepared as the model's {FILE} says: its processor leaves out {', '.join(fields)}. Leave it "
-            "out, or choose another model.",
-            "unsupported",
-        )
-
-
 def other_pixels(said: Mapping[str, Any], own: Any) -> list[str]:
     """The fields that a part of the processor does not have so: those of `PIXELS`, and numbers that it has under the
     same name."""
     read = _read_by(type(own))
 
     def held(name: str, otherwise: Any) -> Any:
-        names = [each for each in (name, ELSEWHERE.get(name)) if each and (read is None or each in read)]
+        # Some hold the mean of an image as `mean`.
+        names = [each for each in (name, name.removeprefix("image_")) if read is None or each in read]
         return next(
             (there for each in names if (there := getattr_static(own, each, None)) is not None), otherwise
         )

@@ -29,6 +29,7 @@ from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config
 from pippin.engines.language.vision.frames import frame_rate
 from pippin.engines.language.vision.media import (
+    MODALITIES,
     MediaStyle,
     Medium,
     Modality,
@@ -41,7 +42,7 @@ from pippin.engines.language.vision.media import (
     place,
     require_text_after,
 )
-from pippin.engines.language.vision.preprocessor import in_older_files, refuse_unprepared, unprepared
+from pippin.engines.language.vision.preprocessor import FILE, in_older_files, unprepared
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
 from pippin.engines.recent import Recent
@@ -115,6 +116,8 @@ class LibraryProcessor(TextOnly):
         self._unprepared = unprepared(folder, processor)
         self._rate = rate_of(processor)
         self._frame_rate = frame_rate(processor)
+        # A processor that takes no video may accept it silently, and drop it.
+        self.tried = [each for each in MODALITIES if each != "video" or self._frame_rate is None]
 
     @property
     def frames(self) -> FrameRate | None:
@@ -134,11 +137,7 @@ class LibraryProcessor(TextOnly):
         least, most = self._options.min_pixels, self._options.max_pixels
         for name, asked in (("min_pixels", part.min_pixels), ("max_pixels", part.max_pixels)):
             if asked is not None and not 0 < asked <= MOST_REQUESTED_PIXELS:
-                raise ServerError(
-                    "invalid_request",
-                    f"'{name}' of {param} is {asked}; it may be from 1 to {MOST_REQUESTED_PIXELS}.",
-                    param,
-                )
+                raise refused(param, f"has {name} {asked}; it may be from 1 to {MOST_REQUESTED_PIXELS}.")
         limits = [limit for limit in (part.max_pixels, most) if limit is not None]
         if part.detail == "low":
             limits.append(LOW_DETAIL_PIXELS)
@@ -153,7 +152,9 @@ class LibraryProcessor(TextOnly):
     def _decoded(self, part: MediaPart, param: str) -> Any:
         """A picture, a `Clip`, or samples at the rate that the model takes. Raises `ServerError` naming `param`."""
         data = inline_bytes(part)
-        refuse_unprepared(self._unprepared.get(modality_of(part), []), param)
+        if fields := self._unprepared.get(modality_of(part)):
+            lost = f"its processor leaves out {', '.join(fields)}. Leave it out, or choose another model."
+            raise refused(param, f"can't be prepared as the model's {FILE} says: {lost}", "unsupported")
         match part:
             case Image():
                 least, most = self._limits(part, param)
@@ -205,9 +206,8 @@ class MediaProcessor(LibraryProcessor):
             "video": lambda: self._video_arguments(sample_clip()),
             "audio": lambda: self._audio_arguments(np.zeros(self._audio_rate, np.float32)),
         }
-        if self._frame_rate is not None:
-            del trials["video"]  # its processor may accept video silently, and drop it
-        for modality, trial in trials.items():
+        for modality in self.tried:
+            trial = trials[modality]
             for attributes in PLACEHOLDERS[modality]:
                 names: list[Any] = [
                     each if each.startswith("<") else getattr(self._processor, each, None)

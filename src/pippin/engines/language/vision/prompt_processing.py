@@ -25,6 +25,7 @@ from pippin.engines.language.text.tokenizer import BREAK, Tokenizer
 from pippin.engines.language.vision.checkpoint import read_config
 from pippin.engines.language.vision.joint import Evaluate, JointTokens
 from pippin.engines.language.vision.media import (
+    MODALITIES,
     TEXT_ONLY,
     Medium,
     Modality,
@@ -47,6 +48,7 @@ from pippin.engines.language.vision.processing import (
     sample_image,
 )
 from pippin.engines.language.vision.video import Clip
+from pippin.engines.refusals import refused
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +63,6 @@ PLAIN_TEMPLATE = (
 JOINED_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
 """How mlx-vlm's processor of PLaMo 2 VL writes a conversation: its `chat_template` is a name and no template."""
 
-MODALITIES: tuple[Modality, ...] = ("image", "video", "audio")
 MARKED = "QXA"  # a word before which a processor writes the marker of a medium
 
 
@@ -193,11 +194,6 @@ class PromptProcessor(LibraryProcessor):
     def style(self, template: ChatTemplate) -> LibraryStyle:
         return self.writing
 
-    @property
-    def drops_video(self) -> bool:
-        """Whether the processor takes no video, even if it accepts it silently."""
-        return self._frame_rate is not None
-
     def markers(self) -> dict[Modality, str]:
         """What the processor writes for media, if it turns messages into text before the template sees them."""
         found: dict[Modality, str] = {}
@@ -268,11 +264,8 @@ class PromptProcessor(LibraryProcessor):
                 _add_clip(self._decoded(part, where), given)
             case Audio():
                 if "audio" in given and not getattr(self._processor, "supports_multiple_audio", False):
-                    raise ServerError(
-                        "unsupported",
-                        f"This model takes one recording in a request, and '{where}' is another: leave it out.",
-                        where,
-                    )
+                    another = "is another recording, and this model takes one in a request: leave it out."
+                    raise refused(where, another, "unsupported")
                 given["audio"].append(self._decoded(part, where))
 
     def sample(self, modality: Modality, number: int, text: str, count: int = 1) -> WholePrompt:
@@ -338,12 +331,11 @@ def try_modalities(
     Messages are written in the first of the `Writing`s with which the model takes media.
     """
     found: set[Modality] = set()
-    tried = [each for each in MODALITIES if each != "video" or not processor.drops_video]
     for writing in get_args(Writing):
         markers = processor.markers() if writing == "as text" else {}
         processor.writing = replace(processor.writing, writing=writing, markers=markers)
         renderer = open_renderer(processor)
-        found = {each for each in tried if _sees_a_difference(processor, renderer, each, evaluate)}
+        found = {each for each in processor.tried if _sees_a_difference(processor, renderer, each, evaluate)}
         if found:
             break
     processor.modalities = frozenset(found)

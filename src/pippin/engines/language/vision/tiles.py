@@ -55,13 +55,10 @@ class TileProcessor:
 
 def canvases(most: int) -> list[Size]:
     """The rows and columns of up to `most` tiles, in the order in which transformers tries them."""
-    by_shape: dict[float, list[Size]] = {}
-    for count in range(most, 0, -1):
-        for rows in range(1, count + 1):
-            if count % rows == 0:
-                columns = count // rows
-                by_shape.setdefault(rows / columns, []).append((rows, columns))
-    return [grid for grids in by_shape.values() for grid in grids]
+    counts = [(count, rows) for count in range(most, 0, -1) for rows in range(1, count + 1)]
+    grids = [(rows, count // rows) for count, rows in counts if count % rows == 0]
+    shapes = list(dict.fromkeys(rows / columns for rows, columns in grids))
+    return sorted(grids, key=lambda grid: shapes.index(grid[0] / grid[1]))
 
 
 def best_canvas(picture: Size, grids: Sequence[Size], side: int) -> Size:

@@ -124,4 +124,4 @@ def logits_by_engine(
         chunk = tokens[start:stop]
         model(mx.array([chunk]), cache, inputs=inputs.inputs(chunk, start))
         start = stop
-    return model(mx.array([tokens[-1:]]), cache, shift=inputs.shift)[0, -1]
+    return model(mx.array([tokens[-1:]]), cache, shift=inputs.positions.shift)[0, -1]

@@ -28,10 +28,6 @@ MOST_SECONDS = 60.0
 MOST_RATE = 60.0
 
 
-Sampler = Callable[..., Any]
-"""Chooses the indices of frames, given mlx-vlm's `VideoMetadata` of the file, `fps` and `max_frames`."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class FrameRate:
     """How many frames are sampled: `fps` in a second, from `least` to `most` in all, a multiple of `group`."""
@@ -40,7 +36,9 @@ class FrameRate:
     least: int
     most: int
     group: int = 2
-    sampler: Sampler | None = None  # of a processor that chooses frames itself
+    sampler: Callable[..., Any] | None = None
+    """Of a processor that chooses frames itself: gives their indices for mlx-vlm's `VideoMetadata` of the file, `fps`
+    and `max_frames`."""
 
     def asked(self, fps: float | None, most: int | None) -> "FrameRate":
         """What a request asks for, within the limits."""

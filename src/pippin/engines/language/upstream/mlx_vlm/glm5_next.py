@@ -99,10 +99,8 @@ class Indexer(Glm5NextIndexer):  # type: ignore[misc]
         keys, gates = self._project_keys(x)
         ready = pool_cache.accumulate_windows(keys, gates.astype(keys.dtype), offset)[:2]
         entries = pool_cache.update_and_fetch(self._compress_pools(*ready))
-        seen = pool_cache.make_mask(count, offset)
-        if seen is None:
-            seen = mx.ones((1, count, entries.shape[1]), mx.bool_)
-        seen = mx.broadcast_to(seen, (batch, count, entries.shape[1]))
+        mask = pool_cache.make_mask(count, offset)
+        seen = mx.broadcast_to(mx.array(True) if mask is None else mask, (batch, count, entries.shape[1]))
         chosen = self._tokens_of(self._best(x, q_resid, entries, seen), seen)
         if self.always_select_tail and self.index_kpool > 1:
             visible = mx.array(offset).reshape(-1, 1) + mx.arange(1, count + 1)

@@ -2,12 +2,6 @@
 
 from mlx_vlm.models.llava_next.llava_next import Model
 
-from pippin.engines.language.upstream.mends import exchanged
-from pippin.engines.language.upstream.pictures import InRows
+from pippin.engines.language.upstream.pictures import in_rows
 
-MENDS = (
-    exchanged(
-        type("InRows", (InRows, Model), {}),
-        "all features of a tile stand in the place of one token of the many that are made for them",
-    ),
-)
+MENDS = (in_rows(Model),)

@@ -6,12 +6,10 @@ from mlx_vlm.models.minicpmv4_6.minicpmv4_6 import Model
 
 from pippin.engines.language.upstream.mends import Mend
 
-WHY = "the projector computes GELU by tanh"
-
 
 def exact(model: Model) -> None:
     for block in model.merger.mlp:
         block.act = nn.GELU()
 
 
-MENDS = (Mend(original=Model, why=WHY, loaded=exact),)
+MENDS = (Mend(original=Model, why="the projector computes GELU by tanh", loaded=exact),)

@@ -148,10 +148,8 @@ class Indexer(Qwen4ExpQSAIndexer):  # type: ignore[misc]
         blocks = pooled.update_and_fetch(self._keys_of(*ready))
         if blocks.shape[1] <= self.block_topk:
             return None
-        seen = pooled.make_mask(count)
-        if seen is None:
-            seen = mx.ones((1, count, blocks.shape[1]), mx.bool_)
-        seen = mx.broadcast_to(seen, (batch, count, blocks.shape[1]))
+        mask = pooled.make_mask(count)
+        seen = mx.broadcast_to(mx.array(True) if mask is None else mask, (batch, count, blocks.shape[1]))
         queries = self._apply_rope(self.q_layernorm(queries).transpose(0, 2, 1, 3), position_ids)
         return self._chosen(queries.astype(mx.float32), blocks.astype(mx.float32), seen) | ~seen
 
