@@ -224,10 +224,8 @@ def _dense(model: Path, place: str) -> Step:
     _refuse_other_places(model, place)
     if activation not in ACTIVATIONS:
         raise _not_computed(model.name, f"{place}/config.json has the activation {activation}")
-    linear, beside = (
-        _linear(arrays["linear.weight"], arrays.get("linear.bias")),
-        arrays.get("residual.weight"),
-    )
+    linear = _linear(arrays["linear.weight"], arrays.get("linear.bias"))
+    beside = arrays.get("residual.weight")
     if not config["use_residual"]:
         return lambda vectors: ACTIVATIONS[activation](linear(vectors))
     passed = ACTIVATIONS["Identity"] if beside is None else _linear(beside)

@@ -6,7 +6,6 @@ One call of the library makes one picture. It evaluates its latents after each s
 import dataclasses
 import importlib.util
 import inspect
-import json
 import math
 import secrets
 import tempfile
@@ -25,7 +24,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Picture, PicturesDone, Usage
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.core.published import name_of
+from pippin.core.published import name_of, object_in
 from pippin.core.tasks import GenerateImages, Task
 from pippin.engines import pictures
 from pippin.engines.base import Job, LoadProgress, Preparer
@@ -41,11 +40,7 @@ def mage_flow_variant(folder: Path) -> str:
 
     mlx-vlm 0.7.10 looks for `edit`, `turbo` and `base` in the whole path, so that a model below `/data/edited` edits.
     """
-    try:
-        written = json.loads((folder / "mlx_mage_flow.json").read_text()).get("variant")
-    except (OSError, ValueError, AttributeError):
-        written = None
-    if written:
+    if written := object_in(folder / "mlx_mage_flow.json").get("variant"):
         return str(written)
     name = name_of(folder).rpartition("/")[2].lower()
     edit = "-edit" if "edit" in name else ""

@@ -22,7 +22,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, SpeechChunk, Spoken, Usage, Voices
 from pippin.core.models import Companion, ModelInfo, WorkerSpec
-from pippin.core.published import object_in
+from pippin.core.published import object_in, table
 from pippin.core.tasks import ListVoices, Speak, Task
 from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, Preparer
@@ -189,22 +189,16 @@ def _archived(folder: Path, config: dict[str, Any]) -> Iterator[str]:
             yield from (name.removesuffix(".npy") for name in archive.namelist())
     except (OSError, zipfile.BadZipFile):
         return
-    yield from _keys(config.get("voice_aliases"))
+    yield from table(config.get("voice_aliases"))
 
 
 def _configured(config: dict[str, Any]) -> Iterator[str]:
     """The names of MeloTTS, of Rumik, and of Qwen3-TTS."""
-    yield from _keys(config.get("spk2id"))
+    yield from table(config.get("spk2id"))
     speakers = config.get("speakers")
     if isinstance(speakers, list):
         yield from (name for name in speakers if isinstance(name, str))
-    talker = config.get("talker_config")
-    yield from _keys(talker.get("spk_id") if isinstance(talker, dict) else None)
-
-
-def _keys(found: Any) -> Iterator[str]:
-    if isinstance(found, dict):
-        yield from (name for name in found if isinstance(name, str))
+    yield from table(table(config.get("talker_config")).get("spk_id"))
 
 
 RATE = 24000

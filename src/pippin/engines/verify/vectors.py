@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from pippin.core.conversation import Text
-from pippin.core.errors import ServerError
-from pippin.core.events import Embedded, Event, Failed, Ranked
+from pippin.core.events import Embedded, Event, Ranked
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Embed, Rerank, RerankDocument, Task
 from pippin.core.verification import Finding
@@ -51,7 +50,7 @@ class Encoding:
         return cls(preparer, room.open_engine(spec, preparer, lambda done, total, what: None))
 
     def ask(self, tasks: Sequence[Task]) -> list[Event]:
-        """The answer to each task. Raises `ServerError` for one that is refused."""
+        """The answer to each task. Raises `ServerError` for one that can't be prepared."""
         found: dict[str, Event] = {}
         for number, task in enumerate(tasks):
             job = self.preparer.prepare(f"{number}", task)
@@ -59,8 +58,6 @@ class Encoding:
             self.engine.submit(job)
         while self.engine.busy:
             found |= dict(self.engine.step())
-        if failed := next((each for each in found.values() if isinstance(each, Failed)), None):
-            raise ServerError(failed.error.kind, failed.error.message)
         return [found[f"{number}"] for number in range(len(tasks))]
 
     def vectors(self) -> Floats:
