@@ -6,6 +6,7 @@ after the last norm are pooled. How states are pooled is read from the folder's 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -296,7 +297,7 @@ class EmbeddingPreparer(EncodingPreparer):
             "input",
         )
         tokens = sum(len(sequence.tokens) for sequence in sequences)
-        return EncodingJob(id, Accepted(tokens), sequences, self._answer(task.dimensions, tokens))
+        return EncodingJob(id, Accepted(tokens), sequences, partial(_embedded, task.dimensions, tokens))
 
     def _prefix(self, task: Embed) -> str:
         """The text in front of each input: the prompt of this name in the folder's list, or the instruction itself."""
@@ -332,15 +333,13 @@ class EmbeddingPreparer(EncodingPreparer):
         # The last token (end of sequence or separator) stays, because `lasttoken` pooling reads its state.
         return EncoderInput((*sequence.tokens[: self.tokenizer.limit - 1], sequence.tokens[-1]))
 
-    def _answer(self, dimensions: int | None, tokens: int) -> Callable[[Floats], Event]:
-        def answer(vectors: Floats) -> Event:
-            if dimensions is not None and dimensions < vectors.shape[1]:
-                vectors = vectors[:, :dimensions]
-                norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-                vectors = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
-            return Embedded(np.ascontiguousarray(vectors, "<f4").tobytes(), vectors.shape[1], tokens)
 
-        return answer
+def _embedded(dimensions: int | None, tokens: int, vectors: Floats) -> Event:
+    if dimensions is not None and dimensions < vectors.shape[1]:
+        vectors = vectors[:, :dimensions]
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
+    return Embedded(np.ascontiguousarray(vectors, "<f4").tobytes(), vectors.shape[1], tokens)
 
 
 def refuse_unknown(name: str, architecture: str) -> None:

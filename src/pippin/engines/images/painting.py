@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -173,7 +174,9 @@ class ImagePreparer:
             for index, data in enumerate(task.images)
         ]
         words = len(task.prompt.split()) + len((task.negative_prompt or "").split())
-        return BlockingJob[Pipeline](id, Accepted(words), painter(self._sized(task, given), given, words))
+        return BlockingJob[Pipeline](
+            id, Accepted(words), partial(paint, self._sized(task, given), given, words)
+        )
 
     def _sized(self, task: GenerateImages, given: "list[Image]") -> GenerateImages:
         """The task with a size, unless it is an edit whose size the family chooses itself."""
@@ -317,31 +320,27 @@ def evaluations_watched(check: Callable[[], None]) -> Iterator[None]:
         mx.eval = plain
 
 
-def painter(task: GenerateImages, given: "list[Image]", words: int) -> Callable[[Pipeline, Call], None]:
-    """The call that a job runs on the model's thread: its pictures, one after the other."""
-
-    def run(pipeline: Pipeline, call: Call) -> None:
-        first = secrets.randbelow(2**32) if task.seed is None else task.seed
-        tokens = 0
-        try:
-            with (
-                tempfile.TemporaryDirectory(prefix="pippin-images-") as folder,
-                evaluations_watched(call.check),
-            ):
-                paths = [Path(folder, f"{index}.png") for index in range(len(given))]
-                for path, picture in zip(paths, given, strict=True):
-                    picture.save(path, "PNG")
-                for index in range(task.n):
-                    seed = (first + index) % 2**32
-                    image = painted(pipeline, task, paths, seed)
-                    data = pictures.encode(image, task.format, task.quality)
-                    call.emit(Picture(index, data, image.size[0], image.size[1], seed))
-                    tokens += (image.width // SIDE_STEP) * (image.height // SIDE_STEP)
-        finally:
-            pipeline.forget()
-        call.emit(PicturesDone(usage=Usage(prompt_tokens=words, completion_tokens=tokens)))
-
-    return run
+def paint(task: GenerateImages, given: "list[Image]", words: int, pipeline: Pipeline, call: Call) -> None:
+    """Run a request on the model's thread: its pictures, one after the other."""
+    first = secrets.randbelow(2**32) if task.seed is None else task.seed
+    tokens = 0
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="pippin-images-") as folder,
+            evaluations_watched(call.check),
+        ):
+            paths = [Path(folder, f"{index}.png") for index in range(len(given))]
+            for path, picture in zip(paths, given, strict=True):
+                picture.save(path, "PNG")
+            for index in range(task.n):
+                seed = (first + index) % 2**32
+                image = painted(pipeline, task, paths, seed)
+                data = pictures.encode(image, task.format, task.quality)
+                call.emit(Picture(index, data, image.size[0], image.size[1], seed))
+                tokens += (image.width // SIDE_STEP) * (image.height // SIDE_STEP)
+    finally:
+        pipeline.forget()
+    call.emit(PicturesDone(usage=Usage(prompt_tokens=words, completion_tokens=tokens)))
 
 
 def painted(pipeline: Pipeline, task: GenerateImages, paths: list[Path], seed: int) -> "Image":
