@@ -51,7 +51,6 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         except ImportError as error:
             message = f"Decision models are mlx-vlm's: {install_command('vision')}"
             raise ServerError("load_failed", message) from error
-        progress(0, spec.info.size_bytes, "weights")
         model = reading.load_model(folder)
         if not getattr(model, "decision_types", ()):
             raise ServerError(

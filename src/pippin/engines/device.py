@@ -152,10 +152,9 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
             run_type = named
     keys, values = cache_bits(options)
     skips_hidden = facts.accelerator == "metal" and (keys is None or keys != values)
-    limit = int(min(facts.working_set, facts.memory) * (1 - HEADROOM))
-    if on_cpu:
-        limit = int(facts.free * (1 - HEADROOM))
-    limit = min(limit, *(size for size in (memory_bytes, options.memory_bytes) if size is not None), limit)
+    usable = facts.free if on_cpu else min(facts.working_set, facts.memory)
+    limits = (int(usable * (1 - HEADROOM)), memory_bytes, options.memory_bytes)
+    limit = min(size for size in limits if size is not None)
     return DevicePlan(
         run_type=run_type,
         dequantize=on_cpu and asked in ("auto", "float32"),

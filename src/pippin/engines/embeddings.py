@@ -357,7 +357,6 @@ open_preparer = EmbeddingPreparer
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
     assert isinstance(preparer, EmbeddingPreparer)
-    progress(0, spec.info.size_bytes, "weights")
     refuse_unreadable(preparer.info, preparer.folder)
     encodes = is_encoder(preparer.config)
     forward = _encoder(preparer) if encodes else _language_model(preparer, progress)
@@ -366,7 +365,6 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         refuse_unknown(spec.info.id, "late interaction")
     preparer.dimensions = int(vector.shape[1])
     preparer.info = msgspec.structs.replace(preparer.info, dimensions=preparer.dimensions)
-    progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
     return EncodingEngine(forward)
 
 

@@ -90,7 +90,6 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     options = convert(spec.options, ModelOptions)
 
     def load() -> nn.Module:
-        progress(0, spec.info.size_bytes, "weights")
         with warnings.catch_warnings():
             # Nothing that the operator must mend: `_give_tokenizer` adds a missing tokenizer.
             warnings.filterwarnings("ignore", message="Could not load WhisperProcessor")
@@ -258,16 +257,14 @@ def transcribe(task: Transcribe, samples: sound.Samples, rate: int, model: nn.Mo
 
 @contextmanager
 def _as_heard(model: nn.Module, samples: sound.Samples, rate: int) -> Iterator[Any]:
-    """The samples in the form that the model takes: an MLX array, as mlx-audio's `load_audio` gives; a numpy array for
-    Whisper; the path of a file for Voxtral, whose processor refuses arrays.
+    """The samples in the form that the model takes: an MLX array, as mlx-audio's `load_audio` gives; the path of a file
+    for Voxtral, whose processor refuses arrays.
 
     Audio shorter than `SHORTEST` is padded with silence: several models fail on less than one of their windows.
     """
     samples = np.pad(samples, (0, max(0, int(SHORTEST * rate) - samples.size)))
     known = inspect.signature(model.generate).parameters.get("audio")
-    if is_whisper(model):
-        yield samples
-    elif "List" in str(getattr(known, "annotation", ""))[:12]:
+    if "List" in str(getattr(known, "annotation", ""))[:12]:
         with tempfile.TemporaryDirectory(prefix="pippin-sound-") as folder:
             path = Path(folder) / "speech.wav"
             encoder = sound.SpeechEncoder("wav", rate)

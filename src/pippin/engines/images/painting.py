@@ -292,13 +292,11 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
     def load() -> Pipeline:
         configure(decide(find_facts(), preparer.options))
-        progress(0, spec.info.size_bytes, "weights")
         try:
-            pipeline = Pipeline(Path(spec.info.path or ""), preparer.classes)
+            return Pipeline(Path(spec.info.path or ""), preparer.classes)
         except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
             message = f"mlx-vlm cannot load {spec.info.id!r}: {type(error).__name__}: {str(error)[:300]}"
             raise ServerError("load_failed", message) from error
-        return pipeline
 
     return BlockingEngine(load)
 

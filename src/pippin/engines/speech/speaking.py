@@ -259,7 +259,6 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     options = convert(spec.options, ModelOptions)
 
     def load() -> SpeechModel:
-        progress(0, spec.info.size_bytes, "weights")
         model = load_speaker(spec.info)
         cast_weights(model, options)
         preparer.rate = int(getattr(model, "sample_rate", None) or RATE)
