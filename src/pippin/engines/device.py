@@ -13,7 +13,7 @@ import mmap
 import platform
 import re
 import sys
-import time
+import timeit
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -403,11 +403,7 @@ def report() -> dict[str, object]:
     right = mx.random.normal((inner, columns))
     mx.eval(left, right)
     busy = psutil.cpu_percent(interval=REPORT_PAUSE) / 100
-    seconds = float("inf")
-    for _ in range(REPORT_TRIES):
-        started = time.perf_counter()
-        mx.eval(left @ right)
-        seconds = min(seconds, time.perf_counter() - started)
+    seconds = min(timeit.repeat(lambda: mx.eval(left @ right), number=1, repeat=REPORT_TRIES))
     missing = kernels.why_missing()
     return {
         "kernels": None if missing else kernels.best_instruction_set(),

@@ -33,6 +33,7 @@ from pippin.engines.encoding import (
     floats,
     gathered,
     padded,
+    unit,
 )
 from pippin.engines.language.model.encoders import (
     arrays_aside,
@@ -336,9 +337,7 @@ class EmbeddingPreparer(EncodingPreparer):
 
 def _embedded(dimensions: int | None, tokens: int, vectors: Floats) -> Event:
     if dimensions is not None and dimensions < vectors.shape[1]:
-        vectors = vectors[:, :dimensions]
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
+        vectors = unit(vectors[:, :dimensions])
     return Embedded(np.ascontiguousarray(vectors, "<f4").tobytes(), vectors.shape[1], tokens)
 
 

@@ -258,8 +258,7 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
         logits: mx.array = (
             model.lm_head(last) if "lm_head" in model else model.model.embed_tokens.as_linear(last)
         )
-        difference = logits[:, yes] - logits[:, no]
-        return mx.expand_dims(difference, 1)
+        return (logits[:, yes] - logits[:, no])[:, None]
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         ids, mask, _ = padded(batch, pad)
