@@ -68,9 +68,8 @@ class BlockingEngine(CachelessEngine, Generic[Model]):
 
     def __init__(self, load: Callable[[], Model]) -> None:
         self._inbox: queue.SimpleQueue[tuple[BlockingJob[Model], Call] | None] = queue.SimpleQueue()
-        self._outbox: queue.SimpleQueue[tuple[Call, Event | None]] = (
-            queue.SimpleQueue()
-        )  # None: the call has ended
+        # None for an event: the call has ended.
+        self._outbox: queue.SimpleQueue[tuple[Call, Event | None]] = queue.SimpleQueue()
         self._calls: dict[str, Call] = {}
         self._finished = 0
         loaded: Future[None] = Future()

@@ -1,7 +1,7 @@
 """The engine of decision models: named questions about a state, answered by the models' own scoring in mlx-vlm."""
 
 import json
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class DecisionPreparer:
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         assert isinstance(task, Decide)
-        return BlockingJob[Decider](id, Accepted(prompt_tokens=0), decision(task))
+        return BlockingJob[Decider](id, Accepted(prompt_tokens=0), partial(decide, task))
 
 
 open_preparer = DecisionPreparer
@@ -51,7 +51,6 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         except ImportError as error:
             message = f"Decision models are mlx-vlm's: {install_command('vision')}"
             raise ServerError("load_failed", message) from error
-        progress(0, spec.info.size_bytes, "weights")
         model = reading.load_model(folder)
         if not getattr(model, "decision_types", ()):
             raise ServerError(
@@ -63,20 +62,14 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     return BlockingEngine(load)
 
 
-def decision(task: Decide) -> Callable[[Decider, Call], None]:
-    """The call that a job runs on the model's thread. Raises `ServerError` for questions that the model cannot read."""
+def decide(task: Decide, decider: Decider, call: Call) -> None:
+    """Run a request on the model's thread. Raises `ServerError` for questions that the model cannot read."""
+    from mlx_vlm.decision import predict
 
-    def run(decider: Decider, call: Call) -> None:
-        from mlx_vlm.decision import predict
-
-        state, questions = json.loads(task.state), json.loads(task.questions)
-        try:
-            found = predict(decider.model, decider.processor, state, questions)
-        except REFUSALS as error:
-            raise ServerError(
-                "invalid_request", f"The model cannot decide this: {error}", "questions"
-            ) from error
-        tokens = int(found.get("usage", {}).get("input_tokens", 0))
-        call.emit(Decided(answers=json.dumps(found["answers"], ensure_ascii=False), used_tokens=tokens))
-
-    return run
+    state, questions = json.loads(task.state), json.loads(task.questions)
+    try:
+        found = predict(decider.model, decider.processor, state, questions)
+    except REFUSALS as error:
+        raise ServerError("invalid_request", f"The model cannot decide this: {error}", "questions") from error
+    tokens = int(found.get("usage", {}).get("input_tokens", 0))
+    call.emit(Decided(answers=json.dumps(found["answers"], ensure_ascii=False), used_tokens=tokens))

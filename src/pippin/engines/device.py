@@ -13,7 +13,7 @@ import mmap
 import platform
 import re
 import sys
-import time
+import timeit
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -152,10 +152,9 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
             run_type = named
     keys, values = cache_bits(options)
     skips_hidden = facts.accelerator == "metal" and (keys is None or keys != values)
-    limit = int(min(facts.working_set, facts.memory) * (1 - HEADROOM))
-    if on_cpu:
-        limit = int(facts.free * (1 - HEADROOM))
-    limit = min(limit, *(size for size in (memory_bytes, options.memory_bytes) if size is not None), limit)
+    usable = facts.free if on_cpu else min(facts.working_set, facts.memory)
+    limits = (int(usable * (1 - HEADROOM)), memory_bytes, options.memory_bytes)
+    limit = min(size for size in limits if size is not None)
     return DevicePlan(
         run_type=run_type,
         dequantize=on_cpu and asked in ("auto", "float32"),
@@ -404,11 +403,7 @@ def report() -> dict[str, object]:
     right = mx.random.normal((inner, columns))
     mx.eval(left, right)
     busy = psutil.cpu_percent(interval=REPORT_PAUSE) / 100
-    seconds = float("inf")
-    for _ in range(REPORT_TRIES):
-        started = time.perf_counter()
-        mx.eval(left @ right)
-        seconds = min(seconds, time.perf_counter() - started)
+    seconds = min(timeit.repeat(lambda: mx.eval(left @ right), number=1, repeat=REPORT_TRIES))
     missing = kernels.why_missing()
     return {
         "kernels": None if missing else kernels.best_instruction_set(),

@@ -6,6 +6,7 @@ after the last norm are pooled. How states are pooled is read from the folder's 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +33,7 @@ from pippin.engines.encoding import (
     floats,
     gathered,
     padded,
+    unit,
 )
 from pippin.engines.language.model.encoders import (
     arrays_aside,
@@ -224,10 +226,8 @@ def _dense(model: Path, place: str) -> Step:
     _refuse_other_places(model, place)
     if activation not in ACTIVATIONS:
         raise _not_computed(model.name, f"{place}/config.json has the activation {activation}")
-    linear, beside = (
-        _linear(arrays["linear.weight"], arrays.get("linear.bias")),
-        arrays.get("residual.weight"),
-    )
+    linear = _linear(arrays["linear.weight"], arrays.get("linear.bias"))
+    beside = arrays.get("residual.weight")
     if not config["use_residual"]:
         return lambda vectors: ACTIVATIONS[activation](linear(vectors))
     passed = ACTIVATIONS["Identity"] if beside is None else _linear(beside)
@@ -298,7 +298,7 @@ class EmbeddingPreparer(EncodingPreparer):
             "input",
         )
         tokens = sum(len(sequence.tokens) for sequence in sequences)
-        return EncodingJob(id, Accepted(tokens), sequences, self._answer(task.dimensions, tokens))
+        return EncodingJob(id, Accepted(tokens), sequences, partial(_embedded, task.dimensions, tokens))
 
     def _prefix(self, task: Embed) -> str:
         """The text in front of each input: the prompt of this name in the folder's list, or the instruction itself."""
@@ -334,15 +334,11 @@ class EmbeddingPreparer(EncodingPreparer):
         # The last token (end of sequence or separator) stays, because `lasttoken` pooling reads its state.
         return EncoderInput((*sequence.tokens[: self.tokenizer.limit - 1], sequence.tokens[-1]))
 
-    def _answer(self, dimensions: int | None, tokens: int) -> Callable[[Floats], Event]:
-        def answer(vectors: Floats) -> Event:
-            if dimensions is not None and dimensions < vectors.shape[1]:
-                vectors = vectors[:, :dimensions]
-                norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-                vectors = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
-            return Embedded(np.ascontiguousarray(vectors, "<f4").tobytes(), vectors.shape[1], tokens)
 
-        return answer
+def _embedded(dimensions: int | None, tokens: int, vectors: Floats) -> Event:
+    if dimensions is not None and dimensions < vectors.shape[1]:
+        vectors = unit(vectors[:, :dimensions])
+    return Embedded(np.ascontiguousarray(vectors, "<f4").tobytes(), vectors.shape[1], tokens)
 
 
 def refuse_unknown(name: str, architecture: str) -> None:
@@ -360,7 +356,6 @@ open_preparer = EmbeddingPreparer
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
     assert isinstance(preparer, EmbeddingPreparer)
-    progress(0, spec.info.size_bytes, "weights")
     refuse_unreadable(preparer.info, preparer.folder)
     encodes = is_encoder(preparer.config)
     forward = _encoder(preparer) if encodes else _language_model(preparer, progress)
@@ -369,7 +364,6 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         refuse_unknown(spec.info.id, "late interaction")
     preparer.dimensions = int(vector.shape[1])
     preparer.info = msgspec.structs.replace(preparer.info, dimensions=preparer.dimensions)
-    progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
     return EncodingEngine(forward)
 
 

@@ -369,6 +369,12 @@ def _taken_apart(model: nn.Module) -> Iterator[list[nn.Module]]:
             owner[name] = part
 
 
+def unit(vectors: Floats) -> Floats:
+    """The vectors [n, dimensions], each of the length 1."""
+    lengths: Floats = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+    return vectors / lengths
+
+
 def floats(array: mx.array) -> Floats:
     """The array as a numpy array, in float32."""
     return np.array(array.astype(mx.float32), copy=False)

@@ -87,11 +87,8 @@ def _too_large(param: str, most: int) -> ServerError:
 
 def encode(picture: "Image", format: PictureFormat, quality: int | None) -> bytes:
     """Encode a picture, with its alpha channel where the format has one and on white elsewhere. `quality` is from 0 to
-    100, 90 if None; PNG has none."""
+    100, 90 if None; PNG has none, and ignores it."""
     file = io.BytesIO()
     picture = _on_white(picture) if picture.mode != "RGBA" or format == "jpeg" else picture
-    if format == "png":
-        picture.save(file, "PNG")
-    else:
-        picture.save(file, format.upper(), quality=90 if quality is None else max(1, quality))
+    picture.save(file, format.upper(), quality=90 if quality is None else max(1, quality))
     return file.getvalue()

@@ -219,12 +219,10 @@ open_preparer = RerankingPreparer
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
     assert isinstance(preparer, RerankingPreparer)
-    progress(0, spec.info.size_bytes, "weights")
     refuse_unreadable(preparer.info, preparer.folder)
     encodes = is_classifier(preparer.config) and is_encoder(preparer.config)
     forward = _classifier(preparer) if encodes else _language_model(preparer, progress)
     forward([EncoderInput((preparer.tokenizer.pad,))])
-    progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
     return EncodingEngine(forward)
 
 
@@ -260,8 +258,7 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
         logits: mx.array = (
             model.lm_head(last) if "lm_head" in model else model.model.embed_tokens.as_linear(last)
         )
-        difference = logits[:, yes] - logits[:, no]
-        return mx.expand_dims(difference, 1)
+        return (logits[:, yes] - logits[:, no])[:, None]
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         ids, mask, _ = padded(batch, pad)

@@ -153,18 +153,17 @@ class SpeechEncoder:
         self._buffer = io.BytesIO()
         self._sent = 0
         self._position = 0
-        goal = OPUS_RATE if format == "opus" else rate
         self._is_plain = format == "pcm"
         if self._is_plain:
             return
         import av
 
-        container, codec, self._sample_format = CONTAINERS[format]
+        container, codec, sample_format = CONTAINERS[format]
         self._container = av.open(self._buffer, mode="w", format=container)
-        self._stream = self._container.add_stream(codec, rate=goal)
+        self._stream = self._container.add_stream(codec, rate=OPUS_RATE if format == "opus" else rate)
         self._stream.layout = "mono"
         self._resampler = av.AudioResampler(
-            format=self._sample_format, layout="mono", rate=self._stream.rate or rate
+            format=sample_format, layout="mono", rate=self._stream.rate or rate
         )
 
     def feed(self, samples: Samples) -> bytes:

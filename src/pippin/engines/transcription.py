@@ -6,9 +6,10 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.published import fields_in, object_in
 from pippin.core.tasks import Task, Transcribe
 from pippin.engines import sound
-from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.base import Job, LoadProgress, NeedsWeightsError, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
 from pippin.engines.language.upstream.stored import read_arrays
@@ -37,7 +38,7 @@ from pippin.engines.whisper import whisper_tokenizer
 logger = logging.getLogger(__name__)
 
 RATE = 16000
-"""Samples a second. Nearly all models of mlx-audio take this rate; audio is decoded to it until the model is loaded."""
+"""Samples a second that nearly all models of mlx-audio take."""
 
 LONGEST_AT_ONCE = 120.0
 """The most seconds that a model hears at once: attention over hours of audio does not fit in memory."""
@@ -67,27 +68,28 @@ class TranscriptionPreparer:
     def __init__(self, spec: WorkerSpec) -> None:
         sound.require_extra()
         self.info: ModelInfo = spec.info
-        self.rate = RATE  # until the loaded model is known to take another
+        self.rate: int | None = None  # the loaded model's
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         assert isinstance(task, Transcribe)
         if (task.language or "").lower() == DETECTED:
             task = msgspec.structs.replace(task, language=None)
-        rate = self.rate
-        samples = sound.decode(task.audio, rate, param="file")
-        accepted = Accepted(prompt_tokens=audio_tokens(samples.size / rate))
-        return BlockingJob[nn.Module](id, accepted, transcriber(task, samples, rate))
+        if self.rate is None:
+            raise NeedsWeightsError
+        samples = sound.decode(task.audio, self.rate, param="file")
+        accepted = Accepted(prompt_tokens=audio_tokens(samples.size / self.rate))
+        return BlockingJob[nn.Module](id, accepted, partial(transcribe, task, samples, self.rate))
 
 
 open_preparer = TranscriptionPreparer
 
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[nn.Module]:
+    assert isinstance(preparer, TranscriptionPreparer)
     folder = Path(spec.info.path or "")
     options = convert(spec.options, ModelOptions)
 
     def load() -> nn.Module:
-        progress(0, spec.info.size_bytes, "weights")
         with warnings.catch_warnings():
             # Nothing that the operator must mend: `_give_tokenizer` adds a missing tokenizer.
             warnings.filterwarnings("ignore", message="Could not load WhisperProcessor")
@@ -96,8 +98,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         cast_weights(model, options)
         if is_whisper(model):
             prepare_whisper(model, spec.info.id, folder)
-        if isinstance(preparer, TranscriptionPreparer):
-            preparer.rate = rate_of(model)
+        preparer.rate = rate_of(model)
         return model
 
     return BlockingEngine(load)
@@ -225,57 +226,45 @@ def rate_of(model: nn.Module) -> int:
     return next((int(each) for each in candidates if isinstance(each, (int, float)) and each > 0), RATE)
 
 
-def transcriber(task: Transcribe, samples: sound.Samples, rate: int) -> Callable[[nn.Module, Call], None]:
-    """The call that a job runs on the model's thread: it emits segments as they come, then the whole transcript.
-
-    `samples` were decoded at `rate`; if the model takes another rate, the audio is decoded again.
-    """
-
-    def run(model: nn.Module, call: Call) -> None:
-        wanted = rate_of(model)
-        heard = samples if wanted == rate else sound.decode(task.audio, wanted, param="file")
-        duration = heard.size / wanted
-        arguments = _arguments(model, task, call, duration, wanted)
-        cuts_itself = is_whisper(model) or not keywords_for_hearing(model).read.isdisjoint(CUTTING)
-        cut = task.stream or (duration > LONGEST_AT_ONCE and not cuts_itself)
-        pieces = split_at_silence(heard, wanted) if cut else [heard]
-        texts: list[str] = []
-        count, begin, tokens = 0, 0.0, 0
-        for piece in pieces:
-            call.check()
-            with library_refusals("file"), _as_heard(model, piece, wanted) as given:
-                result = model.generate(given, **arguments)
-            for segment in _segments(_timed(result), task.words, first=count, begin=begin):
-                call.emit(segment)
-                count += 1
-                tokens += len(segment.tokens)
-            texts.append(result.text.strip())
-            begin += piece.size / wanted
-            if is_whisper(model) and arguments["language"] is None:
-                # The language that was detected in the first piece holds for the others.
-                arguments["language"] = result.language
-        usage = Usage(prompt_tokens=audio_tokens(duration), completion_tokens=tokens)
-        found = arguments.get("language") if is_whisper(model) else task.language
-        found = found or getattr(result, "language", None)
-        language = found if isinstance(found, str) else None
-        text = " ".join(filter(None, texts))
-        call.emit(Transcribed(text=text, language=language, duration=duration, usage=usage))
-
-    return run
+def transcribe(task: Transcribe, samples: sound.Samples, rate: int, model: nn.Module, call: Call) -> None:
+    """Run a request on the model's thread: emit segments as they come, then the whole transcript."""
+    duration = samples.size / rate
+    arguments = _arguments(model, task, call, duration, rate)
+    cuts_itself = is_whisper(model) or not keywords_for_hearing(model).read.isdisjoint(CUTTING)
+    cut = task.stream or (duration > LONGEST_AT_ONCE and not cuts_itself)
+    texts: list[str] = []
+    count, begin, tokens = 0, 0.0, 0
+    for piece in split_at_silence(samples, rate) if cut else [samples]:
+        call.check()
+        with library_refusals("file"), _as_heard(model, piece, rate) as given:
+            result = model.generate(given, **arguments)
+        for segment in _segments(_timed(result), task.words, first=count, begin=begin):
+            call.emit(segment)
+            count += 1
+            tokens += len(segment.tokens)
+        texts.append(result.text.strip())
+        begin += piece.size / rate
+        if is_whisper(model) and arguments["language"] is None:
+            # The language that was detected in the first piece holds for the others.
+            arguments["language"] = result.language
+    usage = Usage(prompt_tokens=audio_tokens(duration), completion_tokens=tokens)
+    found = arguments.get("language") if is_whisper(model) else task.language
+    found = found or getattr(result, "language", None)
+    language = found if isinstance(found, str) else None
+    text = " ".join(filter(None, texts))
+    call.emit(Transcribed(text=text, language=language, duration=duration, usage=usage))
 
 
 @contextmanager
 def _as_heard(model: nn.Module, samples: sound.Samples, rate: int) -> Iterator[Any]:
-    """The samples in the form that the model takes: an MLX array, as mlx-audio's `load_audio` gives; a numpy array for
-    Whisper; the path of a file for Voxtral, whose processor refuses arrays.
+    """The samples in the form that the model takes: an MLX array, as mlx-audio's `load_audio` gives; the path of a file
+    for Voxtral, whose processor refuses arrays.
 
     Audio shorter than `SHORTEST` is padded with silence: several models fail on less than one of their windows.
     """
     samples = np.pad(samples, (0, max(0, int(SHORTEST * rate) - samples.size)))
     known = inspect.signature(model.generate).parameters.get("audio")
-    if is_whisper(model):
-        yield samples
-    elif "List" in str(getattr(known, "annotation", ""))[:12]:
+    if "List" in str(getattr(known, "annotation", ""))[:12]:
         with tempfile.TemporaryDirectory(prefix="pippin-sound-") as folder:
             path = Path(folder) / "speech.wav"
             encoder = sound.SpeechEncoder("wav", rate)

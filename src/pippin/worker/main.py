@@ -155,7 +155,9 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         spec = msgspec.structs.replace(spec, memory_bytes=admission.memory_bytes)
         if spec.rank is not None:
             return run_rank(spec, kind, preparer, loop, link)
-        engine: Engine = kind.open_engine(spec, preparer, _progress(link))
+        progress = _progress(link)
+        progress(0, spec.info.size_bytes, "weights")
+        engine: Engine = kind.open_engine(spec, preparer, progress)
         give_memory_back()
         gc.freeze()  # the engine stays, too: looking through it takes as long as several steps
         footprint = max(resident_bytes(), engine.stats().active_bytes)

@@ -218,13 +218,14 @@ def test_an_edit_without_a_size_has_one_that_the_family_takes(
     class Editor:
         model_type = family
 
-    monkeypatch.setattr(painting, "painter", lambda task, *_: task)
+    asked: list[GenerateImages] = []
+    monkeypatch.setattr(painting, "paint", lambda task, *_: asked.append(task))
     spec = WorkerSpec(info=ModelInfo(id="editor", kind="images", path="/nowhere"), options={})
     preparer = ImagePreparer(spec, painting.Classes(None, Editor))
     job = preparer.prepare("a", GenerateImages(prompt="x", images=(png((1, 2, 3), *given),)))
     assert isinstance(job, BlockingJob)
-    task = cast(GenerateImages, job.run)
-    assert (task.width, task.height) == expected
+    job.run(cast(Any, None), cast(Any, None))
+    assert [(task.width, task.height) for task in asked] == [expected]
 
 
 def test_sides_that_a_pipeline_would_round_unasked_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

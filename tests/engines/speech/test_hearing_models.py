@@ -21,7 +21,8 @@ from pippin.core.events import Failed, Segment, Transcribed
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Transcribe
 from pippin.engines import transcription
-from pippin.engines.transcription import TranscriptionPreparer, rate_of, transcriber
+from pippin.engines.base import NeedsWeightsError
+from pippin.engines.transcription import TranscriptionPreparer, transcribe
 from tests.engines.driving import no_progress
 from tests.engines.speech.hearing import Loaded, hear, opened
 from tests.engines.speech.recordings import wav
@@ -205,21 +206,26 @@ class Recorder(nn.Module):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("rate", [16000, 24000])
-def test_a_model_hears_at_its_own_rate(rate: int) -> None:
-    model, events = Recorder(rate), []
-    data = wav(1.0, 1, rate=48000)
-    task = Transcribe(audio=data, language="de")
-    call: Any = SimpleNamespace(check=lambda: None, emit=events.append)
-    transcriber(task, transcription.sound.decode(data, 16000, param="file"), 16000)(model, call)
+def test_a_model_hears_at_its_own_rate(rate: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Recorder(rate)
+    monkeypatch.setattr("mlx_audio.stt.utils.load_model", lambda *_, **__: model)
+    spec = WorkerSpec(info=ModelInfo(id="odd", kind="transcription", path=str(tmp_path)), threads=1)
+    preparer, data = TranscriptionPreparer(spec), wav(1.0, 1, rate=48000)
+    with pytest.raises(NeedsWeightsError):
+        preparer.prepare("one", Transcribe(audio=data))
+    engine = transcription.open_engine(spec, preparer, no_progress)
+    done = hear((preparer, engine, tmp_path), data, language="de")[-1]
     size, language, told = model.given
-    assert rate_of(model) == told == rate
+    assert told == rate
     assert abs(size - rate) < 100
     assert language == "de"
-    done = events[-1]
+    assert isinstance(done, Transcribed)
     assert (done.text, done.language) == ("heard", "de")
     assert done.duration == pytest.approx(1.0, abs=0.01)
-    with pytest.raises(ServerError, match="no `max_tokens`"):
-        transcriber(Transcribe(audio=data, max_tokens=3), mx.zeros(16000), 16000)(model, call)
+    [failed] = hear((preparer, engine, tmp_path), data, max_tokens=3)
+    assert isinstance(failed, Failed)
+    assert "no `max_tokens`" in failed.error.message
+    engine.close()
 
 
 def test_a_model_whose_processor_refuses_arrays_is_given_a_file() -> None:
@@ -234,7 +240,7 @@ def test_a_model_whose_processor_refuses_arrays_is_given_a_file() -> None:
     Voxtral.generate.__annotations__["audio"] = List[mx.array]  # noqa: UP006 (as mlx-audio writes it)
     events: list[Any] = []
     call: Any = SimpleNamespace(check=lambda: None, emit=events.append)
-    transcriber(Transcribe(audio=b"", max_tokens=3), np.zeros(800, np.float32), 16000)(Voxtral(16000), call)
+    transcribe(Transcribe(audio=b"", max_tokens=3), np.zeros(800, np.float32), 16000, Voxtral(16000), call)
     assert heard == [(16000, 1600)]  # a tenth of a second at least
     assert events[-1].text == "3"
 
@@ -250,7 +256,7 @@ def test_a_long_recording_is_heard_in_pieces_by_a_model_that_does_not_cut_it() -
     samples = np.random.default_rng(1).normal(size=16000 * 150).astype(np.float32)
     events: list[Any] = []
     call: Any = SimpleNamespace(check=lambda: None, emit=events.append)
-    transcriber(Transcribe(audio=b""), samples, 16000)(Listener(16000), call)
+    transcribe(Transcribe(audio=b""), samples, 16000, Listener(16000), call)
     assert sum(heard) == samples.size
     assert max(heard) <= 30 * 16000
     assert events[-1].text == " ".join(["and"] * len(heard))

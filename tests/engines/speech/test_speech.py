@@ -17,6 +17,7 @@ from pippin.core.events import Accepted, Event, Failed, SpeechChunk, Spoken, Voi
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import ListVoices, Speak
 from pippin.engines import sound
+from pippin.engines.base import NeedsWeightsError
 from pippin.engines.blocking import BlockingEngine, BlockingJob
 from pippin.engines.speech.keywords import keywords_of
 from pippin.engines.speech.speaking import SpeechModel, SpeechPreparer, voices_of
@@ -133,6 +134,7 @@ def preparer(tmp_path: Path) -> SpeechPreparer:
 
 def speak(preparer: SpeechPreparer, model: Speaker, **fields: Any) -> list[Event]:
     engine: BlockingEngine[Any] = BlockingEngine(lambda: SpeechModel(model, keywords_of(model)))
+    preparer.rate = model.sample_rate
     job = preparer.prepare("one", Speak(**{"text": "one two three", "format": "pcm", **fields}))
     assert not isinstance(job, tuple)
     events = run(engine, job)["one"]
@@ -205,6 +207,9 @@ def test_a_recording_to_imitate_is_decoded_beside_the_model(preparer: SpeechPrep
     )
     speak(preparer, deep, reference_audio=recording)
     assert deep.asked[0]["ref_audio"].shape == (44100,)
+    preparer.rate = None  # as before the model is loaded
+    with pytest.raises(NeedsWeightsError):
+        preparer.prepare("one", Speak(text="one", format="pcm", reference_audio=recording))
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ One call of the library makes one picture. It evaluates its latents after each s
 import dataclasses
 import importlib.util
 import inspect
-import json
 import math
 import secrets
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +25,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Picture, PicturesDone, Usage
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.core.published import name_of
+from pippin.core.published import name_of, object_in
 from pippin.core.tasks import GenerateImages, Task
 from pippin.engines import pictures
 from pippin.engines.base import Job, LoadProgress, Preparer
@@ -41,11 +41,7 @@ def mage_flow_variant(folder: Path) -> str:
 
     mlx-vlm 0.7.10 looks for `edit`, `turbo` and `base` in the whole path, so that a model below `/data/edited` edits.
     """
-    try:
-        written = json.loads((folder / "mlx_mage_flow.json").read_text()).get("variant")
-    except (OSError, ValueError, AttributeError):
-        written = None
-    if written:
+    if written := object_in(folder / "mlx_mage_flow.json").get("variant"):
         return str(written)
     name = name_of(folder).rpartition("/")[2].lower()
     edit = "-edit" if "edit" in name else ""
@@ -178,7 +174,9 @@ class ImagePreparer:
             for index, data in enumerate(task.images)
         ]
         words = len(task.prompt.split()) + len((task.negative_prompt or "").split())
-        return BlockingJob[Pipeline](id, Accepted(words), painter(self._sized(task, given), given, words))
+        return BlockingJob[Pipeline](
+            id, Accepted(words), partial(paint, self._sized(task, given), given, words)
+        )
 
     def _sized(self, task: GenerateImages, given: "list[Image]") -> GenerateImages:
         """The task with a size, unless it is an edit whose size the family chooses itself."""
@@ -294,13 +292,11 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
     def load() -> Pipeline:
         configure(decide(find_facts(), preparer.options))
-        progress(0, spec.info.size_bytes, "weights")
         try:
-            pipeline = Pipeline(Path(spec.info.path or ""), preparer.classes)
+            return Pipeline(Path(spec.info.path or ""), preparer.classes)
         except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
             message = f"mlx-vlm cannot load {spec.info.id!r}: {type(error).__name__}: {str(error)[:300]}"
             raise ServerError("load_failed", message) from error
-        return pipeline
 
     return BlockingEngine(load)
 
@@ -322,31 +318,27 @@ def evaluations_watched(check: Callable[[], None]) -> Iterator[None]:
         mx.eval = plain
 
 
-def painter(task: GenerateImages, given: "list[Image]", words: int) -> Callable[[Pipeline, Call], None]:
-    """The call that a job runs on the model's thread: its pictures, one after the other."""
-
-    def run(pipeline: Pipeline, call: Call) -> None:
-        first = secrets.randbelow(2**32) if task.seed is None else task.seed
-        tokens = 0
-        try:
-            with (
-                tempfile.TemporaryDirectory(prefix="pippin-images-") as folder,
-                evaluations_watched(call.check),
-            ):
-                paths = [Path(folder, f"{index}.png") for index in range(len(given))]
-                for path, picture in zip(paths, given, strict=True):
-                    picture.save(path, "PNG")
-                for index in range(task.n):
-                    seed = (first + index) % 2**32
-                    image = painted(pipeline, task, paths, seed)
-                    data = pictures.encode(image, task.format, task.quality)
-                    call.emit(Picture(index, data, image.size[0], image.size[1], seed))
-                    tokens += (image.width // SIDE_STEP) * (image.height // SIDE_STEP)
-        finally:
-            pipeline.forget()
-        call.emit(PicturesDone(usage=Usage(prompt_tokens=words, completion_tokens=tokens)))
-
-    return run
+def paint(task: GenerateImages, given: "list[Image]", words: int, pipeline: Pipeline, call: Call) -> None:
+    """Run a request on the model's thread: its pictures, one after the other."""
+    first = secrets.randbelow(2**32) if task.seed is None else task.seed
+    tokens = 0
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="pippin-images-") as folder,
+            evaluations_watched(call.check),
+        ):
+            paths = [Path(folder, f"{index}.png") for index in range(len(given))]
+            for path, picture in zip(paths, given, strict=True):
+                picture.save(path, "PNG")
+            for index in range(task.n):
+                seed = (first + index) % 2**32
+                image = painted(pipeline, task, paths, seed)
+                data = pictures.encode(image, task.format, task.quality)
+                call.emit(Picture(index, data, image.size[0], image.size[1], seed))
+                tokens += (image.width // SIDE_STEP) * (image.height // SIDE_STEP)
+    finally:
+        pipeline.forget()
+    call.emit(PicturesDone(usage=Usage(prompt_tokens=words, completion_tokens=tokens)))
 
 
 def painted(pipeline: Pipeline, task: GenerateImages, paths: list[Path], seed: int) -> "Image":

@@ -142,17 +142,17 @@ def arguments_of(keywords: Keywords, task: Speak, voice: str | None, reference: 
     arguments: dict[str, Any] = {"text": task.text}
     for field, value in asked.items():
         keyword = keywords.name_of(field)
-        if value is not None and value not in keywords.choices.get(field, (value,)):
+        if value is None:
+            if keyword in keywords.needed:
+                raise ServerError("invalid_request", f"This model needs `{field}`; send it.", field)
+            continue
+        if value not in keywords.choices.get(field, (value,)):
             known = ", ".join(str(each) for each in keywords.choices[field])
             raise refused(field, f"is {value}; this model knows {known}.")
-        if value is not None and keyword is not None:
+        if keyword is not None:
             arguments[keyword] = value
-        elif value is not None and (field, value) not in NEEDLESS and field != "seed":
+        elif (field, value) not in NEEDLESS and field != "seed":
             raise ServerError("unsupported", f"This model has no `{field}`; leave it out.", field)
-    for field in KEYWORDS:
-        keyword = keywords.name_of(field)
-        if keyword in keywords.needed and keyword not in arguments:
-            raise ServerError("invalid_request", f"This model needs `{field}`; send it.", field)
     if "verbose" in keywords.read:
         arguments["verbose"] = False
     if task.stream and "stream" in keywords.read:

@@ -5,8 +5,9 @@ import json
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,10 +23,10 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, SpeechChunk, Spoken, Usage, Voices
 from pippin.core.models import Companion, ModelInfo, WorkerSpec
-from pippin.core.published import object_in
+from pippin.core.published import object_in, table
 from pippin.core.tasks import ListVoices, Speak, Task
 from pippin.engines import sound
-from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.base import Job, LoadProgress, NeedsWeightsError, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
 from pippin.engines.refusals import library_refusals, missing_package, refused
@@ -189,22 +190,16 @@ def _archived(folder: Path, config: dict[str, Any]) -> Iterator[str]:
             yield from (name.removesuffix(".npy") for name in archive.namelist())
     except (OSError, zipfile.BadZipFile):
         return
-    yield from _keys(config.get("voice_aliases"))
+    yield from table(config.get("voice_aliases"))
 
 
 def _configured(config: dict[str, Any]) -> Iterator[str]:
     """The names of MeloTTS, of Rumik, and of Qwen3-TTS."""
-    yield from _keys(config.get("spk2id"))
+    yield from table(config.get("spk2id"))
     speakers = config.get("speakers")
     if isinstance(speakers, list):
         yield from (name for name in speakers if isinstance(name, str))
-    talker = config.get("talker_config")
-    yield from _keys(talker.get("spk_id") if isinstance(talker, dict) else None)
-
-
-def _keys(found: Any) -> Iterator[str]:
-    if isinstance(found, dict):
-        yield from (name for name in found if isinstance(name, str))
+    yield from table(table(config.get("talker_config")).get("spk_id"))
 
 
 RATE = 24000
@@ -220,98 +215,82 @@ class SpeechModel(Struct, frozen=True):
     library: Any
     keywords: Keywords
 
-    @property
-    def rate(self) -> int:
-        """Samples a second of its speech, and of a recording to imitate."""
-        return int(getattr(self.library, "sample_rate", None) or RATE)
-
 
 class SpeechPreparer:
-    """Checks the fields of a speech request, and decodes its reference recording."""
+    """Checks the fields of a speech request, and decodes the recording of a voice to imitate."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         sound.require_extra()
         self.info: ModelInfo = spec.info
         self._voices = voices_of(Path(self.info.path or ""), self.info.id)
+        self.rate: int | None = None  # the loaded model's
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         if isinstance(task, ListVoices):
             return (Voices(self._voices.names),)
         assert isinstance(task, Speak)
-        asked = Asked(task, self._voices)
-        call = speaker(asked, asked.reference(RATE))
+        name = "" if task.voice is None else self._voices.checked(task.voice)
+        path = self._voices.files.get(name)
+        recording = path if path is not None and path.suffix == RECORDING else None
+        takes_file = path is not None and self._voices.family in TAKES_FILES
+        voice = None if recording else str(path) if takes_file else name or None
+        call = partial(speak, task, voice, self._reference(task, recording))
         return BlockingJob[SpeechModel](id, Accepted(len(task.text)), call)
+
+    def _reference(self, task: Speak, recording: Path | None) -> sound.Samples | None:
+        """The client's recording of a voice, or that of a voice in the model's folder, at the rate at which the model
+        speaks, as in mlx-audio. Raises `ServerError` naming it."""
+        if task.reference_audio is not None:
+            data, param = task.reference_audio, "ref_audio"
+        elif recording is not None:
+            data, param = recording.read_bytes(), "voice"
+        else:
+            return None
+        if self.rate is None:
+            raise NeedsWeightsError
+        return sound.decode(data, self.rate, param=param, longest=REFERENCE_SECONDS)
 
 
 open_preparer = SpeechPreparer
 
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[SpeechModel]:
+    assert isinstance(preparer, SpeechPreparer)
     options = convert(spec.options, ModelOptions)
 
     def load() -> SpeechModel:
-        progress(0, spec.info.size_bytes, "weights")
         model = load_speaker(spec.info)
         cast_weights(model, options)
+        preparer.rate = int(getattr(model, "sample_rate", None) or RATE)
         return SpeechModel(model, keywords_of(model))
 
     return BlockingEngine(load)
 
 
-class Asked:
-    """A request with the voice that it names. The constructor raises `ServerError` for an unknown voice."""
-
-    def __init__(self, task: Speak, voices: FolderVoices) -> None:
-        self.task = task
-        name = "" if task.voice is None else voices.checked(task.voice)
-        path = voices.files.get(name)
-        self._recording = path if path is not None and path.suffix == RECORDING else None
-        takes_file = path is not None and voices.family in TAKES_FILES
-        self.voice = None if self._recording else str(path) if takes_file else name or None
-
-    def reference(self, rate: int) -> sound.Samples | None:
-        """The recording of a voice to imitate: the client's, or that of a voice in the model's folder. Raises
-        `ServerError` naming it."""
-        if self.task.reference_audio is not None:
-            return sound.decode(self.task.reference_audio, rate, param="ref_audio", longest=REFERENCE_SECONDS)
-        if self._recording is not None:
-            return sound.decode(self._recording.read_bytes(), rate, param="voice", longest=REFERENCE_SECONDS)
-        return None
-
-
-def speaker(asked: Asked, reference: sound.Samples | None) -> Callable[[SpeechModel, Call], None]:
-    """The call that a job runs on the model's thread: samples from the model, encoded piece by piece as they come.
-
-    `reference` was decoded at `RATE`; if the model speaks at another rate, it is decoded again, as in mlx-audio.
-    """
-    task = asked.task
-
-    def run(model: SpeechModel, call: Call) -> None:
-        encoder: sound.SpeechEncoder | None = None
-        rate, spoken, tokens = 0, 0, 0
-        heard = reference if model.rate == RATE else asked.reference(model.rate)
-        arguments = arguments_of(
-            model.keywords, task, asked.voice, None if heard is None else mx.array(heard)
-        )
-        for piece, rate, count in _pieces(model.library, task, arguments):
-            call.check()
-            tokens += count
-            if not piece.size:  # which the encoders refuse
-                continue
-            encoder = encoder or sound.SpeechEncoder(task.format, rate)
-            spoken += piece.size
-            if data := encoder.feed(piece):
-                call.emit(SpeechChunk(data))
-        if encoder is None:
-            raise ServerError(
-                "invalid_request", "The model made no sound of this input; send other text.", "input"
-            )
-        if data := encoder.finish():
+def speak(
+    task: Speak, voice: str | None, reference: sound.Samples | None, model: SpeechModel, call: Call
+) -> None:
+    """Run a request on the model's thread: samples from the model, encoded piece by piece as they come."""
+    encoder: sound.SpeechEncoder | None = None
+    rate, spoken, tokens = 0, 0, 0
+    heard = None if reference is None else mx.array(reference)
+    for piece, rate, count in _pieces(model.library, task, arguments_of(model.keywords, task, voice, heard)):
+        call.check()
+        tokens += count
+        if not piece.size:  # which the encoders refuse
+            continue
+        encoder = encoder or sound.SpeechEncoder(task.format, rate)
+        spoken += piece.size
+        if data := encoder.feed(piece):
             call.emit(SpeechChunk(data))
-        usage = Usage(prompt_tokens=len(task.text), completion_tokens=tokens)
-        call.emit(Spoken(sample_rate=rate, duration=spoken / rate, usage=usage))
-
-    return run
+    if encoder is None:
+        raise ServerError(
+            "invalid_request", "The model made no sound of this input; send other text.", "input"
+        )
+    if data := encoder.finish():
+        call.emit(SpeechChunk(data))
+    usage = Usage(prompt_tokens=len(task.text), completion_tokens=tokens)
+    call.emit(Spoken(sample_rate=rate, duration=spoken / rate, usage=usage))
 
 
 def _pieces(model: Any, task: Speak, arguments: dict[str, Any]) -> Iterator[tuple[sound.Samples, int, int]]:

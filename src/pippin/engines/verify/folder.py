@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pippin.core.published import object_in
+from pippin.core.published import object_in, table
 from pippin.core.safetensors import INDEX, Header, StoredArray, find_whole
 from pippin.engines.language.upstream.stored import EMBEDDING, OF_MEDIA
 
@@ -39,8 +39,7 @@ class Folder:
     @property
     def text(self) -> Json:
         """The configuration of the language model."""
-        inner = self.config.get("text_config")
-        return inner if isinstance(inner, dict) else self.config
+        return table(self.config.get("text_config")) or self.config
 
     def field(self, name: str) -> Any:
         """A field of the configuration: the language model's, else the whole model's."""

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import Unigram
 
 from pippin.core.parameters import OF_LENGTHS, left_out
+from pippin.core.published import table
 from pippin.core.verification import Finding, Severity
 from pippin.engines.encoding import read_backend
 from pippin.engines.language.configuration import fields_of
@@ -83,9 +84,8 @@ def _size(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
 
 
 def _added(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
-    listed = folder.tokenizer.get("added_tokens_decoder")
-    for said, token in (listed if isinstance(listed, dict) else {}).items():
-        name = token.get("content") if isinstance(token, dict) else None
+    for said, token in table(folder.tokenizer.get("added_tokens_decoder")).items():
+        name = table(token).get("content")
         held = None if name is None else tokenizer.backend.token_to_id(name)
         if name is not None and str(held) != said:
             yield finding(

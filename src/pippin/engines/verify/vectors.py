@@ -8,20 +8,17 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from pippin.core.conversation import Text
-from pippin.core.errors import ServerError
-from pippin.core.events import Embedded, Event, Failed, Ranked
+from pippin.core.events import Embedded, Event, Ranked
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Embed, Rerank, RerankDocument, Task
 from pippin.core.verification import Finding
 from pippin.engines import embeddings, reranking
-from pippin.engines.encoding import EncodingEngine
+from pippin.engines.encoding import EncodingEngine, Floats, unit
 from pippin.engines.language.model.encoders import attends_both_ways, is_encoder
 from pippin.engines.verify.findings import data, finding
 
-Floats = NDArray[np.float32]
 DOCUMENTS: Final = 4
 CHANCE: Final = 1.5
 """How many deviations pairs are nearer than other texts, at least. Of all-MiniLM-L6-v2 it is 3.4."""
@@ -51,7 +48,7 @@ class Encoding:
         return cls(preparer, room.open_engine(spec, preparer, lambda done, total, what: None))
 
     def ask(self, tasks: Sequence[Task]) -> list[Event]:
-        """The answer to each task. Raises `ServerError` for one that is refused."""
+        """The answer to each task. Raises `ServerError` for one that can't be prepared."""
         found: dict[str, Event] = {}
         for number, task in enumerate(tasks):
             job = self.preparer.prepare(f"{number}", task)
@@ -59,8 +56,6 @@ class Encoding:
             self.engine.submit(job)
         while self.engine.busy:
             found |= dict(self.engine.step())
-        if failed := next((each for each in found.values() if isinstance(each, Failed)), None):
-            raise ServerError(failed.error.kind, failed.error.message)
         return [found[f"{number}"] for number in range(len(tasks))]
 
     def vectors(self) -> Floats:
@@ -76,7 +71,7 @@ def check_embeddings(served: Encoding, other: Encoding | None) -> tuple[list[Fin
     lengths = np.linalg.norm(own, axis=1)
     figures: dict[str, Any] = {"deviations that pairs are nearer": (gap := nearer(own))}
     assert isinstance(served.preparer, embeddings.EmbeddingPreparer)
-    poolings = {"/".join(served.preparer.pooling.modes): gap, **_by_other_poolings(served)}
+    poolings = {"/".join(served.preparer.pooling.modes): gap, **_by_other_poolings(served, served.preparer)}
     best = max(poolings, key=lambda mode: poolings[mode])
     if gap < CHANCE and poolings[best] < CHANCE:
         found.append(finding("vectors-chance", gap=gap))
@@ -86,7 +81,7 @@ def check_embeddings(served: Encoding, other: Encoding | None) -> tuple[list[Fin
         found.append(finding("not-normalised", least=lengths.min(), most=lengths.max()))
     if other is not None and (theirs := other.vectors()).shape == own.shape:
         cosine = figures["mean cosine to the other's"] = float(
-            np.mean(np.sum(_unit(own) * _unit(theirs), axis=1))
+            np.mean(np.sum(unit(own) * unit(theirs), axis=1))
         )
         longer = float(np.mean(lengths) / np.mean(np.linalg.norm(theirs, axis=1)))
         if cosine < ALIKE or not ALIKE < longer < 1 / ALIKE:
@@ -112,13 +107,11 @@ def check_reranker(served: Encoding) -> tuple[list[Finding], dict[str, Any]]:
 
 def nearer(vectors: Floats) -> float:
     """Tell by how many deviations of all cosines the texts of a pair are nearer than the mean."""
-    cosines = _unit(vectors)[::2] @ _unit(vectors)[1::2].T
+    cosines = unit(vectors)[::2] @ unit(vectors)[1::2].T
     return float((np.diag(cosines).mean() - cosines.mean()) / max(cosines.std(), 1e-6))
 
 
-def _by_other_poolings(served: Encoding) -> dict[str, float]:
-    preparer = served.preparer
-    assert isinstance(preparer, embeddings.EmbeddingPreparer)
+def _by_other_poolings(served: Encoding, preparer: embeddings.EmbeddingPreparer) -> dict[str, float]:
     own, found = preparer.pooling, {}
     # In other models the first token attends to nothing but itself.
     first = is_encoder(preparer.config) or attends_both_ways(preparer.config)
@@ -128,8 +121,3 @@ def _by_other_poolings(served: Encoding) -> dict[str, float]:
         found[mode] = nearer(served.vectors())
     preparer.pooling = own
     return found
-
-
-def _unit(vectors: Floats) -> Floats:
-    lengths: Floats = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
-    return vectors / lengths
