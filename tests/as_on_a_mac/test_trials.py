@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any, Final
 
@@ -222,7 +223,7 @@ def rewinding_faults_of(architecture: str) -> list[str]:
 
 def inject(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     owner, name, replacement = ALL_FAULTS[fault]
-    own = vars(owner)[name]
+    own = getattr_static(owner, name)
     monkeypatch.setattr(owner, name, lambda *given, **named: replacement(own, *given, **named))
 
 

@@ -111,7 +111,7 @@ def test_each_form_of_decisions_gets_an_answer_of_its_vendor_s_type() -> None:
     ]
     given, _ = decisions.OPENAI.decode(json.dumps({"input": "x", "questions": listed}).encode())
     drawn = [decisions.listed_answer(each, [0.5, 0.5]) for each in given.questions]
-    reply = decisions.DecisionReply(model="m", answers=drawn, usage=decisions.DecisionUsage.of([Usage()]))
+    reply = decisions.DecisionReply(model="m", answers=drawn, usage=decisions.usage_of(Usage()))
     assert extras(Decision.model_validate_json(msgspec.json.encode(reply))) == set()
 
 
