@@ -260,8 +260,7 @@ class Mailbox:
 
     async def first(self) -> Event:
         """Wait for the first event and return it. It stays in the mailbox unless it is `Accepted`."""
-        if not self._events and not self.complete:
-            await self._word()
+        await self._any()
         first = self._events[0]
         if isinstance(first, Accepted):
             del self._events[0]
@@ -269,24 +268,22 @@ class Mailbox:
 
     async def take(self) -> list[Event]:
         """All events since the last call, waiting for at least one; empty after the end."""
-        if not self._events and not self.complete:
-            await self._word()
-        return self._emptied()
+        await self._any()
+        events, self._events = self._events, []
+        self._bytes, self._merge_at = 0, MERGE_AT
+        if not self._read:
+            self._read = any(not isinstance(event, Accepted | Progress) for event in events)
+        return events if len(events) < 2 else merged(events)
 
-    async def _word(self) -> None:
+    async def _any(self) -> None:
+        """Wait until there is an event, or the end."""
+        if self._events or self.complete:
+            return
         self._reader = asyncio.get_running_loop().create_future()
         try:
             await self._reader
         finally:
             self._reader = None
-
-    def _emptied(self) -> list[Event]:
-        events = self._events
-        self._events = []
-        self._bytes, self._merge_at = 0, MERGE_AT
-        if not self._read:
-            self._read = any(not isinstance(event, Accepted | Progress) for event in events)
-        return events if len(events) < 2 else merged(events)
 
     def _merge(self) -> None:
         """Merge the queued deltas. Ends the request if its reader has let too much queue up."""
