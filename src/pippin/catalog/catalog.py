@@ -201,8 +201,6 @@ class Catalog:
 
     def _with_folders(self, options: ModelOptions) -> ModelOptions:
         """The options with the draft model and adapters as folders; they may be given as repositories or aliases."""
-        if not beside(options):
-            return options
         draft, adapter = options.draft_model_path, options.adapter_path
         return structs.replace(
             options,
@@ -264,10 +262,8 @@ class Catalog:
         try:
             return self.resolve(name, by_operator=by_operator)
         except ServerError as error:
-            missing = error.report.kind == "model_not_found"
-            if repository is None or not (missing or error.report.kind == "load_failed"):
-                raise
-            if not (by_operator or self.downloads_allowed):
+            here = error.report.kind not in ("model_not_found", "load_failed")
+            if here or repository is None or not (by_operator or self.downloads_allowed):
                 raise
         return await self.pull(repository, on_progress)
 
