@@ -6,7 +6,6 @@ once per engine step, not once per event.
 
 import asyncio
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -299,10 +298,6 @@ ENDED_IN_A_TURN: Final = 16  # requests of a dead worker that fail in one turn o
 UNSENT_BYTES: Final = 512 << 20  # orders queued for a worker that does not read
 
 
-class LinkFull(Exception):
-    """The worker has left so many orders unread that no more are accepted."""
-
-
 class Link(asyncio.Protocol):
     """The socket to one worker, as an asyncio protocol, and the `Requests` sent over it.
 
@@ -326,20 +321,17 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
         self._fault: Exception | None = None
 
-    def send(self, message: Order | WorkerSpec) -> None:
-        """Queue a frame for the worker. Raises `LinkFull`; drops the frame if the link is not open."""
+    def send(self, message: Order | WorkerSpec) -> bool:
+        """Queue a frame for the worker; drop it if the link is not open, or full. Returns whether there was room: most
+        orders go without an answer, since one more does not help a worker that reads none."""
         transport = self._transport
         if transport is None or transport.is_closing():
-            return
+            return True
         if transport.get_write_buffer_size() > UNSENT_BYTES:
-            raise LinkFull
+            return False
         payload = self._encode(message)
         transport.writelines((header(payload), payload))  # not concatenated: the payload may be large
-
-    def try_to_send(self, order: Order) -> None:
-        """Send an order unless the link is full: one more order does not help a worker that reads none."""
-        with suppress(LinkFull):
-            self.send(order)
+        return True
 
     @property
     def ids(self) -> Collection[str]:
@@ -352,24 +344,22 @@ class Link(asyncio.Protocol):
         self._serial += 1
         # The serial number keeps late events of an earlier request with this id apart.
         wire_id = f"{id}{SERIAL_MARK}{self._serial}"
-        try:
-            self.send(Submit(wire_id, task))
-        except LinkFull as error:
+        if not self.send(Submit(wire_id, task)):
             message = f"The model {self._model!r} has too many unread requests; try again later."
-            raise ServerError("overloaded", message, retry_after=10.0) from error
+            raise ServerError("overloaded", message, retry_after=10.0)
         self._mailboxes[wire_id] = mailbox
         self._wire_ids[id] = wire_id
 
     def cancel(self, id: str) -> None:
         if (wire_id := self._wire_ids.get(id)) is not None:
             self._forget(wire_id)
-            self.try_to_send(Cancel(wire_id))
+            self.send(Cancel(wire_id))
 
     def fail_all(self, error: ErrorReport) -> None:
         waiting, self._mailboxes, self._wire_ids = self._mailboxes, {}, {}
         _fail_some(list(waiting.values()), error)
         for wire_id in waiting:
-            self.try_to_send(Cancel(wire_id))
+            self.send(Cancel(wire_id))
 
     def end(self, error: ErrorReport) -> None:
         """Close the link to a worker that is gone: all its requests fail, and those that follow are refused."""
