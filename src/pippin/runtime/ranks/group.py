@@ -11,6 +11,7 @@ import msgspec
 
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
+from pippin.core.processes import ended
 from pippin.runtime.ranks.places import Held, members, members_in_cluster
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Requests, Stages, Worker
@@ -55,7 +56,7 @@ class RankGroup(Stages):
         except BaseException:
             await asyncio.gather(*(each.stop(0.0) for each in ranks))
             if held is not None:
-                await held.give_back()
+                await ended(held.process)
             raise
         near = [rank for rank, own in zip(ranks, found, strict=True) if own.command is None]
         return cls(ranks, near, held)
@@ -152,7 +153,7 @@ class RankGroup(Stages):
             await self._leader.stop(deadline or 0.0)
             await asyncio.gather(*(each.stop(0.0) for each in self._ranks[1:]))
             if self._held is not None:
-                await self._held.give_back()
+                await ended(self._held.process)
         finally:
             self._over(report)
 
