@@ -54,6 +54,11 @@ class CatalogEntry:
     stamp: Stamp = ()  # of the files that the entry was read from
     repository: str | None = None  # where to download it from
 
+    @property
+    def incomplete(self) -> bool:
+        """Whether the download is incomplete."""
+        return self.error is not None and self.error.code == INCOMPLETE
+
 
 def stamp_of(folder: Path) -> Stamp:
     """A stamp that changes when files are added or removed, or one of the files that are read is written."""
@@ -513,7 +518,7 @@ class Catalog:
             entry = CatalogEntry(found, read_info(found.folder, id=found.id, kind=kind), None, stamp)
         except ServerError as error:
             entry = CatalogEntry(found, None, error.report, stamp)
-            if error.report.code == INCOMPLETE:
+            if entry.incomplete:
                 entry = _of_another_snapshot(entry, kind)
         self._read[key] = entry
         return entry
