@@ -264,14 +264,13 @@ class BatchRunner:
     async def _end_finished(self) -> None:
         for batch in list(self._turns):
             reading = self._reading.get(batch.id)
-            begins = reading is None and batch.status in ("validating", "in_progress")
-            if begins or batch.id in self._active.values():
+            more = (reading is None or reading.ahead) and batch.status in ("validating", "in_progress")
+            if more or batch.id in self._active.values():
                 continue
-            if batch.status == "in_progress" and (
-                (reading is not None and reading.ahead)
-                or await asyncio.to_thread(self._store.open_lines, batch.id, -1, 1)
-            ):
-                continue
+            if batch.status == "in_progress":
+                left = await asyncio.to_thread(self._store.open_lines, batch.id, -1, 1)
+                if left:
+                    continue
             await self._end(batch)
 
     async def _end(self, batch: Batch) -> None:
