@@ -116,9 +116,10 @@ def test_a_model_without_its_small_files_is_half_downloaded(
     (blobs / f"blob-{missing}").rename(blobs / "blob.incomplete")
     (roots.hub / "models--org--half" / "snapshots" / "abc123" / missing).unlink()
     catalog = Catalog(ServerOptions(), roots)
-    assert [(entry.found.id, entry.incomplete) for entry in catalog.entries()] == [("org/half", True)]
-    message = refusal(catalog, "org/half").report.message
-    assert f"half downloaded: its {what} is missing. To go on: `pippin pull org/half`." in message
+    assert [entry.found.id for entry in catalog.entries()] == ["org/half"]
+    report = refusal(catalog, "org/half").report
+    assert report.code == "model_incomplete"
+    assert f"half downloaded: its {what} is missing. To go on: `pippin pull org/half`." in report.message
 
 
 def test_an_index_of_other_files_is_no_half_download(roots: CatalogRoots) -> None:
@@ -145,13 +146,15 @@ def test_the_one_complete_snapshot_is_used_for_an_unfinished_one(roots: CatalogR
     assert Catalog(ServerOptions(offline=True), roots).resolve("org/model").path == str(complete)
 
 
-def test_one_of_several_complete_snapshots_is_for_the_operator_to_name(roots: CatalogRoots) -> None:
+@pytest.mark.parametrize("newest", ["abc123", "other"])
+def test_of_several_complete_snapshots_the_newest_is_used(roots: CatalogRoots, newest: str) -> None:
     complete = write_hub_model(roots.hub, "org/model")
-    shutil.copytree(complete, complete.with_name("older"))
+    shutil.copytree(complete, complete.with_name("other"))
+    for name in ("abc123", "other"):
+        os.utime(complete.with_name(name), (2.0, 2.0) if name == newest else (1.0, 1.0))
     newer_snapshot(roots)
-    message = refusal(Catalog(ServerOptions(offline=True), roots), "org/model").report.message
-    assert str(complete) in message
-    assert str(complete.with_name("older")) in message
+    found = Catalog(ServerOptions(offline=True), roots).resolve("org/model")
+    assert found.path == str(complete.with_name(newest))
 
 
 @pytest.mark.parametrize(

@@ -206,8 +206,6 @@ class Catalog:
 
     def _with_folders(self, options: ModelOptions) -> ModelOptions:
         """The options with the draft model and adapters as folders; they may be given as repositories or aliases."""
-        if not beside(options):
-            return options
         draft, adapter = options.draft_model_path, options.adapter_path
         return structs.replace(
             options,
@@ -269,10 +267,8 @@ class Catalog:
         try:
             return self.resolve(name, by_operator=by_operator)
         except ServerError as error:
-            missing = error.report.kind == "model_not_found"
-            if repository is None or not (missing or error.report.kind == "load_failed"):
-                raise
-            if not (by_operator or self.downloads_allowed):
+            here = error.report.kind not in ("model_not_found", "load_failed")
+            if here or repository is None or not (by_operator or self.downloads_allowed):
                 raise
         return await self.pull(repository, on_progress)
 
@@ -522,8 +518,8 @@ class Catalog:
             entry = CatalogEntry(found, read_info(found.folder, id=found.id, kind=kind), None, stamp)
         except ServerError as error:
             entry = CatalogEntry(found, None, error.report, stamp)
-        if entry.incomplete:
-            entry = _of_another_snapshot(entry, kind)
+            if entry.incomplete:
+                entry = _of_another_snapshot(entry, kind)
         self._read[key] = entry
         return entry
 
@@ -536,18 +532,11 @@ def beside(options: ModelOptions) -> dict[str, str]:
 
 
 def _of_another_snapshot(entry: CatalogEntry, kind: ModelKind | None) -> CatalogEntry:
-    """The entry with the one complete snapshot that the Hub's cache has in place of an incomplete one."""
-    found, complete = entry.found, []
-    for folder in other_snapshots(found.folder):
+    """The entry with the newest complete snapshot that the Hub's cache has in place of an incomplete one."""
+    for folder in other_snapshots(entry.found.folder):
         with contextlib.suppress(ServerError):
-            complete.append(read_info(folder, id=found.id, kind=kind))
-    if len(complete) == 1:
-        return replace(entry, info=complete[0], error=None)
-    if not complete or entry.error is None:
-        return entry
-    paths = ", ".join(str(info.path) for info in complete)
-    message = f"{entry.error.message} Older snapshots of it are complete; give the path of one: {paths}."
-    return replace(entry, error=structs.replace(entry.error, message=message))
+            return replace(entry, info=read_info(folder, id=entry.found.id, kind=kind), error=None)
+    return entry
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def _hub_in_words(repository: str) -> Iterator[None]:
     except SafetensorsParsingError as error:
         raise ServerError("load_failed", f"The weights of {repository} cannot be read: {error}.") from None
     except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else 0
+        status = error.response.status_code
         raise ServerError(
             "model_not_found",
             f"The hub answered {status} when asked for {repository}: there is none, or it needs a token in HF_TOKEN. "

@@ -444,17 +444,14 @@ class Residency:
             self.changes.tell()
 
     async def _in_line(self, slot: Slot, deadline: float | None) -> None:
-        while True:
-            if self._line[0] is slot:
-                if self._fits(slot, self._residents()):
-                    slot.resident = True
-                    return
-                await self._make_room(slot, deadline)
-                continue
+        if self._line[0] is not slot:
             if self.options.contention_policy == "fail" and not self._fits(slot, self._residents()):
                 raise self._refusal(slot)
             if not await self.changes.until(lambda: self._line[0] is slot, deadline):
                 raise self._refusal(slot)
+        while not self._fits(slot, self._residents()):
+            await self._make_room(slot, deadline)
+        slot.resident = True
 
     async def _make_room(self, slot: Slot, deadline: float | None) -> None:
         leaving = victims(self._residents(), partial(self._fits, slot))

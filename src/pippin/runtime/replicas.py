@@ -321,23 +321,18 @@ class Replicas(Stages):
             await self._restart(number)
 
     async def _restart(self, number: int) -> None:
-        pause = FIRST_PAUSE
+        seat, pause = self.seats[number], FIRST_PAUSE
         while True:
             try:
-                worker = await self._launch(self.seats[number].spec)
-            except (OSError, ServerError) as error:
-                log.error("A replica of %s did not start: %s", self._info.id, error)
-                await asyncio.sleep(LONGEST_PAUSE)
-                continue
-            # What the last process had seen is forgotten.
-            seat = self.seats[number] = Seat(self.seats[number].spec, worker)
-            try:
+                worker = await self._launch(seat.spec)
+                # What the last process had seen is forgotten.
+                seat = self.seats[number] = Seat(seat.spec, worker)
                 await asyncio.shield(worker.prompt_ready)
                 worker.load_weights(self._memory_of(seat))
                 await asyncio.shield(worker.weights_ready)
-            except ServerError as error:
+            except (OSError, ServerError) as error:
                 log.error("A replica of %s did not start: %s", self._info.id, error)
-                await worker.stop(0.0)
+                await seat.worker.stop(0.0)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:

@@ -43,12 +43,12 @@ def test_a_chat_goes_to_its_worker_in_few_functions_and_one_task(monkeypatch: py
         made[task] = functions_of(sys._getframe())
         return task
 
-    def noted(self: Link, message: Any) -> None:
+    def noted(self: Link, message: Any) -> bool:
         if isinstance(message, Submit):
             task = asyncio.current_task()
             assert task is not None
             ways.append((made[task], functions_of(sys._getframe().f_back)))
-        send(self, message)
+        return send(self, message)
 
     async def play() -> None:
         asyncio.get_running_loop().set_task_factory(noting)

@@ -12,6 +12,7 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.processes import ended
 from pippin.runtime.cluster.asking import Clusters, refusal
 from pippin.runtime.cluster.needs import Cluster, Need, Places
 from pippin.runtime.ranks.group import RankGroup
@@ -83,7 +84,7 @@ def test_places_are_held_until_they_are_given_back(tmp_path: Path, monkeypatch: 
         held = await Held.open(spec(tmp_path, ranks=2))
         assert held.places == Places("pippin-1", ("10.0.0.1", "10.0.0.2"))
         assert held.process.returncode is None
-        await held.give_back()
+        await ended(held.process)
         assert held.process.returncode is not None
 
     asyncio.run(play())

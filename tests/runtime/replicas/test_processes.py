@@ -84,7 +84,7 @@ def test_a_killed_replica_costs_no_whole_answer_and_comes_back(tmp_path: Path) -
 
 
 def test_a_replica_that_finds_no_place_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(replicas, "FIRST_PAUSE", 0.01)
 
     async def play() -> None:
         launcher = FakeLauncher()

@@ -60,7 +60,6 @@ class _Reading(Struct):
 
     ahead: deque[Line]
     last: int = -1
-    active: int = 0
     faults: dict[int, int] = field(default_factory=dict)  # of the server, by line number
     wait: float = 0.0  # seconds
     rests_until: float = 0.0
@@ -173,12 +172,10 @@ class BatchRunner:
             batch = self._turns[0]
             self._turns.rotate(-1)
             line = await self._next(batch)
-            reading = self._reading.get(batch.id)
-            if line is None or reading is None:
+            if line is None:
                 idle += 1
                 continue
             idle = 0
-            reading.active += 1
             task = asyncio.create_task(self._do(batch, line), name=f"line {line.number} of {batch.id}")
             self._active[task] = batch.id
             task.add_done_callback(self._done)
@@ -202,7 +199,7 @@ class BatchRunner:
             if batch.status != "in_progress":
                 return None  # it was cancelled meanwhile
         if not reading.ahead:
-            if not reading.active:
+            if batch.id not in self._active.values():
                 reading.last = -1  # a line whose answer could not be written is still open
             return None
         line = reading.ahead.popleft()
@@ -254,8 +251,6 @@ class BatchRunner:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         batch = self._active.pop(task)
-        if (reading := self._reading.get(batch)) is not None:
-            reading.active -= 1
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("A line of the batch %s could not be answered: %r", batch, error)
         self._changed.set()
@@ -269,9 +264,8 @@ class BatchRunner:
     async def _end_finished(self) -> None:
         for batch in list(self._turns):
             reading = self._reading.get(batch.id)
-            if reading is None and batch.status in ("validating", "in_progress"):
-                continue
-            if reading is not None and (reading.active or (reading.ahead and batch.status == "in_progress")):
+            more = (reading is None or reading.ahead) and batch.status in ("validating", "in_progress")
+            if more or batch.id in self._active.values():
                 continue
             if batch.status == "in_progress":
                 left = await asyncio.to_thread(self._store.open_lines, batch.id, -1, 1)

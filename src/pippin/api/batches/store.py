@@ -199,9 +199,7 @@ class BatchStore:
     ) -> StoredFile:
         """Write a file. Raises `ServerError` if the owner's share of the disk is used up."""
         name = "file-" + uuid4().hex
-        with self.database.transaction() as transaction:
-            left = self._most - self._used(transaction, owner)
-        size = 0
+        left, size = self._left(owner), 0
 
         def bounded() -> Iterator[bytes]:
             nonlocal size
@@ -235,9 +233,7 @@ class BatchStore:
 
     def check_room(self, owner: str) -> None:
         """Raises `ServerError` if the owner's share of the disk is used up."""
-        with self.database.transaction() as database:
-            used = self._used(database, owner)
-        if used >= self._most:
+        if self._left(owner) <= 0:
             raise _full(self._most)
 
     def file(self, owner: str, id: str) -> StoredFile:
@@ -381,15 +377,16 @@ class BatchStore:
             (batch.id, batch.owner, batch.created_at, int(batch.ended), msgspec.json.encode(batch)),
         )
 
-    def _used(self, database: sqlite3.Connection, owner: str) -> int:
-        """Bytes that an owner has on the disk."""
+    def _left(self, owner: str) -> int:
+        """Bytes of the disk that an owner may still take."""
         files = (
             "SELECT COALESCE(SUM(CASE WHEN bytes > ? THEN bytes ELSE ? END), 0) FROM files WHERE owner = ?"
         )
-        (used,) = database.execute(files, (LEAST_FILE, LEAST_FILE, owner)).fetchone()
-        if (replies := self._replies.get(owner)) is None:
-            replies = self._replies[owner] = int(database.execute(_REPLIES, (owner,)).fetchone()[0])
-        return int(used) + replies
+        with self.database.transaction() as database:
+            (used,) = database.execute(files, (LEAST_FILE, LEAST_FILE, owner)).fetchone()
+            if (replies := self._replies.get(owner)) is None:
+                replies = self._replies[owner] = int(database.execute(_REPLIES, (owner,)).fetchone()[0])
+        return self._most - int(used) - replies
 
     def _is_old(self, stored: StoredFile) -> bool:
         return stored.expires_at is not None and stored.expires_at <= time.time()

@@ -6,7 +6,7 @@ Only imported if the operator enables metrics: the library takes a fifth of a se
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
-from typing import Final, TypeVar
+from typing import Final, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -16,7 +16,7 @@ from pippin.api.answers.answer import FIGURES, Observer, RequestObserver, Row, U
 from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorKind
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta
-from pippin.core.models import CacheStats, EngineStats, ModelState
+from pippin.core.models import CacheStats, EngineStats, LoadState, ModelState
 from pippin.mcp import ToolServers
 
 LABELS: Final = 200
@@ -165,8 +165,6 @@ Stats = TypeVar("Stats")
 Figures = tuple[tuple[str, str, Callable[[Stats], float]], ...]
 """Names of gauges, their help texts, and the functions that read them."""
 
-STATES: Final = ("unloaded", "loading", "loaded", "unloading", "failed")
-
 
 def gauges(states: Sequence[ModelState], stats: Mapping[str, EngineStats], uptime: float) -> list[Metric]:
     return [
@@ -203,7 +201,7 @@ def _of_models(states: Sequence[ModelState]) -> Iterable[Metric]:
     )
     where = GaugeMetricFamily("pippin_model_state", "1 for the state it is in.", labels=["model", "state"])
     for state in states:
-        for name in STATES:
+        for name in get_args(LoadState):
             where.add_metric([state.id, name], float(state.state == name))
     by_id = {state.id: state for state in states}
     return [*_for_each_model(figures, by_id), *_for_each_model(counts, by_id, CounterMetricFamily), where]

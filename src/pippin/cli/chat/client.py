@@ -70,8 +70,7 @@ def parts(lines: Iterator[str]) -> Iterator[Part]:
             for call in delta.get("tool_calls") or ():
                 if name := (call.get("function") or {}).get("name"):  # the first piece of a call has it
                     yield Called(name)
-        if chunk.get("usage"):
-            usage = chunk["usage"]
+        if usage := chunk.get("usage"):
             details = usage.get("completion_tokens_details") or {}
             yield Ended(
                 reason,

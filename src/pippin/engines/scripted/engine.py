@@ -216,7 +216,6 @@ class ScriptedEngine:
         for request, row in list(self._rows.items()):
             if row.due <= now:
                 self._misbehave(row)
-            if row.due <= now:
                 emissions += [(request, event) for event in row.play(now)]
                 if not row.open:
                     del self._rows[request]

@@ -113,8 +113,21 @@ class ScriptedPreparer:
                 return (Tokenized(tokens, pieces),)
             case Detokenize(tokens):
                 return (Detokenized(tokenizer.decode(tokens)),)
+            case Embed():
+                return (_embed(task, self.script.dimensions or 16, self.window),)
+            case Rerank():
+                return (_rerank(task),)
+            case Transcribe():
+                return _transcribe(task)
+            case Speak():
+                return _speak(task)
+            case ListVoices():
+                return (Voices(VOICES),)
+            case GenerateImages():
+                return _draw(task)
             case _:
-                return answer(task, self.info, self.window)
+                message = f"The scripted model {self.info.id!r} does not do this."
+                raise ServerError("unsupported", message, "model")
 
     def _job(self, id: str, request: GenerationRequest) -> ScriptedJob:
         readable = self._readable(request)
@@ -192,24 +205,6 @@ VOICES = ("alba", "basil")
 SAMPLE_RATE = 16000
 SECONDS_PER_CHARACTER = 0.01
 IMAGE_TOKENS = 10
-
-
-def answer(task: Task, info: ModelInfo, window: int) -> tuple[Event, ...]:
-    match task:
-        case Embed():
-            return (_embed(task, info.dimensions or 16, window),)
-        case Rerank():
-            return (_rerank(task),)
-        case Transcribe():
-            return _transcribe(task)
-        case Speak():
-            return _speak(task)
-        case ListVoices():
-            return (Voices(VOICES),)
-        case GenerateImages():
-            return _draw(task)
-        case _:
-            raise ServerError("unsupported", f"The scripted model {info.id!r} does not do this.", "model")
 
 
 def _embed(task: Embed, dimensions: int, window: int) -> Embedded:

@@ -36,8 +36,8 @@ class ScriptedCall(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fault(Struct, frozen=True, forbid_unknown_fields=True):
-    """`exit`, `abort`: the process ends so; `error`: the step raises; `hang`: this request falls silent;
-    `stall`: the engine does not come back from its step; `memory`: it takes memory without end."""
+    """`exit`, `abort`: the process ends so; `error`: the step raises; `stall`: the engine does not come back from its
+    step; `memory`: it takes memory without end."""
 
     kind: Literal["exit", "abort", "error", "stall", "memory"]
     after: int = 0  # tokens of the answer that come before

@@ -6,23 +6,17 @@ the group with the next request, as it does with a worker that died.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import msgspec
 
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
+from pippin.core.processes import ended
 from pippin.runtime.ranks.places import Held, members, members_in_cluster
+from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Requests, Stages, Worker
 
-
-class Rank(Worker, Protocol):
-    """A worker that can be killed at once."""
-
-    def kill(self) -> None: ...
-
-
-LaunchRank = Callable[[WorkerSpec], Awaitable[Rank]]
+LaunchRank = Callable[[WorkerSpec], Awaitable[WorkerProcess]]
 
 
 async def launch_ranks(launch: LaunchRank, spec: WorkerSpec) -> Worker:
@@ -34,7 +28,7 @@ async def launch_ranks(launch: LaunchRank, spec: WorkerSpec) -> Worker:
 class RankGroup(Stages):
     """Several ranks of one model, as one `Worker`."""
 
-    def __init__(self, ranks: list[Rank], near: list[Rank], held: Held | None) -> None:
+    def __init__(self, ranks: list[WorkerProcess], near: list[WorkerProcess], held: Held | None) -> None:
         """`near`: the ranks on this machine. `held`: the places that a cluster holds for the group."""
         super().__init__()
         self._ranks = ranks
@@ -49,7 +43,7 @@ class RankGroup(Stages):
         """Start all ranks. Those on this machine share the memory and threads of `spec`. Raises `ServerError`."""
         in_cluster = spec.options.get("cluster") is not None
         held = await Held.open(spec) if in_cluster else None
-        ranks: list[Rank] = []
+        ranks: list[WorkerProcess] = []
         try:
             # Both read files, and one resolves names.
             found = await (
@@ -62,7 +56,7 @@ class RankGroup(Stages):
         except BaseException:
             await asyncio.gather(*(each.stop(0.0) for each in ranks))
             if held is not None:
-                await held.give_back()
+                await ended(held.process)
             raise
         near = [rank for rank, own in zip(ranks, found, strict=True) if own.command is None]
         return cls(ranks, near, held)
@@ -159,7 +153,7 @@ class RankGroup(Stages):
             await self._leader.stop(deadline or 0.0)
             await asyncio.gather(*(each.stop(0.0) for each in self._ranks[1:]))
             if self._held is not None:
-                await self._held.give_back()
+                await ended(self._held.process)
         finally:
             self._over(report)
 

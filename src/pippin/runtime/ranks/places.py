@@ -136,9 +136,6 @@ class Held(Struct, frozen=True):
             raise
         return cls(places, need, process)
 
-    async def give_back(self) -> None:
-        await ended(self.process)
-
 
 def members_in_cluster(spec: WorkerSpec, held: Held) -> list[WorkerSpec]:
     """The spec of each rank. Raises `ServerError("load_failed")`."""

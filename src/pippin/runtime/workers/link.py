@@ -6,7 +6,6 @@ once per engine step, not once per event.
 
 import asyncio
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -260,8 +259,7 @@ class Mailbox:
 
     async def first(self) -> Event:
         """Wait for the first event and return it. It stays in the mailbox unless it is `Accepted`."""
-        if not self._events and not self.complete:
-            await self._word()
+        await self._any()
         first = self._events[0]
         if isinstance(first, Accepted):
             del self._events[0]
@@ -269,24 +267,22 @@ class Mailbox:
 
     async def take(self) -> list[Event]:
         """All events since the last call, waiting for at least one; empty after the end."""
-        if not self._events and not self.complete:
-            await self._word()
-        return self._emptied()
+        await self._any()
+        events, self._events = self._events, []
+        self._bytes, self._merge_at = 0, MERGE_AT
+        if not self._read:
+            self._read = any(not isinstance(event, Accepted | Progress) for event in events)
+        return events if len(events) < 2 else merged(events)
 
-    async def _word(self) -> None:
+    async def _any(self) -> None:
+        """Wait until there is an event, or the end."""
+        if self._events or self.complete:
+            return
         self._reader = asyncio.get_running_loop().create_future()
         try:
             await self._reader
         finally:
             self._reader = None
-
-    def _emptied(self) -> list[Event]:
-        events = self._events
-        self._events = []
-        self._bytes, self._merge_at = 0, MERGE_AT
-        if not self._read:
-            self._read = any(not isinstance(event, Accepted | Progress) for event in events)
-        return events if len(events) < 2 else merged(events)
 
     def _merge(self) -> None:
         """Merge the queued deltas. Ends the request if its reader has let too much queue up."""
@@ -300,10 +296,6 @@ class Mailbox:
 
 ENDED_IN_A_TURN: Final = 16  # requests of a dead worker that fail in one turn of the event loop
 UNSENT_BYTES: Final = 512 << 20  # orders queued for a worker that does not read
-
-
-class LinkFull(Exception):
-    """The worker has left so many orders unread that no more are accepted."""
 
 
 class Link(asyncio.Protocol):
@@ -329,20 +321,17 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
         self._fault: Exception | None = None
 
-    def send(self, message: Order | WorkerSpec) -> None:
-        """Queue a frame for the worker. Raises `LinkFull`; drops the frame if the link is not open."""
+    def send(self, message: Order | WorkerSpec) -> bool:
+        """Queue a frame for the worker; drop it if the link is not open, or full. Returns whether there was room: most
+        orders go without an answer, since one more does not help a worker that reads none."""
         transport = self._transport
         if transport is None or transport.is_closing():
-            return
+            return True
         if transport.get_write_buffer_size() > UNSENT_BYTES:
-            raise LinkFull
+            return False
         payload = self._encode(message)
         transport.writelines((header(payload), payload))  # not concatenated: the payload may be large
-
-    def try_to_send(self, order: Order) -> None:
-        """Send an order unless the link is full: one more order does not help a worker that reads none."""
-        with suppress(LinkFull):
-            self.send(order)
+        return True
 
     @property
     def ids(self) -> Collection[str]:
@@ -355,24 +344,22 @@ class Link(asyncio.Protocol):
         self._serial += 1
         # The serial number keeps late events of an earlier request with this id apart.
         wire_id = f"{id}{SERIAL_MARK}{self._serial}"
-        try:
-            self.send(Submit(wire_id, task))
-        except LinkFull as error:
+        if not self.send(Submit(wire_id, task)):
             message = f"The model {self._model!r} has too many unread requests; try again later."
-            raise ServerError("overloaded", message, retry_after=10.0) from error
+            raise ServerError("overloaded", message, retry_after=10.0)
         self._mailboxes[wire_id] = mailbox
         self._wire_ids[id] = wire_id
 
     def cancel(self, id: str) -> None:
         if (wire_id := self._wire_ids.get(id)) is not None:
             self._forget(wire_id)
-            self.try_to_send(Cancel(wire_id))
+            self.send(Cancel(wire_id))
 
     def fail_all(self, error: ErrorReport) -> None:
         waiting, self._mailboxes, self._wire_ids = self._mailboxes, {}, {}
         _fail_some(list(waiting.values()), error)
         for wire_id in waiting:
-            self.try_to_send(Cancel(wire_id))
+            self.send(Cancel(wire_id))
 
     def end(self, error: ErrorReport) -> None:
         """Close the link to a worker that is gone: all its requests fail, and those that follow are refused."""

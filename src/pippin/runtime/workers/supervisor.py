@@ -195,15 +195,15 @@ class WorkerProcess(Stages):
         self._may_load = True
         self._memory_at_start = MemoryAtStart.now()
         self._memory.plan(max(self._need, memory_bytes or 0))
-        self._link.try_to_send(LoadWeights(memory_bytes))
+        self._link.send(LoadWeights(memory_bytes))
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
-        self._link.try_to_send(ClearCache(prefixes_only, disk))
+        self._link.send(ClearCache(prefixes_only, disk))
 
     def reconfigure(self, options: dict[str, object]) -> None:
         if isinstance(share := options.get("memory_bytes"), int) and self._keeps_caches:
             self._memory.plan(max(self.footprint, self._need, share))
-        self._link.try_to_send(Reconfigure(options))
+        self._link.send(Reconfigure(options))
 
     async def stats(self) -> EngineStats:
         """A fresh snapshot of the engine, or the last one brought up to date if the worker is inside a long step."""
@@ -211,7 +211,7 @@ class WorkerProcess(Stages):
             return self._last_stats
         if self._stats_asked is None:
             self._stats_asked = asyncio.get_running_loop().create_future()
-            self._link.try_to_send(AskStats())
+            self._link.send(AskStats())
         await asyncio.wait({asked := self._stats_asked}, timeout=STATS_WAIT)
         if asked.done():
             return self._last_stats
@@ -220,7 +220,7 @@ class WorkerProcess(Stages):
     async def stop(self, deadline: float) -> None:
         """Let the worker finish within `deadline` seconds, then end it; returns once the process is gone."""
         self._stopping = True
-        self._link.try_to_send(Shutdown(deadline))
+        self._link.send(Shutdown(deadline))
         for patience, number in ((deadline + 1.0, signal.SIGTERM), (TERMINATE_AFTER, signal.SIGKILL)):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.died), patience)
