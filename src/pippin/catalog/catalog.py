@@ -532,11 +532,18 @@ def beside(options: ModelOptions) -> dict[str, str]:
 
 
 def _of_another_snapshot(entry: CatalogEntry, kind: ModelKind | None) -> CatalogEntry:
-    """The entry with the newest complete snapshot that the Hub's cache has in place of an incomplete one."""
-    for folder in other_snapshots(entry.found.folder):
+    """The entry with the one complete snapshot that the Hub's cache has in place of an incomplete one."""
+    found, complete = entry.found, []
+    for folder in other_snapshots(found.folder):
         with contextlib.suppress(ServerError):
-            return replace(entry, info=read_info(folder, id=entry.found.id, kind=kind), error=None)
-    return entry
+            complete.append(read_info(folder, id=found.id, kind=kind))
+    if len(complete) == 1:
+        return replace(entry, info=complete[0], error=None)
+    if not complete or entry.error is None:
+        return entry
+    paths = ", ".join(str(info.path) for info in complete)
+    message = f"{entry.error.message} Older snapshots of it are complete; give the path of one: {paths}."
+    return replace(entry, error=structs.replace(entry.error, message=message))
 
 
 @dataclass(frozen=True)

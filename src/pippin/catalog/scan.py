@@ -75,11 +75,10 @@ def snapshot_of(root: Path) -> Path | None:
 
 
 def other_snapshots(folder: Path) -> list[Path]:
-    """The other snapshots beside one in the Hub's cache, the newest first; none for any other folder."""
+    """The other snapshots beside one in the Hub's cache; none for any other folder."""
     if folder.parent.name != "snapshots":
         return []
-    others = [Path(entry.path) for entry in _folders(folder.parent) if entry.name != folder.name]
-    return sorted(others, key=lambda each: each.stat().st_mtime, reverse=True)
+    return [Path(entry.path) for entry in _folders(folder.parent) if entry.name != folder.name]
 
 
 def _is_model(folder: Path) -> bool:
