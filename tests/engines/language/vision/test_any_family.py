@@ -86,7 +86,6 @@ JOINT = {
 
 ALIKE = {
     "granite_vision",
-    "granite4_vision",
     "fastvlm",
 }  # tiny random models that say the same of both pictures in mlx-vlm, too
 WITHOUT_TEXT = ("nemotron_parse",)  # mlx-vlm itself raises for a prompt without a picture
