@@ -195,8 +195,10 @@ def levels() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def demo_gguf() -> Path:
+def demo_gguf(pytestconfig: pytest.Config) -> Path:
     """SmolLM2-135M-Instruct as GGUF: `PIPPIN_DEMO_GGUF`, or what `make demo` fetched."""
+    if pytestconfig.getoption("--fast"):
+        pytest.skip("needs a model, which the fast run has not")
     named = os.environ.get("PIPPIN_DEMO_GGUF")
     path = Path(named) if named else CACHE / "demo" / "SmolLM2-135M-Instruct.Q4_1.gguf"
     if not path.is_file():
