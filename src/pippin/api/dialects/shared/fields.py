@@ -280,7 +280,9 @@ def several(given: Any, param: str, most: int) -> tuple[Any, ...]:
     `ServerError` for an empty one, and more than `most`."""
     if not given:
         raise invalid(param, "must not be empty.")
-    numbers = [isinstance(item, int) for item in given] if isinstance(given, tuple) else [True]
+    if not isinstance(given, tuple):
+        return (given,)
+    numbers = [isinstance(item, int) for item in given]
     if any(numbers):
         if not all(numbers):
             raise invalid(param, "must be all texts, all token ids, or all lists of token ids.")

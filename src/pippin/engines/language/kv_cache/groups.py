@@ -106,14 +106,14 @@ class BatchedGroup:
 
     def reserve(self, request: SlotRequest) -> Slot:
         index = self._open(request)
-        slot = Slot(length_class=request.length_class, group=self, index=index, reserved=request.length)
+        slot = Slot(length_class=request.length_class, group=self, index=index, prompt_length=request.length)
         self._reserved[index] = slot
         return slot
 
     def prompt_cache(self, slot: Slot) -> PromptCache:
         layout = self._shape.layout
         if not self._shape.prompts_in_slots:
-            return layout.new_prompt_cache(slot.reserved)
+            return layout.new_prompt_cache(slot.prompt_length)
         slot.cache = layout.in_slot(self.caches, slot)
         return slot.cache
 
@@ -121,7 +121,7 @@ class BatchedGroup:
         lies_there = cache is slot.cache
         slot.cache = None
         del self._reserved[slot.index]
-        self._take(slot, slot.reserved, shift)
+        self._take(slot, slot.prompt_length, shift)
         for kind, batched, own in zip(self._shape.layout.kinds, self.caches, leaves(cache), strict=True):
             if not (lies_there and kind.in_slots):
                 batched.store(slot.index, own)
@@ -241,6 +241,7 @@ class BatchedGroup:
         # Once steps have read as much for want of order as it takes to read and write all.
         if self._excess > 2 * computed * table.capacity:
             self.order()
+            return
         # This alone copies a single sequence that did not just join, one for each call, once a quarter of the computed
         # slots are holes that nobody came to fill: a hole costs a sequence's work in every step.
         if len(self._taken) == computed:
@@ -270,7 +271,7 @@ class BatchedGroup:
     def _length_in(self, index: int) -> int:
         """The tokens in a slot, or that will be there when its prompt is computed."""
         reserved = self._reserved.get(index)
-        return self.table.lengths[index] if reserved is None else reserved.reserved
+        return self.table.lengths[index] if reserved is None else reserved.prompt_length
 
     def pack(self) -> None:
         table = self.table

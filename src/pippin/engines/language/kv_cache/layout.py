@@ -232,7 +232,7 @@ class CacheLayout:
 
     def in_slot(self, batched: Sequence[BatchedCache], slot: Slot) -> PromptCache:
         """A prompt's cache that lies in its slot, as far as the kinds allow it."""
-        caches = self.new_prompt_cache(slot.reserved)
+        caches = self.new_prompt_cache(slot.prompt_length)
         layers = zip(self.kinds, leaves(caches), batched, strict=True)
         return regrouped(
             caches, (kind.in_slot(cache, slot) if kind.in_slots else own for kind, own, cache in layers)

@@ -59,11 +59,14 @@ class Pieces:
         """Have a model's attention computed in pieces meanwhile, in a step that has begun."""
         if self._price is not None:
             self._choose(table, self._price)
+        if len(self.cuts) < 2:
+            yield
+            return
         modules = [sys.modules[name] for name in LIBRARIES if name in sys.modules]
         places: list[tuple[Any, str]] = [(mx.fast, "scaled_dot_product_attention")]
         places += [(module, "quantized_scaled_dot_product_attention") for module in modules]
         cut = partial(self._cut, table)
-        with replaced(*((*place, cut) for place in places if len(self.cuts) > 1)):
+        with replaced(*((*place, cut) for place in places)):
             yield
 
     def _choose(self, table: SlotTable, price: int) -> None:

@@ -43,15 +43,17 @@ class SoloGroup:
         return self._places[index].length
 
     def reserve(self, request: SlotRequest) -> Slot:
-        slot = Slot(length_class=request.length_class, group=self, index=self.high, reserved=request.length)
+        slot = Slot(
+            length_class=request.length_class, group=self, index=self.high, prompt_length=request.length
+        )
         self._places[slot.index] = _Place()
         return slot
 
     def prompt_cache(self, slot: Slot) -> PromptCache:
-        return self._layout.new_prompt_cache(slot.reserved)
+        return self._layout.new_prompt_cache(slot.prompt_length)
 
     def join(self, slot: Slot, cache: PromptCache, shift: int) -> None:
-        self._places[slot.index] = _Place(copied(cache), slot.reserved, shift)
+        self._places[slot.index] = _Place(copied(cache), slot.prompt_length, shift)
 
     def leave(self, slot: Slot) -> None:
         del self._places[slot.index]

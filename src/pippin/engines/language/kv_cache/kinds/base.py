@@ -136,7 +136,7 @@ class Slot(Struct, eq=False, kw_only=True):
     length_class: int
     group: SlotGroup
     index: int
-    reserved: int  # tokens of its prompt
+    prompt_length: int  # in tokens
     cache: PromptCache | None = None  # in which its prompt is computed in the slot
 
     @property
