@@ -40,7 +40,8 @@ def test_one_screen_shows_what_an_operator_asks(console: Any) -> None:
     for name in ("Tokens/s", "Running requests", "Models in memory", "KV cache", "Longest gap"):
         assert page.is_visible(f"#console article[aria-label='{name}'] .figure")
     row = page.locator("#console tr", has=page.locator(f".model-name:text-is('{MODEL}')"))
-    assert "tokens" in row.inner_text(), "for how many tokens there is memory"
+    # For how many tokens there is memory, which a worker tells a moment after it has loaded.
+    row.get_by_text("tokens").wait_for()
     assert "of" in page.inner_text("[aria-label='Models in memory'] small")
     row.locator("button:text-is('not yet')").click()
     assert f"pippin verify {MODEL}" in page.inner_text("dialog code")
