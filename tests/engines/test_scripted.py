@@ -42,6 +42,7 @@ from pippin.core.tasks import (
     Tokenize,
     Transcribe,
 )
+from pippin.engines.language.step.decoder import StopFinder
 from pippin.engines.scripted import open_engine, open_preparer, tokenizer
 from pippin.engines.scripted.preparer import ScriptedPreparer
 from tests.service.doubles import write_script
@@ -130,6 +131,16 @@ def test_limits_and_stop_strings_cut_with_the_right_reason(tmp_path: Path) -> No
     assert finished(played(preparer, request(max_tokens=5))).reason == "stop"
     assert finished(played(preparer, request(max_tokens=0))).reason == "length"
     assert said(preparer, request(ignore_eos=True, max_tokens=7)) == "one two three fourone t"
+
+
+@pytest.mark.parametrize("stops", [("ne two", "e"), ("wo", "two"), ("two three", "t", " th")])
+def test_the_stop_string_that_is_complete_first_ends_the_answer_as_of_any_model(
+    tmp_path: Path, stops: tuple[str, ...]
+) -> None:
+    finder = StopFinder(stops)
+    shown = "".join(text for text, _ in finder.feed("one two three"))
+    answer = played(prepared(tmp_path, {"say": "one two three"}), request(stop=stops))
+    assert (answer.choices[0].text("text"), finished(answer).stop_sequence) == (shown, finder.found)
 
 
 def test_stop_strings_do_not_cut_reasoning_as_of_any_model(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ class ModelState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     kind: ModelKind
     state: LoadState = "unloaded"
-    stage: Literal["waiting", "starting", "prompt", "weights"] | None = None  # of the load, while it runs
+    stage: Literal["waiting", "starting", "weights"] | None = None  # of the load, while it runs
     progress: tuple[int, int, str] | None = None  # done, total and a description, while weights load
     pinned: bool = False
     active: int = 0  # requests that hold the model or wait for it

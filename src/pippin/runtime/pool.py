@@ -67,7 +67,7 @@ class Slot:
     options: ModelOptions
     pinned: bool
     state: LoadState = "unloaded"
-    stage: Literal["waiting", "starting", "prompt", "weights"] | None = None
+    stage: Literal["waiting", "starting", "weights"] | None = None
     # The requests of each account that hold this load or wait for it; while `closing`, new ones wait for the next load.
     claimants: Counter[str] = field(default_factory=Counter)
     several: bool = False  # two accounts have claimed it at the same time

@@ -214,8 +214,8 @@ def _unscripted(request: GenerationRequest, most: int) -> str:
 def _stopped(
     tokens: list[str], request: GenerationRequest, reason: FinishReason, reasoning: ReasoningFormat
 ) -> Performance:
-    """Cut at the first stop token, or the first stop string behind the reasoning; a string may begin in one token and
-    end in another."""
+    """Cut at the first stop token, or at the stop string that is complete first behind the reasoning, as a language
+    model's `StopFinder` does; a string may begin in one token and end in another."""
     if request.stop_token_ids:
         ids = [tokenizer.token_id(token) in request.stop_token_ids for token in tokens]
         if True in ids:
@@ -224,12 +224,12 @@ def _stopped(
     least = len("".join(tokens[: request.min_tokens]))
     if text.startswith((reasoning.start, *reasoning.starts)):
         least = max(least, text.find(reasoning.end) % (len(text) + 1))
-    found = [(start, stop) for stop in request.stop if stop and (start := text.find(stop, least)) >= 0]
+    starts = ((text.find(stop, least), stop) for stop in request.stop if stop)
+    found = [(start + len(stop), start, stop) for start, stop in starts if start >= 0]
     if not found:
         return Performance(tuple(tokens), reason)
-    start, stop = min(found)
-    shown = start + len(stop) if request.include_stop else start
-    return Performance(_clipped(tokens, start + len(stop), shown), "stop", stop)
+    end, start, stop = min(found)
+    return Performance(_clipped(tokens, end, end if request.include_stop else start), "stop", stop)
 
 
 def _clipped(tokens: list[str], end: int, shown: int) -> tuple[str, ...]:
