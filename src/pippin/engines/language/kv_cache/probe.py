@@ -17,11 +17,13 @@ from pippin.engines.device import require_sound_device
 from pippin.engines.language.kept import kept
 from pippin.engines.language.kv_cache.agreement import (
     FAILURES,
-    TRIES,
+    NotPassed,
+    Passed,
     difference,
     in_float32,
     is_wide,
     ordinary_tokens,
+    passed,
     tolerance,
 )
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
@@ -54,19 +56,8 @@ class Batching(Struct, frozen=True, kw_only=True):
     agreement: str = ""  # how near the trials that passed were to what sequences give alone
 
 
-class Passed(Struct, frozen=True):
-    """A trial that passed: the difference of a logit, as a share of the largest, and what it had to stay below."""
-
-    found: float
-    tolerance: float
-
-
 class DoesNotRun(ServerError):
     """What the library raised while the model computed its first tokens."""
-
-
-class NotPassed(Exception):
-    """A trial found a difference, or the model raised."""
 
 
 def choose_batching(
@@ -167,8 +158,7 @@ class Reference:
 
 
 class Trials:
-    """Whether sequences of a batch give what they give alone. What does not is tried with a second reference before it
-    is given up: in a mixture, rounding may choose other experts. `str` tells how near those were that passed."""
+    """Whether sequences of a batch give what they give alone. `str` tells how near those were that passed."""
 
     def __init__(self, model: nn.Module, vocabulary: int, named: str | None = None) -> None:
         """`named`: as in `choose_batching`."""
@@ -184,28 +174,18 @@ class Trials:
 
     def passes(self, what: str, check: Callable[[Reference], float]) -> bool:
         """Whether a check's difference, as a share of the largest logit, is within the tolerance of a reference."""
-        trial = partial(self._tried, what, check)
+        trial = partial(passed, what, partial(self._tried, check))
         try:
-            self._noted[what] = trial() if self._named is None else kept(Passed, trial, what, self._named)
+            self._noted[what] = kept(Passed, trial, what, self._named)
         except NotPassed:
             return False
         return True
 
-    def _tried(self, what: str, check: Callable[[Reference], float]) -> Passed:
-        for attempt in range(TRIES):
-            if attempt == len(self._references):
-                self._references.append(Reference(self.model, self._vocabulary, attempt))
-            reference = self._references[attempt]
-            try:
-                found = check(reference)
-            except FAILURES as error:
-                require_sound_device(error)
-                log.info("%s: %s: %s", what, type(error).__name__, error)
-                continue
-            if found < reference.tolerance:
-                return Passed(found, reference.tolerance)
-            log.info("%s: a logit is off by %.4f of the largest", what, found)
-        raise NotPassed
+    def _tried(self, check: Callable[[Reference], float], attempt: int) -> Passed:
+        if attempt == len(self._references):
+            self._references.append(Reference(self.model, self._vocabulary, attempt))
+        reference = self._references[attempt]
+        return Passed(check(reference), reference.tolerance)
 
     def rewinds(self, shape: BatchShape) -> bool:
         """Whether two sequences of a batch, of which each has forgotten some tokens of a step, go on as alone."""

@@ -1,20 +1,24 @@
 """The projection onto the vocabulary, computed only for the position of a prompt's chunk that is sampled from."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
 from pippin.engines.language.classes import Method, replace_method, unmarked
-from pippin.engines.language.kept import has_passed, note_passed
+from pippin.engines.language.kept import kept
 from pippin.engines.language.kv_cache.agreement import (
     EMBEDDINGS,
-    TRIES,
+    NotPassed,
+    Passed,
     difference,
     in_float32,
     ordinary_tokens,
+    passed,
     tolerance,
 )
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
@@ -50,15 +54,12 @@ class Head:
                 self._narrow(module, "__call__")
             elif _words(module) == vocabulary:
                 self._narrow(module, "as_linear")
-        trial = "one position", named
-        self.works = has_passed(*trial)
-        if not self.works:
-            with in_float32(model):
-                self.works = any(
-                    self._try(model, ordinary_tokens(vocabulary, 3, each)) for each in range(TRIES)
-                )
-            if self.works:
-                note_passed(*trial)
+        what = "one position"
+        self.works = True
+        try:
+            kept(Passed, partial(passed, what, partial(self._tried, model, vocabulary)), what, named)
+        except NotPassed:
+            self.works = False
 
     def _narrow(self, module: nn.Module, method: str) -> None:
         """Have this module project the wanted positions alone, within `only` or where it is `watched`: a plain step
@@ -81,13 +82,15 @@ class Head:
         self.watched = watched
         self._narrows(watched)
 
-    def _try(self, model: nn.Module, words: Sequence[int]) -> bool:
-        """Whether the logits of one position are, within rounding, those of a whole forward pass."""
-        tokens = mx.array([words])
-        whole = model(tokens, cache=new_prompt_cache(model))[:, 1]
-        with self.only([1]):
-            narrowed = model(tokens, cache=new_prompt_cache(model))
-        return narrowed.shape[1] == 1 and difference(narrowed[:, 0], whole) < tolerance(whole)
+    def _tried(self, model: nn.Module, vocabulary: int, attempt: int) -> Passed:
+        """How far the logits of one position are from those of a whole forward pass."""
+        tokens = mx.array([ordinary_tokens(vocabulary, 3, attempt)])
+        with in_float32(model):
+            whole = model(tokens, cache=new_prompt_cache(model))[:, 1]
+            with self.only([1]):
+                narrowed = model(tokens, cache=new_prompt_cache(model))
+            found = difference(narrowed[:, 0], whole) if narrowed.shape[1] == 1 else math.inf
+        return Passed(found, tolerance(whole))
 
     def _picked(self, x: mx.array) -> mx.array:
         """The wanted positions [batch, positions, hidden] of x [batch, tokens, hidden]; x itself outside of `only`."""

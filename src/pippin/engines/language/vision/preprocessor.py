@@ -12,10 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, Struct
 from PIL.Image import Image, Resampling
 
 from pippin.core.published import broken, object_in, typed
+from pippin.engines.language.kept import files_of, kept
 from pippin.engines.language.vision.media import Modality
 
 FILE = "preprocessor_config.json"
@@ -105,19 +106,26 @@ def _require_types(folder: Path, file: str, said: dict[str, Any]) -> None:
         typed(folder, file, name, value, bool if name.startswith("do_") else TYPES.get(name, Any))
 
 
+class Usual(Struct, frozen=True):
+    fields: dict[str, Any]
+
+
 def _usual_of(folder: Path) -> dict[str, Any]:
     """What transformers' own class for a folder's pictures takes where a field is left out; empty where it has no such
     class that runs without torch."""
-    from transformers import AutoImageProcessor
-
     from pippin.engines.language.kv_cache.agreement import FAILURES
 
-    try:
+    def ask() -> Usual:
+        from transformers import AutoImageProcessor
+
         own: Any = AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False)
         usual = type(own)().to_dict()
+        return Usual({name: usual[name] for name in (*PIXELS, *SIZES, "size") if usual.get(name) is not None})
+
+    try:
+        return kept(Usual, ask, files_of(folder)).fields
     except (*FAILURES, ImportError):
         return {}
-    return {name: usual[name] for name in (*PIXELS, *SIZES, "size") if usual.get(name) is not None}
 
 
 @contextmanager
