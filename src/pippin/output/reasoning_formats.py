@@ -1,8 +1,11 @@
 """The formats of reasoning that Pippin knows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
 
+from pippin.core.decoding import from_json
 from pippin.output.channels import Channels, Route
 from pippin.output.grammars import Grammar, SpecialToken
 
@@ -136,138 +139,14 @@ def next_message_of_muse(grammar: Grammar) -> str:
 SOLAR_OPEN_ENVELOPE = ("<|begin|>assistant", "<|content|>", "<|flush|>", "<|end|>")
 
 
-def _between(name: str, start: str, end: str, families: str, *aliases: str) -> ReasoningFormat:
-    """Reasoning between two markers that only these families have."""
-    about, signs = f"`{start}` reasoning `{end}`: {families}.", ((start,),)
-    return ReasoningFormat(
-        about=about, name=name, aliases=aliases, start=start, end=end, signs=signs, priority=20
-    )
+CODED: Final[dict[str, dict[str, Any]]] = {
+    "harmony": {"channels": HARMONY, "in_grammar": thoughts_of_harmony},
+    "muse_spark": {"channels": MUSE, "in_grammar": thoughts_of_muse},
+}
+"""What is no text in the formats of that name."""
 
 
-REASONING_FORMATS = (
-    ReasoningFormat(
-        about="`<|START_THINKING|>` reasoning `<|END_THINKING|>`, then a response: Command R7B, Command A.",
-        name="cohere",
-        aliases=("cohere2_moe", "cohere_command"),
-        start="<|START_THINKING|>",
-        end="<|END_THINKING|>",
-        dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
-        before_answer=("<|START_RESPONSE|>",),
-        after_answer=("<|END_RESPONSE|>",),
-        signs=(("<|START_THINKING|>",), ("<|START_RESPONSE|>",)),
-        priority=20,
-    ),
-    ReasoningFormat(
-        about="`<|channel>thought` reasoning `<channel|>`: Gemma 4.",
-        name="gemma4",
-        start="<|channel>thought\n",
-        end="<channel|>",
-        starts=("<|channel>thought", "<|channel>"),
-        ends=("<|channel>response\n", "<|channel>response"),
-        signs=(("<|channel>",),),
-        priority=20,
-    ),
-    ReasoningFormat(
-        about="`<think>` reasoning `</think>`, and a box around the answer that is dropped: GLM 4.",
-        name="glm4",
-        aliases=("glm45", "glm4_moe"),
-        start="<think>",
-        end="</think>",
-        dropped=("<|begin_of_box|>", "<|end_of_box|>"),
-        signs=(("<think>", "<|begin_of_box|>"), ("<think>", "[gMASK]<sop>")),
-        priority=10,
-    ),
-    ReasoningFormat(
-        about="The analysis channel of gpt-oss: `<|channel|>analysis<|message|>` reasoning `<|end|>`.",
-        name="harmony",
-        aliases=("gpt_oss", "openai_gptoss"),
-        start="<|channel|>analysis<|message|>",
-        end="<|end|>",
-        channels=HARMONY,
-        before_answer=("<|channel|>", "final", "<|message|>"),
-        in_grammar=thoughts_of_harmony,
-        signs=(("<|channel|>analysis",), ("<|channel|>", "<|constrain|>")),
-        priority=40,
-    ),
-    ReasoningFormat(
-        about="Reasoning that may begin with the answer itself and ends at `</think>`: DeepSeek R1 and its kin.",
-        name="implicit_think",
-        aliases=(
-            "deepseek_r1",
-            "qwen3_moe",
-            "qwen3_next",
-            "qwen3_vl",
-            "qwen3_5",
-            "glm47_flash",
-            "minimax_m2",
-            "nemotron3_nano",
-        ),
-        start="<think>",
-        end="</think>",
-        implicit=True,
-    ),
-    ReasoningFormat(
-        about="`<|open|>think<|sep|>` reasoning `<|close|>think<|sep|>`, then a response: Kimi K3.",
-        name="kimi_k3",
-        start="<|open|>think<|sep|>",
-        end="<|close|>think<|sep|>",
-        dropped=KIMI_K3_ENVELOPE,
-        before_answer=("<|open|>", "response", "<|sep|>"),
-        after_answer=("<|close|>", "response", "<|sep|>"),
-        signs=(("<|open|>", "<|sep|>"),),
-        priority=30,
-    ),
-    _between("longcat", "<longcat_think>", "</longcat_think>", "LongCat Flash"),
-    _between("minimax_m3", "<mm:think>", "</mm:think>", "MiniMax M3"),
-    _between("mistral", "[THINK]", "[/THINK]", "Magistral, Ministral 3", "magistral"),
-    ReasoningFormat(
-        about="`<think>` or `<thinking>`, which a call ends as well as its own end marker.",
-        name="mixed_think_tool_handoff",
-        start="<think>",
-        end="</think>",
-        starts=("<thinking>",),
-        ends=("</thinking>",),
-        handoff=("<tool_call>",),
-    ),
-    ReasoningFormat(
-        about="Messages of Muse Spark: `to=self<|message|>` reasoning `<|eom|>`, `to=user<|message|>` answer.",
-        name="muse_spark",
-        aliases=("atem",),
-        start="to=self<|message|>",
-        end="<|eom|>",
-        channels=MUSE,
-        before_answer=(" to=user", "<|message|>"),
-        in_grammar=thoughts_of_muse,
-        signs=(("to=self<|message|>",), ("<|eom|>", "<|message|>")),
-        priority=20,
-    ),
-    _between("seed_oss", "<seed:think>", "</seed:think>", "Seed-OSS"),
-    ReasoningFormat(
-        about="`<|think|>` reasoning `<|end|>`, then a message of its own: Solar Open.",
-        name="solar_open",
-        start="<|think|>",
-        end="<|end|>",
-        dropped=SOLAR_OPEN_ENVELOPE,
-        before_answer=("<|begin|>", "assistant", "<|content|>"),
-        signs=(("<|think|>", "<|begin|>"),),
-        priority=20,
-    ),
-    ReasoningFormat(
-        about="`<think>` reasoning `</think>`: most families.",
-        name="think",
-        aliases=(
-            "qwen3",
-            "hermes",
-            "deepseek_v4",
-            "deepseek_v3",
-            "step_35",
-            "step3p5",
-            "poolside_v1",
-            "kimi_k2",
-            "granite",
-        ),
-        start="<think>",
-        end="</think>",
-        signs=(("<think>",), ("</think>",)),
-    ),
-)
+def read_formats() -> list[ReasoningFormat]:
+    """The formats of `reasoning_formats.json`, where a new one is added."""
+    found = from_json(Path(__file__).with_suffix(".json").read_bytes(), list[ReasoningFormat])
+    return [replace(each, **CODED.get(each.name, {})) for each in found]
