@@ -7,6 +7,7 @@ from functools import partial
 from operator import methodcaller
 from typing import Any, Final, NoReturn
 
+from pippin.cli.main import VERBS
 from pippin.config.errors import ConfigError, nearest
 from pippin.config.flags import POSITIONAL, Flag, flags
 from pippin.config.options.declaration import Option, options
@@ -72,16 +73,17 @@ Part = Callable[[Parser], object]
 
 def verb(
     name: str,
-    description: str,
     *parts: Part,
+    description: str | None = None,
     parser: Callable[..., Parser] = Parser,
     passes_on: bool = False,
     **settings: str,
 ) -> Callable[[Callable[[argparse.Namespace], int]], Verb]:
-    """Makes a verb of the function that does it; its help shows the arguments in the order of `parts`."""
+    """Makes a verb of the function that does it; its help shows the arguments in the order of `parts`, under the text
+    of `VERBS` if there is no other `description`."""
 
     def new_parser() -> Parser:
-        made = parser(f"pippin {name}", description, **settings)
+        made = parser(f"pippin {name}", description or f"{VERBS[name][1]}.", **settings)
         for add in parts:
             add(made)
         return made
@@ -121,11 +123,11 @@ class Actions:
     """A verb with actions, which are verbs themselves, named "VERB ACTION"."""
 
     name: str
-    description: str
     verbs: Mapping[str, Verb]
 
     def new_parser(self) -> Parser:
-        return with_actions(self.name, self.description, [verb.new_parser() for verb in self.verbs.values()])
+        parsers = [verb.new_parser() for verb in self.verbs.values()]
+        return with_actions(f"pippin {self.name}", f"{VERBS[self.name][1]}.", parsers)
 
     def run(self, arguments: Sequence[str]) -> int:
         """Run the action that the first word names; without one, show the actions."""
@@ -133,7 +135,9 @@ class Actions:
             self.new_parser().print_help()
             return 0 if arguments else 2
         if arguments[0] not in self.verbs:
-            raise ConfigError(f"`{self.name} {arguments[0]}`: its actions are {', '.join(self.verbs)}.")
+            raise ConfigError(
+                f"`pippin {self.name} {arguments[0]}`: its actions are {', '.join(self.verbs)}."
+            )
         return self.verbs[arguments[0]].run(arguments[1:])
 
 

@@ -6,10 +6,9 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pippin.cli.arguments import Actions, Verb
     from pippin.core.errors import ErrorKind
 
 USAGE_ERROR: Final = 2
@@ -18,31 +17,43 @@ INTERRUPTED: Final = 130
 
 VERBS: Final[dict[str, tuple[str, str]]] = {
     "serve": (".begin.serve", "Serve models behind the OpenAI and Anthropic APIs"),
-    "run": ("run.run", "Chat with a model in the terminal"),
-    "decide": ("decide.decide", "Ask how likely answers about a text are"),
-    "agent": ("agent.agent", "Start a coding agent that uses a model of Pippin's"),
-    "fit": ("fitting.fit", "Tell whether a model fits this machine"),
+    "run": ("run.run", "Chat with a model in the terminal, by the running server or one of its own"),
+    "decide": ("decide.decide", "Ask a model of the running server how likely answers about a text are"),
+    "agent": (
+        "agent.agent",
+        "Start a coding agent that uses a model of the running server, or of one of its own",
+    ),
+    "fit": (
+        "fitting.fit",
+        "Tell what memory a model takes, and the longest context that fits, without a download",
+    ),
     "verify": ("verify.verify", "Check that a model is served with its publisher's quality"),
-    "bench": ("bench.bench", "Measure how fast the running server is"),
-    "recommend": ("fitting.recommend", "Name models that suit this machine"),
-    "search": ("models.search", "Find models on the hub"),
+    "bench": (
+        "bench.bench",
+        "Measure the running server, or one of its own, at each of the lengths and clients",
+    ),
+    "recommend": ("fitting.recommend", "Name models that suit this machine's memory and device"),
+    "search": ("models.search", "Find MLX models on the hub, the most downloaded first"),
     "list": ("models.list_models", "List the models on this machine"),
     "show": ("show.show", "Show what is known of a model"),
-    "pull": ("models.pull", "Download a model"),
-    "rm": ("models.rm", "Delete a model"),
-    "import": ("models.import_model", "Turn a GGUF file into an MLX model"),
+    "pull": ("models.pull", "Download a model; what was fetched before is not fetched again"),
+    "rm": ("models.rm", "Delete a model's files from this machine"),
+    "import": ("models.import_model", "Turn a GGUF file into an MLX model in Pippin's own folder"),
     "ps": ("running_server.ps", "List the models in memory of the running server"),
-    "load": ("running_server.load", "Load a model into the running server"),
-    "unload": ("running_server.unload", "Unload a model from the running server"),
-    "stop": ("running_server.stop", "Stop the running server"),
-    "logs": ("running_server.logs", "Show the log of the running server"),
+    "load": ("running_server.load", "Load a model into the running server, and wait until it is ready"),
+    "unload": ("running_server.unload", "Unload a model from the running server; requests end first"),
+    "stop": ("running_server.stop", "Stop the running server; what runs is finished first"),
+    "logs": ("running_server.logs", "Show the log of the running server, or of one that failed"),
     "open": ("running_server.open_page", "Open the running server's page in a browser"),
     "config": ("config.config", "Show the configuration and where each value came from"),
     "join": ("machines.join", "Make this machine a part of a cluster that runs replicas"),
     "worker": ("machines.worker", "Run a model for a server on another machine, which starts this"),
     "doctor": ("doctor.doctor", "Check that this machine can run models"),
-    "service": ("service.service", "Install, look at or remove a service that runs at login"),
-    "completion": ("completion.completion", "Print what completes commands in a shell"),
+    "service": (
+        "service.service",
+        "Run `pippin serve` at login: install, look at or remove the service that does",
+    ),
+    "completion": ("completion.completion", "Print what makes a shell complete commands, flags and models"),
     "version": ("doctor.version", "Show the version"),
 }
 """Where each verb is (its module, and its name there), and its help text."""
@@ -83,10 +94,10 @@ def _run(words: list[str]) -> int:
     return _guarded(verb_of(name).run, name, [*implied, *words[1:]])
 
 
-def verb_of(name: str) -> "Verb | Actions":
+def verb_of(name: str) -> Any:
+    """The verb of that name: a `Verb`, or the `Actions` of one."""
     module, _, one = VERBS[name][0].rpartition(".")
-    verb: Verb | Actions = getattr(importlib.import_module(f".{module}", "pippin.cli.verbs"), one)
-    return verb
+    return getattr(importlib.import_module(f".{module}", "pippin.cli.verbs"), one)
 
 
 def overview() -> str:

@@ -156,7 +156,6 @@ def _text(content: Any, words: dict[str, str]) -> str:
 
 @verb(
     "agent",
-    "Start a coding agent that uses a model of the running server, or of one started for it.",
     argument("name", nargs="?", metavar="NAME", help="the agent; --list shows those that are known"),
     switch("--list", help="show the agents"),
     switch("--print", help="show what would be done, and do nothing"),

@@ -23,7 +23,6 @@ from pippin.config.errors import ConfigError
 
 @verb(
     "bench",
-    "Measure the running server, or one started for it, at each of the lengths and clients.",
     argument("model", nargs="?", help="the model; the one that is served if not given"),
     argument("--prompt", default="128", metavar="WORDS", help="lengths of prompts (default: 128)"),
     argument("--answer", default="64", metavar="TOKENS", help="lengths of answers (default: 64)"),

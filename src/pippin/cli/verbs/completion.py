@@ -15,7 +15,6 @@ MODELS: Final = shtab.cmd("pippin list --quiet 2>/dev/null")
 
 @verb(
     "completion",
-    "Print what makes a shell complete commands, flags and models.",
     argument("shell", choices=shtab.SUPPORTED_SHELLS, help="the shell"),
     epilog='To use it: eval "$(pippin completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc, or '
     "pippin completion fish > ~/.config/fish/completions/pippin.fish",

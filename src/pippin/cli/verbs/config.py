@@ -16,10 +16,10 @@ from pippin.config.settings import Settings
 
 @verb(
     "config show",
-    "Show every option's value, or the --changed ones, and where it came from.",
     switch("--changed", help="only what differs from the defaults"),
     JSON,
     parser=option_parser,
+    description="Show every option's value, or the --changed ones, and where it came from.",
 )
 def _show(parsed: Namespace) -> int:
     settings = settings_of(parsed)
@@ -34,7 +34,7 @@ def _show(parsed: Namespace) -> int:
     return 0
 
 
-config = Actions("pippin config", "Show the configuration.", {"show": _show})
+config = Actions("config", {"show": _show})
 
 
 def _rows(settings: Settings, *, changed: bool) -> list[tuple[str, Any, str]]:

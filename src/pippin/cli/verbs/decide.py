@@ -11,7 +11,6 @@ from pippin.cli.terminal import as_json, say, table
 
 @verb(
     "decide",
-    "Ask a model of the running server how likely answers about a text are.",
     *CLIENT,
     argument("state", nargs="?", help="the text; standard input if not given"),
     argument("--question", action="append", required=True, metavar="TEXT", help="may be given several times"),

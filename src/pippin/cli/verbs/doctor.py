@@ -34,7 +34,6 @@ from pippin.core.logs import without_secrets
 
 @verb(
     "doctor",
-    "Check that this machine can run models.",
     *CLIENT,
     switch("--security", help="try what the running server lets strangers do"),
     switch("--report", help="print facts to send with a question, without paths or keys"),
@@ -53,7 +52,7 @@ def doctor(parsed: Namespace) -> int:
     return 1 if any(finding.state == "problem" for finding in found) else 0
 
 
-@verb("version", "Show the version.")
+@verb("version")
 def version(_: Namespace) -> int:
     print(f"pippin {__version__}")
     return 0

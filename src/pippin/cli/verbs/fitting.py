@@ -20,7 +20,6 @@ SMALLER: Final = (
 
 @verb(
     "fit",
-    "Tell what a model takes in memory, and the longest context that fits; nothing is downloaded.",
     argument("model", help="a name, a folder, or a repository of the hub (org/name)"),
     argument(
         "--context", type=int, metavar="TOKENS", help="context of each client (default: 8192, or the window)"
@@ -86,7 +85,6 @@ def _facts(fit: "Fit") -> dict[str, object]:
 
 @verb(
     "recommend",
-    "Name models that suit this machine's memory and device, from a list that ships with Pippin.",
     argument("--for", dest="purpose", choices=PURPOSES, default="chat", help="its use (default: chat)"),
     argument("--memory", type=float, metavar="GB", help="for a machine with so much memory for models"),
     JSON,

@@ -37,13 +37,13 @@ WORKING: Final = (
 
 @verb(
     "join",
-    JOINING,
     argument("address", nargs="?", help="HOST:PORT of the cluster; a new one if not given"),
     argument("--port", type=int, default=6379, help="of a new cluster (default: 6379)"),
     argument("--host", help="this machine's address, at which the others reach it"),
     argument(
         "--memory-gb", type=float, help="what replicas may take here (default: all but 2; 0: none run here)"
     ),
+    description=JOINING,
 )
 def join(parsed: Namespace) -> int:
     """Does not return on success: the process is replaced by Ray's."""
@@ -134,9 +134,9 @@ def _address() -> str:
 
 @verb(
     "worker",
-    WORKING,
     argument("model", help="name of the model"),
     argument("path", help="its folder on the server, which is looked for here first"),
+    description=WORKING,
 )
 def worker(parsed: Namespace) -> int:
     folder = Path(parsed.path)

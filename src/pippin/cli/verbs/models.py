@@ -21,7 +21,6 @@ MOST: Final = 20  # models of a search
 
 @verb(
     "list",
-    "List the models on this machine.",
     argument("name", nargs="?", default="", help="only models whose name contains this"),
     JSON,
     switch("-q", "--quiet", help="print only the names"),
@@ -75,7 +74,6 @@ def _facts_of(entry: "CatalogEntry") -> dict[str, object]:
 
 @verb(
     "search",
-    "Find MLX models on the hub, the most downloaded first.",
     argument("words", nargs="+", help="words of a model's name"),
     argument("--limit", type=int, default=MOST, metavar="COUNT", help=f"how many (default: {MOST})"),
     switch("--all", help="models without the tag mlx too"),
@@ -101,7 +99,6 @@ def search(parsed: Namespace) -> int:
 
 @verb(
     "pull",
-    "Download a model; what was fetched before is not fetched again.",
     argument("model", help="a repository (org/name) or an alias"),
     argument("--timeout", metavar="SECONDS", help="seconds without data before a new try"),
     argument("--retries", metavar="COUNT", help="tries after a failed one"),
@@ -128,7 +125,6 @@ def pull(parsed: Namespace) -> int:
 
 @verb(
     "rm",
-    "Delete a model's files from this machine.",
     argument("model", nargs="+", help="a model's whole name; a folder of your own is never deleted"),
     switch("-y", "--yes", help="do not ask"),
     of_catalog,
@@ -147,7 +143,6 @@ def rm(parsed: Namespace) -> int:
 
 @verb(
     "import",
-    "Turn a GGUF file into an MLX model in Pippin's own folder.",
     argument("file", help="the GGUF file, or its name among the models of LM Studio or Ollama"),
     argument("--name", help="the model's name; the file's if not given"),
     switch("--if-missing", help="do nothing if the name is taken"),

@@ -24,7 +24,6 @@ EPILOG: Final = (
 
 @verb(
     "run",
-    "Chat with a model in the terminal: through the running server, or one started for the chat.",
     argument(
         "words",
         nargs="*",

@@ -22,7 +22,6 @@ LOOK_EVERY: Final = 0.3  # seconds between looks at a log that is followed
 
 @verb(
     "ps",
-    "List the models in memory of the running server.",
     *CLIENT,
     switch("--usage", help="show what each key has used of each model, over the server's life"),
 )
@@ -94,7 +93,6 @@ def _row(model: dict[str, Any]) -> tuple[str, ...]:
 
 @verb(
     "load",
-    "Load a model into the running server, and wait until it is ready.",
     *CLIENT,
     argument("model", help="the model's name"),
     switch("--pin", help="keep it: never unload it to make room"),
@@ -110,7 +108,6 @@ def load(parsed: Namespace) -> int:
 
 @verb(
     "unload",
-    "Unload a model from the running server; requests end first.",
     *CLIENT,
     argument("model", nargs="?", help="the model's name; all models if not given"),
 )
@@ -130,7 +127,6 @@ def unload(parsed: Namespace) -> int:
 
 @verb(
     "stop",
-    "Stop the running server; what runs is finished first.",
     argument("--port", type=int, help="stop the server that listens on this port"),
     switch("--all", help="stop every server of this user"),
     argument("--timeout", type=float, default=60.0, help="seconds to wait for its end"),
@@ -164,7 +160,6 @@ def _wait(server: RunningServer, seconds: float) -> None:
 
 @verb(
     "logs",
-    "Show the log of the running server, or of one that failed.",
     switch("-f", "--follow", help="go on showing what comes"),
     argument(
         "-n", "--lines", type=int, default=LINES, metavar="COUNT", help=f"last lines (default: {LINES})"
@@ -208,7 +203,6 @@ def _log() -> Path:
 
 @verb(
     "open",
-    "Open the running server's page in a browser.",
     *CLIENT,
     switch("--print", help="say the address alone"),
 )

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@verb("serve", "Serve models behind the OpenAI and Anthropic APIs.", parser=option_parser)
+@verb("serve", parser=option_parser)
 def serve(parsed: Namespace) -> int:
     if any(flag.name == "--version" for flag in parsed.given):
         print(f"pippin {__version__}")

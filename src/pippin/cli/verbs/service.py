@@ -108,8 +108,8 @@ def manager() -> Manager:
 
 @verb(
     "service install",
-    "Run `pippin serve` at login; --dry-run tells how.",
     DRY_RUN,
+    description="Run `pippin serve` at login; --dry-run tells how.",
     parser=option_parser,
 )
 def _install(parsed: Namespace) -> int:
@@ -139,7 +139,7 @@ def _install(parsed: Namespace) -> int:
     return 0
 
 
-@verb("service status", "Whether the service is installed and runs.")
+@verb("service status", description="Whether the service is installed and runs.")
 def _status(_: Namespace) -> int:
     own = manager()
     if not own.path.is_file():
@@ -149,7 +149,7 @@ def _status(_: Namespace) -> int:
     return _ask(own.status)
 
 
-@verb("service uninstall", "Stop the service and remove it.", DRY_RUN)
+@verb("service uninstall", DRY_RUN, description="Stop the service and remove it.")
 def _uninstall(parsed: Namespace) -> int:
     own = manager()
     if parsed.dry_run:
@@ -164,11 +164,7 @@ def _uninstall(parsed: Namespace) -> int:
     return 0
 
 
-service = Actions(
-    "pippin service",
-    "Run `pippin serve` at login.",
-    {"install": _install, "status": _status, "uninstall": _uninstall},
-)
+service = Actions("service", {"install": _install, "status": _status, "uninstall": _uninstall})
 
 
 def _without_keys(given: Sequence[GivenFlag], keys: Sequence[str]) -> tuple[list[str], dict[str, str]]:

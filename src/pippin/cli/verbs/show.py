@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 @verb(
     "show",
-    "Show what is known of a model.",
     argument("model", help="a name, a part of one, an alias or a folder"),
     JSON,
     of_catalog,

@@ -27,8 +27,6 @@ from pippin.core.verification import SECTIONS, Report, Section, Step, Verificati
 
 @verb(
     "verify",
-    "Check that a model is served with its publisher's quality: its files, tokens, template, numbers, tool calls and "
-    "answers. Changes nothing. Exits with 1 if it finds faults.",
     argument("model", help="a name, a folder, or a repository of the hub, which is downloaded"),
     argument("--only", action="append", choices=SECTIONS, help="this section; may be given several times"),
     argument(
@@ -44,6 +42,7 @@ from pippin.core.verification import SECTIONS, Report, Section, Step, Verificati
     argument("--server", help="address of the server for lm-eval; the one running here if not given"),
     SERVER[1],
     of_catalog,
+    epilog="It looks at all that --only names, and changes nothing. Faults end it with status 1.",
 )
 def verify(parsed: Namespace) -> int:
     sections = tuple(name for name in SECTIONS if name in (parsed.only or SECTIONS))
