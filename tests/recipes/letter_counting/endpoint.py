@@ -35,7 +35,7 @@ def routes(api: Api) -> list[BaseRoute]:
         """How often a model's letters stand in a text"""
         fields = await api.handler.fields_of(request, "letters", CONTRACT.decode)
         task = CountLetters(fields.text)
-        found = await api.handler.result(
+        found, _ = await api.handler.task(
             request, task, LettersCounted, model=fields.model, operation="letters"
         )
         model = (await api.service.names.find(fields.model)).id

@@ -140,20 +140,16 @@ class Handler:
         """The events of a kept answer after a number, from 0."""
         return EventStream(kept.follow(after, self.answers.options.keepalive_interval), EVENTS)
 
-    async def task(self, request: Request, task: Task, *, model: str, operation: str) -> list[Event]:
-        """All events of a task other than generation, whose request was counted; the last one is the result. Raises
-        `ServerError`."""
+    async def task(
+        self, request: Request, task: Task, kind: type[Result], *, model: str, operation: str
+    ) -> tuple[Result, list[Event]]:
+        """The result of a task other than generation, whose request was counted, and all its events. The last one, of
+        this kind, is the result. Raises `ServerError`."""
         prepared = await self.prepare_task(request, task, model=model, operation=operation)
         [events] = await self._events(request, prepared)
-        return events
-
-    async def result(
-        self, request: Request, task: Task, kind: type[Result], *, model: str, operation: str
-    ) -> Result:
-        """The result of a task that ends with an event of this kind. Raises `ServerError`."""
-        [*_, found] = await self.task(request, task, model=model, operation=operation)
-        assert isinstance(found, kind)
-        return found
+        result = events[-1]
+        assert isinstance(result, kind)
+        return result, events
 
     async def events(
         self, request: Request, wanted: Sequence[GenerationRequest], *, operation: str
@@ -174,7 +170,8 @@ class Handler:
         [wanted] = (await self._decode(request, dialect, body, history)).requests
         task = CountTokens((await self._complete(wanted, request)).request)
         name = f"{dialect.name}_count"
-        return (await self.result(request, task, Counted, model=wanted.model, operation=name)).tokens
+        counted, _ = await self.task(request, task, Counted, model=wanted.model, operation=name)
+        return counted.tokens
 
     async def prepare(
         self,

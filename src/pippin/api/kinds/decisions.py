@@ -486,8 +486,8 @@ class Deciding(Struct, frozen=True):
         self, request: Request, fields: DecisionRequest, files: dict[str, bytes], *, as_typesafe: bool
     ) -> Response:
         if model := await self._decision_model(fields.model):
-            task, run = task_of(fields), self.api.handler.result
-            found = await run(request, task, Decided, model=fields.model, operation="decisions")
+            task, run = task_of(fields), self.api.handler.task
+            found, _ = await run(request, task, Decided, model=fields.model, operation="decisions")
             answers = decided_answers(fields, found, as_typesafe=as_typesafe)
             usage = usage_of(Usage(prompt_tokens=found.used_tokens))
             return json_reply(DecisionReply(model=model, answers=answers, usage=usage))

@@ -239,7 +239,7 @@ def embedding(api: Api) -> Endpoint:
         """Vectors of texts, pictures and conversations"""
         fields = await api.handler.fields_of(request, "embeddings", CONTRACT.decode)
         task = await api.handler.media.resolve_embed(task_of(fields))
-        found = await api.handler.result(request, task, Embedded, model=fields.model, operation="embeddings")
+        found, _ = await api.handler.task(request, task, Embedded, model=fields.model, operation="embeddings")
         name = (await api.service.names.find(fields.model, task.model_kind)).id
         drawn = await api.handler.large.do(len(found.vectors), draw, fields, name, found)
         return Response(drawn, media_type="application/json")

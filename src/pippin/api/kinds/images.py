@@ -306,8 +306,8 @@ class ImageRoutes(Struct, frozen=True):
         self, request: Request, fields: ImageRequest, task: GenerateImages, operation: str
     ) -> Response:
         model = fields.model or "default"
-        found = await self.api.handler.task(request, task, model=model, operation=operation)
-        done = found[-1]
-        assert isinstance(done, PicturesDone)
+        done, found = await self.api.handler.task(
+            request, task, PicturesDone, model=model, operation=operation
+        )
         reply = await asyncio.to_thread(draw, task, found, done.usage.prompt_tokens)
         return await asyncio.to_thread(json_reply, reply)

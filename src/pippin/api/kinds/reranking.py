@@ -116,7 +116,7 @@ def routes(api: Api) -> list[BaseRoute]:
         """Documents in the order of how well they fit a query"""
         fields = await api.handler.fields_of(request, "rerank", RERANK.decode)
         task = await api.handler.media.resolve_rerank(rerank_task_of(fields))
-        found = await api.handler.result(request, task, Ranked, model=fields.model, operation="rerank")
+        found, _ = await api.handler.task(request, task, Ranked, model=fields.model, operation="rerank")
         name = (await api.service.names.find(fields.model, task.model_kind)).id
         stem = exchange_of(request.scope).id
 

@@ -205,6 +205,6 @@ class Speaking(Struct, frozen=True):
                 "model",
             )
         self.api.handler.limits.admit(exchange_of(request.scope))
-        found = await self.api.handler.result(request, ListVoices(), Voices, model=name, operation="voices")
+        found, _ = await self.api.handler.task(request, ListVoices(), Voices, model=name, operation="voices")
         data = [{"id": voice, "name": voice, "object": "audio.voice"} for voice in found.names]
         return json_reply({"object": "list", "data": data, "voices": list(found.names)})

@@ -131,11 +131,9 @@ def task_of(fields: TranscriptionRequest, file: Upload, *, translate: bool) -> T
     )
 
 
-def draw(fields: TranscriptionRequest, task: Transcribe, events: Sequence[Event]) -> bytes:
+def draw(fields: TranscriptionRequest, task: Transcribe, done: Transcribed, events: Sequence[Event]) -> bytes:
     """The whole reply in the requested format."""
     segments = [event for event in events if isinstance(event, Segment)]
-    done = events[-1]
-    assert isinstance(done, Transcribed)
     match fields.response_format:
         case "text":
             return done.text.encode() + b"\n"
@@ -285,7 +283,7 @@ class Transcribing:
                 media=LINES if is_lines else EVENTS,
             )
             return await handler.answers.reply(request, streamed)
-        found = await handler.task(request, task, model=fields.model, operation=operation)
+        done, found = await handler.task(request, task, Transcribed, model=fields.model, operation=operation)
         media = MEDIA.get(fields.response_format or "json", "application/json")
-        drawn = await handler.large.do(drawn_bytes(found), draw, fields, task, found)
+        drawn = await handler.large.do(drawn_bytes(found), draw, fields, task, done, found)
         return Response(drawn, headers={"content-type": media})

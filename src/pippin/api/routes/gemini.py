@@ -136,7 +136,7 @@ class GeminiRoutes(Struct, frozen=True):
             wanted = embed_task(fields.requests, "requests[{}].") if many else embed_task((fields,), "")
             task = await handler.media.resolve_embed(wanted)
             model = model_of(request.path_params["model"])
-            found = await handler.result(request, task, Embedded, model=model, operation="embeddings")
+            found, _ = await handler.task(request, task, Embedded, model=model, operation="embeddings")
             vectors = await handler.large.do(len(found.vectors), vectors_of, found)
             shown = [{"values": vector} for vector in vectors]
             usage = {"promptTokenCount": found.prompt_tokens}

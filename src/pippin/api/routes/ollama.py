@@ -366,9 +366,10 @@ class OllamaAnswers(Struct, frozen=True):
         return json_reply({"embedding": vectors_of(await self._embedded(request, task, fields.model))[0]})
 
     async def _embedded(self, request: Request, task: Embed, model: str) -> Embedded:
-        return await self.api.handler.result(
+        found, _ = await self.api.handler.task(
             request, task, Embedded, model=model_of(model), operation="embeddings"
         )
+        return found
 
     async def _load(self, request: Request, fields: OllamaFields, said: str) -> Response:
         """Load the model, or unload it if `keep_alive` is 0."""

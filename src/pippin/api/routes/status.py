@@ -345,23 +345,10 @@ def loaded_models(
 
 
 def worker_body(state: ModelState) -> dict[str, Any]:
-    error = state.error
-    return {
-        "id": state.id,
-        "kind": state.kind,
-        "state": state.state,
-        "stage": state.stage,
-        "progress": state.progress,
-        "pinned": state.pinned,
-        "active": state.active,
-        "last_used_at": state.last_used,
-        "loaded_at": state.loaded_at,
-        "load_seconds": state.load_seconds,
-        "footprint_bytes": state.footprint,
-        "pid": state.pid,
-        "restarts": state.restarts,
-        "last_error": None if error is None else error.message,
-    }
+    facts = asdict(state)
+    error, facts["last_used_at"] = facts.pop("error"), facts.pop("last_used")
+    facts["footprint_bytes"] = facts.pop("footprint")
+    return facts | {"last_error": None if error is None else error.message}
 
 
 def model_type(info: ModelInfo | None) -> str | None:

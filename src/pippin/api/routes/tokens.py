@@ -122,7 +122,8 @@ class TokenRoutes(Struct, frozen=True):
         )
 
     async def _perform(self, request: Request, task: Task, kind: type[Result], model: str) -> Result:
-        return await self.api.handler.result(request, task, kind, model=model, operation="tokens")
+        result, _ = await self.api.handler.task(request, task, kind, model=model, operation="tokens")
+        return result
 
 
 def asked_of(body: bytes) -> tuple[TokenizeRequest, GenerationRequest | None]:
