@@ -13,7 +13,7 @@ from tests.source import MODULES, SOURCE, nodes, trees
 
 ROOT = SOURCE.parents[1]
 
-FRAGMENTS = {"As", "By", "For", "From", "Into", "Nothing", "Of", "With"}
+FRAGMENTS = {"As", "At", "By", "For", "From", "In", "Into", "Nothing", "Of", "Those", "With"}
 """Words with which a docstring begins that leaves out its subject or its verb."""
 OPEN_TO_ALL = ("engines/language", "api/dialects")
 """Houses whose own rooms count, where elsewhere a room is two folders deep."""

@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class Recent(Generic[Key, Value]):
-    """At most `most` values, whose `size` is `most_size` at most in all. Several threads may use it at once."""
+    """Keeps at most `most` values, whose `size` is `most_size` at most in all. Several threads may use it at once."""
 
     def __init__(
         self, most: float = math.inf, most_size: float = math.inf, size: Callable[[Value], int] = lambda _: 0

@@ -225,7 +225,7 @@ class Fields(Struct, frozen=True):
 
 
 def fields_of(config: Mapping[str, Any]) -> Fields:
-    """Those of the architecture of a configuration; none for one that transformers does not know."""
+    """The fields of a configuration's architecture; none for one that transformers does not know."""
     return _fields_of(str(config.get("model_type")))
 
 

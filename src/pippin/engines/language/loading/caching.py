@@ -109,7 +109,7 @@ def limits_of(asked: Asked, batching: Batching, memory: int) -> StepLimits:
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
         attention_pairs=plan.attention_pairs or ANY_PAIRS,
-        target_gap=target_gap(options.target_gap_ms, on_cpu=not plan.overlaps),
+        target_gap=target_gap(options.target_gap_ms, overlaps=plan.overlaps),
         sequence_bytes=batching.slot_bytes,
         prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),
         memory=memory,

@@ -155,8 +155,8 @@ def arrays_aside(folder: Path, config: Config) -> dict[str, mx.array]:
 
 
 class BothWays:
-    """In the place of a cache in one forward pass: each token attends to all tokens of its sequence, or, in layers with
-    a window, to those at most `reach` away on both sides."""
+    """Stands for a cache in one forward pass: each token attends to all tokens of its sequence, or, in layers with a
+    window, to those at most `reach` away on both sides."""
 
     offset = 0
 

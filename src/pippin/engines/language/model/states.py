@@ -13,7 +13,7 @@ from pippin.engines.language.model.head import Head
 
 
 class HiddenStates:
-    """Those after the last norm, which the head projects, or those after some layers, side by side."""
+    """The states after the last norm, which the head projects, or those after some layers, side by side."""
 
     def __init__(self, model: nn.Module, head: Head, layers: Sequence[int] | None) -> None:
         """`layers` ascend; None for the states after the last norm. Raises `ServerError` for a layer that the model
@@ -54,7 +54,7 @@ class HiddenStates:
         replace_method(layer, "__call__", watched, mark="unwatched")
 
     def take(self) -> mx.array:
-        """Those of the model's last call [sequences, tokens, size], once."""
+        """The states of the model's last call [sequences, tokens, size], once."""
         if self._layers is None:
             return _last(self._head.seen)
         if self._decoder is not None:  # in one call

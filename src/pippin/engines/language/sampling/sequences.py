@@ -41,7 +41,7 @@ class Sequences:
         return mx.where(mx.max(changed, axis=-1, keepdims=True) > -math.inf, changed, logits)
 
     def _repeated(self, logits: mx.array, history: History) -> mx.array:
-        """Without the tokens that would complete what prompt and output hold already (transformers'
+        """The logits without the tokens that would complete what prompt and output hold already (transformers'
         `NoRepeatNGramLogitsProcessor`)."""
         places = history.tokens.shape[1] - self._size + 1
         if not self._size or places < 1:

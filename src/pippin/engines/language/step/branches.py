@@ -85,7 +85,7 @@ def dealt(pieces: Sequence[Piece], rows: int) -> list[deque[Piece]]:
 
 
 def rows_of(job: LanguageJob) -> int:
-    """In how many rows the branches are computed at best, by a model that computes several prompts in a pass."""
+    """The rows in which the branches are computed at best, by a model that computes several prompts in a pass."""
     return max(1, min(MOST_ROWS, len(job.branches) // BRANCHES_OF_A_ROW, TOKENS_OF_ROWS // len(job.prompt)))
 
 

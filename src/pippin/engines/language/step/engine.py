@@ -314,8 +314,8 @@ class LanguageEngine:
         return events
 
     def _in_order(self, _: bool) -> tuple[Turn, int]:
-        """A step on a CPU, where host and device are the same: its pass is built, computed and drawn from within it.
-        Returns how it began, and how many prompt tokens were computed."""
+        """A step where host and device are the same: its pass is built, computed and drawn from within it. Returns how
+        it began, and how many prompt tokens were computed."""
         # Before a pass is built: views of sequences that have left still refer to the arrays of the KV cache. MLX
         # writes in place only if nothing else refers to an array; otherwise it copies the array whole.
         self.lifecycle.keep_left()
@@ -445,7 +445,7 @@ class LanguageEngine:
             self.resize(self.share(merged.memory_bytes))  # the pool's, which counts other models too
         self._options = merged
         self.lifecycle.stream_interval = merged.stream_interval
-        self.scheduler.limits.target_gap = target_gap(merged.target_gap_ms, on_cpu=not self._overlaps)
+        self.scheduler.limits.target_gap = target_gap(merged.target_gap_ms, overlaps=self._overlaps)
         self.scheduler.limits.queue_size = merged.queue_size
 
     def resize(self, shares: MemoryShares) -> None:

@@ -98,8 +98,8 @@ class Lifecycle:
         _move(waiting.sequences, waiting)
 
     def _rows(self, job: LanguageJob) -> int:
-        """In how many rows the job's branches are computed, as many as fit the memory; 0 if it has none. Raises
-        `ServerError`."""
+        """The number of rows in which the job's branches are computed, as many as fit the memory; 0 if it has none.
+        Raises `ServerError`."""
         layout = self._batch.groups.layout
         if not job.branches:
             return 0

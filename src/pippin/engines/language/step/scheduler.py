@@ -126,7 +126,8 @@ MOST_STEPS = 8  # decode steps whose time a chunk may take where the target leav
 FOR_EACH = 3  # decode steps for each further prompt that waits, divided by the sequences that run
 WORTH = 2  # times the fixed cost of a chunk: with less time it would read the weights for almost nothing
 TARGET_GAP = 0.1  # seconds, where none is given
-TARGET_ON_CPU = 0.03  # seconds, the same on a CPU: nobody sees shorter gaps, and prompts wait less
+# The same where a pass holds up the host: nobody sees shorter gaps, and prompts wait less.
+TARGET_IN_ORDER = 0.03
 PART = 0.8  # of the time that sequences decode, for the part of a pass that rests: then gaps are not twice as long
 PARTS_OF_CHUNK = 8  # of which each has some layers
 LONGEST = 1 << 20  # tokens; no window is wider
@@ -163,11 +164,11 @@ class StepLimits:
         return min(self.prefill_chunk, max(1, within))
 
 
-def target_gap(milliseconds: float | None, *, on_cpu: bool) -> float:
+def target_gap(milliseconds: float | None, *, overlaps: bool) -> float:
     """Seconds, by the option of that name."""
     if milliseconds is not None:
         return milliseconds / 1e3
-    return TARGET_ON_CPU if on_cpu else TARGET_GAP
+    return TARGET_GAP if overlaps else TARGET_IN_ORDER
 
 
 class Scheduler:

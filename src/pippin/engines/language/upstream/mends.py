@@ -99,7 +99,7 @@ def mends(library: str, name: str) -> tuple[Mend, ...]:
 
 
 def _mends_of(kind: type) -> tuple[Mend, ...]:
-    """Those for models of a class `mlx_lm.models.<architecture>.Model`, or one of mlx-vlm's."""
+    """The mends for models of a class `mlx_lm.models.<architecture>.Model`, or one of mlx-vlm's."""
     parts = kind.__module__.split(".")
     return mends(parts[0], parts[2]) if len(parts) > 2 else ()
 

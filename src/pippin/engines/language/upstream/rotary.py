@@ -175,7 +175,7 @@ def _take_bases(model: nn.Module, tables: Mapping[str, Config], types: Iterable[
 
 
 def _bases(model: nn.Module) -> set[float]:
-    """Those of modules that are all plain ones; none of others."""
+    """The bases of modules that are all plain ones; none of others."""
     modules = [each for _, _, each in rotary_modules(model)]
     return {float(each.base) for each in modules} if all(type(each) is nn.RoPE for each in modules) else set()
 

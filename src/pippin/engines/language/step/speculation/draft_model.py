@@ -66,7 +66,7 @@ class DraftModel(Proposer):
         self.slots.leave(sequence)
 
     def sequence_bytes(self, capacity: int) -> int:
-        """In its slot, or in a cache of its own."""
+        """Bytes of a sequence in its slot, or in a cache of its own, whichever takes more."""
         alone = self._layout.prompt_bytes(capacity, self._chunk)
         return max(self.slots.sequence_bytes(capacity), alone)
 

@@ -160,7 +160,7 @@ class StepTimes:
         return self.plain(min(self._plain, default=0))
 
     def _ratio(self, sequences: int, width: float) -> float:
-        """At least 1: where a wider pass seems to take less than a plain step, the plain step was held up."""
+        """How many plain steps a pass takes: at least 1, since a plain step that seems to take longer was held up."""
         if (found := self._ratios.get((sequences, width))) is None:
             taken = 1.0 if width == 1 else self._reckoned(sequences, width)
             found = self._ratios[sequences, width] = max(1.0, min(taken, _useless(width)))

@@ -109,7 +109,7 @@ def _runs(tokens: Many[int], end: int) -> Iterator[tuple[int, ...]]:
 
 
 class _Places(Struct):
-    """Where in a text each of its short runs of tokens ends, the last places first."""
+    """The places in a text where each of its short runs of tokens ends, the last first."""
 
     ends: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     read: int = 0  # tokens
@@ -122,7 +122,8 @@ class _Places(Struct):
         self.read = stop
 
     def after(self, tokens: Many[int]) -> tuple[int, int | None]:
-        """Where the last of these tokens stood with most before them in common, and how many those are."""
+        """How many of the last tokens stood together before, where that is most, and the place behind them; None if
+        they never did."""
         found = next((self.ends[run] for run in _runs(tokens, len(tokens)) if run in self.ends), ())
         rated = ((_agreement(tokens, end), end) for end in found)
         return max(rated, default=(0, None))

@@ -14,7 +14,7 @@ from pippin.engines.language.upstream.mends import Mend
 
 
 class Published(Attention):  # type: ignore[misc] # mlx-lm has no types
-    """In a layer without positions, queries grow by `grows` from every `every` tokens on."""
+    """Queries of a layer without positions grow by `grows` from every `every` tokens on."""
 
     grows: float
     every: int

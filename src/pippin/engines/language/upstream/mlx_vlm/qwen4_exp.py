@@ -64,8 +64,8 @@ class BatchedLanguageModel(LanguageModel):  # type: ignore[misc] # mlx-vlm has n
         )
 
     def _positions(self, known: mx.array | None, start: int, count: int) -> mx.array:
-        """Those of a prompt's tokens from `start` on: out of the known ones, or as the last prompt's media shift the
-        tokens after it."""
+        """The positions of a prompt's tokens from `start` on: out of the known ones, or as the last prompt's media
+        shift the tokens after it."""
         if known is not None:
             return known[..., start : start + count]
         shift = 0 if self._rope_deltas is None else self._rope_deltas.reshape(-1, 1)
