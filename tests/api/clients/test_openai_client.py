@@ -187,6 +187,7 @@ def test_errors_are_the_clients_own_classes(client: OpenAI) -> None:
 
 
 def test_models_are_listed_and_described(client: OpenAI) -> None:
+    client.chat.completions.create(**asks("x"))  # which loads the model
     [model] = client.models.list().data
     assert model.id == MODEL
     one = client.models.retrieve(MODEL).model_dump()
