@@ -14,7 +14,7 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
 
-from pippin.engines.language.classes import replaced
+from pippin.engines.language.upstream.classes import replaced
 
 TOLERANCE = 0.02  # of the largest logit, in float32: far above rounding, far below a wrong answer
 TOLERANCE_OF_HALVES = 0.25  # of a model that computes in 16 bits whatever it is given

@@ -7,7 +7,6 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from pippin.engines.language.classes import Method, replace_method, unmarked
 from pippin.engines.language.kept import has_passed, note_passed
 from pippin.engines.language.kv_cache.agreement import (
     EMBEDDINGS,
@@ -18,6 +17,7 @@ from pippin.engines.language.kv_cache.agreement import (
     tolerance,
 )
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
+from pippin.engines.language.upstream.classes import Method, replace_method, unmarked
 
 HEAD = "lm_head"
 
