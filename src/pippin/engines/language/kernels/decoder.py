@@ -21,8 +21,8 @@ from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, Packed
 
 from pippin.config.options.model import CpuActivations
 from pippin.engines.language.kept import has_passed, note_passed
+from pippin.engines.language.kernels.agreement import require_agreement
 from pippin.engines.language.kernels.description import describe
-from pippin.engines.language.kernels.ways import require_agreement
 from pippin.engines.language.kv_cache.kinds.attention import (
     AttentionInSlot,
     BatchedAttention,
