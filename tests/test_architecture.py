@@ -198,7 +198,7 @@ def test_one_file_alone_gives_modules_other_classes(trees: dict[Path, ast.Module
         for node in source.nodes(tree)
         if isinstance(node, ast.Attribute) and node.attr == "__class__" and isinstance(node.ctx, ast.Store)
     }
-    assert found == {"engines/language/classes.py"}
+    assert found == {"engines/language/upstream/classes.py"}
 
 
 def inside(name: str, house: str) -> str | None:

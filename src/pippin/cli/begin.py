@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from pippin.runtime.workers.process import Child
+from pippin.runtime.workers.process import Child, end_all
 
 if TYPE_CHECKING:
     from pippin.cli.arguments import Parser
@@ -58,8 +58,3 @@ def begun(arguments: Sequence[str]) -> Iterator[list[Child]]:
         yield waiting
     finally:
         end_all(waiting)
-
-
-def end_all(waiting: list[Child]) -> None:
-    while waiting:
-        waiting.pop().end()

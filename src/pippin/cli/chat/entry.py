@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -12,15 +12,16 @@ GOING_ON: Final = "... "
 QUOTES: Final = '"""'
 
 
-def line_reader(history: Path) -> Callable[[str], str]:
-    """A function that reads a line after a prompt. It raises `EOFError` at ctrl-D, `KeyboardInterrupt` at ctrl-C."""
+def line_reader(history: Path, commands: Iterable[str]) -> Callable[[str], str]:
+    """A function that reads a line after a prompt, and completes these commands.
+
+    It raises `EOFError` at ctrl-D, `KeyboardInterrupt` at ctrl-C.
+    """
     from prompt_toolkit import PromptSession
     from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
     from prompt_toolkit.completion import WordCompleter
     from prompt_toolkit.history import FileHistory
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-
-    from pippin.cli.chat.session import HELP
 
     bindings = KeyBindings()
 
@@ -33,7 +34,7 @@ def line_reader(history: Path) -> Callable[[str], str]:
     session: PromptSession[str] = PromptSession(
         history=FileHistory(str(history)),
         auto_suggest=AutoSuggestFromHistory(),
-        completer=WordCompleter([f"/{name}" for name in HELP], sentence=True),
+        completer=WordCompleter([f"/{name}" for name in commands], sentence=True),
         complete_while_typing=False,
         key_bindings=bindings,
         prompt_continuation=GOING_ON,

@@ -52,6 +52,7 @@ def run(parsed: Namespace) -> int:
     from pippin.cli.chat.attachments import named_files
     from pippin.cli.chat.entry import heed_interrupts, line_reader
     from pippin.cli.chat.server import names_a_model, reached
+    from pippin.cli.chat.session import HELP
 
     wishes = _wishes(parsed)
     piped = None if sys.stdin.isatty() else sys.stdin.read()
@@ -73,7 +74,7 @@ def run(parsed: Namespace) -> int:
             remark(
                 f"{session.conversation.model}: ask away. /help shows what else can be typed, ctrl-D leaves."
             )
-            session.talk(line_reader(environment.home() / "history"))
+            session.talk(line_reader(environment.home() / "history", HELP))
     return 0
 
 

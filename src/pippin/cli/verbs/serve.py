@@ -25,7 +25,6 @@ from msgspec.structs import replace
 
 from pippin import __version__
 from pippin.cli.arguments import option_parser, verb
-from pippin.cli.begin import end_all
 from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.running import RunningServer, announced, end_at_the_end_of, end_with_owner, log_file
 from pippin.config import environment
@@ -34,7 +33,7 @@ from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import GivenFlag, Settings
 from pippin.core.errors import ServerError
 from pippin.core.logs import without_secrets
-from pippin.runtime.workers.process import Child
+from pippin.runtime.workers.process import Child, end_all
 
 if TYPE_CHECKING:
     from pippin.catalog import Catalog

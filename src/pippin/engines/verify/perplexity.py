@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.device import DevicePlan, configure, decide, find_facts
-from pippin.engines.language.classes import Method, replace_method
 from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.upstream.classes import Method, replace_method
 from pippin.engines.language.upstream.library import load_model
 from pippin.engines.language.upstream.stored import classes_in
 from pippin.engines.language.vision import checkpoint

@@ -40,3 +40,9 @@ class Child:
         self.link.close()
         self.process.kill()
         self.process.communicate()
+
+
+def end_all(waiting: list[Child]) -> None:
+    """End the processes that no supervisor has taken over, and forget them."""
+    while waiting:
+        waiting.pop().end()

@@ -13,9 +13,9 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlx_vlm.speculative.drafters.qwen3_dflash.dflash import DFlashDraftModel
 
-from pippin.engines.language.classes import replace_method
 from pippin.engines.language.drafters.heads import DraftHead
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
+from pippin.engines.language.upstream.classes import replace_method
 
 
 class BlockHead(DraftHead):

@@ -21,8 +21,8 @@ from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, Packed
 
 from pippin.config.options.model import CpuActivations
 from pippin.engines.language.kept import keep, known
+from pippin.engines.language.kernels.agreement import TOLERANCE, require_agreement
 from pippin.engines.language.kernels.description import Sample, describe
-from pippin.engines.language.kernels.ways import TOLERANCE, require_agreement
 from pippin.engines.language.kv_cache.agreement import Passed
 from pippin.engines.language.kv_cache.kinds.attention import (
     AttentionInSlot,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pippin_kernels import Experts, Kernels
 
 from pippin.config.options.model import CpuActivations
+from pippin.engines.language.kernels.agreement import OtherAnswer, require_agreement
 from pippin.engines.language.kernels.matrices import (
     EMBEDDINGS,
     LINEARS,
@@ -28,7 +29,6 @@ from pippin.engines.language.kernels.matrices import (
     why_no_matrix,
     widened,
 )
-from pippin.engines.language.kernels.ways import OtherAnswer, require_agreement
 from pippin.engines.language.upstream.file_arrays import Files
 
 OAI = (1.702, 7.0)

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Literal
 
 import mlx.nn as nn
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from pippin.config.options.model import CpuActivations
 from pippin.engines.cpu.kernels import why_missing
@@ -15,24 +13,6 @@ if TYPE_CHECKING:
     from pippin.engines.language.kernels.decoder import KernelDecoder
 
 Means = Literal["fused layers", "fused operations", "float32"]
-
-TOLERANCE = 1e-3
-"""A fraction of the largest number of a layer's output: far above rounding, far below another architecture's."""
-
-
-class OtherAnswer(Exception):
-    """The kernels compute something else than the installed mlx-lm or mlx-vlm, whose class of the model has changed."""
-
-
-def require_agreement(part: str, found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
-    """How far what the kernels found for a part of a model is from what mlx-lm gives. Raises `OtherAnswer`."""
-    difference = float(np.abs(found - expected).max() / max(float(np.abs(expected).max()), 1e-6))
-    if not difference < TOLERANCE:
-        raise OtherAnswer(
-            f"{part} computed by the kernels is {difference:.1g} of its largest number away from what the installed "
-            "mlx-lm gives"
-        )
-    return difference
 
 
 class Way(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from mlx.utils import tree_flatten
 from msgspec import Struct
 
 from pippin.engines.device import require_sound_device
-from pippin.engines.language.classes import replaced
+from pippin.engines.language.upstream.classes import replaced
 
 log = logging.getLogger(__name__)
 

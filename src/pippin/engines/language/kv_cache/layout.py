@@ -273,38 +273,6 @@ def computed_prompt(model: nn.Module, tokens: Sequence[int]) -> PromptCache:
     return caches
 
 
-class _MutualView:
-    """A layer's cache whose mask lets the tokens of each span see each other."""
-
-    def __init__(self, held: Any, spans: Iterable[tuple[int, int]]) -> None:
-        self._held = held
-        self._spans = spans
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._held, name)
-
-    def make_mask(
-        self, N: int, return_array: bool = False, window_size: int | None = None
-    ) -> mx.array | None:
-        mask: mx.array | None = self._held.make_mask(N, return_array=True, window_size=window_size)
-        if mask is None:
-            return None  # of a single token, which sees all before it
-        earlier = mask.shape[-1] - N
-        for start, stop in self._spans:
-            mask[..., start:stop, earlier + start : earlier + stop] = True
-        return mask
-
-
-def counts_tokens(layer: Any) -> bool:
-    """Whether a layer's cache counts its tokens: caches of attention do, recurrent states do not."""
-    return hasattr(layer, "offset")
-
-
-def mutual(cache: PromptCache, spans: Sequence[tuple[int, int]]) -> PromptCache:
-    """The cache as a chunk of a prompt sees it in which the tokens of each span see each other."""
-    return [_MutualView(layer, spans) if counts_tokens(layer) else layer for layer in cache]
-
-
 Block = tuple[mx.array, ...]
 """[arrays of this shape, heads, tokens, size], one for each shape; several if a kind packs them."""
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from pippin.engines.language.classes import replaced
 from pippin.engines.language.kv_cache.kinds.attention import AttentionKind
 from pippin.engines.language.kv_cache.kinds.base import CacheKind, SlotTable
+from pippin.engines.language.upstream.classes import replaced
 
 LIBRARIES = ("mlx_lm.models.base", "mlx_vlm.models.base")
 LAUNCHES = 7

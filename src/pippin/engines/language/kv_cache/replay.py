@@ -12,7 +12,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from msgspec import Struct, field
 
-from pippin.engines.language.classes import Method, become, unmarked
+from pippin.engines.language.upstream.classes import Method, become, unmarked
 
 
 class Call(Struct, frozen=True):

@@ -9,7 +9,6 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from pippin.engines.language.classes import Method, replace_method, unmarked
 from pippin.engines.language.kept import kept
 from pippin.engines.language.kv_cache.agreement import (
     EMBEDDINGS,
@@ -22,6 +21,7 @@ from pippin.engines.language.kv_cache.agreement import (
     tolerance,
 )
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
+from pippin.engines.language.upstream.classes import Method, replace_method, unmarked
 
 HEAD = "lm_head"
 

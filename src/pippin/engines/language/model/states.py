@@ -7,9 +7,9 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.classes import Method, replace_method
 from pippin.engines.language.kernels.ways import decoder_in
 from pippin.engines.language.model.head import Head
+from pippin.engines.language.upstream.classes import Method, replace_method
 
 
 class HiddenStates:

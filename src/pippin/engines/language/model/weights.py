@@ -20,7 +20,7 @@ from pippin.core.safetensors import find_header
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.kernels import ways
-from pippin.engines.language.kernels.ways import OtherAnswer
+from pippin.engines.language.kernels.agreement import OtherAnswer
 from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.model.gated_delta import compute_in_blocks
 from pippin.engines.language.upstream.library import dequantize_model, load_model

@@ -6,7 +6,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.activations import swiglu
 
-from pippin.engines.language.classes import become
+from pippin.engines.language.upstream.classes import become
 
 
 class GroupedNorm(nn.Module):  # type: ignore[misc] # mlx has no types

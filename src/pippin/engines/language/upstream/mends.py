@@ -10,7 +10,6 @@ import mlx.core as mx
 import mlx.nn as nn
 from msgspec import Struct
 
-from pippin.engines.language.classes import become
 from pippin.engines.language.configuration import (
     Config,
     completed,
@@ -19,6 +18,7 @@ from pippin.engines.language.configuration import (
     with_required,
 )
 from pippin.engines.language.upstream import windows
+from pippin.engines.language.upstream.classes import become
 from pippin.engines.language.upstream.fields import filled, refuse_left_out, refuse_unread
 from pippin.engines.language.upstream.library import get_classes
 from pippin.engines.language.upstream.rotary import complete

@@ -13,8 +13,8 @@ import mlx.nn as nn
 
 from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
-from pippin.engines.language.classes import replaced
 from pippin.engines.language.configuration import NONE, Config, completed, rotary_tables, turns_of
+from pippin.engines.language.upstream.classes import replaced
 from pippin.engines.language.upstream.fields import refuse_left_out
 from pippin.engines.language.upstream.mends import SHARED, make_of, mends
 from pippin.engines.language.upstream.newest import (

@@ -6,65 +6,24 @@ medium, and the prompt is computed in the engine's chunks and batches. A trial w
 tokens these are, and whether the logits are mlx-vlm's.
 """
 
-import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import mlx.core as mx
 import numpy as np
-from msgspec import Struct
 
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
 from pippin.engines.language.kv_cache.agreement import FAILURES, difference, in_float32, tolerance
-from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia, WholePrompt
+from pippin.engines.language.vision.media import (
+    JointTokens,
+    WholePrompt,
+)
 from pippin.engines.language.vision.model import VisionModel, embedded
 from pippin.engines.language.vision.trial import logits_by_engine
 
 log = logging.getLogger(__name__)
-
-
-class JointTokens(Struct, frozen=True):
-    """The tokens of prompts that features replace: their ids, and how many features there are for each token."""
-
-    ids: frozenset[int]
-    features: int = 1
-
-    def place(self, prompt: WholePrompt, modality: Modality, digest: bytes) -> tuple[list[int], PromptMedia]:
-        """The tokens of a prompt, one for each embedding, and its media among them.
-
-        `digest` covers the media's content and how they are prepared. The joint medium's digest also covers the tokens
-        that its features replace, because text may contain one. Ids below 0, with which some processors number media,
-        become 0. Raises `ServerError` for media for which the processor makes no tokens.
-        """
-        tokens: list[int] = []
-        positions: list[int] = []
-        ids = prompt.ids[0].tolist()
-        for each in ids:
-            is_medium = each in self.ids
-            count = self.features if is_medium else 1
-            if is_medium:
-                positions += range(len(tokens), len(tokens) + count)
-            tokens += [max(each, 0)] * count
-        if not positions:
-            raise ServerError(
-                "invalid_request",
-                f"The model can't take this {modality}: its processor makes no tokens of it. Send one of another size "
-                "or length.",
-                "messages",
-            )
-        replaced = np.array([each for each in ids if each in self.ids], np.int64)
-        medium = Medium(
-            modality=modality,
-            digest=hashlib.blake2b(digest + replaced.tobytes()).digest(),
-            text="",
-            tokens=tuple(ids),
-            placeholders=tuple(positions),
-            arrays={name: value for name, value in prompt.arrays.items() if name != "attention_mask"},
-            prompt=tuple(tokens),
-        )
-        return tokens, PromptMedia((PlacedMedium(medium, medium.placeholders),), joint=True)
 
 
 Evaluate = Callable[[WholePrompt], mx.array]

@@ -1,6 +1,7 @@
 """The media of a prompt: how messages name them to a chat template, the text that replaces their placeholders in what
 it writes, and which tokens of the prompt their features replace."""
 
+import hashlib
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -14,7 +15,6 @@ from pippin.core.errors import ServerError
 from pippin.engines.language.template.template import ChatTemplate
 
 if TYPE_CHECKING:
-    from pippin.engines.language.vision.joint import JointTokens
     from pippin.engines.language.vision.video import FrameRate
 
 Modality = Literal["image", "video", "audio"]
@@ -115,6 +115,48 @@ class WholePrompt(Struct, frozen=True, eq=False):
         return tuple(tokens)
 
 
+class JointTokens(Struct, frozen=True):
+    """The tokens of prompts that features replace: their ids, and how many features there are for each token."""
+
+    ids: frozenset[int]
+    features: int = 1
+
+    def place(self, prompt: WholePrompt, modality: Modality, digest: bytes) -> tuple[list[int], PromptMedia]:
+        """The tokens of a prompt, one for each embedding, and its media among them.
+
+        `digest` covers the media's content and how they are prepared. The joint medium's digest also covers the tokens
+        that its features replace, because text may contain one. Ids below 0, with which some processors number media,
+        become 0. Raises `ServerError` for media for which the processor makes no tokens.
+        """
+        tokens: list[int] = []
+        positions: list[int] = []
+        ids = prompt.ids[0].tolist()
+        for each in ids:
+            is_medium = each in self.ids
+            count = self.features if is_medium else 1
+            if is_medium:
+                positions += range(len(tokens), len(tokens) + count)
+            tokens += [max(each, 0)] * count
+        if not positions:
+            raise ServerError(
+                "invalid_request",
+                f"The model can't take this {modality}: its processor makes no tokens of it. Send one of another size "
+                "or length.",
+                "messages",
+            )
+        replaced = np.array([each for each in ids if each in self.ids], np.int64)
+        medium = Medium(
+            modality=modality,
+            digest=hashlib.blake2b(digest + replaced.tobytes()).digest(),
+            text="",
+            tokens=tuple(ids),
+            placeholders=tuple(positions),
+            arrays={name: value for name, value in prompt.arrays.items() if name != "attention_mask"},
+            prompt=tuple(tokens),
+        )
+        return tokens, PromptMedia((PlacedMedium(medium, medium.placeholders),), joint=True)
+
+
 def text_prompt(tokens: Iterable[int]) -> WholePrompt:
     """A prompt without media."""
     return WholePrompt(np.array([list(tokens)], np.int32), {})
@@ -166,7 +208,7 @@ class TextOnly:
         return self
 
     def joined(
-        self, renderer: "SampleRenderer", find: "Callable[[Sequence[WholePrompt]], JointTokens | None]"
+        self, renderer: "SampleRenderer", find: Callable[[Sequence[WholePrompt]], JointTokens | None]
     ) -> "TextOnly":
         """This with all media of a prompt as one, for the engine's batches, as far as `find` finds the tokens that
         features replace in samples; else `TEXT_ONLY`."""

@@ -13,7 +13,8 @@ from pippin.core.errors import ServerError
 from pippin.engines.device import is_of_device
 from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
-from pippin.engines.language.kv_cache.layout import counts_tokens, leaves, mlx_lm_twin, mutual
+from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
+from pippin.engines.language.upstream.caches import counts_tokens, mutual
 from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, Span, WholePrompt
 
 SAME_TEXT = 0.02

@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from pippin.engines.language.classes import Method, replace_method
+from pippin.engines.language.upstream.classes import Method, replace_method
 
 
 class GivenUpError(BaseException):

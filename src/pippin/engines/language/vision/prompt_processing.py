@@ -23,10 +23,11 @@ from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.text.tokenizer import BREAK, Tokenizer
 from pippin.engines.language.vision.checkpoint import read_config
-from pippin.engines.language.vision.joint import Evaluate, JointTokens
+from pippin.engines.language.vision.joint import Evaluate
 from pippin.engines.language.vision.media import (
     MODALITIES,
     TEXT_ONLY,
+    JointTokens,
     Medium,
     Modality,
     Parts,

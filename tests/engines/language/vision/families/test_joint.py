@@ -12,8 +12,8 @@ from mlx_vlm.models.cache import make_prompt_cache
 from pippin.core.events import Event, Failed, PromptEcho
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
-from pippin.engines.language.vision.joint import JointTokens, find_tokens
-from pippin.engines.language.vision.media import Modality, PromptMedia, WholePrompt
+from pippin.engines.language.vision.joint import find_tokens
+from pippin.engines.language.vision.media import JointTokens, Modality, PromptMedia, WholePrompt
 from pippin.engines.language.vision.model import VisionModel, embedded
 from pippin.engines.language.vision.prompt_processing import PromptProcessor
 from tests.engines.language.vision.any_family import write

@@ -11,7 +11,7 @@ import mlx.core as mx
 from mlx_lm.models.bailing_moe_v3 import BailingMLP, BailingSparseMoE, Model
 from mlx_lm.models.step3p5 import ClampedSwiGLU
 
-from pippin.engines.language.classes import become
+from pippin.engines.language.upstream.classes import become
 from pippin.engines.language.upstream.mends import Mend
 
 LIMITS = ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list")

@@ -11,7 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.ernie4_5_moe import Ernie4_5_MoeMLP, Model
 
-from pippin.engines.language.classes import become
+from pippin.engines.language.upstream.classes import become
 from pippin.engines.language.upstream.mends import Mend
 
 BIAS = "moe_statics.e_score_correction_bias"

@@ -9,8 +9,7 @@ from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlx_lm.models.gemma2 import Attention, GemmaModel, Model
 
-from pippin.engines.language.classes import become
-from pippin.engines.language.kv_cache.kinds.base import PromptCache
+from pippin.engines.language.upstream.classes import become
 from pippin.engines.language.upstream.mends import Mend, exchanged
 
 
@@ -41,7 +40,7 @@ class OfTwoMasks(GemmaModel):  # type: ignore[misc]
 def take_window(model: Model, config: Mapping[str, Any]) -> None:
     size = config.get("sliding_window") or 4096
 
-    def make_cache() -> PromptCache:
+    def make_cache() -> list[Any]:
         return [
             KVCache() if place % 2 else RotatingKVCache(max_size=size) for place in range(len(model.layers))
         ]

@@ -7,8 +7,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.gemma3_text import Gemma3Model
 
-from pippin.engines.language.classes import become
-from pippin.engines.language.kv_cache.kinds.base import PromptCache
+from pippin.engines.language.upstream.classes import become
 from pippin.engines.language.upstream.mends import Mend
 
 
@@ -19,7 +18,7 @@ class OfAnyDepth(Gemma3Model):  # type: ignore[misc] # mlx-lm has no types
         return found
 
 
-def lengthened(caches: PromptCache, pattern: int) -> PromptCache:
+def lengthened(caches: list[Any], pattern: int) -> list[Any]:
     """The caches of all layers, and more where a layer `pattern` is asked for its mask, which no layer takes."""
     return [*caches, *caches[:1] * (pattern - len(caches))]
 

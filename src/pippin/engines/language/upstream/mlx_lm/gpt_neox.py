@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.gpt_neox import MLP
 
-from pippin.engines.language.classes import become
+from pippin.engines.language.upstream.classes import become
 from pippin.engines.language.upstream.mends import Mend
 
 

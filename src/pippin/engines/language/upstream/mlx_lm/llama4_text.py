@@ -9,7 +9,7 @@ import mlx.core as mx
 from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.llama4_text import Attention
 
-from pippin.engines.language.classes import become
+from pippin.engines.language.upstream.classes import become
 from pippin.engines.language.upstream.mends import Mend
 
 

@@ -12,9 +12,8 @@ import numpy as np
 from mlx_vlm.models.gemma3.gemma3 import Model
 from mlx_vlm.models.gemma3.language import Gemma3Model, LanguageModel
 
-from pippin.engines.language.classes import become
-from pippin.engines.language.kv_cache.kinds.base import PromptCache
-from pippin.engines.language.kv_cache.layout import mutual
+from pippin.engines.language.upstream.caches import mutual
+from pippin.engines.language.upstream.classes import become
 from pippin.engines.language.upstream.mends import Mend
 from pippin.engines.language.upstream.mlx_lm.gemma3_text import lengthened
 
@@ -28,7 +27,7 @@ class SeeingWhole(LanguageModel):  # type: ignore[misc] # mlx-vlm has no types
         inputs: mx.array,
         inputs_embeds: mx.array | None = None,
         mask: mx.array | None = None,
-        cache: PromptCache | None = None,
+        cache: list[Any] | None = None,
         **given: Any,
     ) -> Any:
         if inputs_embeds is not None and cache is not None:
@@ -48,7 +47,7 @@ class ExactlyScaled(Gemma3Model):  # type: ignore[misc]
         inputs: mx.array,
         inputs_embeds: mx.array | None = None,
         mask: mx.array | None = None,
-        cache: PromptCache | None = None,
+        cache: list[Any] | None = None,
     ) -> mx.array:
         scale = self.config.hidden_size**0.5
         rounded = mx.array(scale, mx.bfloat16).item()

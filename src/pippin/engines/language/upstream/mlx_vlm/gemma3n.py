@@ -12,7 +12,7 @@ from mlx_vlm.models.base import InputEmbeddingsFeatures, scaled_dot_product_atte
 from mlx_vlm.models.gemma3n.gemma3n import Model
 from mlx_vlm.models.gemma3n.language import Gemma3nAttention
 
-from pippin.engines.language.classes import become
+from pippin.engines.language.upstream.classes import become
 from pippin.engines.language.upstream.mends import Mend, exchanged
 
 

@@ -17,7 +17,7 @@ from mlx_vlm.models.glm5_next.language import (
     _score_index_keys,
 )
 
-from pippin.engines.language.kv_cache.kinds.pooling import PoolingCache
+from pippin.engines.language.upstream.caches import PoolingCache
 from pippin.engines.language.upstream.mends import exchanged
 
 SCORED = 512  # queries at once, as in mlx-vlm: scores are [batch, queries, heads, entries]

@@ -6,7 +6,7 @@ derives from computes the same, and is not compiled.
 
 from mlx_vlm.models.hy_v4.indexer import HyV4Indexer
 
-from pippin.engines.language.classes import become
+from pippin.engines.language.upstream.classes import become
 from pippin.engines.language.upstream.mends import Mend
 
 MENDS = (

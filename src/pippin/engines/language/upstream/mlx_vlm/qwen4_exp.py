@@ -19,7 +19,7 @@ from mlx_vlm.models.qwen4_exp.language import (
     Qwen4ExpQSAIndexer,
 )
 
-from pippin.engines.language.kv_cache.kinds.pooling import PoolingCache
+from pippin.engines.language.upstream.caches import PoolingCache
 from pippin.engines.language.upstream.mends import exchanged
 
 SCORED = 512  # queries at once: their scores are [batch, heads, queries, blocks]
