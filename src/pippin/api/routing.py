@@ -1,5 +1,6 @@
 """What routes are made from, and how they are declared."""
 
+import asyncio
 import inspect
 import time
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from pippin.api.stored_responses.response_store import ResponseStore
 from pippin.api.telemetry.ledger import Ledger
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
-from pippin.core.models import ModelInfo
+from pippin.core.models import ModelInfo, ModelKind
 from pippin.service import Service
 
 
@@ -47,9 +48,18 @@ class Api(Struct, frozen=True, kw_only=True):
     batches: Batches
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
-    async def model(self, request: Request, name: str) -> ModelInfo:
-        """The model of this name. Raises `ServerError` if there is none, or none that the caller may use."""
-        info = await self.service.names.find(name)
+    async def model(
+        self, request: Request, name: str, kind: ModelKind | None = None, *, here: bool = True
+    ) -> ModelInfo:
+        """The model that this name means for a request of this kind; unless it has to be `here`, it may be one that the
+        operator named and that is not downloaded. Raises `ServerError` if there is none that the caller may use."""
+        try:
+            info = await self.service.names.find(name, kind)
+        except ServerError:
+            missing = [] if here else await asyncio.to_thread(self.service.catalog.missing)
+            if not (named := [each for each in missing if each.id == name]):
+                raise
+            info = named[0]
         exchange_of(request.scope).check_opens(name, info)
         return info
 

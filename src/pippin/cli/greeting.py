@@ -156,4 +156,4 @@ class Preparation:
             loading.cancel()
         seconds = time.monotonic() - self.started
         await self.greeted.wait()
-        say(f"{loaded.id} is ready after {seconds:.1f} s ({size(loaded.footprint)} in memory).")
+        say(f"{loaded.id} is ready after {seconds:.1f} s ({size(loaded.footprint)} of memory here).")

@@ -381,7 +381,7 @@ class Residency:
         slot.loads += 1
         slot.restarts += slot.died
         slot.died, slot.error, slot.failures, slot.refuse_until = False, None, 0, 0.0
-        log.info("Loaded %s in %.1f s, %d MB.", slot.info.id, seconds, slot.footprint // MB)
+        log.info("Loaded %s in %.1f s, %d MB here.", slot.info.id, seconds, slot.footprint // MB)
         self.watch_idleness(slot)
         self.changes.tell()
         self._trim(slot)

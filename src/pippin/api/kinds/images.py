@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, invalid, unsupported, without_effect
 from pippin.api.http.forms import is_form
@@ -22,7 +21,6 @@ from pippin.api.routing import Api, both, json_reply
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Picture, PicturesDone
-from pippin.core.models import ModelInfo
 from pippin.core.tasks import GenerateImages
 from pippin.service.image_defaults import find_defaults
 
@@ -280,27 +278,14 @@ class ImageRoutes(Struct, frozen=True):
         task = TASKS.get(request.query_params.get("task", "generate"))
         if task is None:
             raise invalid("task", "must be generate or edit.")
-        info = await self._described(request, request.query_params.get("model") or "default")
-        found = await asyncio.to_thread(find_defaults, info, task)
-        return json_reply({"steps": found.steps, "guidance": found.guidance})
-
-    async def _described(self, request: Request, name: str) -> ModelInfo:
-        """The image model with that name, downloaded or not. Raises `ServerError`."""
-        service = self.api.service
-        try:
-            info = await service.names.find(name, "images")
-        except ServerError:
-            missing = await asyncio.to_thread(service.catalog.missing)
-            named = next((each for each in missing if each.id == name), None)
-            if named is None:
-                raise
-            info = named
-        exchange_of(request.scope).check_opens(name, info)
+        name = request.query_params.get("model") or "default"
+        info = await self.api.model(request, name, "images", here=False)
         if info.kind != "images":
             raise ServerError(
                 "invalid_request", f"{info.id} is of kind {info.kind} and makes no pictures.", "model"
             )
-        return info
+        found = await asyncio.to_thread(find_defaults, info, task)
+        return json_reply({"steps": found.steps, "guidance": found.guidance})
 
     async def _answer(
         self, request: Request, fields: ImageRequest, task: GenerateImages, operation: str

@@ -18,7 +18,6 @@ from pippin.api.routing import Api, both, json_reply
 from pippin.config.accelerator import memory_budget
 from pippin.config.options.start import Compat
 from pippin.config.verified import last_report
-from pippin.core.errors import ServerError
 from pippin.core.models import PURPOSES, EngineStats, HubModel, ModelInfo, ModelState
 
 EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
@@ -121,12 +120,7 @@ class Listing(Struct, frozen=True):
         opened = exchange_of(request.scope).opens
         named = [msgspec.structs.replace(info, id=name) for name, info in claude.items() if opened(info)]
         page, more = page_of([*filter(opened, (*found, *missing)), *named], request.query_params)
-        data = [
-            await self._described(request, here[info.id]) | {"id": info.id}
-            if info.id in here
-            else self._missing(request, info)
-            for info in page
-        ]
+        data = [await self._described(request, here.get(info.id, info)) | {"id": info.id} for info in page]
         ends = (
             {"first_id": page[0].id, "last_id": page[-1].id} if page else {"first_id": None, "last_id": None}
         )
@@ -135,17 +129,7 @@ class Listing(Struct, frozen=True):
         return json_reply({"object": "list", "data": data, "has_more": more, **ends})
 
     async def one(self, request: Request) -> Response:
-        name = request.path_params["id"]
-        try:
-            info = await self.api.service.names.find(name)
-        except ServerError:
-            missing = await asyncio.to_thread(self.api.service.catalog.missing)
-            opened = filter(exchange_of(request.scope).opens, missing)
-            named = next((each for each in opened if each.id == name), None)
-            if named is None:
-                raise
-            return json_reply(self._missing(request, named))
-        exchange_of(request.scope).check_opens(name, info)
+        info = await self.api.model(request, request.path_params["id"], here=False)
         return json_reply(await self._described(request, info))
 
     async def recommended(self, request: Request) -> Response:
@@ -165,22 +149,17 @@ class Listing(Struct, frozen=True):
         data = [FoundModel(**msgspec.structs.asdict(each), here=each.id in here) for each in found]
         return json_reply(HubModels(data=data))
 
-    def _missing(self, request: Request, info: ModelInfo) -> dict[str, Any]:
-        return self._for_client(request, info, describe(info, None, downloaded=False))
-
     async def _described(self, request: Request, info: ModelInfo) -> dict[str, Any]:
+        """A model for its client: Anthropic's clients, known by a header, get Anthropic's `capabilities`; `owned_by` is
+        the value of the profile's server."""
         pool = self.api.service.pool
         state = next((state for state in pool.states() if state.id == info.id), None)
         stats = EngineStats()
         if state is not None and state.state == "loaded":
             stats = await pool.stats(info.id)
         verified = await asyncio.to_thread(verification, info.id, whole=exchange_of(request.scope).manages)
-        found = {"verification": verified, "agreement": stats.agreement or None}
-        return self._for_client(request, info, describe(info, state, stats.longest_sequence) | found)
-
-    def _for_client(self, request: Request, info: ModelInfo, described: dict[str, Any]) -> dict[str, Any]:
-        """Adapts a model to its client: Anthropic's clients, known by a header, get Anthropic's `capabilities`;
-        `owned_by` is the value of the profile's server."""
+        described = describe(info, state, stats.longest_sequence)
+        described |= {"verification": verified, "agreement": stats.agreement or None}
         compat = self.api.settings.settings.compat
         if compat in OWNERS:
             described |= {"owned_by": OWNERS[compat]}
@@ -226,13 +205,12 @@ def verification(model: str, *, whole: bool) -> dict[str, Any] | None:
     return {"verdict": report.verdict, **found}
 
 
-def describe(
-    info: ModelInfo, state: ModelState | None, fits: int = 0, *, downloaded: bool = True
-) -> dict[str, Any]:
+def describe(info: ModelInfo, state: ModelState | None, fits: int = 0) -> dict[str, Any]:
     """A model in OpenAI's and Anthropic's form, with the fields of the replaced servers. There are no paths, as they
     would reveal the operator's disk. `fits` is the longest sequence in tokens that fits into memory; 0 if unknown."""
     length = min(filter(None, (info.context_window, fits)), default=None)
     loading = state is not None and state.state == "loading"
+    here = info.path is not None or info.kind == "scripted"  # which needs no file
     return {
         "id": info.id,
         "object": "model",
@@ -246,7 +224,7 @@ def describe(
         "max_model_len": length,
         "meta": {"context_length": length},
         "loaded": state is not None and state.state == "loaded",
-        "state": state.state if state is not None else "unloaded" if downloaded else "not_downloaded",
+        "state": state.state if state is not None else "unloaded" if here else "not_downloaded",
         "stage": state.stage if loading and state is not None else None,
         "progress": state.progress if loading and state is not None else None,
         "error": state.error.message if state is not None and state.error is not None else None,
