@@ -156,4 +156,6 @@ class Preparation:
             loading.cancel()
         seconds = time.monotonic() - self.started
         await self.greeted.wait()
-        say(f"{loaded.id} is ready after {seconds:.1f} s ({size(loaded.footprint)} of memory here).")
+        # Nobody counts here what Ray has placed.
+        memory = f" ({size(loaded.footprint)} in memory)" if loaded.footprint else ""
+        say(f"{loaded.id} is ready after {seconds:.1f} s{memory}.")

@@ -381,7 +381,8 @@ class Residency:
         slot.loads += 1
         slot.restarts += slot.died
         slot.died, slot.error, slot.failures, slot.refuse_until = False, None, 0, 0.0
-        log.info("Loaded %s in %.1f s, %d MB here.", slot.info.id, seconds, slot.footprint // MB)
+        taken = f", {slot.footprint // MB} MB" if slot.footprint else ""
+        log.info("Loaded %s in %.1f s%s.", slot.info.id, seconds, taken)
         self.watch_idleness(slot)
         self.changes.tell()
         self._trim(slot)
