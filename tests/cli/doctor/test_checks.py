@@ -32,7 +32,7 @@ M5 = {"architecture": "applegpu_g17s", "system": "Darwin", "device": "Device(gpu
         ({"gigaflops": 9.0, "busy": 0.9}, "warning", "the machine is busy: others use 90%", "no accelerated"),
         ({"gigaflops": 9.0}, "warning", "a machine that is not busy", "no accelerated"),
         ({"gigaflops": 1.0, "blas": None, "busy": 0.9}, "warning", "the machine is busy", "no accelerated"),
-        ({"gigaflops": 1.0, "blas": None}, "warning", "EXTRAS=cpu", "busy"),
+        ({"gigaflops": 1.0, "blas": None}, "warning", "no accelerated BLAS; ", "busy"),
         ({"gigaflops": 1.0, "blas": None, "system": "Darwin"}, "warning", "not busy", "no accelerated"),
     ],
 )
