@@ -290,7 +290,7 @@ def test_a_step_asks_no_part_whether_it_is_there() -> None:
     assert not found
 
 
-@pytest.mark.long
+@pytest.mark.model
 @pytest.mark.timeout(600)
 def test_a_streamed_chat_crosses_few_files(demo_model: Path) -> None:
     command = [sys.executable, "-m", "scripts.trace_request", "--model", str(demo_model)]

@@ -122,6 +122,7 @@ class Guard:
         # Whether each address of the machine is a host of its own: those that are numbers, not names.
         self._any_address = not loopback and not named
         self._management_open = not self._keys and (loopback or options.allow_unauthenticated)
+        self._salted = self._keys.salts
         # These need no key, nor does anything below them.
         self._open_paths = tuple(bare(path).rstrip("/") for path in options.open_paths)
 
@@ -151,7 +152,7 @@ class Guard:
         key, opened = exchange.key, EXECUTE_TOOL in self._options.open_management
         exchange.manages = self._management_open or (key is not None and key.is_admin)
         exchange.may_use_tools = exchange.manages or (key is not None and key.mcp_tools) or opened
-        exchange.cache_salt = exchange.owner if self._keys.salts else ""
+        exchange.cache_salt = exchange.owner if self._salted else ""
         if is_management(path, method):
             self._check_management(headers, exchange, path)
         if scope["type"] == "http" and method in READS and not self._is_harmless(path):

@@ -32,7 +32,7 @@ from pippin.core.errors import ServerError, renamed
 from pippin.core.events import Counted, Event
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest
-from pippin.core.tasks import CountTokens, Generate, Task
+from pippin.core.tasks import CountTokens, Generate, Task, attachments
 from pippin.service import Service
 from pippin.service.tools.loop import Equipped, ToolOffers
 
@@ -283,12 +283,12 @@ class Handler:
         """The operation of these requests, which come from one body, without an encoder. Raises `ServerError`."""
         exchange = exchange_of(request.scope)
         equipped = [await self._complete(wanted, request) for wanted in requests]
-        first = requests[0]
+        first, offered = requests[0], equipped[0].offered if len(equipped) == 1 else {}
         return Operation(
             name=name,
             model=first.model,
             tasks=[Generate(each.request) for each in equipped],
-            start=self.tools.start(self._service, equipped),
+            start=self.tools.start(self._service, offered) if offered else self._service.start,
             run=await self._run_info(first.model, exchange, Generate.model_kind),
             stream=stream,
             timeout=first.timeout,
@@ -326,8 +326,13 @@ class Handler:
         exchange = exchange_of(request.scope)
         named = [name for part in request.headers.get(MCP_SERVERS, "").split(",") if (name := part.strip())]
         try:
-            equipped = await self.tools.equip(wanted, named, allowed=exchange.may_use_tools)
-            allowed = await self.media.resolve(_as_allowed(equipped.request, request.headers, exchange))
+            # Most requests have neither tools of servers nor media.
+            equipped = Equipped(wanted)
+            if named or wanted.toolsets or wanted.web_search or self.tools.unasked:
+                equipped = await self.tools.equip(wanted, named, allowed=exchange.may_use_tools)
+            allowed = _as_allowed(equipped.request, request.headers, exchange)
+            if any(attachments(allowed.messages or ())):
+                allowed = await self.media.resolve(allowed)
         except ServerError as error:
             raise ServerError.of(renamed(error.report, wanted.names)) from error
         return replace(equipped, request=allowed)

@@ -342,7 +342,7 @@ class ToolOffers:
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed options to new requests."""
-        self._unasked = options.mcp_offer != "asked" and bool(self.servers)
+        self.unasked = options.mcp_offer != "asked" and bool(self.servers)
         """Whether requests that ask for no tools get some."""
 
     async def equip(
@@ -374,15 +374,12 @@ class ToolOffers:
         changed = msgspec.structs.replace(request, tools=tools, toolsets=(), web_search=None)
         return Equipped(changed, offered)
 
-    def start(self, service: Service, equipped: Sequence[Equipped]) -> Start:
-        """What starts the tasks of these requests: the service, or a `ToolLoop` around it."""
-        [first, *others] = equipped
-        if not first.offered or others:
-            return service.start
+    def start(self, service: Service, offered: Mapping[str, OfferedTool]) -> Start:
+        """What starts the task of a request that is offered these tools: a `ToolLoop` around the service."""
 
         async def start(task: Task, *, model: str, id: str, account: str = "") -> AnyRun:
             assert isinstance(task, Generate)  # nothing else is equipped
-            loop = ToolLoop(service, self.servers, first.offered, task.request, model, id, account)
+            loop = ToolLoop(service, self.servers, offered, task.request, model, id, account)
             await loop.begin()
             return loop
 
@@ -392,7 +389,7 @@ class ToolOffers:
         if request.messages is None:
             return ()
         wanted = request.toolsets + tuple(map(Toolset, named))
-        if wanted or not self._unasked:
+        if wanted or not self.unasked:
             return wanted
         plain = request.n == 1 and request.tool_choice.mode != "none"
         return (Toolset(ALL),) if plain else ()

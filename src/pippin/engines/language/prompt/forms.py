@@ -29,7 +29,6 @@ from pippin.core.conversation import Message, Part, Reasoning, Text, Tool, ToolC
 from pippin.core.errors import ServerError
 from pippin.engines.language.prompt.messages import parsed_arguments, without_thought
 from pippin.engines.language.template.template import TemplateTooCostly
-from pippin.engines.recent import Recent
 
 Conversation = tuple[Message, ...]
 Form = Callable[[Conversation], Conversation]
@@ -41,7 +40,7 @@ SYSTEM: Final = ("system", "developer")
 MOST_FORMS: Final = 3
 """Most changes that are combined."""
 MOST_KEPT: Final = 512
-"""Most kinds of conversations whose forms are kept."""
+"""Most kinds of conversations whose forms are kept. Once there are as many, all are looked for anew."""
 LONG: Final = 200
 """Conversations of more turns are tried with the changes that so many of them need, and with one change at a time."""
 
@@ -253,7 +252,7 @@ class Forms:
 
     def __init__(self, render: Render) -> None:
         self._render = render
-        self._kept: Recent[bytes, tuple[Form, ...]] = Recent(MOST_KEPT)
+        self._kept: dict[bytes, tuple[Form, ...]] = {}
 
     def of(self, messages: Conversation, *, tools: bool, generation: bool = True) -> Conversation:
         """The conversation in the first form that the template writes whole; `generation`: an answer follows.
@@ -269,11 +268,13 @@ class Forms:
         found = self._kept.get(key)
         if found is None:
             found = self._find(skeleton)
-            self._kept.put(key, found)
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = found
         return found
 
     def _find(self, skeleton: "Skeleton") -> tuple[Form, ...]:
-        known = [forms for forms in dict.fromkeys(self._kept.values()) if calls_as_text not in forms]
+        known = [forms for forms in dict.fromkeys(tuple(self._kept.values())) if calls_as_text not in forms]
         if len(skeleton.messages) > LONG:
             with contextlib.suppress(ServerError):
                 known.insert(0, self._find(skeleton.first(LONG)))

@@ -48,7 +48,6 @@ from pippin.engines.language.text.tokenizer import (
 from pippin.engines.language.vision.media import (
     TEXT_ONLY,
     Modality,
-    Parts,
     PromptMedia,
     TextOnly,
     WholePrompt,
@@ -199,15 +198,17 @@ class PromptRenderer:
         messages = (*given[: len(given) - bool(begun)], asked, Message("assistant", (Text(CONTINUED),)))
         render = partial(self._render, replace(request, messages=messages, tools=()), generation=False)
         parts = media_parts(messages)
-        processor = self._processor_of(parts)
-        text, media = processor.expanded(render, parts, most)
+        text, media = self.media.expanded(render, parts, most) if parts else (render(), [])
         converter = self._template_for(())[0].converter
         warnings = _check_whole(text, messages, converter.traits.switches)
         opening, _, rest = text.rpartition(QUESTION)
         brancher = Brancher(self._tokenizer.literals, opening, rest.rpartition(CONTINUED)[0])
         questions = [converter.said(each.question) for each in request.decisions]
         encode = partial(self._tokenizer.literals.encode, most=most)
-        tokens, placed = processor.placed(brancher.whole(questions[0]), media, parts, encode)
+        asked_first = brancher.whole(questions[0])
+        tokens, placed = (
+            self.media.placed(asked_first, media, parts, encode) if parts else (encode(asked_first), None)
+        )
         before = brancher.before(list(tokens), questions[0])
         ending = self._tokenizer.single(self.turn_end)
         ending = min(self._tokenizer.eos, default=None) if ending is None else ending
@@ -286,21 +287,16 @@ class PromptRenderer:
             messages = (*messages[:-1], _marked(messages[-1]))
         parts = media_parts(messages)
         render = partial(self._render, replace(request, messages=messages), generation=continued is None)
-        processor = self._processor_of(parts)
-        text, media = processor.expanded(render, parts, most)
+        text, media = self.media.expanded(render, parts, most) if parts else (render(), [])
         writer, _ = self._template_for(request.tools)
         warnings = _check_whole(text, messages, writer.converter.traits.switches)
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
         encode = partial(self._tokenizer.literals.encode, most=most)
-        tokens, placed = processor.placed(text, media, parts, encode)
+        tokens, placed = self.media.placed(text, media, parts, encode) if parts else (encode(text), None)
         return RenderedPrompt(
             tuple(tokens), plain(text), continued=continued or "", media=placed, warnings=warnings
         )
-
-    def _processor_of(self, parts: Parts) -> TextOnly:
-        """A prompt without media is nothing to the processor of media."""
-        return self.media if parts else TEXT_ONLY
 
     def _render(self, request: GenerationRequest, *, generation: bool) -> str:
         writer, forms = self._template_for(request.tools)

@@ -32,7 +32,7 @@ from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.step.scheduler import Scheduler, StepLimits, target_gap
-from pippin.engines.language.step.sequences import Prefilling, Request, Running
+from pippin.engines.language.step.sequences import Prefilling, Request, Running, Sequence
 from pippin.engines.language.step.speculation.proposers import Proposal
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.steering import ALONE, Steering
@@ -171,7 +171,7 @@ class SpeculativeDecoding(Decoding):
         # Whether the next step looks for proposals. It is decided with the draw, before the pass of that step is built.
         self._looks = False
         self._checked = False  # proposals, in the last step
-        lifecycle.on_leave.append(speculation.forget)
+        lifecycle.on_leave.append(self._forget)
 
     def fit(self) -> bool:
         left = self.scheduler.for_running()
@@ -241,6 +241,11 @@ class SpeculativeDecoding(Decoding):
     def learn(self, turn: Turn) -> None:
         seconds = time.monotonic() - turn.began
         self.speculation.learn(seconds, turn.sequences, turn.checked, turn.given, looked=turn.looked)
+
+    def _forget(self, sequence: Sequence) -> None:
+        """A sequence has left the batch. Of most, nothing is known."""
+        if self.speculation.always or sequence.request.job.prediction:
+            self.speculation.forget(sequence)
 
 
 SMALL_REST = 4  # times less than a step's budget
