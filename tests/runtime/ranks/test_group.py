@@ -1,11 +1,11 @@
-"""A group of ranks as real processes: what clients get, and what they are told when a rank is lost."""
+"""A group of ranks as real processes: what clients get, and what becomes of a request whose rank is lost."""
 
+import json
 import os
 import re
 import shlex
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -48,27 +48,26 @@ def ranks_of(home: Path) -> list[psutil.Process]:
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_rank_ends_the_group_which_starts_again(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_lost_rank_ends_the_group_and_the_next_one_goes_on(tmp_path: Path, number: signal.Signals) -> None:
     served(tmp_path)
     words = ["tiny", "--model-dir", str(tmp_path / "models"), "--ranks", "2"]
+    long = {**ASKED, "max_tokens": 300}
     with running_server(tmp_path, *words) as address, httpx.Client(base_url=address, timeout=120) as client:
-        expected = said(client)
+        expected = said(client, max_tokens=300)
         lost = ranks_of(tmp_path)
         assert len(lost) == 2
-        with client.stream(
-            "POST", "/v1/completions", json={**ASKED, "max_tokens": 3000, "stream": True}
-        ) as stream:
-            lines = stream.iter_lines()
-            assert next(line for line in lines if line.startswith("data:"))
+        with client.stream("POST", "/v1/completions", json={**long, "stream": True}) as stream:
+            events = (line.removeprefix("data: ") for line in stream.iter_lines() if line.startswith("data:"))
+            first = next(events)
             os.kill(lost[1].pid, number)
-            started = time.monotonic()
-            rest = "\n".join(lines)
-        assert time.monotonic() - started < 30
-        error = re.search(r"The process of model 'tiny' \(rank [01] of 2\) died: [^\"]*", rest)
-        assert error is not None, rest[-500:]
+            rest = list(events)
+        assert rest.pop() == "[DONE]"
+        assert "".join(json.loads(each)["choices"][0]["text"] for each in (first, *rest)) == expected
+        log = (tmp_path / "server.log").read_text()
+        told = re.search(r"The process of model 'tiny' \(rank [01] of 2\) died: .*", log)
+        assert told is not None
         if number == signal.SIGKILL:
-            assert "(rank 1 of 2) died: it was ended by signal 9" in error[0]
-        assert said(client) == expected
+            assert "(rank 1 of 2) died: it was ended by signal 9" in told[0]
         assert not {each.pid for each in ranks_of(tmp_path)} & {each.pid for each in lost}
     psutil.wait_procs(lost, timeout=10)
     assert ranks_of(tmp_path) == []
