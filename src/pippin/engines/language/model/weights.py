@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten
 
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.core.published import find_json, mistaken, object_in
+from pippin.core.published import find_json, mistaken, object_in, table
 from pippin.core.safetensors import find_header
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
@@ -210,7 +210,7 @@ def _broken(path: Path) -> str | None:
         return "has a damaged header: fetch it again"
     if size < header.file_size:
         return f"is cut off: {size} of {header.file_size} bytes are there. Fetch it again"
-    return None
+    return header.fault
 
 
 UNMATCHED = re.compile(r"(Received|Missing) (\d+) parameters[^:]*:\s*(.*?)\.?\s*", re.DOTALL)
@@ -250,17 +250,29 @@ def _explain(info: ModelInfo, error: BaseException, library: str) -> str:
     if isinstance(error, SystemExit):
         return f"For {info.architecture!r}, {library} needs a package that is not installed here; the log names it."
     kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-    hint = null_fields(Path(info.path or "")) if kind else ""
+    hint = doubtful_fields(Path(info.path or "")) if kind else ""
     return f"The model {info.id!r} cannot be loaded: {kind}{text[:400]}{hint}"
 
 
-def null_fields(folder: Path) -> str:
-    """What to say of the fields of a folder's config.json that are null, which may be why a library raises."""
+def doubtful_fields(folder: Path) -> str:
+    """What to say of the fields of a folder's config.json that may be why a library raises: those that are null, and
+    types of layers that are all the same, where classes look for one of each."""
     config = object_in(folder / "config.json")
-    names = [name for name, value in config.items() if value is None]
-    parts = [(part, value) for part, value in config.items() if isinstance(value, dict)]
-    names += [f"{part}.{name}" for part, held in parts for name, value in held.items() if value is None]
-    return f" (null in its config.json: {', '.join(names)})" if names else ""
+    fields = list(config.items())
+    fields += [
+        (f"{part}.{name}", value) for part, held in config.items() for name, value in table(held).items()
+    ]
+    null = [name for name, value in fields if value is None]
+    alike = [
+        name
+        for name, value in fields
+        if isinstance(value, list) and {*map(type, value)} == {str} and len({*value}) == 1 < len(value)
+    ]
+    return "".join(
+        f" ({what} in its config.json: {', '.join(names)})"
+        for what, names in (("null", null), ("alike for all layers", alike))
+        if names
+    )
 
 
 def cast_weights(model: nn.Module, plan: DevicePlan) -> None:
