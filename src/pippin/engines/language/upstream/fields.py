@@ -50,7 +50,7 @@ def filled(config: Config) -> Config:
     found = {
         name: value for name, value in found.items() if config.get(name) in (None, []) and value is not None
     }
-    found |= _granite(config) if kind == "granitemoehybrid" else {}
+    found |= OTHERWISE[kind](config) if kind in OTHERWISE else {}
     found |= _pattern(config)
     if isinstance(text := config.get("text_config"), dict):
         found["text_config"] = filled(text)
@@ -112,6 +112,16 @@ def _granite(config: Config) -> Config:
     types = config.get("layer_types")
     found = {} if types is None else {"layer_types": [kinds.get(each, each) for each in types]}
     return {"position_embedding_type": config.get("position_embedding_type") or "nope", **found}
+
+
+OTHERWISE: dict[str, Callable[[Config], Config]] = {
+    "granitemoehybrid": _granite,
+    # As many tokens before its own, as in SGLang, for which it was published, and transformers.
+    "mimo_v2_flash": lambda config: {
+        name: size + 1 for name in ("sliding_window_size",) if (size := config.get(name))
+    },
+}
+"""What the libraries' classes read otherwise than it was published."""
 
 
 def _dense_first(config: Config) -> int:
