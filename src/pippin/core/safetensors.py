@@ -14,12 +14,8 @@ from pippin.core.decoding import convert, from_json
 from pippin.core.published import object_in
 
 LARGEST_HEADER: Final = 64 * 1024**2  # bytes
-WIDTHS: Final = {
-    **dict.fromkeys(("BOOL", "F8_E4M3", "F8_E8M0", "I8", "U8"), 1),
-    **dict.fromkeys(("BF16", "F16", "I16", "U16"), 2),
-    **dict.fromkeys(("F32", "I32", "U32"), 4),
-    **dict.fromkeys(("C64", "I64", "U64"), 8),
-}
+NAMES: Final = {1: "BOOL F8_E4M3 F8_E8M0 I8 U8", 2: "BF16 F16 I16 U16", 4: "F32 I32 U32", 8: "C64 I64 U64"}
+WIDTHS: Final = {name: width for width, names in NAMES.items() for name in names.split()}
 """Bytes of a number, by the types that MLX reads."""
 
 
@@ -73,7 +69,7 @@ def find_header(path: Path) -> Header | None:
 def find_whole(path: Path) -> Header | None:
     """The header of a file that has all of its arrays; None for any other. Raises `OSError`."""
     header = find_header(path)
-    return header if header is not None and path.stat().st_size >= header.file_size else None
+    return header if header and not header.fault and path.stat().st_size >= header.file_size else None
 
 
 INDEX: Final = "model.safetensors.index.json"

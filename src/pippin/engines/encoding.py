@@ -21,7 +21,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
-from pippin.core.published import fields_in, find_json, name_of, object_in, table
+from pippin.core.published import broken, fields_in, find_json, name_of, object_in, table
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.text.stored_words import without_dropout
@@ -203,10 +203,8 @@ def read_backend(folder: Path) -> Tokenizer:
         raise ServerError("load_failed", message) from error
     without_dropout(found)
     kinds: dict[str, Any] = dict.fromkeys((*CLEANED, "add_prefix_space"), bool)
-    words = dict[str, dict[str, str | bool]]
-    told = fields_in(
-        folder, "tokenizer_config.json", tokenizer_class=str, added_tokens_decoder=words, **kinds
-    )
+    kinds |= {"tokenizer_class": str, "added_tokens_decoder": dict[str, dict[str, str | bool]]}
+    told = fields_in(folder, "tokenizer_config.json", **kinds)
     _refuse_other_words(folder, found, told["added_tokens_decoder"])
     ways = [(found.pre_tokenizer, "add_prefix_space", told["add_prefix_space"])]
     if told["tokenizer_class"] not in WITHOUT_WAYS:
@@ -220,22 +218,17 @@ def read_backend(folder: Path) -> Tokenizer:
     return found
 
 
-def _refuse_other_words(folder: Path, tokenizer: Tokenizer, told: dict[str, dict[str, Any]] | None) -> None:
+def _refuse_other_words(folder: Path, found: Tokenizer, told: dict[str, dict[str, Any]] | None) -> None:
     """Raises `ServerError("load_failed")` for words, other than special tokens, that files beside tokenizer.json add,
     as transformers reads them. `told` are those of tokenizer_config.json."""
-    file, words = "tokenizer_config.json", [each for each in (told or {}).values() if not each.get("special")]
+    known = {token.content for token in found.get_added_tokens_decoder().values()}
+    words = [word.get("content") for word in (told or {}).values() if not word.get("special")]
     if told is None:
-        file, words = (
-            "added_tokens.json",
-            [{"content": word} for word in object_in(folder / "added_tokens.json")],
-        )
-    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    if lacking := next((word for each in words if (word := each.get("content")) not in known), None):
-        message = (
-            f"tokenizer.json of the model {name_of(folder)} lacks the word {lacking!r}, which {file} adds: save the "
-            "tokenizer again with transformers."
-        )
-        raise ServerError("load_failed", message)
+        words = [*object_in(folder / "added_tokens.json")]
+    if lacking := [word for word in words if word not in known]:
+        file = "added_tokens.json" if told is None else "tokenizer_config.json"
+        what = f"{lacking[0]!r}, which {file} adds: save the tokenizer again with transformers"
+        raise broken(folder / "tokenizer.json", f"lacks the word {what}")
 
 
 class EncodingTokenizer:

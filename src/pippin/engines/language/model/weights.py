@@ -255,24 +255,16 @@ def _explain(info: ModelInfo, error: BaseException, library: str) -> str:
 
 
 def doubtful_fields(folder: Path) -> str:
-    """What to say of the fields of a folder's config.json that may be why a library raises: those that are null, and
-    types of layers that are all the same, where classes look for one of each."""
+    """What to say of the fields of a folder's config.json that may be why a library raises: nulls, and lists of layers
+    that are all alike, where classes look for one of each type."""
     config = object_in(folder / "config.json")
-    fields = list(config.items())
-    fields += [
-        (f"{part}.{name}", value) for part, held in config.items() for name, value in table(held).items()
-    ]
-    null = [name for name, value in fields if value is None]
-    alike = [
-        name
-        for name, value in fields
-        if isinstance(value, list) and {*map(type, value)} == {str} and len({*value}) == 1 < len(value)
-    ]
-    return "".join(
-        f" ({what} in its config.json: {', '.join(names)})"
-        for what, names in (("null", null), ("alike for all layers", alike))
-        if names
-    )
+    parts = [("", config), *((f"{part}.", table(held)) for part, held in config.items())]
+    names = [part + name for part, held in parts for name, value in held.items() if _is_doubtful(value)]
+    return f" (null or alike for all layers in its config.json: {', '.join(names)})" if names else ""
+
+
+def _is_doubtful(value: object) -> bool:
+    return value is None or (isinstance(value, list) and 1 == len({*map(str, value)}) < len(value))
 
 
 def cast_weights(model: nn.Module, plan: DevicePlan) -> None:

@@ -50,7 +50,10 @@ def filled(config: Config) -> Config:
     found = {
         name: value for name, value in found.items() if config.get(name) in (None, []) and value is not None
     }
-    found |= OTHERWISE[kind](config) if kind in OTHERWISE else {}
+    found |= _granite(config) if kind == "granitemoehybrid" else {}
+    # So many tokens before its own, as in SGLang, for which it was published, and in transformers.
+    if kind == "mimo_v2_flash" and (size := config.get("sliding_window_size")):
+        found["sliding_window_size"] = size + 1
     found |= _pattern(config)
     if isinstance(text := config.get("text_config"), dict):
         found["text_config"] = filled(text)
@@ -80,10 +83,8 @@ def refuse_left_out(config: Config, taken: Container[str]) -> None:
         with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
         raise ValueError(f"num_experts_per_tok 1{with_it} is not read by the class of this architecture")
     if "full_attention_interval" in taken and "layer_types" not in taken:
-        count, every = (
-            config.get("num_hidden_layers") or 0,
-            with_pattern(config).get("full_attention_interval") or 4,
-        )
+        count, every = config.get("num_hidden_layers") or 0, _pattern(config).get("full_attention_interval")
+        every = every or config.get("full_attention_interval") or 4
         own = ["linear_attention" if place % every else "full_attention" for place in range(1, count + 1)]
         types = config.get("layer_types") or own
         if types != own or "full_attention" not in own:
@@ -112,16 +113,6 @@ def _granite(config: Config) -> Config:
     types = config.get("layer_types")
     found = {} if types is None else {"layer_types": [kinds.get(each, each) for each in types]}
     return {"position_embedding_type": config.get("position_embedding_type") or "nope", **found}
-
-
-OTHERWISE: dict[str, Callable[[Config], Config]] = {
-    "granitemoehybrid": _granite,
-    # As many tokens before its own, as in SGLang, for which it was published, and transformers.
-    "mimo_v2_flash": lambda config: {
-        name: size + 1 for name in ("sliding_window_size",) if (size := config.get(name))
-    },
-}
-"""What the libraries' classes read otherwise than it was published."""
 
 
 def _dense_first(config: Config) -> int:
@@ -186,11 +177,11 @@ def _other_experts(config: Config) -> str:
     return "" if usual else "ffn_config"
 
 
-def _other_scaling(scaling: Config) -> bool:
-    """Whether positions turn otherwise than in DeepSeek V2's class, which has YaRN of its own and of one form."""
-    factors = "mscale" in scaling if scaling.get("mscale_all_dim") else scaling.get("mscale", 1) == 1
-    yarn = scaling.get("rope_type", "yarn") == "yarn" and scaling.get("truncate", True)
-    return not (yarn and factors) or "attention_factor" in scaling
+def _other_yarn(scaling: Config) -> bool:
+    """Whether positions turn otherwise than by YaRN in the one form that DeepSeek V2's class has."""
+    alone = ("mscale" in scaling) != ("mscale_all_dim" in scaling)
+    other = scaling.get("rope_type", "yarn") != "yarn" or {"attention_factor", "truncate"} & scaling.keys()
+    return alone or bool(other)
 
 
 CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
@@ -200,7 +191,7 @@ NO_LIMITS = [0.0, float("inf")]
 
 SPECIAL: dict[str, Callable[[Config], str]] = {
     "dbrx": _other_experts,
-    "deepseek_v2": lambda config: "rope_scaling" if _other_scaling(config.get("rope_scaling") or {}) else "",
+    "deepseek_v2": lambda config: "rope_scaling" if _other_yarn(config.get("rope_scaling") or {}) else "",
     # Where no layer has a window and one is named, none turns; the class turns all.
     "exaone_moe": lambda config: (
         "layer_types"
