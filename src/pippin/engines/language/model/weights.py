@@ -228,10 +228,10 @@ NAMED = 4  # of such tensors
 def _explain(info: ModelInfo, error: BaseException, library: str) -> str:
     """What clients are told of an error that the library raised while it loaded a model."""
     text = str(error).replace(f"{info.path}/", "")
+    newer = f"newer {library} may know it (pip install -U {library})."
     if (unknown := UNKNOWN.search(text)) is not None:
         return (
-            f"The installed {library} does not know the architecture {unknown[1]!r} of {info.id!r}: a newer "
-            f"{library} may (pip install -U {library})."
+            f"The installed {library} does not know the architecture {unknown[1]!r} of {info.id!r}: a {newer}"
         )
     if (found := UNMATCHED.fullmatch(text)) is not None:
         names = [name.strip() for name in found[3].split(",")]
@@ -240,7 +240,7 @@ def _explain(info: ModelInfo, error: BaseException, library: str) -> str:
         what = "it does not know" if found[1] == "Received" else "the files lack"
         return (
             f"The weights of {info.id!r} do not match its architecture as the installed {library} has it: {what} "
-            f"{listed}. A newer {library} may know it (pip install -U {library})."
+            f"{listed}. A {newer}"
         )
     if (lacking := LACKING.search(text)) is not None:
         return (
