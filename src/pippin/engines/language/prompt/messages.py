@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from pippin.core.conversation import MediaPart, Message, Reasoning, Text, Tool, ToolCall, ToolResult
+from pippin.core.conversation import MediaPart, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.engines.language.template.traits import Messages, Traits, thinking_parts
 from pippin.engines.language.text.tokenizer import Literals, broken
 from pippin.engines.language.vision.media import MediaStyle
@@ -96,7 +96,7 @@ class Converter(Struct, frozen=True):
         example = self._write("function_name", {"argument": "value"})
         offer = self._unmarked(OFFER.format(tools=lines, example=example), marks=False)
         if entries and entries[0]["role"] in ("system", "developer"):
-            return [{**entries[0], "content": _joined(entries[0]["content"], offer)}, *entries[1:]]
+            return [{**entries[0], "content": f"{entries[0]['content']}\n\n{offer}"}, *entries[1:]]
         return [{"role": "system", "content": offer}, *entries]
 
     def _message(self, message: Message, ids: CallIds) -> Messages:
@@ -127,10 +127,7 @@ class Converter(Struct, frozen=True):
 
         if self.media is not None and any(isinstance(part, MediaPart) for part in message.parts):
             return self.media.content(message.parts, shield)
-        texts = [part.text for part in message.parts if isinstance(part, Text)]
-        if len(texts) > 1 and message.role in self.traits.listing:
-            return [{"type": "text", "text": shield(text)} for text in texts]
-        return shield("\n".join(texts))
+        return shield(_joined_texts(message.parts))
 
     def said(self, text: str) -> str:
         """A text of the user's as the template is given it."""
@@ -188,7 +185,7 @@ class Converter(Struct, frozen=True):
         return self.history.write or write_json_tags
 
     def _result(self, result: ToolResult, message: Message, ids: CallIds) -> dict[str, Any]:
-        text = self.literals.shield("\n".join(part.text for part in result.parts if isinstance(part, Text)))
+        text = self.literals.shield(_joined_texts(result.parts))
         if result.is_error:
             text = f"Error: {text}"
         if not self.traits.tool_results:
@@ -230,6 +227,10 @@ def _joined(first: Any, second: Any) -> Any:
         return f"{first}\n\n{second}"
     listed = [[{"type": "text", "text": part}] if isinstance(part, str) else part for part in (first, second)]
     return [*listed[0], {"type": "text", "text": "\n\n"}, *listed[1]]
+
+
+def _joined_texts(parts: Sequence[Part]) -> str:
+    return "\n".join(part.text for part in parts if isinstance(part, Text))
 
 
 def without_thought(text: str) -> str:

@@ -19,7 +19,6 @@ class Traits(Struct, frozen=True, kw_only=True):
     """What a template takes, and in which form."""
 
     content: Literal["text", "parts"] = "text"  # a message's content: a string, or a list of parts
-    listing: tuple[str, ...] = ()  # the authors whose content may be a list of several texts as well
     system: bool = True  # a system message at the start
     several_system: bool = True  # more than one system message at the start
     developer: bool = False  # the role `developer`
@@ -95,7 +94,6 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     spoken = trial.render([user, assistant], {}) or ""
     return Traits(
         content="parts" if trial.in_parts else "text",
-        listing=tuple(_listing(trial)),
         system=takes_system,
         several_system=takes_system and says([system, second, user], "QXS", "QXT", "QXA"),
         developer="developer" in template.source
@@ -118,16 +116,6 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         turn_end=spoken.rpartition("QXC")[2].strip() if "QXC" in spoken else "",
         rewrites=tuple(_rewritten(trial, [user, assistant, other], fields, offer)),
     )
-
-
-def _listing(trial: _Trial) -> Iterator[str]:
-    """The authors of whose lists a template writes all texts, and nothing else."""
-    user, assistant = _user(trial.text("QXA")), _assistant(trial.text("QXC"))
-    for role, others in (("system", [user]), ("user", [assistant, user])):
-        contents = (trial.text("QXL"), _in_parts("QXL"), [*_in_parts("QXL"), *_in_parts("QXM")])
-        one, alike, two = ([{"role": role, "content": each}, *others] for each in contents)
-        if trial.render(one, {}) == trial.render(alike, {}) and trial.says(two, "QXL", "QXM", "QXA"):
-            yield role
 
 
 def _rewritten(
