@@ -57,7 +57,7 @@ def _table() -> str:
         (
             "`special_tokens_map.json`, `added_tokens.json`",
             "as transformers reads them",
-            "encoders: words that `tokenizer.json` lacks",
+            "encoders: words that `tokenizer.json` lacks are refused",
         ),
         (
             "`model.safetensors.index.json`",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
+from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Embedded
 from pippin.engines.encoding import EncoderInput, EncodingEngine, EncodingJob, EncodingTokenizer, Floats
 from tests.engines.driving import run
@@ -156,6 +157,26 @@ def test_words_are_cleaned_as_their_configuration_says(
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     theirs = AutoTokenizer.from_pretrained(tmp_path)("A É b", add_special_tokens=False)["input_ids"]
     assert EncodingTokenizer(tmp_path, 8).plain("A É b") == tokens == tuple(theirs)
+
+
+@pytest.mark.parametrize(
+    ("file", "words_beside"),
+    [
+        ("tokenizer_config.json", {"added_tokens_decoder": {"4": {"content": "ab", "special": False}}}),
+        ("added_tokens.json", {"ab": 4}),
+    ],
+)
+def test_words_that_other_files_add_to_a_tokenizer_are_refused_by_name(
+    file: str, words_beside: dict[str, object], tmp_path: Path
+) -> None:
+    words(tmp_path, "$A")
+    (tmp_path / file).write_text(json.dumps(words_beside))
+    with pytest.raises(ServerError, match=f"lacks the word 'ab', which {file} adds"):
+        EncodingTokenizer(tmp_path, 8)
+    stored = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    stored.add_tokens(["ab"])
+    stored.save(str(tmp_path / "tokenizer.json"))
+    assert EncodingTokenizer(tmp_path, 8).encode("ab").tokens == (4,)
 
 
 @pytest.mark.parametrize(

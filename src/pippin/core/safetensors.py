@@ -3,6 +3,7 @@ finds the files of a checkpoint, and digests them."""
 
 import hashlib
 from collections.abc import Iterable
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,9 @@ from pippin.core.decoding import convert, from_json
 from pippin.core.published import object_in
 
 LARGEST_HEADER: Final = 64 * 1024**2  # bytes
+NAMES: Final = {1: "BOOL F8_E4M3 F8_E8M0 I8 U8", 2: "BF16 F16 I16 U16", 4: "F32 I32 U32", 8: "C64 I64 U64"}
+WIDTHS: Final = {name: width for width, names in NAMES.items() for name in names.split()}
+"""Bytes of a number, by the types that MLX reads."""
 
 
 class StoredArray(Struct, frozen=True):
@@ -31,6 +35,19 @@ class Header(Struct, frozen=True):
         """Size that the whole file must have, in bytes."""
         return self.size + max((array.data_offsets[1] for array in self.arrays.values()), default=0)
 
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with an array, as the end of a sentence: safetensors lie one behind the other."""
+        end = 0
+        for name, array in sorted(self.arrays.items(), key=lambda each: each[1].data_offsets):
+            begin, stop = array.data_offsets
+            if (width := WIDTHS.get(array.dtype)) is None:
+                return f"holds {name} in numbers of the type {array.dtype}, which MLX does not read"
+            if begin < end or min(array.shape, default=0) < 0 or stop - begin != width * prod(array.shape):
+                return f"says of {name} that it lies where its numbers cannot be: fetch it again"
+            end = stop
+        return None
+
 
 def find_header(path: Path) -> Header | None:
     """The header of a file; None if it is damaged or cannot be read."""
@@ -42,9 +59,8 @@ def find_header(path: Path) -> Header | None:
             listed = from_json(file.read(length), dict[str, Any]) if length <= LARGEST_HEADER else None
         if listed is None:
             return None
-        told = listed.pop("__metadata__", None)  # MLX writes null where there is nothing to tell
-        texts = told.items() if isinstance(told, dict) else ()
-        metadata = {name: text for name, text in texts if isinstance(text, str)}
+        # MLX writes null where there is nothing to tell.
+        metadata = convert(listed.pop("__metadata__", None) or {}, dict[str, str])
         return Header(convert(listed, dict[str, StoredArray]), 8 + length, metadata)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
@@ -53,7 +69,7 @@ def find_header(path: Path) -> Header | None:
 def find_whole(path: Path) -> Header | None:
     """The header of a file that has all of its arrays; None for any other. Raises `OSError`."""
     header = find_header(path)
-    return header if header is not None and path.stat().st_size >= header.file_size else None
+    return header if header and not header.fault and path.stat().st_size >= header.file_size else None
 
 
 INDEX: Final = "model.safetensors.index.json"
@@ -94,11 +110,10 @@ def weight_files(folder: Path) -> WeightFiles:
         )
     named = [folder / name for name in sorted(set(index.values()))]
     if named and all(path.is_file() for path in named):
-        held = _tensors(named)
-        if index.keys() <= held.keys():
-            return WeightFiles(
-                tuple(named), held | {name: folder / index[name] for name in held if name in index}
-            )
+        held = {path: _tensors([path]).keys() for path in named}
+        if all(name in held[folder / file] for name, file in index.items()):
+            owners = {name: path for path, names in held.items() for name in names}
+            return WeightFiles(tuple(named), owners | {name: folder / file for name, file in index.items()})
     there = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     named_so = [path for path in there if path.name.startswith("model")]
     files = named_so or [path for path in there if not path.name.startswith("consolidated")]

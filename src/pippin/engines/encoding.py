@@ -21,7 +21,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
-from pippin.core.published import fields_in, find_json, name_of, table
+from pippin.core.published import broken, fields_in, find_json, name_of, object_in, table
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.text.stored_words import without_dropout
@@ -202,8 +202,10 @@ def read_backend(folder: Path) -> Tokenizer:
         message = f"tokenizer.json of the model {name_of(folder)} can't be read ({error})."
         raise ServerError("load_failed", message) from error
     without_dropout(found)
-    kinds = dict.fromkeys((*CLEANED, "add_prefix_space"), bool)
-    told = fields_in(folder, "tokenizer_config.json", tokenizer_class=str, **kinds)
+    kinds: dict[str, Any] = dict.fromkeys((*CLEANED, "add_prefix_space"), bool)
+    kinds |= {"tokenizer_class": str, "added_tokens_decoder": dict[str, dict[str, str | bool]]}
+    told = fields_in(folder, "tokenizer_config.json", **kinds)
+    _refuse_other_words(folder, found, told["added_tokens_decoder"])
     ways = [(found.pre_tokenizer, "add_prefix_space", told["add_prefix_space"])]
     if told["tokenizer_class"] not in WITHOUT_WAYS:
         ways += [(found.normalizer, name, told[field]) for field, name in CLEANED.items()]
@@ -214,6 +216,19 @@ def read_backend(folder: Path) -> Tokenizer:
         steps = [normalizers.Lowercase(), *([found.normalizer] if found.normalizer is not None else [])]
         found.normalizer = normalizers.Sequence(steps)
     return found
+
+
+def _refuse_other_words(folder: Path, found: Tokenizer, told: dict[str, dict[str, Any]] | None) -> None:
+    """Raises `ServerError("load_failed")` for words, other than special tokens, that files beside tokenizer.json add,
+    as transformers reads them. `told` are those of tokenizer_config.json."""
+    known = {token.content for token in found.get_added_tokens_decoder().values()}
+    words = [word.get("content") for word in (told or {}).values() if not word.get("special")]
+    if told is None:
+        words = [*object_in(folder / "added_tokens.json")]
+    if lacking := [word for word in words if word not in known]:
+        file = "added_tokens.json" if told is None else "tokenizer_config.json"
+        what = f"{lacking[0]!r}, which {file} adds: save the tokenizer again with transformers"
+        raise broken(folder / "tokenizer.json", f"lacks the word {what}")
 
 
 class EncodingTokenizer:

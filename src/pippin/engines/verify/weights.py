@@ -21,6 +21,7 @@ EXPONENTS: Final[dict[str, tuple[Any, int]]] = {
     "F16": (np.uint16, 0x7C00),
     "BF16": (np.uint16, 0x7F80),
     "F32": (np.uint32, 0x7F800000),
+    "F8_E4M3": (np.uint8, 0x7F),  # with the number itself
 }
 """The bits of a number's exponent. Where all of them are set, the number is NaN or infinite."""
 Progress = Callable[[int, int], None]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from mlx_lm.utils import quantize_model, save_model
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.language.model.weights import Reading, load_weights
-from pippin.engines.language.upstream.stored import read_arrays
+from pippin.engines.language.upstream.stored import read_arrays, refuse_bytes
 from tests.engines.language.bench import PLAN
 from tests.engines.tiny_models import tiny_model
 
@@ -226,6 +227,13 @@ def test_a_weight_of_true_and_false_is_refused(folder: Path) -> None:
     assert f"{name} holds integers (bool" in refusal(folder)
 
 
+def test_a_bias_of_integers_is_refused() -> None:
+    layer = nn.Linear(4, 4)
+    layer.bias = layer.bias.astype(mx.int64)
+    with pytest.raises(ValueError, match="bias holds integers"):
+        refuse_bytes(nn.Sequential(layer))
+
+
 def test_infinity_in_a_configuration_is_read(folder: Path) -> None:
     config(folder, time_step_limit=[0.0, float("inf")], other={"__float__": "Infinity"})
     assert load(folder)[1]["other"] == float("inf")
@@ -251,6 +259,55 @@ def test_a_truncated_file_is_a_refusal(folder: Path) -> None:
     )
     path.write_bytes(whole[:5])
     assert "has a damaged header" in refusal(folder)
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """A safetensors file with another header before the same numbers."""
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    change(header)
+    words = json.dumps(header).encode()
+    path.write_bytes(len(words).to_bytes(8, "little") + words + data[end:])
+
+
+UP = "model.layers.0.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("told", "what"),
+    [
+        ({"dtype": "F64"}, f"holds {UP} in numbers of the type F64, which MLX does not read"),
+        ({"data_offsets": [0, 4]}, f"says of {UP} that it lies where its numbers cannot be"),
+        ({"shape": [-1, -1]}, f"says of {UP} that it lies where its numbers cannot be"),
+    ],
+)
+def test_an_array_that_cannot_be_as_its_file_says_is_named(
+    folder: Path, told: dict[str, Any], what: str
+) -> None:
+    rewritten(folder / "model.safetensors", lambda header: header[UP].update(told))
+    assert f"model.safetensors of the model 'm' {what}" in refusal(folder)
+
+
+def test_two_arrays_in_one_place_are_told(folder: Path) -> None:
+    def as_the_gate(header: dict[str, Any]) -> None:
+        header[UP] = header[UP.replace("up", "gate")]
+
+    rewritten(folder / "model.safetensors", as_the_gate)
+    assert "that it lies where its numbers cannot be" in refusal(folder)
+
+
+def test_notes_that_are_no_texts_are_told(folder: Path) -> None:
+    rewritten(folder / "model.safetensors", lambda header: header.update(__metadata__=[1]))
+    assert "model.safetensors of the model 'm' has a damaged header" in refusal(folder)
+
+
+def test_an_index_that_names_the_wrong_files_does_not_count(folder: Path) -> None:
+    whole = load(folder)[0](mx.array([[1, 2, 3]]))
+    index = in_two(folder)
+    one, two = sorted({*index.values()})
+    index_of(folder, {name: two if file == one else one for name, file in index.items()})
+    assert mx.array_equal(load(folder)[0](mx.array([[1, 2, 3]])), whole)
 
 
 def test_too_large_is_refused_with_the_numbers(folder: Path) -> None:

@@ -25,6 +25,7 @@ from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.step.sequences import Sequence
 from pippin.engines.language.step.speculation import heads as room
 from pippin.engines.language.step.speculation.heads import Heads
+from pippin.engines.language.upstream.rotary import rotary_modules
 from tests.engines.language.bench import (
     MAC,
     PLAN,
@@ -37,6 +38,7 @@ from tests.engines.language.bench import (
 from tests.engines.language.drafting import PHRASE, begin, drafts_of, held, judge_own_answers, prompts_of
 from tests.engines.language.roundings import is_said
 from tests.engines.language.tiny_heads import (
+    QWEN,
     dflash_head,
     eagle3_head,
     eagle3_model,
@@ -93,6 +95,20 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
             with_prediction_head(tiny_vision_model("qwen3_5", root / "vision")), {"mtp": True}
         ),
     }
+
+
+@pytest.mark.float32
+def test_a_head_turns_positions_that_are_scaled_as_its_model_does(tmp_path: Path) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    bench = Bench(
+        qwen_with_head(tmp_path / "qwen", rope_parameters={**QWEN["rope_parameters"], **scaling}),
+        options(mtp=True),
+    )
+    [[own], [other]] = (
+        [each for _, _, each in rotary_modules(model)][:1] for model in (bench.model, heads_of(bench).head)
+    )
+    assert other._inv_freq.tolist() == pytest.approx((1 / own._freqs).tolist())
+    assert other.attention_scaling == pytest.approx(own.mscale)
 
 
 @pytest.mark.parametrize("name", ["eagle3", "dflash", "mtp"])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Backend
 
+from pippin.core.errors import ServerError
 from pippin.engines.encoding import EncodingTokenizer
 from pippin.engines.language.text.tokenizer import BREAK, Tokenizer, plain
 from tests.engines.language.text.small_tokenizer import ADDED, CHATML, SPECIAL, byte_level, sentencepiece
@@ -172,6 +173,11 @@ def test_a_stream_is_the_text_of_the_tokenizers_own_decoder(name, data):
     # Of bytes that are no text, the library replaces those before as well, which a stream has shown.
     assume("\ufffd" not in text or "ByteFallback" not in str(DECODERS[name]))
     assert streamed(tokenizer, tokens) == text
+
+
+def test_a_decoder_that_joins_like_tokens_is_refused() -> None:
+    with pytest.raises(ServerError, match="CTC"):
+        with_decoder(decoders.CTC())
 
 
 def test_a_run_of_blanks_that_was_added_as_a_token_is_a_run_of_blanks():

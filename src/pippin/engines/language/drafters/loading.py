@@ -34,6 +34,7 @@ from pippin.engines.language.kv_cache.layout import computed_prompt
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.language.upstream.library import dequantize_model
 from pippin.engines.language.upstream.reading import reading_spelled_out
+from pippin.engines.language.upstream.rotary import complete, rotary_modules
 from pippin.engines.language.vision.model import inner_of
 
 HeadKind = Literal["eagle3", "mtp", "layer", "dflash"]
@@ -240,6 +241,12 @@ def _load(folder: Path, kind: HeadKind, model: nn.Module, vocabulary: int) -> Dr
             return Eagle3Head(inner)
         case "mtp":
             text = inner.config.text_config
+            # Those of Qwen 3.5 leave out a scaling of positions, as their model's class does.
+            if {hasattr(each, "_inv_freq") for _, _, each in rotary_modules(inner)} == {True}:
+                config = _configuration(folder)
+                told = config.get("text_config") or config
+                with _usable(folder):
+                    complete(inner, told, lambda _: type(inner)(inner.config))
             _check_pair(folder, model, text.hidden_size, text.vocab_size, vocabulary)
             return PREDICTION_HEADS[inner.config.model_type](inner)
         case "dflash":

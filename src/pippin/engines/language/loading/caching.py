@@ -21,7 +21,7 @@ from pippin.engines.language.kv_cache.layout import (
 from pippin.engines.language.kv_cache.probe import Batching, DoesNotRun, choose_batching
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.model.lora import Adapters
-from pippin.engines.language.model.weights import null_fields
+from pippin.engines.language.model.weights import doubtful_fields
 from pippin.engines.language.prefix_cache.cache import PIECE, NoPrefixes, PrefixCache, PrefixTree
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.step.prefill import MOST_STRETCH
@@ -35,7 +35,7 @@ def find_batching(asked: Asked, adapters: Adapters, named: str | None) -> Batchi
     try:
         batching = choose_batching(asked.model, asked.options, named, asked.plan.launch_bytes)
     except DoesNotRun as error:
-        hint = "" if asked.folder is None else null_fields(asked.folder)
+        hint = "" if asked.folder is None else doubtful_fields(asked.folder)
         raise ServerError("load_failed", error.report.message + hint) from error
     if adapters.names and batching.shape is None:
         message = (

@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten
 
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.core.published import find_json, mistaken, object_in
+from pippin.core.published import find_json, mistaken, object_in, table
 from pippin.core.safetensors import find_header
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
@@ -210,7 +210,7 @@ def _broken(path: Path) -> str | None:
         return "has a damaged header: fetch it again"
     if size < header.file_size:
         return f"is cut off: {size} of {header.file_size} bytes are there. Fetch it again"
-    return None
+    return header.fault
 
 
 UNMATCHED = re.compile(r"(Received|Missing) (\d+) parameters[^:]*:\s*(.*?)\.?\s*", re.DOTALL)
@@ -228,10 +228,10 @@ NAMED = 4  # of such tensors
 def _explain(info: ModelInfo, error: BaseException, library: str) -> str:
     """What clients are told of an error that the library raised while it loaded a model."""
     text = str(error).replace(f"{info.path}/", "")
+    newer = f"newer {library} may know it (pip install -U {library})."
     if (unknown := UNKNOWN.search(text)) is not None:
         return (
-            f"The installed {library} does not know the architecture {unknown[1]!r} of {info.id!r}: a newer "
-            f"{library} may (pip install -U {library})."
+            f"The installed {library} does not know the architecture {unknown[1]!r} of {info.id!r}: a {newer}"
         )
     if (found := UNMATCHED.fullmatch(text)) is not None:
         names = [name.strip() for name in found[3].split(",")]
@@ -240,7 +240,7 @@ def _explain(info: ModelInfo, error: BaseException, library: str) -> str:
         what = "it does not know" if found[1] == "Received" else "the files lack"
         return (
             f"The weights of {info.id!r} do not match its architecture as the installed {library} has it: {what} "
-            f"{listed}. A newer {library} may know it (pip install -U {library})."
+            f"{listed}. A {newer}"
         )
     if (lacking := LACKING.search(text)) is not None:
         return (
@@ -250,17 +250,21 @@ def _explain(info: ModelInfo, error: BaseException, library: str) -> str:
     if isinstance(error, SystemExit):
         return f"For {info.architecture!r}, {library} needs a package that is not installed here; the log names it."
     kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-    hint = null_fields(Path(info.path or "")) if kind else ""
+    hint = doubtful_fields(Path(info.path or "")) if kind else ""
     return f"The model {info.id!r} cannot be loaded: {kind}{text[:400]}{hint}"
 
 
-def null_fields(folder: Path) -> str:
-    """What to say of the fields of a folder's config.json that are null, which may be why a library raises."""
+def doubtful_fields(folder: Path) -> str:
+    """What to say of the fields of a folder's config.json that may be why a library raises: nulls, and lists of layers
+    that are all alike, where classes look for one of each type."""
     config = object_in(folder / "config.json")
-    names = [name for name, value in config.items() if value is None]
-    parts = [(part, value) for part, value in config.items() if isinstance(value, dict)]
-    names += [f"{part}.{name}" for part, held in parts for name, value in held.items() if value is None]
-    return f" (null in its config.json: {', '.join(names)})" if names else ""
+    parts = [("", config), *((f"{part}.", table(held)) for part, held in config.items())]
+    names = [part + name for part, held in parts for name, value in held.items() if _is_doubtful(value)]
+    return f" (null or alike for all layers in its config.json: {', '.join(names)})" if names else ""
+
+
+def _is_doubtful(value: object) -> bool:
+    return value is None or (isinstance(value, list) and 1 == len({*map(str, value)}) < len(value))
 
 
 def cast_weights(model: nn.Module, plan: DevicePlan) -> None:

@@ -216,6 +216,10 @@ class Pieces:
         # The library joins tokens with blanks where a tokenizer has no decoder.
         self._join: Callable[[list[str]], str] = " ".join if decoder is None else decoder.decode
         self._after = self._join([BESIDE, BESIDE]).removeprefix(BESIDE)
+        if BESIDE not in self._after:
+            raise ServerError(
+                "load_failed", "A tokenizer with the decoder CTC, as of sound, is not read for text."
+            )
         steps = "" if decoder is None else decoder.__getstate__().decode()
         self._byte_level = byte_values() if '"ByteLevel"' in steps else {}
         self._byte_fallback = '"ByteFallback"' in steps

@@ -51,6 +51,9 @@ def filled(config: Config) -> Config:
         name: value for name, value in found.items() if config.get(name) in (None, []) and value is not None
     }
     found |= _granite(config) if kind == "granitemoehybrid" else {}
+    # So many tokens before its own, as in SGLang, for which it was published, and in transformers.
+    if kind == "mimo_v2_flash" and (size := config.get("sliding_window_size")):
+        found["sliding_window_size"] = size + 1
     found |= _pattern(config)
     if isinstance(text := config.get("text_config"), dict):
         found["text_config"] = filled(text)
@@ -79,12 +82,13 @@ def refuse_left_out(config: Config, taken: Container[str]) -> None:
     if summing and config.get("num_experts_per_tok") == 1 and config.get(summing):
         with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
         raise ValueError(f"num_experts_per_tok 1{with_it} is not read by the class of this architecture")
-    every = config.get("full_attention_interval") or 0
-    linear = {*(config.get("layer_types") or ())} == {"linear_attention"}
-    if "full_attention_interval" in taken and (linear or every > (config.get("num_hidden_layers") or every)):
-        raise ValueError(
-            "its layers are linear, and the class of this architecture needs one with full attention"
-        )
+    if "full_attention_interval" in taken and "layer_types" not in taken:
+        count, every = config.get("num_hidden_layers") or 0, _pattern(config).get("full_attention_interval")
+        every = every or config.get("full_attention_interval") or 4
+        own = ["linear_attention" if place % every else "full_attention" for place in range(1, count + 1)]
+        types = config.get("layer_types") or own
+        if types != own or "full_attention" not in own:
+            raise ValueError(f"layer_types {types!r} is not read by the class of this architecture")
 
 
 def with_pattern(config: Config) -> Config:
@@ -173,22 +177,30 @@ def _other_experts(config: Config) -> str:
     return "" if usual else "ffn_config"
 
 
+def _other_yarn(scaling: Config) -> bool:
+    """Whether positions turn otherwise than by YaRN in the one form that DeepSeek V2's class has."""
+    alone = ("mscale" in scaling) != ("mscale_all_dim" in scaling)
+    other = scaling.get("rope_type", "yarn") != "yarn" or {"attention_factor", "truncate"} & scaling.keys()
+    return alone or bool(other)
+
+
 CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+FALCONS = ("attention_bias", "mamba_proj_bias", "mlp_bias", "projectors_bias")
+"""Its class multiplies matrices by factors, and not what is added to their products."""
 NO_LIMITS = [0.0, float("inf")]
 
 SPECIAL: dict[str, Callable[[Config], str]] = {
     "dbrx": _other_experts,
-    "deepseek_v2": lambda config: (
-        "" if (config.get("rope_scaling") or {}).get("rope_type", "yarn") == "yarn" else "rope_scaling"
-    ),
+    "deepseek_v2": lambda config: "rope_scaling" if _other_yarn(config.get("rope_scaling") or {}) else "",
     # Where no layer has a window and one is named, none turns; the class turns all.
     "exaone_moe": lambda config: (
         "layer_types"
         if config.get("sliding_window") and {*(config.get("layer_types") or ())} == {"full_attention"}
         else ""
     ),
-    "falcon_h1": lambda config: (
-        "" if list(config.get("time_step_limit") or NO_LIMITS) == NO_LIMITS else "time_step_limit"
+    "falcon_h1": lambda config: next(
+        (name for name in FALCONS if config.get(name)),
+        "" if list(config.get("time_step_limit") or NO_LIMITS) == NO_LIMITS else "time_step_limit",
     ),
     "gemma2": lambda config: next((name for name in CAPS if config.get(name, 0) is None), ""),
     "gpt_bigcode": lambda config: "" if config.get("multi_query", True) else "multi_query",

@@ -29,6 +29,9 @@ SETTINGS: Final = ("quantization", "quantization_config")
 NONE: Final = {"quant_method": "none"}
 """In place of the settings of weights that are unpacked. The libraries look elsewhere where there are none."""
 
+AGAIN: Final = "take the checkpoint that it was made from, and quantise it: mlx_lm.convert --hf-path NAME -q"
+"""The way out for weights that can't be unpacked."""
+
 BLOCK: Final = 128  # rows and columns of a block with one scale
 GROUPS: Final = (128, 64, 32)
 BITS: Final = (2, 3, 4, 5, 6, 8)
@@ -49,8 +52,7 @@ def unquantised(arrays: Arrays, config: Config, wide: mx.Dtype) -> Arrays:
     read = METHODS.get(str(method))
     if read is None:
         raise ValueError(
-            f"its weights are quantised by {settings.get('quant_method')}, which is not read here: take the checkpoint "
-            "that it was made from, and quantise it: mlx_lm.convert --hf-path NAME -q"
+            f"its weights are quantised by {settings.get('quant_method')}, which is not read here: {AGAIN}"
         )
     return _Opened(arrays, settings, wide).all(read, config)
 
@@ -222,10 +224,7 @@ def _fp8(opened: _Opened) -> None:
 def _compressed(opened: _Opened) -> None:
     sparse = opened.settings.get("sparsity_config") or {}
     if opened.settings.get("format") == "marlin-24" or sparse.get("format", "dense") != "dense":
-        raise ValueError(
-            "its weights are sparse (compressed-tensors), which is not read here: take the checkpoint that it was made "
-            "from, and quantise it: mlx_lm.convert --hf-path NAME -q"
-        )
+        raise ValueError(f"its weights are sparse (compressed-tensors), which is not read here: {AGAIN}")
     for prefix in opened.prefixes("weight_packed"):
         words, scales = opened.take(f"{prefix}weight_packed"), opened.take(f"{prefix}weight_scale")
         assert words is not None
@@ -261,11 +260,8 @@ def _gptq(opened: _Opened) -> None:
 def _awq(opened: _Opened) -> None:
     version, bits = str(opened.settings.get("version", "gemm")).lower(), opened.settings.get("bits") or 4
     if version != "gemm" or bits != 4:
-        raise ValueError(
-            f"its weights are quantised by AWQ as {version} of {bits} bits, and only "
-            "gemm of 4 bits is read here: take the checkpoint that it was made from, and quantise it: mlx_lm.convert "
-            "--hf-path NAME -q"
-        )
+        what = f"as {version} of {bits} bits, and only gemm of 4 bits is read here"
+        raise ValueError(f"its weights are quantised by AWQ {what}: {AGAIN}")
     shifts = mx.array(AWQ_ORDER, dtype=mx.uint32) * 4
 
     def numbers(words: mx.array) -> mx.array:

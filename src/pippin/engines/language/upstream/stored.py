@@ -150,12 +150,13 @@ def _whole(arrays: Arrays, config: Config) -> Arrays:
 
 
 def refuse_bytes(model: nn.Module) -> None:
-    """Raises `ValueError` for a weight whose numbers are integers, or true and false, without scales."""
+    """Raises `ValueError` for a weight or bias whose numbers are integers, or true and false, without scales."""
     for path, module in model.named_modules():
-        weight = module.get("weight")
         scaled = any(name.startswith(("scales", "weight_scale")) for name in module)
-        if isinstance(weight, mx.array) and not scaled and not mx.issubdtype(weight.dtype, mx.floating):
-            kind = str(weight.dtype).rpartition(".")[2]
-            raise ValueError(
-                f"{path}.weight holds integers ({kind}) and has no scales, so its numbers are unknown"
-            )
+        for name, array in () if scaled else module.items():
+            counts = name.endswith(("weight", "bias")) and isinstance(array, mx.array)
+            if counts and not mx.issubdtype(array.dtype, mx.floating):
+                kind = str(array.dtype).rpartition(".")[2]
+                raise ValueError(
+                    f"{path}.{name} holds integers ({kind}) and has no scales, so its numbers are unknown"
+                )
