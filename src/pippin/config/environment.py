@@ -57,9 +57,12 @@ def home(variables: Mapping[str, str] = os.environ) -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "pippin"
 
 
-def model_folder_variables() -> dict[str, str]:
-    """Variables that locate models; another process needs them to find the same ones."""
-    names = ("PIPPIN_HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "OLLAMA_MODELS")
+def lasting_variables() -> dict[str, str]:
+    """Variables that a server which is started elsewhere needs as well: where models are, and what keeps macOS from
+    ending long work on the GPU."""
+    names = (
+        "PIPPIN_HOME HF_HOME HF_HUB_CACHE XDG_CACHE_HOME OLLAMA_MODELS AGX_RELAX_CDM_CTXSTORE_TIMEOUT".split()
+    )
     return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 

@@ -11,7 +11,6 @@ import logging
 import math
 import mmap
 import platform
-import re
 import sys
 import timeit
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ from msgspec import Struct, to_builtins
 from pippin.config.installed import version
 from pippin.config.options.model import CpuActivations, ModelOptions, asked_type, cache_bits
 from pippin.config.worker_environment import multiply_exactly
+from pippin.core.device_errors import MENDS, is_of_device, way_out
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ LEFT_UNWIRED = 0.35
 LEAST_UNWIRED = 8 * 2**30
 """The part of the memory, and the bytes, that stay unwired in any case: macOS panicked where servers wired most of it
 (mlx issue 3186)."""
+
+WIRED_BESIDE = 64 * 2**20
+"""Bytes that Metal takes beside those of the weights: whole pages of 16 KiB for each array, and a heap for small ones.
+MLX leaves out what a limit has no room for, which may be the largest array (read in `metal/resident.cpp`)."""
 
 HEADROOM = 0.10
 """The fraction of the working set that is left to activations and to the system."""
@@ -85,14 +89,6 @@ LAUNCH_BYTES = 4 * 2**20
 """What a GPU reads while it starts one more kernel, at 1 to 3 TB a second. Reckoned, not measured."""
 
 EVALUATED_BYTES = 256 * 2**20  # of weights evaluated at once: one command over 300 GB is killed, too
-
-
-DEVICE_FAILURE = re.compile(
-    r"\[metal(\]|::)|\[malloc|command buffer|insufficient memory|out of memory|cuda ?error|\b(cuda|cudnn|cublas)\w+\("
-    r"|\b(?-i:cu[A-Z])\w+\(",
-    re.IGNORECASE,
-)
-"""In the message of what MLX raises when the device fails. The model may be sound."""
 
 
 class DeviceFacts(Struct, frozen=True, kw_only=True):
@@ -212,16 +208,17 @@ def wire_weights(facts: DeviceFacts, options: ModelOptions, weight_bytes: int) -
         return
     if weight_bytes <= facts.working_set * WIRED_FROM:
         return
+    needed = weight_bytes + WIRED_BESIDE
     most = facts.memory - max(int(facts.memory * LEFT_UNWIRED), LEAST_UNWIRED)
-    if weight_bytes <= min(most, facts.working_set):
-        log.info("wiring %.1f GB for the weights", weight_bytes / 1e9)
-        hold_wired_limit(weight_bytes)
+    if needed <= min(most, facts.working_set):
+        log.info("wiring %.1f GB for the weights", needed / 1e9)
+        hold_wired_limit(needed)
         return
     log.warning(
         "The weights take %.0f %% of this machine's memory. They are not wired, since little would be left: macOS may "
         "page them out, which is many times slower. Take a smaller quantisation, or wire them: --wired-limit-gb %.0f.",
         100 * weight_bytes / facts.memory,
-        math.ceil(weight_bytes / 1e9),
+        math.ceil(needed / 1e9),
     )
 
 
@@ -244,9 +241,10 @@ def share_memory(
 ) -> MemoryShares:
     """Divide the memory that the weights leave; sequences get at most `most` bytes, if given. Raises
     `ServerError("load_failed")` when the weights leave none."""
-    free = plan.memory_limit - weight_bytes
+    limit = within_device(plan, plan.memory_limit)
+    free = limit - weight_bytes
     if free <= 0:
-        raise weights_too_large(weight_bytes, plan.memory_limit)
+        raise weights_too_large(weight_bytes, limit)
     prefixes = 0
     if options.prefix_cache:
         wanted = options.cache_memory_mb
@@ -254,6 +252,13 @@ def share_memory(
         prefixes = min(prefixes, free // 2) if wanted is None else min(prefixes, free)
     sequences = max(free - prefixes, free // 8)
     return MemoryShares(sequences=sequences if most is None else min(sequences, most), prefixes=prefixes)
+
+
+def within_device(plan: DevicePlan, memory: int) -> int:
+    """So many bytes, but no more than a GPU keeps resident beside what it computes, whatever the pool may share out."""
+    return (
+        memory if plan.allocation_limit is None else min(memory, int(plan.allocation_limit * (1 - HEADROOM)))
+    )
 
 
 def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = None) -> ServerError:
@@ -266,17 +271,11 @@ def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = 
     )
 
 
-def is_of_device(error: BaseException) -> bool:
-    """Whether an error tells of the device: of its memory, or of a killed command."""
-    return DEVICE_FAILURE.search(str(error)) is not None
-
-
 def require_sound_device(error: BaseException) -> None:
     """Raise `ServerError("load_failed")` if an error tells of the device."""
     if is_of_device(error):
-        message = (
-            f"The GPU failed while the model was tried: {error}. Unload other models, or take a smaller one."
-        )
+        way = way_out(str(error)) or f"{MENDS.capitalize()}."
+        message = f"The GPU failed while the model was tried: {str(error).rstrip('.')}. {way}"
         raise ServerError("load_failed", message) from error
 
 

@@ -6,7 +6,6 @@ may not grant. A model that merely computes for long would be killed.
 """
 
 import asyncio
-import re
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Final
 import psutil
 from msgspec import Struct
 
+from pippin.core.device_errors import MENDS
 from pippin.core.errors import ErrorReport
 from pippin.core.link import GROUP_LOST, STEP_FAILED
 
@@ -51,26 +51,7 @@ def _has_stopped_below(process: psutil.Process) -> bool:
 
 
 GIB: Final = 1 << 30
-MENDS: Final = "unload other models, or take a smaller quantisation"
-
-
-LAST_WORDS: Final = (
-    (
-        "impacting ?interactivity|gpu ?timeout|caused gpu (timeout|hang)",
-        "macOS ended its work on the GPU because it kept the display waiting: start the server with "
-        "AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in its environment, or lower --prefill-step-size.",
-    ),
-    (
-        r"insufficient memory|outofmemory|out of memory|\[metal::malloc\]|unable to allocate",
-        f"The GPU's memory was full: {MENDS}, or lower the model's --memory-bytes.",
-    ),
-)
-"""What MLX, Metal and CUDA say before a process ends, and the way out."""
-
-
-def causes_in(text: str) -> list[str]:
-    """The ways out of what a worker's words tell of."""
-    return [way_out for words, way_out in LAST_WORDS if re.search(words, text, re.IGNORECASE)]
+STARTED_AGAIN: Final = " The next request starts it again."
 
 
 class Excess(Struct, frozen=True):
@@ -115,7 +96,7 @@ def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -
     if death.doing is None:
         why = " for lack of memory" if killed and death.starved else ""
         way_out = "" if death.cause is None else f" {death.cause}"
-        message = f"The process of model {model} died: {_how(death)}{why}.{way_out} The next request starts it again."
+        message = f"The process of model {model} died: {_how(death)}{why}.{way_out}{STARTED_AGAIN}"
         return ErrorReport(kind="worker_died", message=message, blameless=killed and not death.starved)
     if death.far:
         message = (

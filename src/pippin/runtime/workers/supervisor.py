@@ -11,6 +11,7 @@ import shlex
 import signal
 import sys
 import threading
+import time
 from asyncio import StreamReaderProtocol
 from collections.abc import Collection
 from subprocess import Popen
@@ -21,6 +22,7 @@ import psutil
 
 from pippin.config.accelerator import accelerator
 from pippin.core.decoding import json_decoder
+from pippin.core.device_errors import way_out
 from pippin.core.errors import ServerError
 from pippin.core.link import (
     AskStats,
@@ -37,7 +39,7 @@ from pippin.core.link import (
 )
 from pippin.core.logs import LEVELS, lines
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
-from pippin.runtime.workers.death import Death, Excess, MemoryAtStart, causes_in, death_report, until_stopped
+from pippin.runtime.workers.death import Death, Excess, MemoryAtStart, death_report, until_stopped
 from pippin.runtime.workers.link import Link
 from pippin.runtime.workers.process import Child
 from pippin.runtime.workers.worker import Stages
@@ -55,10 +57,12 @@ class WorkerLine(msgspec.Struct, frozen=True):
     trace: str | None = None
 
 
-async def forward_log(output: asyncio.StreamReader, model: str, causes: list[str]) -> None:
-    """Log each line until the worker closes its output, and note in `causes` what may have ended it."""
+async def forward_log(output: asyncio.StreamReader, model: str, ways_out: dict[str, float]) -> None:
+    """Log each line until the worker closes its output, and note the ways out of what may end it, and when (monotonic
+    seconds) it was last told of."""
     async for data in lines(output):
-        causes += causes_in(log_line(data, model))
+        if (way := way_out(log_line(data, model))) is not None:
+            ways_out[way] = time.monotonic()
 
 
 def log_line(data: bytes, model: str) -> str:
@@ -142,6 +146,7 @@ EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the p
 TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
 STATS_WAIT: Final = 1.0  # seconds to wait for a worker that is inside a long step
 LAST_WORDS: Final = 1.0  # seconds for the last frames and log lines of a dead worker
+LATELY: Final = 60.0  # seconds before its end; what it told of earlier has not ended it
 
 
 class WorkerProcess(Stages):
@@ -307,10 +312,11 @@ class WorkerProcess(Stages):
         loop, output = asyncio.get_running_loop(), asyncio.StreamReader()
         printed = self._process.stdout or self._process.stderr  # one of them is a PIPE
         pipe, _ = await loop.connect_read_pipe(lambda: StreamReaderProtocol(output), printed)
-        causes: list[str] = []
-        reading = asyncio.create_task(forward_log(output, self.info.id, causes))
+        ways_out: dict[str, float] = {}
+        reading = asyncio.create_task(forward_log(output, self.info.id, ways_out))
         watches = [asyncio.create_task(each) for each in (self._watch_memory(), self._watch_for_a_stop())]
         status = await _end_of(self._process)
+        lately = time.monotonic() - LATELY
         for watching in watches:
             watching.cancel()
         await asyncio.wait({reading, self._link_ended}, timeout=LAST_WORDS)  # a grandchild may hold them open
@@ -324,7 +330,7 @@ class WorkerProcess(Stages):
             excess=self._excess,
             stopped=self._stopped,
             far=self._far,
-            cause=causes[-1] if causes else None,
+            cause=next((way for way, told in ways_out.items() if told > lately), None),
         )
         report = death_report(self._title, death, self._memory_at_start, self._need)
         if not self._stopping and self._doing() is None:  # a failed load is reported by whoever waits for it

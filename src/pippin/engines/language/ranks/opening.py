@@ -14,7 +14,7 @@ from pippin.core.decoding import convert, from_message
 from pippin.core.errors import ServerError
 from pippin.core.models import RankBackend, RankSpec, WorkerSpec
 from pippin.engines.base import LoadProgress
-from pippin.engines.device import MemoryShares, configure, decide, find_facts, share_memory
+from pippin.engines.device import MemoryShares, configure, decide, find_facts, wire_weights
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.weights import Reading, load_weights
@@ -55,7 +55,8 @@ def open_rank(
     assert rank is not None
     options = convert(spec.options, ModelOptions)
     refuse_options(options)
-    plan = msgspec.structs.replace(decide(find_facts(), options, spec.memory_bytes), kernels=False)
+    facts = find_facts()
+    plan = msgspec.structs.replace(decide(facts, options, spec.memory_bytes), kernels=False)
     configure(plan)
     greet(link, rank, Hello(software(), fingerprint(Path(spec.info.path or ""))))
     group = join_group(rank)
@@ -69,10 +70,8 @@ def open_rank(
         return engine
 
     found = LeadingEngine(link, build) if rank.rank == 0 else Follower(link, build)
-    own = Ready(
-        shares=share_memory(plan, options, found.engine.counters.weight_bytes),
-        keeps_prefixes=found.engine.prefixes.keeps,
-    )
+    wire_weights(facts, options, found.engine.counters.weight_bytes)
+    own = Ready(found.engine.share(plan.memory_limit), found.engine.prefixes.keeps)
     shares = agree(link, rank, found.engine, own)
     if isinstance(found, LeadingEngine):
         found.agreed(own.shares, shares)
