@@ -37,17 +37,9 @@ WAYS_OUT: Final = (
         "the GPU.",
     ),
     (
-        "callbackerrorpagefault|gpu address fault|illegal memory access",
-        "A kernel of the GPU touched memory that is not its own: update mlx, and macOS or the card's driver.",
-    ),
-    (
-        r"unable to (build metal library|load (kernel|function))|load the (default )?metallib|no kernel image|unsupported toolchain",
-        "MLX has no kernel that this GPU runs: install another version of mlx, or update macOS or the card's driver.",
-    ),
-    (
-        "no metal device",
-        "This session does not reach the GPU: start the server where a user is logged in, outside of sandboxes and "
-        "virtual machines.",
+        "callbackerrorpagefault|gpu address fault|illegal memory access|unable to (build metal library|load (kernel|"
+        "function))|load the (default )?metallib|no kernel image|unsupported toolchain",
+        "A kernel of the GPU is missing or has failed: install another version of mlx, or update macOS or the driver.",
     ),
 )
 """Words, and the way out where they are said; of several, the first counts."""

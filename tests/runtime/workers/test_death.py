@@ -89,11 +89,10 @@ def test_a_worker_on_another_machine_that_was_not_reached_is_told_as_such() -> N
         ),
         ("Discarded (victim of GPU error/recovery)", "what else uses the GPU"),
         ("Ignored (for causing prior/excessive GPU errors)", "what else uses the GPU"),
-        ("Caused GPU Address Fault Error (0000000b:kIOGPUCommandBufferCallbackErrorPageFault)", "update mlx"),
+        ("GPU Address Fault (0000000b:kIOGPUCommandBufferCallbackErrorPageFault)", "another version of mlx"),
         ("[metal::Device] Unable to build metal library from source", "another version of mlx"),
         ("[metal::Device] Unable to load kernel affine_qmv_bfloat16_t_gs_64_b_4", "another version of mlx"),
         ("Failed to load the default metallib.", "another version of mlx"),
-        ("[metal::load_device] No Metal device available.", "where a user is logged in"),
         ("cudaMallocAsync(&data, size, stream) failed: out of memory", "--memory-bytes"),
         ("cudaGraphLaunch(graph, stream) failed: an illegal memory access was encountered", "driver"),
         (
