@@ -58,12 +58,10 @@ def home(variables: Mapping[str, str] = os.environ) -> Path:
 
 
 def lasting_variables() -> dict[str, str]:
-    """Variables that a server which is started elsewhere needs as well: where models are, and what keeps macOS from
-    ending long work on the GPU."""
-    names = (
-        "PIPPIN_HOME HF_HOME HF_HUB_CACHE XDG_CACHE_HOME OLLAMA_MODELS AGX_RELAX_CDM_CTXSTORE_TIMEOUT".split()
-    )
-    return {name: os.environ[name] for name in names if os.environ.get(name)}
+    """Variables that a server which another process starts needs as well: where models are, and what macOS is told of
+    long work on the GPU."""
+    names = ("PIPPIN_HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "OLLAMA_MODELS", "AGX_")
+    return {name: value for name, value in os.environ.items() if value and name.startswith(names)}
 
 
 def server_address() -> str | None:

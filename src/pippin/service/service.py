@@ -452,8 +452,8 @@ class Quarantine:
     def add(self, model: str, task: Task, error: ErrorReport) -> None:
         while len(self._until) >= MOST_QUARANTINED:
             del self._until[next(iter(self._until))]
-        how = error.message.removesuffix(STARTED_AGAIN)
-        self._until[_digest(model, task)] = time.monotonic() + QUARANTINE, how
+        told = error.message.removesuffix(STARTED_AGAIN)
+        self._until[_digest(model, task)] = time.monotonic() + QUARANTINE, told
 
     def check(self, model: str, task: Task) -> None:
         """Raises `ServerError` for a request that must not run now."""

@@ -11,8 +11,8 @@ import shlex
 import signal
 import sys
 import threading
-import time
 from asyncio import StreamReaderProtocol
+from collections import deque
 from collections.abc import Collection
 from subprocess import Popen
 from typing import Final, Literal
@@ -57,12 +57,10 @@ class WorkerLine(msgspec.Struct, frozen=True):
     trace: str | None = None
 
 
-async def forward_log(output: asyncio.StreamReader, model: str, ways_out: dict[str, float]) -> None:
-    """Log each line until the worker closes its output, and note the ways out of what may end it, and when (monotonic
-    seconds) it was last told of."""
+async def forward_log(output: asyncio.StreamReader, model: str, ways_out: deque[str | None]) -> None:
+    """Log each line until the worker closes its output, and note the way out of what it tells of."""
     async for data in lines(output):
-        if (way := way_out(log_line(data, model))) is not None:
-            ways_out[way] = time.monotonic()
+        ways_out.append(way_out(log_line(data, model)))
 
 
 def log_line(data: bytes, model: str) -> str:
@@ -146,7 +144,7 @@ EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the p
 TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
 STATS_WAIT: Final = 1.0  # seconds to wait for a worker that is inside a long step
 LAST_WORDS: Final = 1.0  # seconds for the last frames and log lines of a dead worker
-LATELY: Final = 60.0  # seconds before its end; what it told of earlier has not ended it
+LAST_LINES: Final = 200  # among which are those of a crash; what was told earlier has not ended the worker
 
 
 class WorkerProcess(Stages):
@@ -312,11 +310,10 @@ class WorkerProcess(Stages):
         loop, output = asyncio.get_running_loop(), asyncio.StreamReader()
         printed = self._process.stdout or self._process.stderr  # one of them is a PIPE
         pipe, _ = await loop.connect_read_pipe(lambda: StreamReaderProtocol(output), printed)
-        ways_out: dict[str, float] = {}
+        ways_out: deque[str | None] = deque(maxlen=LAST_LINES)
         reading = asyncio.create_task(forward_log(output, self.info.id, ways_out))
         watches = [asyncio.create_task(each) for each in (self._watch_memory(), self._watch_for_a_stop())]
         status = await _end_of(self._process)
-        lately = time.monotonic() - LATELY
         for watching in watches:
             watching.cancel()
         await asyncio.wait({reading, self._link_ended}, timeout=LAST_WORDS)  # a grandchild may hold them open
@@ -330,7 +327,7 @@ class WorkerProcess(Stages):
             excess=self._excess,
             stopped=self._stopped,
             far=self._far,
-            cause=next((way for way, told in ways_out.items() if told > lately), None),
+            cause=next(filter(None, ways_out), None),
         )
         report = death_report(self._title, death, self._memory_at_start, self._need)
         if not self._stopping and self._doing() is None:  # a failed load is reported by whoever waits for it
