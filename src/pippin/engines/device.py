@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 from msgspec import Struct, to_builtins
 
+from pippin.config.accelerator import Accelerator
 from pippin.config.installed import version
 from pippin.config.options.model import CpuActivations, ModelOptions, asked_type, cache_bits
 from pippin.config.worker_environment import multiply_exactly
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Accelerator = Literal["metal", "cuda", "cpu"]
 RunType = Literal["float32", "float16", "bfloat16"]
 
 WIRED_FROM = 0.5

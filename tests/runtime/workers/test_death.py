@@ -4,7 +4,7 @@ import pytest
 
 from pippin.core.device_errors import way_out, with_way_out
 from pippin.core.errors import ErrorKind
-from pippin.runtime.workers.death import Death, Excess, MemoryAtStart, death_report
+from pippin.runtime.workers.death import Death, MemoryAtStart, death_report
 
 GIB = 1 << 30
 BIRTH = MemoryAtStart(free=3 * GIB, starved=0)
@@ -46,8 +46,7 @@ def test_nobody_is_accused_of_what_is_not_known() -> None:
 
 
 def test_a_worker_that_took_more_than_it_may_is_told_with_both_figures() -> None:
-    excess = Excess(resident=5 * GIB, limit=4 * GIB)
-    death = Death(status=-9, fault=None, doing=None, starved=True, excess=excess)
+    death = Death(status=-9, fault=None, doing=None, starved=True, excess=(5 * GIB, 4 * GIB))
     message = death_report("m", death, BIRTH, need=GIB).message
     assert (
         "it took 5.0 GiB of memory, more than the 4.0 GiB that it may take at most, and was ended" in message

@@ -54,13 +54,6 @@ GIB: Final = 1 << 30
 STARTED_AGAIN: Final = " The next request starts it again."
 
 
-class Excess(Struct, frozen=True):
-    """A worker that exceeded its memory limit. Bytes."""
-
-    resident: int
-    limit: int
-
-
 class MemoryAtStart(Struct, frozen=True, kw_only=True):
     """The machine's memory when the worker started to load."""
 
@@ -84,7 +77,9 @@ class Death(Struct, frozen=True, kw_only=True):
     doing: str | None  # the stage of the load; None once loaded
     starved: bool  # the system killed a process for lack of memory during the worker's life
     far: bool = False  # the worker ran on another machine; what ended here is the command that reached it
-    excess: Excess | None = None  # set if it was killed for exceeding its memory limit
+    excess: tuple[int, int] | None = (
+        None  # if it was killed for that: the bytes that it took, and may take at most
+    )
     cause: str | None = None  # and the way out, by its last words
     stopped: bool = False  # it was killed because it had been stopped (SIGSTOP) for long
 
@@ -122,10 +117,8 @@ def _how(death: Death) -> str:
     if death.fault is not None:
         return "it sent what could not be read and was ended"
     if death.excess is not None:
-        return (
-            f"it took {_size(death.excess.resident)} of memory, more than the {_size(death.excess.limit)} that "
-            "it may take at most, and was ended"
-        )
+        taken, most = map(_size, death.excess)
+        return f"it took {taken} of memory, more than the {most} that it may take at most, and was ended"
     if death.stopped:
         who = "the command that reaches it" if death.far else "it"
         return f"{who} was stopped (SIGSTOP), answered nothing for {STOPPED_FOR:g} seconds, and was ended"

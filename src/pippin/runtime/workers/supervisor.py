@@ -39,7 +39,7 @@ from pippin.core.link import (
 )
 from pippin.core.logs import LEVELS, lines
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
-from pippin.runtime.workers.death import Death, Excess, MemoryAtStart, death_report, until_stopped
+from pippin.runtime.workers.death import Death, MemoryAtStart, death_report, until_stopped
 from pippin.runtime.workers.link import Link
 from pippin.runtime.workers.process import Child
 from pippin.runtime.workers.worker import Stages
@@ -114,8 +114,8 @@ class MemoryWatch:
         if self._wanted > self.limit:
             self._set(self._wanted)
 
-    async def excess(self) -> Excess | None:
-        """Wait until the process exceeds its limit; None if it ends first."""
+    async def excess(self) -> tuple[int, int] | None:
+        """Wait until the process exceeds its limit: what it took, and this limit, in bytes; None if it ends first."""
         while True:
             try:
                 process = psutil.Process(self._pid)
@@ -123,7 +123,7 @@ class MemoryWatch:
             except psutil.Error:
                 return None
             if resident > self.limit:
-                return Excess(resident, self.limit)
+                return resident, self.limit
             if self._wanted < self.limit and resident < self._wanted:
                 self._set(self._wanted)
             await asyncio.sleep(LOOK_AT_MEMORY_EVERY)
@@ -160,7 +160,7 @@ class WorkerProcess(Stages):
         self._memory_at_start = MemoryAtStart.now()
         self._need = spec.expected_bytes
         self._memory = MemoryWatch(process.pid, spec.expected_bytes)
-        self._excess: Excess | None = None
+        self._excess: tuple[int, int] | None = None
         self.requests = self._link = Link(spec.info.id, self._report, self._link_closed)
         self._last_stats = EngineStats()
         self._stats_asked: asyncio.Future[None] | None = None  # one question shared by all who ask
