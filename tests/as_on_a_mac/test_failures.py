@@ -10,8 +10,7 @@ import mlx.nn as nn
 import pytest
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.device_errors import is_of_device
-from pippin.core.errors import ServerError
+from pippin.core.errors import ServerError, is_of_device
 from pippin.core.events import Accepted, Failed
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.language.loading import engine as loading

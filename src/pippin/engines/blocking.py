@@ -16,8 +16,7 @@ from typing import Generic, TypeVar
 
 import mlx.core as mx
 
-from pippin.core.device_errors import way_out
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import ErrorReport, ServerError, way_out
 from pippin.core.events import Accepted, Event, Failed
 from pippin.core.models import EngineStats
 from pippin.engines.base import CachelessEngine, Emission, Job

@@ -24,8 +24,7 @@ from pippin.config.accelerator import Accelerator
 from pippin.config.installed import version
 from pippin.config.options.model import CpuActivations, ModelOptions, asked_type, cache_bits
 from pippin.config.worker_environment import multiply_exactly
-from pippin.core.device_errors import MENDS, is_of_device, way_out
-from pippin.core.errors import ServerError
+from pippin.core.errors import MENDS, ServerError, is_of_device, way_out
 
 if TYPE_CHECKING:
     import mlx.core as mx

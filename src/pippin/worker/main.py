@@ -25,8 +25,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.config.worker_environment import choose_gpu, rank_environment
 from pippin.core import logs
 from pippin.core.decoding import convert
-from pippin.core.device_errors import with_way_out
-from pippin.core.errors import ErrorReport, ServerError, trace_of, without_folders
+from pippin.core.errors import ErrorReport, ServerError, trace_of, with_way_out, without_folders
 from pippin.core.link import GROUP_LOST, LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
 from pippin.core.models import WorkerSpec
 from pippin.core.safetensors import digest_of

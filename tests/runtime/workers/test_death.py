@@ -2,8 +2,7 @@
 
 import pytest
 
-from pippin.core.device_errors import way_out, with_way_out
-from pippin.core.errors import ErrorKind
+from pippin.core.errors import ErrorKind, way_out, with_way_out
 from pippin.runtime.workers.death import Death, MemoryAtStart, death_report
 
 GIB = 1 << 30

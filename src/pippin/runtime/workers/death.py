@@ -14,8 +14,7 @@ from typing import Final
 import psutil
 from msgspec import Struct
 
-from pippin.core.device_errors import MENDS
-from pippin.core.errors import ErrorReport
+from pippin.core.errors import MENDS, ErrorReport
 from pippin.core.link import GROUP_LOST, STEP_FAILED
 
 STOPPED_FOR: Final = 6.0  # seconds after which a stopped process is given up
@@ -77,9 +76,7 @@ class Death(Struct, frozen=True, kw_only=True):
     doing: str | None  # the stage of the load; None once loaded
     starved: bool  # the system killed a process for lack of memory during the worker's life
     far: bool = False  # the worker ran on another machine; what ended here is the command that reached it
-    excess: tuple[int, int] | None = (
-        None  # if it was killed for that: the bytes that it took, and may take at most
-    )
+    excess: tuple[int, int] | None = None  # the bytes that it took, and its limit, if it was killed for that
     cause: str | None = None  # and the way out, by its last words
     stopped: bool = False  # it was killed because it had been stopped (SIGSTOP) for long
 

@@ -22,8 +22,7 @@ import psutil
 
 from pippin.config.accelerator import accelerator
 from pippin.core.decoding import json_decoder
-from pippin.core.device_errors import way_out
-from pippin.core.errors import ServerError
+from pippin.core.errors import ServerError, way_out
 from pippin.core.link import (
     AskStats,
     ClearCache,

@@ -7,8 +7,7 @@ import mlx.nn as nn
 from msgspec import Struct
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.device_errors import is_of_device
-from pippin.core.errors import ServerError
+from pippin.core.errors import ServerError, is_of_device
 from pippin.core.models import ModelInfo
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan
