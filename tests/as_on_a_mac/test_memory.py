@@ -54,7 +54,7 @@ def test_no_array_of_slots_outgrows_what_metal_allocates(tiny_models: TinyModels
 
 def test_no_share_of_the_pool_lets_a_model_outgrow_the_gpu(tiny_models: TinyModels) -> None:
     facts = Mac().facts
-    plan = msgspec.structs.replace(PLAN, allocation_limit=decide(facts, ModelOptions()).allocation_limit)
+    plan = msgspec.structs.replace(PLAN, most_memory=decide(facts, ModelOptions(), 4 << 30).most_memory)
     bench = Bench(tiny_models("llama"), ModelOptions(), plan)
     for memory in (4 << 30, 400 << 30):
         bench.engine.reconfigure({"memory_bytes": memory})

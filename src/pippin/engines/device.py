@@ -119,6 +119,9 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     largest_array: int | None = None  # bytes; None for no bound
     allocator_cache: int  # bytes of freed buffers that MLX keeps
     memory_limit: int  # for weights, KV caches and prefix cache together
+    most_memory: int = (
+        sys.maxsize
+    )  # that this limit may become: what a GPU keeps resident beside what it computes
     overlaps: bool = True  # the device computes while the host goes on
     writes_in_place: bool = False  # arrays lie in the host's memory, and numpy can write into them
     compiles: bool = True  # MLX may compile kernels while it runs
@@ -136,15 +139,10 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
     on_cpu, asked = facts.accelerator == "cpu", asked_type(options)
     if options.exact:
         _require_exactness(options)
-    run_type: RunType | None
-    match asked:
-        case "auto":
-            # Quantised and 16-bit products are 10 to 100 times slower than float32 ones on a CPU.
-            run_type = "float32" if on_cpu else None
-        case "stored":
-            run_type = None
-        case named:
-            run_type = named
+    # Quantised and 16-bit products are 10 to 100 times slower than float32 ones on a CPU.
+    run_type: RunType | None = "float32" if on_cpu and asked == "auto" else None
+    if asked not in ("auto", "stored"):
+        run_type = asked
     keys, values = cache_bits(options)
     skips_hidden = facts.accelerator == "metal" and (keys is None or keys != values)
     usable = facts.free if on_cpu else min(facts.working_set, facts.memory)
@@ -161,6 +159,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         largest_array=facts.largest_array,
         allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
         memory_limit=limit,
+        most_memory=sys.maxsize if on_cpu else limits[0],
         # On a CPU, MLX's queue takes a few operations and then blocks the caller.
         overlaps=not on_cpu,
         writes_in_place=on_cpu,
@@ -240,7 +239,7 @@ def share_memory(
 ) -> MemoryShares:
     """Divide the memory that the weights leave; sequences get at most `most` bytes, if given. Raises
     `ServerError("load_failed")` when the weights leave none."""
-    limit = within_device(plan, plan.memory_limit)
+    limit = min(plan.memory_limit, plan.most_memory)
     free = limit - weight_bytes
     if free <= 0:
         raise weights_too_large(weight_bytes, limit)
@@ -251,13 +250,6 @@ def share_memory(
         prefixes = min(prefixes, free // 2) if wanted is None else min(prefixes, free)
     sequences = max(free - prefixes, free // 8)
     return MemoryShares(sequences=sequences if most is None else min(sequences, most), prefixes=prefixes)
-
-
-def within_device(plan: DevicePlan, memory: int) -> int:
-    """So many bytes, but no more than a GPU keeps resident beside what it computes, whatever the pool may share out."""
-    return (
-        memory if plan.allocation_limit is None else min(memory, int(plan.allocation_limit * (1 - HEADROOM)))
-    )
 
 
 def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = None) -> ServerError:

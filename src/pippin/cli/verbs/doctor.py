@@ -126,21 +126,21 @@ def panics(folders: Iterable[Path], now: float | None = None) -> Iterator[Findin
     written, last = reports[-1]
     count = "A kernel panic" if len(reports) == 1 else f"{len(reports)} kernel panics"
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(written))
-    hint = ""
-    if _names_the_gpu(last):
-        hint = (
-            " The last one names the GPU: leave `wired_limit_gb` unset, lower `memory_percent`, update macOS"
-        )
-    yield Finding("warning", f"{count} in {PANIC_DAYS:.0f} days, the last on {when} ({last.name}).{hint}")
+    hint = " The last one names the GPU: leave `wired_limit_gb` unset, lower `memory_percent`, update macOS"
+    told = hint if _names_the_gpu(last) else ""
+    yield Finding(
+        "warning",
+        f"{count} in {PANIC_DAYS:.0f} days, the last on {when} ({last.name}).{told}",
+    )
 
 
 def _names_the_gpu(report: Path) -> bool:
-    try:
-        with report.open("rb") as file:
-            words = file.read(REPORT_BYTES)
-    except OSError:
-        return False
-    return any(word in words for word in (b"IOGPU", b"AGX", b"completeMemory"))
+    with contextlib.suppress(OSError), report.open("rb") as file:
+        words, *_ = file.read(REPORT_BYTES).split(
+            b"loaded kexts"
+        )  # a GPU's driver is one of them in any case
+        return any(word in words for word in (b"IOGPU", b"AGX", b"completeMemory"))
+    return False
 
 
 def power(settings: str, thermal: str) -> Iterator[Finding]:

@@ -61,11 +61,7 @@ class MemoryAtStart(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def now(cls) -> "MemoryAtStart":
-        return cls(free=psutil.virtual_memory().available, starved=_starved())
-
-    def more_starved(self) -> bool:
-        """Whether the system has killed a process for lack of memory since."""
-        return _starved() > self.starved
+        return cls(free=psutil.virtual_memory().available, starved=starved())
 
 
 class Death(Struct, frozen=True, kw_only=True):
@@ -133,7 +129,7 @@ def _size(count: int) -> str:
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count >> 20} MiB"
 
 
-def _starved() -> int:
+def starved() -> int:
     """Number of processes that the system has killed for lack of memory since boot, as far as it reports that
     (Linux)."""
     try:

@@ -38,7 +38,7 @@ from pippin.core.link import (
 )
 from pippin.core.logs import LEVELS, lines
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
-from pippin.runtime.workers.death import Death, MemoryAtStart, death_report, until_stopped
+from pippin.runtime.workers.death import Death, MemoryAtStart, death_report, starved, until_stopped
 from pippin.runtime.workers.link import Link
 from pippin.runtime.workers.process import Child
 from pippin.runtime.workers.worker import Stages
@@ -322,7 +322,7 @@ class WorkerProcess(Stages):
             status=status,
             fault=self._fault,
             doing=self._doing(),
-            starved=self._memory_at_start.more_starved(),
+            starved=starved() > self._memory_at_start.starved,
             excess=self._excess,
             stopped=self._stopped,
             far=self._far,

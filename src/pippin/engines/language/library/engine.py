@@ -20,7 +20,7 @@ from pippin.core.link import merged
 from pippin.core.models import EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
-from pippin.engines.device import DevicePlan, weights_too_large, within_device
+from pippin.engines.device import DevicePlan, weights_too_large
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.library import fields
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
@@ -50,7 +50,7 @@ class LibraryEngine:
         self._weights = weight_bytes(model.inner)
         if self._weights >= plan.memory_limit:
             raise weights_too_large(self._weights, plan.memory_limit, preparer.info.id)
-        self._plan = plan
+        self._most_memory = plan.most_memory
         self._memory = plan.memory_limit - self._weights  # bytes for the KV cache
         self._token_bytes = model.token_bytes()  # of the KV cache
         model.settle()
@@ -218,7 +218,7 @@ class LibraryEngine:
     def reconfigure(self, options: dict[str, Any]) -> None:
         merged = changed(self._options, options)
         if merged.memory_bytes is not None and "memory_bytes" in options:
-            self._memory = max(within_device(self._plan, merged.memory_bytes) - self._weights, 0)
+            self._memory = max(min(merged.memory_bytes, self._most_memory) - self._weights, 0)
         self._options = merged
 
     def close(self) -> None:

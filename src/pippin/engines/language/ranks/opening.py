@@ -9,7 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 
-from pippin.config.options.model import ModelOptions, cache_bits
+from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert, from_message
 from pippin.core.errors import ServerError
 from pippin.core.models import RankBackend, RankSpec, WorkerSpec
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 REFUSED = (
     *("adapter_path", "adapters", "draft_model_path", "mtp", "prompt_lookup", "cache_dir"),
-    *("warm_prompts", "trust_remote_code"),
+    *("warm_prompts", "trust_remote_code", "kv_bits", "kv_key_bits", "kv_value_bits"),
 )
 """Options that ranks do not support."""
 HEADS = (
@@ -81,11 +81,10 @@ def open_rank(
 def refuse_options(options: ModelOptions) -> None:
     """Raises `ServerError("load_failed")` for options that ranks do not have."""
     ordinary = ModelOptions()
-    asked = [name for name in REFUSED if getattr(options, name) != getattr(ordinary, name)]
-    asked += ["kv_bits"] if cache_bits(options) != (None, None) else []
-    for name in asked:
-        message = f"{name} cannot be used with a model that is split over ranks: start without it."
-        raise ServerError("load_failed", message, name)
+    for name in REFUSED:
+        if getattr(options, name) != getattr(ordinary, name):
+            message = f"{name} cannot be used with a model that is split over ranks: start without it."
+            raise ServerError("load_failed", message, name)
 
 
 def join_group(rank: RankSpec) -> mx.distributed.Group:
