@@ -211,10 +211,6 @@ ROOM_FOR_A_MODEL: Final = 10_000_000_000  # bytes
 SECONDS: Final = 60
 
 
-def check_python() -> Iterator[Finding]:
-    yield Finding("ok", f"Python {platform.python_version()} on {platform.platform()}")
-
-
 def arrays() -> dict[str, Any]:
     """The output of `pippin.engines.device`, or why there is none as `error`. MLX is imported in a child process,
     because a broken MLX may crash its process."""
@@ -231,6 +227,7 @@ def arrays() -> dict[str, Any]:
 
 
 def check_arrays() -> Iterator[Finding]:
+    yield Finding("ok", f"Python {platform.python_version()} on {platform.platform()}")
     report = arrays()
     if "error" in report:
         yield Finding("problem", report["error"])
@@ -352,7 +349,6 @@ def report(parsed: Namespace) -> dict[str, Any]:
 
 
 CHECKS: Final[tuple[Callable[[], Iterator[Finding]], ...]] = (
-    check_python,
     check_arrays,
     check_mac,
     check_room,
