@@ -10,8 +10,9 @@ import mlx.nn as nn
 import pytest
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.errors import ServerError
-from pippin.engines.device import is_of_device
+from pippin.core.errors import ServerError, is_of_device
+from pippin.core.events import Accepted, Failed
+from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.language.loading import engine as loading
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.step.engine import LanguageEngine
@@ -71,7 +72,9 @@ def hold_to_what_it_can(build: Build, every: int = 1) -> None:
             found = built(build)
         if isinstance(found, Exception):
             assert KILLED in str(found), place
-            assert not isinstance(found, ServerError) or found.report.kind == "load_failed"
+            if isinstance(found, ServerError):
+                assert found.report.kind == "load_failed"
+                assert "AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1" in str(found)
         else:
             assert found == whole, place
             assert all(each.works for each in failed.heads)
@@ -146,6 +149,18 @@ def test_a_client_is_not_told_that_its_picture_is_wrong_when_the_gpu_fails(
     with passes(0), pytest.raises((RuntimeError, AssertionError)) as raised:
         bench.run(job)
     assert "Send one of another size" not in str(raised.value)
+
+
+def test_who_waits_for_a_long_call_of_a_library_is_told_the_way_out() -> None:
+    def fail(model: None, call: Call) -> None:
+        raise RuntimeError(KILLED)
+
+    engine = BlockingEngine(lambda: None)
+    engine.submit(BlockingJob("a", Accepted(0), fail))
+    (event,) = [event for _, event in engine.step()]
+    engine.close()
+    assert isinstance(event, Failed)
+    assert "AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1" in event.error.message
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,17 @@ def test_no_array_of_slots_outgrows_what_metal_allocates(tiny_models: TinyModels
     assert largest // 4 < seen <= largest
 
 
+def test_no_share_of_the_pool_lets_a_model_outgrow_the_gpu(tiny_models: TinyModels) -> None:
+    facts = Mac().facts
+    plan = msgspec.structs.replace(PLAN, most_memory=decide(facts, ModelOptions(), 4 << 30).most_memory)
+    bench = Bench(tiny_models("llama"), ModelOptions(), plan)
+    for memory in (4 << 30, 400 << 30):
+        bench.engine.reconfigure({"memory_bytes": memory})
+        stats = bench.engine.stats()
+        taken = stats.weight_bytes + stats.kv_limit_bytes + stats.cache.limit_bytes
+        assert taken <= min(memory, int(facts.working_set * 0.9))
+
+
 @pytest.mark.parametrize("architecture", ["llama", "qwen3_next"])
 def test_the_prefix_cache_keeps_no_more_arrays_than_half_of_what_metal_has(
     architecture: str, tiny_models: TinyModels

@@ -118,6 +118,11 @@ def test_no_step_of_clients_needs_an_operation_that_the_load_has_not_computed(
     loading.try_draws(bench.engine, bench.tokenizer)
     before = set(compiled)
     compiled.clear()
+    for name, xtc in (("usual", None), ("top choices out", 1.0)):  # alone, where logits stay in 16 bits
+        usual = Sampling(temperature=0.7, top_k=20, xtc_probability=xtc, xtc_threshold=0.01)
+        bench.engine.submit(bench.job(name, (1, 5, 9), 2, sampling=usual))
+        while bench.engine.busy:
+            bench.engine.step()
     for count in (2, 5):
         for row in range(count):
             sampling = Sampling(temperature=0.7 if row else 0, top_p=0.8, top_k=20 if row % 2 else None)

@@ -61,8 +61,10 @@ def test_a_dry_run_prints_the_file_and_writes_nothing(
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pippin.yaml").write_text("")
+    monkeypatch.setenv("AGX_RELAX_CDM_CTXSTORE_TIMEOUT", "1")
     assert service.run(["install", "--dry-run", "--port", "8123", "org/model", "--config=pippin.yaml"]) == 0
     shown = capsys.readouterr().out
+    assert "Environment=AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1" in shown
     assert str(tmp_path / ".config/systemd/user/pippin.service") in shown
     assert f"pippin serve --port=8123 --config={tmp_path}/pippin.yaml org/model" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["pippin.yaml"]

@@ -79,7 +79,7 @@ for name in ("sched_setaffinity", "memfd_create"):
     assert not hasattr(accelerator.os, name), name
 blas.processor_flags()
 from pippin.runtime.workers import death
-print(death._starved())
+print(death.starved())
 """
 
 

@@ -280,6 +280,7 @@ def test_a_request_that_ends_its_worker_each_time_is_told_and_refused_and_others
             with pytest.raises(ServerError, match="has ended the process") as refused:
                 await whole(service, "bad", "bad")
             assert refused.value.report.retry_after
+            assert "signal 6" in refused.value.report.message
             assert await whole(service, "good") == WORDS
             assert service.pool.states()[0].restarts <= restarts + 1
             assert service.active == 0

@@ -57,10 +57,11 @@ def home(variables: Mapping[str, str] = os.environ) -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "pippin"
 
 
-def model_folder_variables() -> dict[str, str]:
-    """Variables that locate models; another process needs them to find the same ones."""
-    names = ("PIPPIN_HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "OLLAMA_MODELS")
-    return {name: os.environ[name] for name in names if os.environ.get(name)}
+def lasting_variables() -> dict[str, str]:
+    """Variables that a server which another process starts needs as well: where models are, and what macOS is told of
+    long work on the GPU."""
+    names = ("PIPPIN_HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "OLLAMA_MODELS", "AGX_")
+    return {name: value for name, value in os.environ.items() if value and name.startswith(names)}
 
 
 def server_address() -> str | None:

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 import mlx.core as mx
 
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import ErrorReport, ServerError, way_out
 from pippin.core.events import Accepted, Event, Failed
 from pippin.core.models import EngineStats
 from pippin.engines.base import CachelessEngine, Emission, Job
@@ -95,11 +95,10 @@ class BlockingEngine(CachelessEngine, Generic[Model]):
             pass
         except ServerError as error:
             self._outbox.put((call, Failed(error.report)))
-        except (Exception, SystemExit):  # whatever a library's model raises ends this request, and no other
+        except (Exception, SystemExit) as error:  # whatever a library raises ends this request, and no other
             logger.exception("request %s failed in its model", job.id)
-            report = ErrorReport(
-                kind="internal", message="The model failed on this request; the log says how."
-            )
+            told = way_out(str(error)) or "The log says how."
+            report = ErrorReport(kind="internal", message=f"The model failed on this request. {told}")
             self._outbox.put((call, Failed(report)))
         self._outbox.put((call, None))
 

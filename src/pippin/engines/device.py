@@ -11,7 +11,6 @@ import logging
 import math
 import mmap
 import platform
-import re
 import sys
 import timeit
 from collections.abc import Iterable, Iterator
@@ -21,17 +20,17 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 from msgspec import Struct, to_builtins
 
+from pippin.config.accelerator import Accelerator
 from pippin.config.installed import version
 from pippin.config.options.model import CpuActivations, ModelOptions, asked_type, cache_bits
 from pippin.config.worker_environment import multiply_exactly
-from pippin.core.errors import ServerError
+from pippin.core.errors import MENDS, ServerError, is_of_device, way_out
 
 if TYPE_CHECKING:
     import mlx.core as mx
 
 log = logging.getLogger(__name__)
 
-Accelerator = Literal["metal", "cuda", "cpu"]
 RunType = Literal["float32", "float16", "bfloat16"]
 
 WIRED_FROM = 0.5
@@ -42,6 +41,10 @@ LEFT_UNWIRED = 0.35
 LEAST_UNWIRED = 8 * 2**30
 """The part of the memory, and the bytes, that stay unwired in any case: macOS panicked where servers wired most of it
 (mlx issue 3186)."""
+
+WIRED_BESIDE = 64 * 2**20
+"""Bytes that Metal takes beside those of the weights: whole pages of 16 KiB for each array, and a heap for small ones.
+MLX leaves out what a limit has no room for, which may be the largest array (read in `metal/resident.cpp`)."""
 
 HEADROOM = 0.10
 """The fraction of the working set that is left to activations and to the system."""
@@ -87,14 +90,6 @@ LAUNCH_BYTES = 4 * 2**20
 EVALUATED_BYTES = 256 * 2**20  # of weights evaluated at once: one command over 300 GB is killed, too
 
 
-DEVICE_FAILURE = re.compile(
-    r"\[metal(\]|::)|\[malloc|command buffer|insufficient memory|out of memory|cuda ?error|\b(cuda|cudnn|cublas)\w+\("
-    r"|\b(?-i:cu[A-Z])\w+\(",
-    re.IGNORECASE,
-)
-"""In the message of what MLX raises when the device fails. The model may be sound."""
-
-
 class DeviceFacts(Struct, frozen=True, kw_only=True):
     """Facts about the machine; sizes are in bytes."""
 
@@ -124,6 +119,9 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     largest_array: int | None = None  # bytes; None for no bound
     allocator_cache: int  # bytes of freed buffers that MLX keeps
     memory_limit: int  # for weights, KV caches and prefix cache together
+    most_memory: int = (
+        sys.maxsize
+    )  # that this limit may become: what a GPU keeps resident beside what it computes
     overlaps: bool = True  # the device computes while the host goes on
     writes_in_place: bool = False  # arrays lie in the host's memory, and numpy can write into them
     compiles: bool = True  # MLX may compile kernels while it runs
@@ -141,15 +139,10 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
     on_cpu, asked = facts.accelerator == "cpu", asked_type(options)
     if options.exact:
         _require_exactness(options)
-    run_type: RunType | None
-    match asked:
-        case "auto":
-            # Quantised and 16-bit products are 10 to 100 times slower than float32 ones on a CPU.
-            run_type = "float32" if on_cpu else None
-        case "stored":
-            run_type = None
-        case named:
-            run_type = named
+    # Quantised and 16-bit products are 10 to 100 times slower than float32 ones on a CPU.
+    run_type: RunType | None = "float32" if on_cpu and asked == "auto" else None
+    if asked not in ("auto", "stored"):
+        run_type = asked
     keys, values = cache_bits(options)
     skips_hidden = facts.accelerator == "metal" and (keys is None or keys != values)
     usable = facts.free if on_cpu else min(facts.working_set, facts.memory)
@@ -166,6 +159,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         largest_array=facts.largest_array,
         allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
         memory_limit=limit,
+        most_memory=sys.maxsize if on_cpu else limits[0],
         # On a CPU, MLX's queue takes a few operations and then blocks the caller.
         overlaps=not on_cpu,
         writes_in_place=on_cpu,
@@ -212,16 +206,17 @@ def wire_weights(facts: DeviceFacts, options: ModelOptions, weight_bytes: int) -
         return
     if weight_bytes <= facts.working_set * WIRED_FROM:
         return
+    needed = weight_bytes + WIRED_BESIDE
     most = facts.memory - max(int(facts.memory * LEFT_UNWIRED), LEAST_UNWIRED)
-    if weight_bytes <= min(most, facts.working_set):
-        log.info("wiring %.1f GB for the weights", weight_bytes / 1e9)
-        hold_wired_limit(weight_bytes)
+    if needed <= min(most, facts.working_set):
+        log.info("wiring %.1f GB for the weights", needed / 1e9)
+        hold_wired_limit(needed)
         return
     log.warning(
         "The weights take %.0f %% of this machine's memory. They are not wired, since little would be left: macOS may "
         "page them out, which is many times slower. Take a smaller quantisation, or wire them: --wired-limit-gb %.0f.",
         100 * weight_bytes / facts.memory,
-        math.ceil(weight_bytes / 1e9),
+        math.ceil(needed / 1e9),
     )
 
 
@@ -244,9 +239,10 @@ def share_memory(
 ) -> MemoryShares:
     """Divide the memory that the weights leave; sequences get at most `most` bytes, if given. Raises
     `ServerError("load_failed")` when the weights leave none."""
-    free = plan.memory_limit - weight_bytes
+    limit = min(plan.memory_limit, plan.most_memory)
+    free = limit - weight_bytes
     if free <= 0:
-        raise weights_too_large(weight_bytes, plan.memory_limit)
+        raise weights_too_large(weight_bytes, limit)
     prefixes = 0
     if options.prefix_cache:
         wanted = options.cache_memory_mb
@@ -266,17 +262,11 @@ def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = 
     )
 
 
-def is_of_device(error: BaseException) -> bool:
-    """Whether an error tells of the device: of its memory, or of a killed command."""
-    return DEVICE_FAILURE.search(str(error)) is not None
-
-
 def require_sound_device(error: BaseException) -> None:
     """Raise `ServerError("load_failed")` if an error tells of the device."""
     if is_of_device(error):
-        message = (
-            f"The GPU failed while the model was tried: {error}. Unload other models, or take a smaller one."
-        )
+        way = way_out(str(error)) or f"{MENDS.capitalize()}."
+        message = f"The GPU failed while the model was tried: {str(error).rstrip('.')}. {way}"
         raise ServerError("load_failed", message) from error
 
 

@@ -31,6 +31,7 @@ from pippin.core.models import (
 from pippin.runtime.cluster.asking import Clusters
 from pippin.runtime.ranks.group import launch_ranks
 from pippin.runtime.replicas import launch_replicas
+from pippin.runtime.workers.death import STARTED_AGAIN
 from pippin.runtime.workers.link import LOST
 from pippin.runtime.workers.process import Child
 from pippin.runtime.workers.supervisor import WorkerProcess
@@ -175,7 +176,8 @@ class Slot:
             self.error = ErrorReport(
                 kind="overloaded",
                 message=f"The process of model {self.info.id!r} has died {len(self.deaths)} times within "
-                f"{DEATHS_COUNTED:.0f} seconds; it is started again in {pause:.0f} seconds at the earliest.",
+                f"{DEATHS_COUNTED:.0f} seconds; it is started again in {pause:.0f} seconds at the earliest. "
+                + error.message.removesuffix(STARTED_AGAIN),
             )
 
 

@@ -29,6 +29,7 @@ from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
 from pippin.runtime.pool import Lease, Pool
+from pippin.runtime.workers.death import STARTED_AGAIN
 from pippin.runtime.workers.link import LOST, Mailbox
 from pippin.runtime.workers.process import Child
 from pippin.service.summaries import with_summary
@@ -302,10 +303,10 @@ class Run:
         on_close: Callable[["Run"], None],
         *,
         resumes: bool = False,
-        on_fault: Callable[[], None] = lambda: None,
+        on_fault: Callable[[ErrorReport], None] = lambda _: None,
     ) -> None:
         """`request`: a generation as the client sent it; None for other tasks. `resumes`: a stream goes on where its
-        worker was lost. `on_fault`: called if the request is what ends workers."""
+        worker was lost. `on_fault`: called with the last report if the request is what ends workers."""
         self.id = id
         self.accepted: Accepted | None = None
         self._lease = lease
@@ -398,7 +399,7 @@ class Run:
             self._losses += not error.blameless
             self._kills += error.blameless
             if not error.blameless and self._losses + (self._lease.slot.claims == 1) > MOST_LOSSES:
-                self._on_fault()
+                self._on_fault(error)
                 return False
             if self._kills > MOST_KILLS:
                 return False
@@ -446,20 +447,23 @@ class Quarantine:
     again does not take the model from others."""
 
     def __init__(self) -> None:
-        self._until: dict[bytes, float] = {}
+        self._until: dict[bytes, tuple[float, str]] = {}  # and how the last worker ended
 
-    def add(self, model: str, task: Task) -> None:
+    def add(self, model: str, task: Task, error: ErrorReport) -> None:
         while len(self._until) >= MOST_QUARANTINED:
             del self._until[next(iter(self._until))]
-        self._until[_digest(model, task)] = time.monotonic() + QUARANTINE
+        told = error.message.removesuffix(STARTED_AGAIN)
+        self._until[_digest(model, task)] = time.monotonic() + QUARANTINE, told
 
     def check(self, model: str, task: Task) -> None:
         """Raises `ServerError` for a request that must not run now."""
         if not self._until:
             return
-        left = self._until.get(_digest(model, task), 0.0) - time.monotonic()
-        if left > 0:
-            message = f"This request has ended the process of {model!r} each time that it ran; change it."
+        until, how = self._until.get(_digest(model, task), (0.0, ""))
+        if (left := until - time.monotonic()) > 0:
+            message = (
+                f"This request has ended the process of {model!r} each time that it ran; change it. {how}"
+            )
             raise ServerError(LOST, message, retry_after=left)
 
 

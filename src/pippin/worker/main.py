@@ -25,7 +25,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.config.worker_environment import choose_gpu, rank_environment
 from pippin.core import logs
 from pippin.core.decoding import convert
-from pippin.core.errors import ErrorReport, ServerError, trace_of, without_folders
+from pippin.core.errors import ErrorReport, ServerError, trace_of, with_way_out, without_folders
 from pippin.core.link import GROUP_LOST, LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
 from pippin.core.models import WorkerSpec
 from pippin.core.safetensors import digest_of
@@ -174,6 +174,7 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         reason = without_folders(f"{type(error).__name__}: {error}", spec.info.path)
         message = f"The model {spec.info.id!r} could not be loaded: {reason}"
         failure = ErrorReport(kind="load_failed", message=message)
+    failure = msgspec.structs.replace(failure, message=with_way_out(failure.message))
     with suppress(LinkLost):
         link.send(LoadFailed(failure))
         link.drain(LAST_WORDS)

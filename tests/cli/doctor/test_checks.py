@@ -103,7 +103,8 @@ def test_panics_of_the_last_days_are_told(tmp_path: Path) -> None:
     panic(reports, "panic-full-old.panic", 20)
     panic(reports, "app.ips", 1)
     assert [each.state for each in doctor.panics(folders, NOW)] == ["ok"]
-    panic(reports, "panic-full-1.panic", 3, '{"panicString": "panic(cpu 0): x"}')
+    kexts = "loaded kexts:\\ncom.apple.AGXG13X 227.3\\ncom.apple.iokit.IOGPUFamily 104.2"
+    panic(reports, "panic-full-1.panic", 3, f'{{"panicString": "panic(cpu 0): x\\n{kexts}"}}')
     [one] = doctor.panics(folders, NOW)
     assert one.state == "warning"
     assert one.text.startswith("A kernel panic in 7 days")

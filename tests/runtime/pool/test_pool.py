@@ -329,6 +329,7 @@ def test_a_crash_loop_pauses_longer_each_time() -> None:
             await stage.lease("a")
         assert refused.value.report.status == 503
         assert refused.value.report.retry_after == pytest.approx(10, abs=0.1)
+        assert "it was ended by signal 9" in refused.value.report.message
         await stage.clock.advance(11)
         lease = await stage.lease("a")
         lease.worker.die()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pippin.core.errors import ErrorKind
-from pippin.runtime.workers.death import Death, Excess, MemoryAtStart, causes_in, death_report
+from pippin.core.errors import ErrorKind, way_out, with_way_out
+from pippin.runtime.workers.death import Death, MemoryAtStart, death_report
 
 GIB = 1 << 30
 BIRTH = MemoryAtStart(free=3 * GIB, starved=0)
@@ -45,8 +45,7 @@ def test_nobody_is_accused_of_what_is_not_known() -> None:
 
 
 def test_a_worker_that_took_more_than_it_may_is_told_with_both_figures() -> None:
-    excess = Excess(resident=5 * GIB, limit=4 * GIB)
-    death = Death(status=-9, fault=None, doing=None, starved=True, excess=excess)
+    death = Death(status=-9, fault=None, doing=None, starved=True, excess=(5 * GIB, 4 * GIB))
     message = death_report("m", death, BIRTH, need=GIB).message
     assert (
         "it took 5.0 GiB of memory, more than the 4.0 GiB that it may take at most, and was ended" in message
@@ -64,7 +63,7 @@ def test_a_worker_on_another_machine_that_was_not_reached_is_told_as_such() -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "way_out"),
+    ("words", "said"),
     [
         (
             "[METAL] Command buffer execution failed: Impacting Interactivity (0000000e)",
@@ -73,12 +72,47 @@ def test_a_worker_on_another_machine_that_was_not_reached_is_told_as_such() -> N
         ("kIOGPUCommandBufferCallbackErrorImpactingInteractivity", "AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1"),
         ("[METAL] Command buffer execution failed: Insufficient Memory (00000008)", "--memory-bytes"),
         ("kIOGPUCommandBufferCallbackErrorOutOfMemory", "--memory-bytes"),
-        ("[metal::malloc] Resource limit (499000) exceeded.", "--memory-bytes"),
+        ("[metal::malloc] Resource limit (499000) exceeded.", "--cache-memory-mb"),
+        (
+            "[metal::malloc] Attempting to allocate 9534832641 bytes which is greater than the maximum allowed buffer "
+            "size of 9534832640 bytes.",
+            "--prefill-step-size",
+        ),
+        ("[malloc] Unable to allocate 17179869184 bytes.", "--memory-bytes"),
+        ("Caused GPU Hang Error (00000003:kIOGPUCommandBufferCallbackErrorHang).", "AGX_RELAX_CDM"),
+        ("Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout).", "AGX_RELAX_CDM"),
+        (
+            "Innocent Victim (00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)",
+            "what else uses the GPU",
+        ),
+        ("Discarded (victim of GPU error/recovery)", "what else uses the GPU"),
+        ("Ignored (for causing prior/excessive GPU errors)", "what else uses the GPU"),
+        ("GPU Address Fault (0000000b:kIOGPUCommandBufferCallbackErrorPageFault)", "another version of mlx"),
+        ("[metal::Device] Unable to build metal library from source", "another version of mlx"),
+        ("[metal::Device] Unable to load kernel affine_qmv_bfloat16_t_gs_64_b_4", "another version of mlx"),
+        ("Failed to load the default metallib.", "another version of mlx"),
+        ("cudaMallocAsync(&data, size, stream) failed: out of memory", "--memory-bytes"),
+        ("cudaGraphLaunch(graph, stream) failed: an illegal memory access was encountered", "driver"),
+        (
+            "cuModuleLoadData(&m, b) failed: no kernel image is available for execution on the device",
+            "driver",
+        ),
     ],
 )
-def test_the_last_words_of_a_worker_tell_the_way_out(words: str, way_out: str) -> None:
-    (cause,) = causes_in(words)
+def test_the_last_words_of_a_worker_tell_the_way_out(words: str, said: str) -> None:
+    cause = way_out(words)
     for doing in (None, "loaded its weights"):
         death = Death(status=-6, fault=None, doing=doing, starved=False, cause=cause)
-        assert way_out in death_report("'m'", death, BIRTH, need=GIB).message
-    assert not causes_in("INFO: 3 prompts in memory")
+        assert said in death_report("'m'", death, BIRTH, need=GIB).message
+    whole = with_way_out(f"The model could not be loaded: RuntimeError: {words}")
+    assert said in whole
+    assert with_way_out(whole) == whole, "it is said once"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["INFO: 3 prompts in memory", "Fatal Python error: Segmentation fault", "[reshape] Cannot reshape"],
+)
+def test_no_way_out_is_told_of_other_words(words: str) -> None:
+    assert way_out(words) is None
+    assert with_way_out(words) == words

@@ -125,21 +125,21 @@ def panics(folders: Iterable[Path], now: float | None = None) -> Iterator[Findin
     written, last = reports[-1]
     count = "A kernel panic" if len(reports) == 1 else f"{len(reports)} kernel panics"
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(written))
-    hint = ""
-    if _names_the_gpu(last):
-        hint = (
-            " The last one names the GPU: leave `wired_limit_gb` unset, lower `memory_percent`, update macOS"
-        )
-    yield Finding("warning", f"{count} in {PANIC_DAYS:.0f} days, the last on {when} ({last.name}).{hint}")
+    hint = " The last one names the GPU: leave `wired_limit_gb` unset, lower `memory_percent`, update macOS"
+    told = hint if _names_the_gpu(last) else ""
+    yield Finding(
+        "warning",
+        f"{count} in {PANIC_DAYS:.0f} days, the last on {when} ({last.name}).{told}",
+    )
 
 
 def _names_the_gpu(report: Path) -> bool:
-    try:
-        with report.open("rb") as file:
-            words = file.read(REPORT_BYTES)
-    except OSError:
-        return False
-    return any(word in words for word in (b"IOGPU", b"AGX", b"completeMemory"))
+    with contextlib.suppress(OSError), report.open("rb") as file:
+        words, *_ = file.read(REPORT_BYTES).split(
+            b"loaded kexts"
+        )  # a GPU's driver is one of them in any case
+        return any(word in words for word in (b"IOGPU", b"AGX", b"completeMemory"))
+    return False
 
 
 def power(settings: str, thermal: str) -> Iterator[Finding]:
@@ -210,10 +210,6 @@ ROOM_FOR_A_MODEL: Final = 10_000_000_000  # bytes
 SECONDS: Final = 60
 
 
-def check_python() -> Iterator[Finding]:
-    yield Finding("ok", f"Python {platform.python_version()} on {platform.platform()}")
-
-
 def arrays() -> dict[str, Any]:
     """The output of `pippin.engines.device`, or why there is none as `error`. MLX is imported in a child process,
     because a broken MLX may crash its process."""
@@ -230,6 +226,7 @@ def arrays() -> dict[str, Any]:
 
 
 def check_arrays() -> Iterator[Finding]:
+    yield Finding("ok", f"Python {platform.python_version()} on {platform.platform()}")
     report = arrays()
     if "error" in report:
         yield Finding("problem", report["error"])
@@ -351,7 +348,6 @@ def report(parsed: Namespace) -> dict[str, Any]:
 
 
 CHECKS: Final[tuple[Callable[[], Iterator[Finding]], ...]] = (
-    check_python,
     check_arrays,
     check_mac,
     check_room,

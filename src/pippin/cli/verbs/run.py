@@ -40,7 +40,7 @@ EPILOG: Final = (
     switch("--hide-thinking", help="show the answer alone"),
     argument("--max-tokens", type=int, metavar="COUNT", help="most tokens of an answer"),
     argument("--temperature", type=float, metavar="T", help="0 takes the likeliest token each time"),
-    argument("--seed", type=int, help="for the same answer again"),
+    argument("--seed", type=int, help="for the same answer again; on a GPU ties may differ"),
     switch("--plain", help="the answer alone, as into a pipe"),
     switch("--stats", help="say what each answer took"),
     of_catalog,

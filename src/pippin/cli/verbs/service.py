@@ -120,7 +120,7 @@ def _install(parsed: Namespace) -> int:
     own = manager()
     path = own.path
     command = [sys.executable, "-m", "pippin", "serve", *arguments]
-    variables = environment.model_folder_variables() | secret
+    variables = environment.lasting_variables() | secret
     _check_text([*command, *variables.values()])
     text = own.text(command, variables)
     if parsed.dry_run:

@@ -6,7 +6,6 @@ may not grant. A model that merely computes for long would be killed.
 """
 
 import asyncio
-import re
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Final
 import psutil
 from msgspec import Struct
 
-from pippin.core.errors import ErrorReport
+from pippin.core.errors import MENDS, ErrorReport
 from pippin.core.link import GROUP_LOST, STEP_FAILED
 
 STOPPED_FOR: Final = 6.0  # seconds after which a stopped process is given up
@@ -51,33 +50,7 @@ def _has_stopped_below(process: psutil.Process) -> bool:
 
 
 GIB: Final = 1 << 30
-MENDS: Final = "unload other models, or take a smaller quantisation"
-
-
-LAST_WORDS: Final = (
-    (
-        "impacting ?interactivity|gpu ?timeout|caused gpu (timeout|hang)",
-        "macOS ended its work on the GPU because it kept the display waiting: start the server with "
-        "AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in its environment, or lower --prefill-step-size.",
-    ),
-    (
-        r"insufficient memory|outofmemory|out of memory|\[metal::malloc\]|unable to allocate",
-        f"The GPU's memory was full: {MENDS}, or lower the model's --memory-bytes.",
-    ),
-)
-"""What MLX, Metal and CUDA say before a process ends, and the way out."""
-
-
-def causes_in(text: str) -> list[str]:
-    """The ways out of what a worker's words tell of."""
-    return [way_out for words, way_out in LAST_WORDS if re.search(words, text, re.IGNORECASE)]
-
-
-class Excess(Struct, frozen=True):
-    """A worker that exceeded its memory limit. Bytes."""
-
-    resident: int
-    limit: int
+STARTED_AGAIN: Final = " The next request starts it again."
 
 
 class MemoryAtStart(Struct, frozen=True, kw_only=True):
@@ -88,11 +61,7 @@ class MemoryAtStart(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def now(cls) -> "MemoryAtStart":
-        return cls(free=psutil.virtual_memory().available, starved=_starved())
-
-    def more_starved(self) -> bool:
-        """Whether the system has killed a process for lack of memory since."""
-        return _starved() > self.starved
+        return cls(free=psutil.virtual_memory().available, starved=starved())
 
 
 class Death(Struct, frozen=True, kw_only=True):
@@ -103,7 +72,7 @@ class Death(Struct, frozen=True, kw_only=True):
     doing: str | None  # the stage of the load; None once loaded
     starved: bool  # the system killed a process for lack of memory during the worker's life
     far: bool = False  # the worker ran on another machine; what ended here is the command that reached it
-    excess: Excess | None = None  # set if it was killed for exceeding its memory limit
+    excess: tuple[int, int] | None = None  # the bytes that it took, and its limit, if it was killed for that
     cause: str | None = None  # and the way out, by its last words
     stopped: bool = False  # it was killed because it had been stopped (SIGSTOP) for long
 
@@ -115,7 +84,7 @@ def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -
     if death.doing is None:
         why = " for lack of memory" if killed and death.starved else ""
         way_out = "" if death.cause is None else f" {death.cause}"
-        message = f"The process of model {model} died: {_how(death)}{why}.{way_out} The next request starts it again."
+        message = f"The process of model {model} died: {_how(death)}{why}.{way_out}{STARTED_AGAIN}"
         return ErrorReport(kind="worker_died", message=message, blameless=killed and not death.starved)
     if death.far:
         message = (
@@ -141,10 +110,8 @@ def _how(death: Death) -> str:
     if death.fault is not None:
         return "it sent what could not be read and was ended"
     if death.excess is not None:
-        return (
-            f"it took {_size(death.excess.resident)} of memory, more than the {_size(death.excess.limit)} that "
-            "it may take at most, and was ended"
-        )
+        taken, most = map(_size, death.excess)
+        return f"it took {taken} of memory, more than the {most} that it may take at most, and was ended"
     if death.stopped:
         who = "the command that reaches it" if death.far else "it"
         return f"{who} was stopped (SIGSTOP), answered nothing for {STOPPED_FOR:g} seconds, and was ended"
@@ -162,7 +129,7 @@ def _size(count: int) -> str:
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count >> 20} MiB"
 
 
-def _starved() -> int:
+def starved() -> int:
     """Number of processes that the system has killed for lack of memory since boot, as far as it reports that
     (Linux)."""
     try:

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from asyncio import StreamReaderProtocol
+from collections import deque
 from collections.abc import Collection
 from subprocess import Popen
 from typing import Final, Literal
@@ -21,7 +22,7 @@ import psutil
 
 from pippin.config.accelerator import accelerator
 from pippin.core.decoding import json_decoder
-from pippin.core.errors import ServerError
+from pippin.core.errors import ServerError, way_out
 from pippin.core.link import (
     AskStats,
     ClearCache,
@@ -37,7 +38,7 @@ from pippin.core.link import (
 )
 from pippin.core.logs import LEVELS, lines
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
-from pippin.runtime.workers.death import Death, Excess, MemoryAtStart, causes_in, death_report, until_stopped
+from pippin.runtime.workers.death import Death, MemoryAtStart, death_report, starved, until_stopped
 from pippin.runtime.workers.link import Link
 from pippin.runtime.workers.process import Child
 from pippin.runtime.workers.worker import Stages
@@ -55,10 +56,10 @@ class WorkerLine(msgspec.Struct, frozen=True):
     trace: str | None = None
 
 
-async def forward_log(output: asyncio.StreamReader, model: str, causes: list[str]) -> None:
-    """Log each line until the worker closes its output, and note in `causes` what may have ended it."""
+async def forward_log(output: asyncio.StreamReader, model: str, ways_out: deque[str | None]) -> None:
+    """Log each line until the worker closes its output, and note the way out of what it tells of."""
     async for data in lines(output):
-        causes += causes_in(log_line(data, model))
+        ways_out.append(way_out(log_line(data, model)))
 
 
 def log_line(data: bytes, model: str) -> str:
@@ -112,8 +113,8 @@ class MemoryWatch:
         if self._wanted > self.limit:
             self._set(self._wanted)
 
-    async def excess(self) -> Excess | None:
-        """Wait until the process exceeds its limit; None if it ends first."""
+    async def excess(self) -> tuple[int, int] | None:
+        """Wait until the process exceeds its limit: what it took, and this limit, in bytes; None if it ends first."""
         while True:
             try:
                 process = psutil.Process(self._pid)
@@ -121,7 +122,7 @@ class MemoryWatch:
             except psutil.Error:
                 return None
             if resident > self.limit:
-                return Excess(resident, self.limit)
+                return resident, self.limit
             if self._wanted < self.limit and resident < self._wanted:
                 self._set(self._wanted)
             await asyncio.sleep(LOOK_AT_MEMORY_EVERY)
@@ -142,6 +143,7 @@ EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the p
 TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
 STATS_WAIT: Final = 1.0  # seconds to wait for a worker that is inside a long step
 LAST_WORDS: Final = 1.0  # seconds for the last frames and log lines of a dead worker
+LAST_LINES: Final = 200  # among which are those of a crash; what was told earlier has not ended the worker
 
 
 class WorkerProcess(Stages):
@@ -157,7 +159,7 @@ class WorkerProcess(Stages):
         self._memory_at_start = MemoryAtStart.now()
         self._need = spec.expected_bytes
         self._memory = MemoryWatch(process.pid, spec.expected_bytes)
-        self._excess: Excess | None = None
+        self._excess: tuple[int, int] | None = None
         self.requests = self._link = Link(spec.info.id, self._report, self._link_closed)
         self._last_stats = EngineStats()
         self._stats_asked: asyncio.Future[None] | None = None  # one question shared by all who ask
@@ -307,8 +309,8 @@ class WorkerProcess(Stages):
         loop, output = asyncio.get_running_loop(), asyncio.StreamReader()
         printed = self._process.stdout or self._process.stderr  # one of them is a PIPE
         pipe, _ = await loop.connect_read_pipe(lambda: StreamReaderProtocol(output), printed)
-        causes: list[str] = []
-        reading = asyncio.create_task(forward_log(output, self.info.id, causes))
+        ways_out: deque[str | None] = deque(maxlen=LAST_LINES)
+        reading = asyncio.create_task(forward_log(output, self.info.id, ways_out))
         watches = [asyncio.create_task(each) for each in (self._watch_memory(), self._watch_for_a_stop())]
         status = await _end_of(self._process)
         for watching in watches:
@@ -320,11 +322,11 @@ class WorkerProcess(Stages):
             status=status,
             fault=self._fault,
             doing=self._doing(),
-            starved=self._memory_at_start.more_starved(),
+            starved=starved() > self._memory_at_start.starved,
             excess=self._excess,
             stopped=self._stopped,
             far=self._far,
-            cause=causes[-1] if causes else None,
+            cause=next(filter(None, ways_out), None),
         )
         report = death_report(self._title, death, self._memory_at_start, self._need)
         if not self._stopping and self._doing() is None:  # a failed load is reported by whoever waits for it

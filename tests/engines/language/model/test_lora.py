@@ -1,5 +1,6 @@
 """Adapters: rows of different ones in one batch answer as the model with that adapter alone does."""
 
+import io
 import json
 import math
 import shutil
@@ -17,7 +18,7 @@ from mlx_lm.utils import load_adapters, load_model
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.language.model.lora import install, is_low_rank
+from pippin.engines.language.model.lora import AdaptedLinear, Adapters, install, is_low_rank
 from tests.as_on_a_mac.mac import chosen_mac, tie
 from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import tiny_model
@@ -87,6 +88,16 @@ def test_sequences_of_different_adapters_run_in_one_batch(base: Path, adapters: 
         judge(base, adapters.get(wanted or ""), found[name])
     assert found["r1"] == found["r3"]
     assert len({tuple(answer) for answer in found.values()}) == 3
+
+
+def test_the_adapter_of_all_sequences_is_read_where_it_lies() -> None:
+    adapters, written = Adapters(("one", "two")), io.StringIO()
+    down, up = mx.random.normal((3, 8, 2)), mx.random.normal((3, 2, 8))
+    layer, x = AdaptedLinear(nn.Linear(8, 8), adapters, down, up), mx.random.normal((2, 1, 8))
+    adapters.choose([2, 2])
+    mx.export_to_dot(written, found := layer(x))
+    assert "Gather" not in written.getvalue(), "which a GPU compiles, and copies the matrices with"
+    assert mx.allclose(found, layer.base(x) + x @ down[2] @ up[2], atol=1e-5)
 
 
 def test_the_servers_own_adapter_is_for_all_who_name_none(base: Path, adapters: dict[str, str]) -> None:

@@ -87,7 +87,9 @@ def test_a_backend_that_is_not_here_is_refused_with_what_it_needs(backend: RankB
 def test_options_that_ranks_do_not_have_are_refused_by_name(options: ModelOptions) -> None:
     with pytest.raises(ServerError, match="cannot be used with a model that is split over ranks") as raised:
         refuse_options(options)
-    assert raised.value.report.param is not None
+    named = raised.value.report.param
+    assert named is not None
+    assert getattr(options, named) != getattr(ModelOptions(), named)
 
 
 def test_messages_are_heard_one_by_one_in_their_order() -> None:

@@ -50,6 +50,7 @@ class LibraryEngine:
         self._weights = weight_bytes(model.inner)
         if self._weights >= plan.memory_limit:
             raise weights_too_large(self._weights, plan.memory_limit, preparer.info.id)
+        self._most_memory = plan.most_memory
         self._memory = plan.memory_limit - self._weights  # bytes for the KV cache
         self._token_bytes = model.token_bytes()  # of the KV cache
         model.settle()
@@ -60,7 +61,7 @@ class LibraryEngine:
         self._options = options
         self._waiting: list[Request] = []  # in the order of their arrival
         self._served = ""  # the account of the last request
-        self._running: Request | None = None
+        self._running: list[Request] = []  # one at most
         self._events: list[Emission] = []
         self._steps = 0
         self._prompt_tokens = 0
@@ -110,8 +111,7 @@ class LibraryEngine:
     def cancel(self, id: str) -> None:
         self._waiting = [each for each in self._waiting if each.job.id != id]
         self._calls.cancel(id)
-        if self._running is not None and self._running.job.id == id:
-            self._running = None
+        self._running = [each for each in self._running if each.job.id != id]
         self._events = [(owner, event) for owner, event in self._events if owner != id]
 
     @property
@@ -122,8 +122,7 @@ class LibraryEngine:
         """Begin the next request if none runs, and return the events of the one that runs."""
         self._steps += 1
         # Requests that exceed their own timeout end, and those that have waited in the queue for too long.
-        running = [] if self._running is None else [self._running]
-        for request in (*self._waiting, *running):
+        for request in (*self._waiting, *self._running):
             if (report := request.overdue(time.monotonic(), self._options.queue_timeout)) is not None:
                 self.cancel(request.job.id)
                 self._events.append((request.job.id, Failed(report)))
@@ -132,7 +131,7 @@ class LibraryEngine:
         if self._calls.busy:
             self._events += self._calls.step()
             if not self._calls.busy:
-                self._running = None
+                self._running.clear()
         taken, self._events = self._events, []
         return taken
 
@@ -145,7 +144,7 @@ class LibraryEngine:
         self._waiting.remove(request)
         self._served = request.job.request.account
         request.admitted = time.monotonic()
-        self._running = request
+        self._running = [request]
         run = partial(self._answer, request)
         self._calls.submit(BlockingJob(request.job.id, request.job.accepted, run))
 
@@ -192,22 +191,21 @@ class LibraryEngine:
 
     def stats(self) -> EngineStats:
         now = time.monotonic()
-        live = ([] if self._running is None else [self._running]) + self._waiting
         return EngineStats(
-            running=0 if self._running is None else 1,
+            running=len(self._running),
             waiting=len(self._waiting),
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self._completion_tokens,
             media_encoded=self._prompts_with_media,
-            batch_size=0 if self._running is None else 1,
+            batch_size=len(self._running),
             kv_limit_bytes=self._memory,
             longest_sequence=self._most_tokens,
             weight_bytes=self._weights,
             active_bytes=mx.get_active_memory(),
             peak_bytes=mx.get_peak_memory(),
             cached_bytes=mx.get_cache_memory(),
-            requests=tuple(request_status(request, now) for request in live),
+            requests=tuple(request_status(request, now) for request in self._running + self._waiting),
         )
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
@@ -217,7 +215,7 @@ class LibraryEngine:
     def reconfigure(self, options: dict[str, Any]) -> None:
         merged = changed(self._options, options)
         if merged.memory_bytes is not None and "memory_bytes" in options:
-            self._memory = max(merged.memory_bytes - self._weights, 0)
+            self._memory = max(min(merged.memory_bytes, self._most_memory) - self._weights, 0)
         self._options = merged
 
     def close(self) -> None:

@@ -64,14 +64,16 @@ def open_engine(
     threads, folder = spec.threads or os.cpu_count() or 1, Path(spec.info.path or "")
     way = load_model(spec.info, options, plan, preparer, progress, threads)
     preparer.loaded(way.media)
-    wire_weights(facts, options, weight_bytes(way.model))
     if way.alone is not None:
+        wire_weights(facts, options, weight_bytes(way.model))
         return LibraryEngine(way.alone, preparer, options, plan)
     asked = Asked(way.model, preparer.tokenizer, options, plan, folder, threads, progress)
     engine = build_engine(asked)
     keep_agreement(spec.info.id, engine.counters.agreement)
     preparer.finds_partings = engine.prefixes.has_snapshots
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
+    # Then, for what is freed and kept would be wired as well, in the place of weights.
+    wire_weights(facts, options, engine.counters.weight_bytes)
     keep_at_hand(way.model)
     if plan.compiles or plan.run_type != "float32":
         try_draws(engine, preparer.tokenizer)

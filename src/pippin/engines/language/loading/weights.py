@@ -7,10 +7,10 @@ import mlx.nn as nn
 from msgspec import Struct
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.errors import ServerError
+from pippin.core.errors import ServerError, is_of_device
 from pippin.core.models import ModelInfo
 from pippin.engines.base import LoadProgress
-from pippin.engines.device import DevicePlan, is_of_device
+from pippin.engines.device import DevicePlan
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
 from pippin.engines.language.model.lora import is_low_rank

@@ -90,8 +90,11 @@ class AdaptedLinear(nn.Module):  # type: ignore[misc]  # untyped in mlx
         uniform = self.adapters.uniform
         if uniform == 0:
             return y
-        rows = self.adapters.rows if uniform is None else uniform
-        return y + ((x @ self.down[rows]) @ self.up[rows]).astype(y.dtype)
+        if uniform is None:
+            down, up = self.down[self.adapters.rows], self.up[self.adapters.rows]
+        else:  # as views: by a number, MLX would copy them in every step
+            down, up = (each[uniform : uniform + 1].squeeze(0) for each in (self.down, self.up))
+        return y + ((x @ down) @ up).astype(y.dtype)
 
 
 class _Addition(Struct, frozen=True):

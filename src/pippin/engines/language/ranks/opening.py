@@ -9,12 +9,12 @@ import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 
-from pippin.config.options.model import ModelOptions, cache_bits
+from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert, from_message
 from pippin.core.errors import ServerError
 from pippin.core.models import RankBackend, RankSpec, WorkerSpec
 from pippin.engines.base import LoadProgress
-from pippin.engines.device import MemoryShares, configure, decide, find_facts, share_memory
+from pippin.engines.device import MemoryShares, configure, decide, find_facts, wire_weights
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.weights import Reading, load_weights
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 REFUSED = (
     *("adapter_path", "adapters", "draft_model_path", "mtp", "prompt_lookup", "cache_dir"),
-    *("warm_prompts", "trust_remote_code"),
+    *("warm_prompts", "trust_remote_code", "kv_bits", "kv_key_bits", "kv_value_bits"),
 )
 """Options that ranks do not support."""
 HEADS = (
@@ -55,7 +55,8 @@ def open_rank(
     assert rank is not None
     options = convert(spec.options, ModelOptions)
     refuse_options(options)
-    plan = msgspec.structs.replace(decide(find_facts(), options, spec.memory_bytes), kernels=False)
+    facts = find_facts()
+    plan = msgspec.structs.replace(decide(facts, options, spec.memory_bytes), kernels=False)
     configure(plan)
     greet(link, rank, Hello(software(), fingerprint(Path(spec.info.path or ""))))
     group = join_group(rank)
@@ -69,10 +70,8 @@ def open_rank(
         return engine
 
     found = LeadingEngine(link, build) if rank.rank == 0 else Follower(link, build)
-    own = Ready(
-        shares=share_memory(plan, options, found.engine.counters.weight_bytes),
-        keeps_prefixes=found.engine.prefixes.keeps,
-    )
+    wire_weights(facts, options, found.engine.counters.weight_bytes)
+    own = Ready(found.engine.share(plan.memory_limit), found.engine.prefixes.keeps)
     shares = agree(link, rank, found.engine, own)
     if isinstance(found, LeadingEngine):
         found.agreed(own.shares, shares)
@@ -82,11 +81,10 @@ def open_rank(
 def refuse_options(options: ModelOptions) -> None:
     """Raises `ServerError("load_failed")` for options that ranks do not have."""
     ordinary = ModelOptions()
-    asked = [name for name in REFUSED if getattr(options, name) != getattr(ordinary, name)]
-    asked += ["kv_bits"] if cache_bits(options) != (None, None) else []
-    for name in asked:
-        message = f"{name} cannot be used with a model that is split over ranks: start without it."
-        raise ServerError("load_failed", message, name)
+    for name in REFUSED:
+        if getattr(options, name) != getattr(ordinary, name):
+            message = f"{name} cannot be used with a model that is split over ranks: start without it."
+            raise ServerError("load_failed", message, name)
 
 
 def join_group(rank: RankSpec) -> mx.distributed.Group:

@@ -597,7 +597,7 @@ def _put_rows(x: mx.array, rows: list[int], part: mx.array) -> mx.array:
 USUAL: Final = (
     Sampling(temperature=0),
     Sampling(temperature=1.0),
-    Sampling(temperature=0.7, top_p=0.8, top_k=20, min_p=0.05),
+    Sampling(temperature=0.7, top_p=0.8, top_k=20, min_p=0.05, xtc_probability=0.5),
     Sampling(temperature=0.6, top_p=0.95, min_p=0.05),
     Sampling(temperature=0, logit_bias={0: 1.0}, repetition_penalty=1.1),
     Sampling(temperature=0.8, frequency_penalty=0.1, presence_penalty=0.1),
@@ -608,12 +608,13 @@ USUAL: Final = (
 
 def usual_draws(tokenizer: Tokenizer, logits: mx.array) -> list[mx.array]:
     """Draws from a model's logits [1, V], to be evaluated: two steps of a batch of the usual rows, with and without a
-    grammar's mask. A GPU compiles what it has not computed before, for which a client would wait."""
-    vocabulary = logits.shape[-1]
-    sampler = BatchSampler(tokenizer)
-    for seed, sampling in enumerate(USUAL):
-        sampler.join(sampling, seed=seed, prompt=(0,), logprobs=seed % 3, vocabulary=vocabulary)
-    rows = logits[mx.array([0] * len(USUAL))]
-    masks = np.full((2, -(-vocabulary // 32)), -1, np.int32)
-    free, masked = sampler.sample(rows), sampler.sample(rows, Masks([0, 2], masks))
-    return [*free.arrays(), *masked.arrays()]
+    grammar's mask, and of each alone. A GPU compiles what it has not computed before, for which a client would wait."""
+    vocabulary, drawn = logits.shape[-1], []
+    masks = Masks([0], np.full((1, -(-vocabulary // 32)), -1, np.int32))
+    for usual in (USUAL, *((each,) for each in USUAL)):
+        sampler = BatchSampler(tokenizer)
+        for seed, sampling in enumerate(usual):
+            sampler.join(sampling, seed=seed, prompt=(0,), logprobs=seed % 3, vocabulary=vocabulary)
+        rows = logits[mx.array([0] * len(usual))]
+        drawn += [*sampler.sample(rows).arrays(), *sampler.sample(rows, masks).arrays()]
+    return drawn

@@ -9,8 +9,7 @@ import numpy as np
 from mlx_lm.models.cache import KVCache
 from msgspec import Struct
 
-from pippin.core.errors import ServerError
-from pippin.engines.device import is_of_device
+from pippin.core.errors import ServerError, is_of_device
 from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.kv_cache.kinds.base import PromptCache
 from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
