@@ -316,6 +316,8 @@ PREPARES = SimpleNamespace(
         ({"do_resize": False}, ["do_resize"]),
         ({"rescale_factor": 0.00392156862745098, "do_rescale": True, "do_normalize": True}, []),
         ({"rescale_factor": 0.0078, "do_normalize": False}, ["do_normalize", "rescale_factor"]),
+        ({"do_normalize": False, "image_mean": [0.0, 0.0, 0.0]}, ["do_normalize"]),
+        ({"size": {"height": 448, "width": 448}, "max_patches": 12}, []),
     ],
 )  # fmt: skip
 def test_what_a_processor_has_not_so_is_named(said: dict[str, Any], told: list[str]) -> None:
@@ -406,12 +408,17 @@ def test_a_setting_that_a_processor_keeps_and_does_not_read_is_told() -> None:
     from mlx_vlm.models.internvl_chat.processor import InternVLImageProcessor
     from mlx_vlm.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMVImageProcessor
 
-    said = {"do_normalize": False, "rescale_factor": 0.5, "image_std": [0.2, 0.2, 0.2], "resample": 2}
-    assert sorted(other_pixels(said, MiniCPMVImageProcessor(**said))) == sorted(said)
+    for said in (
+        {"do_normalize": False},
+        {"rescale_factor": 0.5, "image_std": [0.2, 0.2, 0.2], "resample": 2},
+    ):
+        assert sorted(other_pixels(said, MiniCPMVImageProcessor(**said))) == sorted(said)
     assert other_pixels({"image_mean": [0.5, 0.5, 0.5], "resample": 3}, MiniCPMVImageProcessor()) == []
     clip = {"do_center_crop": True, "crop_size": 448, "size": 448, "image_mean": [0.485, 0.456, 0.406]}
     assert other_pixels(clip, InternVLImageProcessor()) == []  # as InternVL 2 is published
     assert other_pixels({"image_mean": [0.5, 0.5, 0.5]}, InternVLImageProcessor()) == ["image_mean"]
+    other = {"size": {"height": 384, "width": 384}, "min_patches": 2, "max_patches": 6}
+    assert other_pixels(other, InternVLImageProcessor()) == list(other)
     tiled = type("MllamaImageProcessorPil", (), {"max_image_tiles": 2})()
     assert other_pixels({"max_image_tiles": 2}, tiled) == ["max_image_tiles"]
 
@@ -451,8 +458,8 @@ def test_step_3_7_s_processor_is_held_against_the_folder_s_settings(tmp_path: Pa
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
     assert unprepared(tmp_path, processor) == {"image": []}
     other = {"patch_size": 252, "image_mean": [0.5, 0.5, 0.5], "size": {"height": 364, "width": 364}}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**other, "do_normalize": False}))
-    assert set(unprepared(tmp_path, processor)["image"]) == {*other, "do_normalize"}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**other, "do_rescale": False}))
+    assert set(unprepared(tmp_path, processor)["image"]) == {*other, "do_rescale"}
 
 
 @pytest.mark.parametrize(

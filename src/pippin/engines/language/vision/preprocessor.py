@@ -39,9 +39,12 @@ NEEDED = {
     **dict.fromkeys(("max_image_size", "image_grid_pinpoints", "min_patches", "max_patches", "max_crops")),
     **dict.fromkeys(("slice_mode", "max_slice_nums", "scale_resolution", "overlap_margins", "pooling_size")),
     **dict.fromkeys(("downsample_factor", "encoder_patch_size", "max_pixels_tolerance", "max_image_tiles")),
-    **dict.fromkeys(("min_image_tokens", "max_image_tokens", "min_tiles", "max_tiles")),
+    **dict.fromkeys(("min_image_tokens", "max_image_tokens", "min_tiles", "max_tiles", "max_soft_tokens")),
 }
 """Fields that may not be null, unless the step that needs them is off."""
+
+SIZED = {"max_pixels", "max_image_tokens", "scale_resolution"}
+"""Fields that say how large pictures are where their size is null."""
 
 SIZES = ("min_pixels", "max_pixels", *list(NEEDED)[:3])
 """Whole numbers that decide how large pictures are and how they are cut; a processor has those that it knows."""
@@ -63,6 +66,7 @@ CUBIC = "CohereCompass Gemma4 Glm46V MiniCPMV Phi3V Qwen3VL"
 
 CODED: dict[str, dict[str, Any]] = {
     **{kind: {"resample": 3} for kind in CUBIC.split()},
+    "Glm5Next": {"patch_expand_factor": 1},
     "HunYuanVL": {"resample": None},  # see `resize_alike`
     # As its publisher's code, which does not read the file of CLIP's that its folders have.
     "InternVL": {"image_mean": IMAGENET[0], "image_std": IMAGENET[1], "do_center_crop": None},
@@ -79,7 +83,15 @@ CODED: dict[str, dict[str, Any]] = {
 """What `...ImageProcessor` have in their code, whatever the files say, with Pillow's numbers of filters; None for what
 makes no difference to them. A class of no other name is told by its family."""
 
-ALSO = {"image_mean": "mean", "image_std": "std", "merge_size": "downsample_factor"}
+ALSO = {
+    "image_mean": "mean",
+    "image_std": "std",
+    "merge_size": "downsample_factor",
+    "size": "image_size",
+    "min_patches": "dynamic_min_num",
+    "max_patches": "dynamic_max_num",
+    "max_image_tokens": "max_num_image_tokens",
+}
 """Names of fields that some processors have instead."""
 
 PARTS: dict[Modality, tuple[str, str]] = {
@@ -118,12 +130,7 @@ def _require_types(folder: Path, file: str, said: dict[str, Any]) -> None:
     for name, value in said.items():
         step = NEEDED.get(name)
         needed = name in NEEDED and (step is None or said.get(step, PIXELS[step]))
-        # Where these say how large pictures are, transformers takes no size for its own usual one.
-        if (
-            value is None
-            and needed
-            and not (name == "size" and said.keys() & {"max_pixels", "max_image_tokens"})
-        ):
+        if value is None and needed and not (name == "size" and said.keys() & SIZED):
             raise broken(folder / file, f"can't be used: its field {name} is null")
         typed(folder, file, name, value, bool if name.startswith("do_") else TYPES.get(name, Any))
 
@@ -238,12 +245,17 @@ def other_pixels(said: Mapping[str, Any], own: Any) -> list[str]:
         name: [*value.values()] if isinstance(value, dict) else value
         for name in names
         if None not in (value := said.get(name), coded.get(name, value))
+        and said.get(NEEDED.get(name) or "", True)
     }
     has = {name: coded.get(name, held(name, names[name])) for name in asked}
     if has.get("resample") is None:  # a filter that is not known
         asked.pop("resample", None)
     both = (
-        (name, one, getattr_static(own, name, getattr_static(own, ALSO.get(name, name), None)))
+        (
+            name,
+            one.get("height") if isinstance(one, dict) else one,
+            getattr_static(own, name, getattr_static(own, ALSO.get(name, name), None)),
+        )
         for name, one in said.items()
         if name not in names
     )
