@@ -22,10 +22,11 @@ from pippin.engines.language.vision.preprocessor import (
     other_pixels,
     resize_alike,
     settings_of,
+    splitting,
     unprepared,
 )
 from pippin.engines.language.vision.processing import resized
-from pippin.engines.language.vision.tiles import TileProcessor, best_canvas, canvases
+from pippin.engines.language.vision.tiles import TileProcessor, best_canvas, canvases, in_windows
 from pippin.engines.pictures import MOST_PIXELS, decode
 from tests.engines.language.vision.any_family import write
 from tests.engines.language.vision.family_settings import FAMILIES
@@ -315,6 +316,8 @@ PREPARES = SimpleNamespace(
         ({"do_resize": False}, ["do_resize"]),
         ({"rescale_factor": 0.00392156862745098, "do_rescale": True, "do_normalize": True}, []),
         ({"rescale_factor": 0.0078, "do_normalize": False}, ["do_normalize", "rescale_factor"]),
+        ({"do_normalize": False, "image_mean": [0.0, 0.0, 0.0]}, ["do_normalize"]),
+        ({"size": {"height": 448, "width": 448}, "max_patches": 12}, []),
     ],
 )  # fmt: skip
 def test_what_a_processor_has_not_so_is_named(said: dict[str, Any], told: list[str]) -> None:
@@ -376,7 +379,7 @@ def test_a_filter_that_a_processor_has_in_its_code_is_held_against_the_folder_s(
         ("resample", 9, "resample is wrong"),
         *[
             (name, None, f"{name} is null")
-            for name in ("patch_size", "image_mean", "rescale_factor", "resample")
+            for name in ("patch_size", "image_mean", "rescale_factor", "resample", "size", "max_crops")
         ],
     ],
 )
@@ -389,6 +392,12 @@ def test_a_field_of_another_type_is_named_with_its_file(
             settings_of(tmp_path)
 
 
+def test_a_picture_without_a_size_has_that_of_its_pixels(tmp_path: Path) -> None:
+    said = {"size": None, "max_pixels": 4096}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    assert settings_of(tmp_path) == {"max_pixels": 4096}
+
+
 def test_a_null_is_no_mistake_where_nothing_needs_the_field(tmp_path: Path) -> None:
     said = {"do_normalize": None, "image_mean": None, "do_resize": False, "resample": None, "crop_size": None}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
@@ -399,14 +408,116 @@ def test_a_setting_that_a_processor_keeps_and_does_not_read_is_told() -> None:
     from mlx_vlm.models.internvl_chat.processor import InternVLImageProcessor
     from mlx_vlm.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMVImageProcessor
 
-    said = {"do_normalize": False, "rescale_factor": 0.5, "image_std": [0.2, 0.2, 0.2], "resample": 2}
-    assert sorted(other_pixels(said, MiniCPMVImageProcessor(**said))) == sorted(said)
+    for said in (
+        {"do_normalize": False},
+        {"rescale_factor": 0.5, "image_std": [0.2, 0.2, 0.2], "resample": 2},
+    ):
+        assert sorted(other_pixels(said, MiniCPMVImageProcessor(**said))) == sorted(said)
     assert other_pixels({"image_mean": [0.5, 0.5, 0.5], "resample": 3}, MiniCPMVImageProcessor()) == []
     clip = {"do_center_crop": True, "crop_size": 448, "size": 448, "image_mean": [0.485, 0.456, 0.406]}
     assert other_pixels(clip, InternVLImageProcessor()) == []  # as InternVL 2 is published
     assert other_pixels({"image_mean": [0.5, 0.5, 0.5]}, InternVLImageProcessor()) == ["image_mean"]
+    other = {"size": {"height": 384, "width": 384}, "min_patches": 2, "max_patches": 6}
+    assert other_pixels(other, InternVLImageProcessor()) == list(other)
     tiled = type("MllamaImageProcessorPil", (), {"max_image_tiles": 2})()
     assert other_pixels({"max_image_tiles": 2}, tiled) == ["max_image_tiles"]
+
+
+def test_settings_that_are_in_a_class_s_code_are_held_against_the_folder_s() -> None:
+    from mlx_vlm.models.hunyuan_vl.processing_hunyuan_vl import HunYuanVLImageProcessor
+    from mlx_vlm.models.kimi_k25.processing_kimi_k25 import KimiK25ImageProcessor
+    from mlx_vlm.models.lfm2_vl.processing_lfm2_vl import Lfm2VlNumpyImageProcessor
+    from mlx_vlm.models.muse_spark.image_processing import ImageProcessor
+
+    kimi = {
+        "merge_size": 2,
+        "max_patches": 16384,
+        "size": {"max_height": 512, "max_width": 512},
+        "resample": 3,
+    }
+    assert other_pixels(kimi, KimiK25ImageProcessor()) == []
+    other = {
+        "merge_size": 1,
+        "max_patches": 4096,
+        "size": {"max_height": 256, "max_width": 256},
+        "resample": 2,
+    }
+    assert sorted(other_pixels(other, KimiK25ImageProcessor())) == sorted(other)
+    spark = {"merge_size": 2, "temporal_patch_size": 2, "resample": 1}
+    assert other_pixels(spark, ImageProcessor()) == []
+    spark = {"merge_size": 1, "temporal_patch_size": 1, "resample": 3}
+    assert sorted(other_pixels(spark, ImageProcessor())) == sorted(spark)
+    # As published.
+    assert other_pixels({"do_resize": False, "max_num_patches": 256}, Lfm2VlNumpyImageProcessor()) == []
+    assert other_pixels({"resample": 1}, HunYuanVLImageProcessor()) == []
+
+
+def test_step_3_7_s_processor_is_held_against_the_folder_s_settings(tmp_path: Path) -> None:
+    processor: Any = type("Step3VLProcessor", (), {"mean": (0.48, 0.46, 0.41), "patch_size": 504})()
+    said = {"image_mean": [0.48, 0.46, 0.41], "patch_size": 504, "size": {"height": 728, "width": 728}}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    assert unprepared(tmp_path, processor) == {"image": []}
+    other = {"patch_size": 252, "image_mean": [0.5, 0.5, 0.5], "size": {"height": 364, "width": 364}}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**other, "do_rescale": False}))
+    assert set(unprepared(tmp_path, processor)["image"]) == {*other, "do_rescale"}
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "ends"),
+    [
+        ((728, 728), 0, None),
+        ((1000, 600), 2, []),
+        ((1600, 1100), 6, [2]),
+        ((3300, 500), 7, []),
+        ((907, 504), 2, []),
+        ((505, 2500), 5, [0, 1, 2, 3]),
+        ((20, 700), 0, None),
+        ((900, 100), 9, []),
+        ((60, 28), 2, []),
+    ],
+)
+def test_step_3_7_s_pictures_are_cut_as_by_transformers(
+    size: tuple[int, int], count: int, ends: list[int] | None
+) -> None:
+    _, windows, found = in_windows(Pictures.new("RGB", size))
+    assert len(windows) == count
+    assert (None if found is None else np.flatnonzero(found).tolist()) == ends
+
+
+def test_a_window_of_step_3_7_ends_with_its_picture() -> None:
+    whole, windows, _ = in_windows(Pictures.new("RGB", (1000, 300), "white"))
+    assert whole.size == (1000, 300)
+    assert {each.size for each in windows} == {(504, 300)}
+    assert {each.getextrema() for each in windows} == {((255, 255),) * 3}
+
+
+@pytest.mark.parametrize(
+    ("size", "grid"),
+    [((60, 28), [1, 4, 6]), ((3, 5), [1, 6, 4]), ((210, 9), [1, 2, 20]), ((1, 1), [1, 4, 4])],
+)
+def test_small_pictures_of_minimax_m3_vl_are_enlarged_as_by_transformers(
+    size: tuple[int, int], grid: list[int]
+) -> None:
+    from mlx_vlm.models.minimax_m3_vl.processing_minimax_m3_vl import MiniMaxM3VLImageProcessor
+
+    own = MiniMaxM3VLImageProcessor()
+    resize_alike(SimpleNamespace(image_processor=own))
+    assert own(images=[Pictures.new("RGB", size)])["image_grid_thw"].tolist() == [grid]
+
+
+def test_a_small_picture_of_muse_spark_is_one_token() -> None:
+    from mlx_vlm.models.muse_spark.image_processing import ImageProcessor
+
+    own = ImageProcessor()
+    resize_alike(SimpleNamespace(image_processor=own))
+    assert own.preprocess_image(np.zeros((5, 3, 3), np.uint8))[1] == 1
+
+
+def test_lfm2_vl_splits_pictures_as_its_folder_says(tmp_path: Path) -> None:
+    said = {"do_image_splitting": False, "max_tiles": 4, "image_mean": [0.5, 0.5, 0.5]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    assert splitting(tmp_path, {"model_type": "lfm2_vl"}) == {"do_image_splitting": False, "max_tiles": 4}
+    assert splitting(tmp_path, {"model_type": "qwen2_vl"}) == {}
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl", "gemma3", "idefics3"])

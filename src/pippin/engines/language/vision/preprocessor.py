@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -34,9 +35,17 @@ NEEDED = {
     **dict.fromkeys(("patch_size", "merge_size", "temporal_patch_size"), None),
     **dict.fromkeys(("image_mean", "image_std"), "do_normalize"),
     "rescale_factor": "do_rescale",
-    "resample": "do_resize",
+    **dict.fromkeys(("resample", "size"), "do_resize"),
+    "crop_size": "do_center_crop",
+    **dict.fromkeys(("max_image_size", "image_grid_pinpoints", "min_patches", "max_patches", "max_crops")),
+    **dict.fromkeys(("slice_mode", "max_slice_nums", "scale_resolution", "overlap_margins", "pooling_size")),
+    **dict.fromkeys(("downsample_factor", "encoder_patch_size", "max_pixels_tolerance", "max_image_tiles")),
+    **dict.fromkeys(("min_image_tokens", "max_image_tokens", "min_tiles", "max_tiles", "max_soft_tokens")),
 }
 """Fields that may not be null, unless the step that needs them is off."""
+
+SIZED = {"max_pixels", "max_image_tokens", "scale_resolution"}
+"""Fields that say how large pictures are where their size is null."""
 
 SIZES = ("min_pixels", "max_pixels", *list(NEEDED)[:3])
 """Whole numbers that decide how large pictures are and how they are cut; a processor has those that it knows."""
@@ -54,18 +63,37 @@ TYPES: dict[str, Any] = {
 """What fields hold; those named `do_...` are true or false."""
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-CUBIC = "CohereCompass Gemma4 Glm46V KimiK25 MiniCPMV Phi3V Qwen3VL"
+CUBIC = "CohereCompass Gemma4 Glm46V MiniCPMV Phi3V Qwen3VL"
 
 CODED: dict[str, dict[str, Any]] = {
     **{kind: {"resample": 3} for kind in CUBIC.split()},
-    "HunYuanVL": {"resample": 1},  # as published files say; see `resize_alike`
+    "Glm5Next": {"patch_expand_factor": 1},
+    "HunYuanVL": {"resample": None},  # see `resize_alike`
     # As its publisher's code, which does not read the file of CLIP's that its folders have.
     "InternVL": {"image_mean": IMAGENET[0], "image_std": IMAGENET[1], "do_center_crop": None},
+    # As transformers; files of published models say false, and the patches of their encoder.
+    "Lfm2VlNumpy": {"do_resize": None, "max_num_patches": None},
+    "KimiK25": {"resample": 3, "merge_size": 2, "max_patches": 16384, "size": 512},
     "Mllama": {"max_image_tiles": 4},
+    "MuseGlimmer": {"resample": 1},
+    "muse_spark": {"resample": 1, "temporal_patch_size": 2},
+    "paddleocr_vl": {"do_resize": True},
+    "Step3VLProcessor": {"do_resize": None, "resample": 2, "max_image_size": 3024, "size": 728},
     "TileProcessor": {"resample": 2},
 }
 """What `...ImageProcessor` have in their code, whatever the files say, with Pillow's numbers of filters; None for what
-makes no difference to them."""
+makes no difference to them. A class of no other name is told by its family."""
+
+ALSO = {
+    "image_mean": "mean",
+    "image_std": "std",
+    "merge_size": "downsample_factor",
+    "size": "image_size",
+    "min_patches": "dynamic_min_num",
+    "max_patches": "dynamic_max_num",
+    "max_image_tokens": "max_num_image_tokens",
+}
+"""Names of fields that some processors have instead."""
 
 PARTS: dict[Modality, tuple[str, str]] = {
     "image": ("image_processor", FILE),
@@ -101,13 +129,22 @@ def settings_of(folder: Path, modality: Modality = "image") -> dict[str, Any]:
 
 def _require_types(folder: Path, file: str, said: dict[str, Any]) -> None:
     for name, value in said.items():
-        if value is None and name in NEEDED and (NEEDED[name] is None or said.get(NEEDED[name], True)):
+        step = NEEDED.get(name)
+        needed = name in NEEDED and (step is None or said.get(step, PIXELS[step]))
+        if value is None and needed and not (name == "size" and said.keys() & SIZED):
             raise broken(folder / file, f"can't be used: its field {name} is null")
         typed(folder, file, name, value, bool if name.startswith("do_") else TYPES.get(name, Any))
 
 
 class Usual(Struct, frozen=True):
     fields: dict[str, Any]
+
+
+def splitting(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What mlx-vlm has to be told of how pictures are split, beside the folder's files."""
+    said = settings_of(folder) if config.get("model_type") == "lfm2_vl" else {}
+    names = ("do_image_splitting", "min_tiles", "max_tiles", "use_thumbnail")
+    return {name: said[name] for name in names if name in said}
 
 
 def _usual_of(folder: Path) -> dict[str, Any]:
@@ -125,7 +162,7 @@ def _usual_of(folder: Path) -> dict[str, Any]:
     try:
         return kept(Usual, ask, files_of(folder)).fields
     except (*FAILURES, ImportError):
-        return {}
+        return {"resample": 2} if object_in(folder / "config.json").get("model_type") == "lfm2_vl" else {}
 
 
 @contextmanager
@@ -150,27 +187,43 @@ def in_older_files(folder: Path) -> Iterator[Path]:
 
 
 def resize_alike(processor: Any) -> None:
-    """Have HunYuanVL's processor resize by the bicubic filter, as its publisher's and transformers do whatever the
-    published files say; mlx-vlm's takes the bilinear one."""
+    """Have a processor of mlx-vlm resize as transformers does.
+
+    HunYuanVL's takes the bilinear filter; the bicubic one is right, whatever the published files say. MiniMax M3 VL's
+    makes a side of less than half a token one token long, and leaves the other as it is. MuseSpark's gives a picture
+    that is smaller than a token the proportions of two.
+    """
     own: Any = getattr(processor, "image_processor", None)
-    if type(own).__name__ != "HunYuanVLImageProcessor" or not own.do_resize:
+    if hasattr(own, "min_num_image_tokens"):
+        own.min_num_image_tokens = 0
+    kind = type(own).__name__.partition("ImageProcessor")[0]
+    if kind not in (step := {"HunYuanVL": "_preprocess_single", "MiniMaxM3VL": "_process_one"}):
         return
     from mlx_vlm.models.hunyuan_vl.processing_hunyuan_vl import smart_resize
 
-    prepare, factor = own._preprocess_single, own.patch_size * own.merge_size
+    prepare, factor = getattr(own, step[kind]), own.patch_size * own.merge_size
 
-    def resized(picture: Image) -> Any:
-        height, width = smart_resize(picture.height, picture.width, factor, own.min_pixels, own.max_pixels)
-        return prepare(picture.convert("RGB").resize((width, height), Resampling.BICUBIC))
+    def resized(picture: Image, **settings: Any) -> Any:
+        height, width = picture.height, picture.width
+        if kind == "HunYuanVL":
+            height, width = smart_resize(height, width, factor, own.min_pixels, own.max_pixels)
+        elif min(picture.size) * 2 <= factor:
+            beta = math.sqrt(own.min_pixels / (height * width))
+            height, width = (math.ceil(side * beta / factor) * factor for side in (height, width))
+        return prepare(picture.convert("RGB").resize((width, height), Resampling.BICUBIC), **settings)
 
-    own._preprocess_single = resized
+    if own.do_resize:
+        setattr(own, step[kind], resized)
 
 
 def unprepared(folder: Path, processor: Any) -> dict[Modality, list[str]]:
     """The fields of a folder's settings that its family's processor leaves out, by modality."""
     found: dict[Modality, list[str]] = {}
     for modality, (part, _) in PARTS.items():
-        if (own := getattr(processor, part, None)) is not None:
+        own = getattr(processor, part, None)
+        if own is None and modality == "image" and type(processor).__name__ in CODED:
+            own = processor
+        if own is not None:
             said = settings_of(folder, modality)
             # One file may have the fields of all; what takes sound, or chooses frames, makes no pixels.
             draws = modality == "image" or hasattr(own, "image_mean")
@@ -185,22 +238,35 @@ def other_pixels(said: Mapping[str, Any], own: Any) -> list[str]:
     read = _read_by(type(own))
 
     def held(name: str, otherwise: Any) -> Any:
-        # Some hold the mean of an image as `mean`.
-        names = [each for each in (name, name.removeprefix("image_")) if read is None or each in read]
+        names = [each for each in (name, ALSO.get(name, name)) if read is None or each in read]
         return next(
             (there for each in names if (there := getattr_static(own, each, None)) is not None), otherwise
         )
 
-    kinds = [kind.__name__.partition("ImageProcessor")[0] for kind in type(own).__mro__]
+    kinds = [
+        kind.__name__.partition("ImageProcessor")[0] or kind.__module__.split(".")[-2]
+        for kind in type(own).__mro__
+    ]
     coded = next((CODED[kind] for kind in kinds if kind in CODED), {})
+    names = {**PIXELS, **coded}
     asked = {
-        name: said[name] for name in PIXELS if None not in (said.get(name), coded.get(name, said.get(name)))
+        name: [*value.values()] if isinstance(value, dict) else value
+        for name in names
+        if None not in (value := said.get(name), coded.get(name, value))
+        and said.get(NEEDED.get(name) or "", True)
     }
-    has = {name: coded.get(name, held(name, PIXELS[name])) for name in asked}
+    has = {name: coded.get(name, held(name, names[name])) for name in asked}
     if has.get("resample") is None:  # a filter that is not known
         asked.pop("resample", None)
-    both = ((name, one, getattr_static(own, name, None)) for name, one in said.items() if name not in PIXELS)
-    # Switches are left to the processors: that of LFM2-VL knows that some files say one wrongly.
+    both = (
+        (
+            name,
+            one.get("height") if isinstance(one, dict) else one,
+            getattr_static(own, name, getattr_static(own, ALSO.get(name, name), None)),
+        )
+        for name, one in said.items()
+        if name not in names
+    )
     numbers = [
         name for name, *pair in both if {type(each) for each in pair} <= {int, float} and pair[0] != pair[1]
     ]

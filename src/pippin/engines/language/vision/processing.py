@@ -42,7 +42,13 @@ from pippin.engines.language.vision.media import (
     place,
     require_text_after,
 )
-from pippin.engines.language.vision.preprocessor import FILE, in_older_files, unprepared
+from pippin.engines.language.vision.preprocessor import (
+    FILE,
+    in_older_files,
+    resize_alike,
+    splitting,
+    unprepared,
+)
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
 from pippin.engines.recent import Recent
@@ -110,6 +116,7 @@ class LibraryProcessor(TextOnly):
 
     def __init__(self, processor: Any, folder: Path, config: dict[str, Any], options: ModelOptions) -> None:
         cut_into_tiles(processor, config)
+        resize_alike(processor)
         self._processor = processor
         self._options = options
         self._lock = threading.Lock()
@@ -184,8 +191,9 @@ class MediaProcessor(LibraryProcessor):
             # AutoProcessor goes by the type in the folder, which transformers 5 writes as llava.
             opening = PixtralProcessor
         # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
+        trusted, split = options.trust_remote_code, splitting(folder, config)
         with in_older_files(folder) as files:
-            opened = opening.from_pretrained(files, trust_remote_code=options.trust_remote_code)
+            opened = opening.from_pretrained(files, trust_remote_code=trusted, **split)
         super().__init__(opened, folder, config, options)
         self._scales = "max_pixels" not in vars(self._processor.image_processor)
         self._recording = self._processor.tokenizer = _RecordingTokenizer(self._processor.tokenizer)

@@ -40,7 +40,7 @@ from pippin.engines.language.vision.media import (
     modality_of,
     require_text_after,
 )
-from pippin.engines.language.vision.preprocessor import in_older_files, resize_alike
+from pippin.engines.language.vision.preprocessor import in_older_files
 from pippin.engines.language.vision.processing import (
     LibraryProcessor,
     digest_of,
@@ -178,7 +178,6 @@ class PromptProcessor(LibraryProcessor):
                 pixels = mlx_vlm.utils.load_image_processor(files, trust_remote_code=trusted)
                 opened.image_processor = pixels
         super().__init__(opened, folder, config, options)
-        resize_alike(self._processor)
         if hasattr(self._processor, "tokenizer"):
             encode = tokenizer.literals.encode
             self._processor.tokenizer = _ShieldedTokenizer(self._processor.tokenizer, encode)

@@ -1,8 +1,10 @@
-"""Pictures of Llama 4 as tiles, as transformers cuts them (`Llama4ImageProcessor`, on which its weights were trained).
+"""Pictures of Llama 4 and Step 3.7 as tiles, as transformers cuts them (`Llama4ImageProcessor`, on which its weights
+were trained, `Step3p7ImageProcessor`).
 
 mlx-vlm 0.7.10 writes a prompt for the tiles and, if there are several, for the whole picture beside them, but leaves
 the whole picture out of the pixels: its model then reads the features of the next picture instead, and past the end of
-the array for the last one. It also knows only eight of the sizes, and stretches pictures to them.
+the array for the last one. It also knows only eight of the sizes, and stretches pictures to them. It cuts Step 3.7's
+pictures after filling them up to a square.
 """
 
 import math
@@ -20,9 +22,12 @@ Size = tuple[int, int]
 
 
 def cut_into_tiles(processor: Any, config: dict[str, Any]) -> None:
-    """Let the processor of a Llama 4 prepare pictures as here. Other processors stay as they are."""
-    if family_of(config) == "llama4":
-        processor.image_processor = TileProcessor(processor.image_processor)
+    """Let the processor of a Llama 4 or Step 3.7 prepare pictures as here. Other processors stay as they are."""
+    match family_of(config):
+        case "llama4":
+            processor.image_processor = TileProcessor(processor.image_processor)
+        case "step3p7":
+            processor.patcher = in_windows
 
 
 class TileProcessor:
@@ -105,3 +110,33 @@ def _within(picture: PillowImage.Image, most: Size) -> Size:
 
 def _resized(picture: PillowImage.Image, size: Size) -> PillowImage.Image:
     return picture.resize((size[1], size[0]), PillowImage.Resampling.BILINEAR)
+
+
+def in_windows(
+    picture: PillowImage.Image,
+) -> tuple[PillowImage.Image, list[PillowImage.Image], list[bool] | None]:
+    """A picture of Step 3.7, its windows row by row, and after which of these a row ends that is not the last.
+
+    Replaces the patcher in mlx-vlm's `Step3VLProcessor`, which resizes all of them to what its encoder takes.
+    """
+    from mlx_vlm.models.step3p7.processing_step3p7 import ImagePatcher
+
+    own: Any = ImagePatcher()
+    if min(picture.size) < 32 and max(picture.size) > 4 * min(picture.size):
+        picture = own.square_pad(picture)
+    size = own._preprocess_size(*picture.size)
+    side = own.determine_window_size(max(size), min(size))
+    if not side:
+        return _resized(picture, size[::-1]), [], None
+    width, height = (
+        each if each < side else side * (each // side + (each % side > 0.2 * side)) for each in size
+    )
+    columns, rows = max(width // side, 1), max(height // side, 1)
+    whole = _resized(picture, (height, width))
+    windows = [
+        whole.crop((x * side, y * side, min((x + 1) * side, width), min((y + 1) * side, height)))
+        for y in range(rows)
+        for x in range(columns)
+    ]
+    ends = [n % columns == 0 and n < len(windows) for n in range(1, len(windows) + 1)]
+    return _resized(picture, size[::-1]), windows, ends
