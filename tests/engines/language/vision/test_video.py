@@ -1,10 +1,14 @@
 """Video: frames by rate and cap, answers as mlx-vlm gives them, and refusals."""
 
 import io
+import random
+import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from mlx_vlm.generate.video import resolve_video_inputs
 from mlx_vlm.utils import load_processor
@@ -26,9 +30,14 @@ RATE = FrameRate(fps=2.0, least=4, most=768)
 
 
 def video(
-    frames: int, fps: int = 8, size: tuple[int, int] = (64, 48), format: str = "mp4", codec: str = "h264"
+    frames: int,
+    fps: int = 8,
+    size: tuple[int, int] = (64, 48),
+    format: str = "mp4",
+    codec: str = "h264",
+    shown: Callable[[int], npt.NDArray[np.uint8]] | None = None,
 ) -> bytes:
-    """A film of a growing brightness."""
+    """A film of a growing brightness, or of the pictures that are `shown`."""
     written = io.BytesIO()
     with av.open(written, "w", format=format) as container:
         stream = container.add_stream(codec, rate=fps)
@@ -36,6 +45,7 @@ def video(
         stream.pix_fmt = "yuv420p"
         for number in range(frames):
             level = np.full((size[1], size[0], 3), 255 * number // max(frames - 1, 1), np.uint8)
+            level = level if shown is None else shown(number)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(level, format="rgb24")))
         container.mux(stream.encode())
     return written.getvalue()
@@ -57,6 +67,49 @@ def test_frames_are_taken_at_the_rate_and_up_to_the_cap() -> None:
 def test_what_is_no_video_is_refused_by_name(data: bytes) -> None:
     with pytest.raises(ServerError, match=r"messages\[0\]\.content\[0\]"):
         read_clip(data, RATE, "messages[0].content[0]")
+
+
+def turned(film: bytes, *matrix: int) -> bytes:
+    """A film that is to be shown turned, by the matrix of its track's header."""
+    place = film.index(b"tkhd") + 44
+    numbers = struct.pack(
+        ">9i", *(part << (30 if index % 3 == 2 else 16) for index, part in enumerate(matrix))
+    )
+    return film[:place] + numbers + film[place + 36 :]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "turns"), [((0, 1, 0, -1, 0, 0, 0, 0, 1), -1), ((-1, 0, 0, 0, -1, 0, 0, 0, 1), 2),
+                          ((0, -1, 0, 1, 0, 0, 0, 0, 1), 1)]
+)  # fmt: skip
+def test_a_film_that_was_taken_on_its_side_is_shown_upright(matrix: tuple[int, ...], turns: int) -> None:
+    corner = np.zeros((48, 64, 3), np.uint8)
+    corner[:16, :16] = 255
+    film = video(4, shown=lambda _: corner)
+    upright = read_clip(film, RATE, "x").frames
+    np.testing.assert_array_equal(
+        read_clip(turned(film, *matrix), RATE, "x").frames, np.rot90(upright, turns, (2, 3))
+    )
+
+
+def noise(number: int) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("format", "codec"), [("mp4", "mpeg4"), ("matroska", "h264"), ("mpegts", "mpeg2video")]
+)
+def test_of_a_damaged_film_is_shown_what_can_be_decoded(format: str, codec: str) -> None:
+    whole, chance = video(40, format=format, codec=codec, shown=noise), random.Random(1)
+    place = len(whole) // 2
+    for size in (4, 300, 3000):
+        damaged = whole[:place] + chance.randbytes(size) + whole[place + size :]
+        assert len(read_clip(damaged, RATE, "x").frames) >= 4
+
+
+def test_a_film_whose_codec_is_unknown_is_refused() -> None:
+    with pytest.raises(ServerError, match="can't be read as a video"):
+        read_clip(video(8).replace(b"avc1", b"zzzz").replace(b"avcC", b"zzzz"), RATE, "x")
 
 
 def test_videos_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
