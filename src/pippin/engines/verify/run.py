@@ -20,6 +20,7 @@ from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.verify import (
     compared,
     files,
+    merged,
     numbers,
     questions,
     template,
@@ -114,6 +115,7 @@ class Verifier:
         found += weights.check(
             self._folder, lambda done, total: self._tell(Step(done // 10**6, total // 10**6, "MB of weights"))
         )
+        found += merged.check(self._folder)
         if self._against is not None and self._kind == "language":
             found += files.compare(self._folder, Folder.read(self._against))
             found += compared.check(self._folder.path, self._against)

@@ -1,0 +1,62 @@
+"""An adapter that lies beside the weights of a model: in which matrices it is merged, and how strongly."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from pippin.core.errors import ServerError
+from pippin.core.verification import Finding
+from pippin.engines.language.model.lora import file_of, read_pairs
+from pippin.engines.verify.findings import finding
+from pippin.engines.verify.folder import Folder
+
+SURE: Final = 1 / 6
+"""The error of a strength with which 0 and 1 are three errors from what lies between them."""
+WHOLE: Final = (0.75, 1.25)
+
+
+def check(folder: Folder) -> Iterator[Finding]:
+    """Measure the strength of the adapter in each matrix that is no packed one."""
+    if not file_of(folder.path).is_file():
+        return
+    try:
+        pairs = read_pairs("beside", folder.path)
+    except ServerError as error:
+        yield finding("adapter-unread", reason=error.report.message)
+        return
+    found = []
+    for path, pair in pairs.items():
+        name = next((each for each in folder.tensors if f".{each}".endswith(f".{path}.weight")), None)
+        if name is not None and folder.tensors[name][1].dtype in ("F32", "F16", "BF16"):
+            weight = mx.load(str(folder.path / folder.tensors[name][0]))[name]
+            share, error = strength(
+                *(np.array(each.astype(mx.float32)) for each in (weight, pair.down, pair.up))
+            )
+            found += [share] if error < SURE else []
+    merged = [share for share in found if WHOLE[0] <= share <= WHOLE[1]]
+    if found and max(found) < 0.5:
+        yield finding("adapter-beside", all=len(found))
+    elif len(merged) < len(found):
+        yield finding("adapter-partly", count=len(merged), all=len(found), least=min(found), most=max(found))
+
+
+def strength(
+    weight: NDArray[np.float32], down: NDArray[np.float32], up: NDArray[np.float32]
+) -> tuple[float, float]:
+    """How many times a pair [inside, rank], [rank, out] is in a matrix [out, inside], and the error of that.
+
+    The pair's singular vectors u_k and v_k, of the values s_k, give u_k' W v_k = s_k where it is merged once, whatever
+    it was added to gives the same spread of numbers for any u_j and v_k, and those of j other than k hold nothing of
+    the pair: they tell the error.
+    """
+    left, inner = np.linalg.qr(up.T)
+    right, outer = np.linalg.qr(down)
+    turned, sizes, back = np.linalg.svd(inner @ outer.T)
+    seen = (left @ turned).T @ weight @ (right @ back.T)
+    others = seen[~np.eye(len(sizes), dtype=bool)]
+    spread = np.sqrt(np.square(others).mean()) if others.size else np.linalg.norm(weight) / weight.size**0.5
+    size = max(float(np.linalg.norm(sizes)), 1e-9)
+    return float(np.diag(seen) @ sizes / size**2), float(spread / size)
