@@ -1,5 +1,6 @@
 """An adapter that lies beside the weights of a model: in which matrices it is merged, and how strongly."""
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -15,7 +16,10 @@ from pippin.engines.verify.folder import Folder
 
 SURE: Final = 1 / 6
 """The error of a strength with which 0 and 1 are three errors from what lies between them."""
-WHOLE: Final = (0.75, 1.25)
+OFF: Final = 0.25
+ERRORS: Final = 4
+"""A strength is another one than 1 if it is so far and so many errors away from it."""
+LEAST_RANK: Final = 4
 
 
 def check(folder: Folder) -> Iterator[Finding]:
@@ -32,15 +36,16 @@ def check(folder: Folder) -> Iterator[Finding]:
         name = next((each for each in folder.tensors if f".{each}".endswith(f".{path}.weight")), None)
         if name is not None and folder.tensors[name][1].dtype in ("F32", "F16", "BF16"):
             weight = mx.load(str(folder.path / folder.tensors[name][0]))[name]
-            share, error = strength(
-                *(np.array(each.astype(mx.float32)) for each in (weight, pair.down, pair.up))
-            )
-            found += [share] if error < SURE else []
-    merged = [share for share in found if WHOLE[0] <= share <= WHOLE[1]]
-    if found and max(found) < 0.5:
+            pair_and_weight = (weight, pair.down, pair.up)
+            share, error = strength(*(np.array(each.astype(mx.float32)) for each in pair_and_weight))
+            found += [(share, error)] if error < SURE else []
+    shares = [share for share, _ in found]
+    off = [share for share, error in found if abs(share - 1) > max(OFF, ERRORS * error)]
+    if off and max(shares) < 0.5:
         yield finding("adapter-beside", all=len(found))
-    elif len(merged) < len(found):
-        yield finding("adapter-partly", count=len(merged), all=len(found), least=min(found), most=max(found))
+    elif off:
+        whole = len(found) - len(off)
+        yield finding("adapter-partly", count=whole, all=len(found), least=min(shares), most=max(shares))
 
 
 def strength(
@@ -50,13 +55,14 @@ def strength(
 
     The pair's singular vectors u_k and v_k, of the values s_k, give u_k' W v_k = s_k where it is merged once, whatever
     it was added to gives the same spread of numbers for any u_j and v_k, and those of j other than k hold nothing of
-    the pair: they tell the error.
+    the pair: they tell the error. Few of them tell nothing.
     """
+    if down.shape[1] < LEAST_RANK:
+        return 0.0, math.inf
     left, inner = np.linalg.qr(up.T)
     right, outer = np.linalg.qr(down)
     turned, sizes, back = np.linalg.svd(inner @ outer.T)
     seen = (left @ turned).T @ weight @ (right @ back.T)
-    others = seen[~np.eye(len(sizes), dtype=bool)]
-    spread = np.sqrt(np.square(others).mean()) if others.size else np.linalg.norm(weight) / weight.size**0.5
+    spread = np.sqrt(np.square(seen[~np.eye(len(sizes), dtype=bool)]).mean())
     size = max(float(np.linalg.norm(sizes)), 1e-9)
     return float(np.diag(seen) @ sizes / size**2), float(spread / size)
