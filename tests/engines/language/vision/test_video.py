@@ -1,16 +1,20 @@
 """Video: frames by rate and cap, answers as mlx-vlm gives them, and refusals."""
 
 import io
+import json
 import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from mlx_vlm.generate.video import resolve_video_inputs
+from mlx_vlm.models.gemma4.processing_gemma4 import Gemma4VideoProcessor
+from mlx_vlm.models.qwen3_vl.processing_qwen3_vl import Qwen3VLVideoProcessor
 from mlx_vlm.utils import load_processor
 from PIL import Image as Pictures
 
@@ -19,6 +23,7 @@ from pippin.core.errors import ServerError
 from pippin.engines.base import NobodyWaitsError, wanted_while
 from pippin.engines.language.vision import video as video_module
 from pippin.engines.language.vision.frames import as_frames, frame_rate
+from pippin.engines.language.vision.preprocessor import limit_each_frame, unprepared
 from pippin.engines.language.vision.video import FrameRate, rate_of, read_clip
 from tests.engines.language.vision.any_family import shrink, write
 from tests.engines.language.vision.family_settings import FAMILIES
@@ -67,6 +72,49 @@ def test_frames_are_taken_at_the_rate_and_up_to_the_cap() -> None:
 def test_what_is_no_video_is_refused_by_name(data: bytes) -> None:
     with pytest.raises(ServerError, match=r"messages\[0\]\.content\[0\]"):
         read_clip(data, RATE, "messages[0].content[0]")
+
+
+def test_a_processor_that_takes_a_number_of_frames_gets_it_unless_a_request_has_a_rate() -> None:
+    rate = rate_of(SimpleNamespace(video_processor=Gemma4VideoProcessor(num_frames=12)))
+    film = video(40)
+    assert len(read_clip(film, rate, "x").frames) == 12
+    assert len(read_clip(film, rate.asked(1.0, None), "x").frames) == 4
+    assert len(read_clip(film, rate.asked(None, 8), "x").frames) == 8
+
+
+@pytest.mark.parametrize("count", [1, 3, 10])
+def test_limits_of_pixels_are_those_of_each_frame_in_qwen2_vl(count: int) -> None:
+    frames = np.zeros((count, 3, 64, 96), np.uint8)
+    sizes = {}
+    for kind in ("qwen2_vl", "qwen3_vl"):
+        own = Qwen3VLVideoProcessor(patch_size=4, min_pixels=3000, max_pixels=4000)
+        limit_each_frame(SimpleNamespace(video_processor=own), kind)
+        sizes[kind] = own([frames])["video_grid_thw"].tolist()[0]
+    # As transformers has it for the first; the other shares its limit out over all frames.
+    assert sizes["qwen2_vl"] == [(count + 1) // 2, 12, 18]
+    assert count == 1 or sizes["qwen3_vl"] != sizes["qwen2_vl"]
+
+
+@pytest.mark.parametrize(
+    ("made", "said", "told"),
+    [
+        (Qwen3VLVideoProcessor, {"num_frames": 6}, ["num_frames"]),
+        (Qwen3VLVideoProcessor, {"num_frames": None, "resample": 3}, []),
+        (Qwen3VLVideoProcessor, {"resample": 2}, ["resample"]),
+        (Gemma4VideoProcessor, {"num_frames": 6, "image_mean": [0, 0, 0], "resample": 3}, []),
+        (
+            Gemma4VideoProcessor,
+            {"image_mean": [0.1, 0.2, 0.3], "do_resize": False},
+            ["do_resize", "image_mean"],
+        ),
+    ],
+)
+def test_what_is_done_to_frames_is_done_as_said_or_told(
+    made: Any, said: Any, told: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+    own = made(**said)
+    assert unprepared(tmp_path, SimpleNamespace(video_processor=own))["video"] == told
 
 
 def turned(film: bytes, *matrix: int) -> bytes:

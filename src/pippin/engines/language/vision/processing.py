@@ -42,7 +42,7 @@ from pippin.engines.language.vision.media import (
     place,
     require_text_after,
 )
-from pippin.engines.language.vision.preprocessor import FILE, in_older_files, unprepared
+from pippin.engines.language.vision.preprocessor import FILE, in_older_files, limit_each_frame, unprepared
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
 from pippin.engines.recent import Recent
@@ -114,6 +114,7 @@ class LibraryProcessor(TextOnly):
         self._options = options
         self._lock = threading.Lock()
         self._unprepared = unprepared(folder, processor)
+        limit_each_frame(processor, str(config.get("model_type")))
         self._rate = rate_of(processor)
         self._frame_rate = frame_rate(processor)
         # A processor that takes no video may accept it silently, and drop it.

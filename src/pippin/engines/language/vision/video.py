@@ -26,6 +26,7 @@ MOST_SECONDS = 60.0
 """The most seconds that decoding the frames of one video may take."""
 
 MOST_RATE = 60.0
+LEAST_FRAMES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,8 @@ class FrameRate:
     def asked(self, fps: float | None, most: int | None) -> "FrameRate":
         """What a request asks for, within the limits."""
         most = min(most or self.most, self.most)
-        return replace(self, fps=fps or self.fps, least=min(self.least, most), most=most)
+        least = self.least if fps is None else min(self.least, LEAST_FRAMES)
+        return replace(self, fps=fps or self.fps, least=min(least, most), most=most)
 
 
 def rate_of(processor: Any) -> FrameRate:
@@ -53,9 +55,10 @@ def rate_of(processor: Any) -> FrameRate:
     found = resolve_video_sampling(processor, {})
     component = getattr(processor, "video_processor", None)
     samples = getattr(component, "sample_frames_in_loader", False)
+    number = getattr(component, "num_frames", None)  # of any video, as in transformers
     return FrameRate(
         fps=found.fps,
-        least=found.min_frames,
+        least=number if isinstance(number, int) else found.min_frames,
         most=found.max_frames,
         group=max(found.frame_factor, 1),
         sampler=component.sample_frames if samples and component is not None else None,
