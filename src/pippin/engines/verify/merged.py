@@ -13,6 +13,7 @@ from pippin.core.verification import Finding
 from pippin.engines.language.model.lora import file_of, read_pairs
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.folder import Folder
+from pippin.engines.verify.weights import EXPONENTS
 
 SURE: Final = 1 / 6
 """The error of a strength with which 0 and 1 are three errors from what lies between them."""
@@ -33,9 +34,11 @@ def check(folder: Folder) -> Iterator[Finding]:
         return
     found = []
     for path, pair in pairs.items():
-        name = next((each for each in folder.tensors if f".{each}".endswith(f".{path}.weight")), None)
-        if name is not None and folder.tensors[name][1].dtype in ("F32", "F16", "BF16"):
-            weight = mx.load(str(folder.path / folder.tensors[name][0]))[name]
+        name = next((each for each in folder.tensors if f".{each}".endswith(f".{path}.weight")), "")
+        file, stored = folder.tensors.get(name, ("", None))
+        sizes = (pair.up.shape[1], pair.down.shape[0])
+        if stored is not None and stored.dtype in EXPONENTS and stored.shape == sizes:
+            weight = mx.load(str(folder.path / file))[name]
             pair_and_weight = (weight, pair.down, pair.up)
             share, error = strength(*(np.array(each.astype(mx.float32)) for each in pair_and_weight))
             found += [(share, error)] if error < SURE else []
