@@ -90,7 +90,8 @@ def _table() -> str:
         (
             "Whisper's `generation_config.json`",
             "`language`, `forced_decoder_ids`, `lang_to_id`, `suppress_tokens`, `begin_suppress_tokens`, "
-            f"`bad_words_ids`, `max_initial_timestamp_index`, `repetition_penalty`, `alignment_heads`, {_listed(PASSED)}",
+            "`bad_words_ids`, `max_initial_timestamp_index`, `repetition_penalty`, `alignment_heads`, "
+            f"{_listed(PASSED)}",
             f"refused where the tokenizer has another: {_listed(TOKENS)}, `task_to_id`, `is_multilingual`; refused: "
             f"{_listed(OTHERS)}; times are always drawn, and the address says the task",
         ),
