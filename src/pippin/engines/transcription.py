@@ -404,7 +404,7 @@ def _decode_as_said(model: nn.Module, call: Call, duration: float) -> None:
 
     def detecting(mel: mx.array) -> Any:
         tokens, found = detect(model, mel)
-        return tokens, {code: share for code, share in found.items() if not known or code in known}
+        return tokens, {code: share for code, share in found.items() if code in known} or found
 
     def reporting(mel: mx.array, options: Any) -> Any:
         from pippin.engines.whisper.choosing import decode

@@ -430,8 +430,9 @@ def test_tokens_of_whisper_in_other_places_are_found(sound: Path, tmp_path: Path
     ):
         write(folder, "generation_config.json", {"lang_to_id": languages, "no_timestamps_token_id": times})
         found = found_in(report_on(folder, "files", kind="transcription"))
-        assert [each.code for each in found] == ["speech-tokens"] * bool(told)
-        assert all(told in each.text for each in found)
+        # The model is none that hears.
+        assert [each.code for each in found] == [*["speech-tokens"] * bool(told), "unusable"]
+        assert told in found[0].text
 
 
 def test_the_files_of_the_model_before_it_was_quantised_are_compared(sound: Path, tmp_path: Path) -> None:
