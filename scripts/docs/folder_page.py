@@ -10,7 +10,7 @@ from pippin.engines.language.model.lora import MORE_THAN_PAIRS, OF_PAIRS
 from pippin.engines.language.upstream.fields import COMPUTING
 from pippin.engines.language.upstream.quantised import LEFT_FORMATS, LEFT_TO_LIBRARIES, METHODS
 from pippin.engines.language.vision.preprocessor import PIXELS, SIZES
-from pippin.engines.transcription import UNREAD
+from pippin.engines.whisper.settings import OTHERS, PASSED, TOKENS, UNREAD
 from scripts.docs.marked import marked
 
 
@@ -84,8 +84,16 @@ def _table() -> str:
             "`preprocessor_config.json`, `video_preprocessor_config.json`, or `image_processor`, `video_processor`, "
             "`feature_extractor` in `processor_config.json`",
             "by the family's processor in transformers or mlx-vlm; what is left out is as transformers takes it",
-            f"media are refused where it leaves out {_listed((*PIXELS, *SIZES))}, or has another number; refused for "
-            f"Whisper where it is another: {_listed(UNREAD)}",
+            f"media are refused where it leaves out {_listed((*PIXELS, *SIZES, 'num_frames'))}, or has another number; "
+            f"refused for Whisper where it is another: {_listed(UNREAD)}",
+        ),
+        (
+            "Whisper's `generation_config.json`",
+            "`language`, `forced_decoder_ids`, `lang_to_id`, `suppress_tokens`, `begin_suppress_tokens`, "
+            "`bad_words_ids`, `max_initial_timestamp_index`, `repetition_penalty`, `alignment_heads`, "
+            f"{_listed(PASSED)}",
+            f"refused where the tokenizer has another: {_listed(TOKENS)}, `task_to_id`, `is_multilingual`; refused: "
+            f"{_listed(OTHERS)}; times are always drawn, and the address says the task",
         ),
     ]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -177,20 +176,3 @@ def test_a_folder_of_weights_alone_hears_the_same(whisper_base: Path, tmp_path: 
     engine.close()
     assert isinstance(done, Transcribed)
     assert (done.text, done.language) == (HEARD, "en")
-
-
-@pytest.mark.parametrize(("first", "blank"), [(None, False), ([], True), ([2, 3], False), ([3], None)])
-def test_what_may_begin_a_text_is_as_the_folder_says(
-    first: list[int] | None, blank: bool | None, tmp_path: Path
-) -> None:
-    tokenizer = SimpleNamespace(timestamp_begin=5, no_timestamps=4, eot=3, encode=lambda text: [2])
-    encoder = SimpleNamespace(conv1=SimpleNamespace(weight=mx.zeros(1)))
-    model: Any = SimpleNamespace(encoder=encoder, get_tokenizer=lambda: tokenizer)
-    (tmp_path / "tokenizer.json").write_text("{}")
-    (tmp_path / "generation_config.json").write_text(json.dumps({"begin_suppress_tokens": first}))
-    if blank is None:
-        with pytest.raises(ServerError, match=r"begin_suppress_tokens in generation_config\.json of tiny"):
-            transcription.prepare_whisper(model, "tiny", tmp_path)
-        return
-    transcription.prepare_whisper(model, "tiny", tmp_path)
-    assert model.may_begin_blank == blank

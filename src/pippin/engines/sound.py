@@ -3,7 +3,6 @@
 import importlib.util
 import io
 from collections.abc import Iterator
-from contextlib import suppress
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +12,7 @@ import numpy.typing as npt
 from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
 from pippin.core.tasks import FileFormat
-from pippin.engines.containers import open_container
+from pippin.engines.containers import frames_of, open_container
 from pippin.engines.refusals import refused
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECON
         with open_container(data, format_whitelist=READ) as container:
             if not container.streams.audio:
                 raise refused(param, "holds no audio.")
-            samples = _read(container, rate, param, longest)
+            samples = _read(frames_of(container, container.streams.audio[0]), rate, param, longest)
     except av.FFmpegError:
         samples = np.zeros(0, np.float32)
     if samples.size == 0:
@@ -86,32 +85,15 @@ def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECON
     return samples
 
 
-def _read(container: "av.container.InputContainer", rate: int, param: str, longest: float) -> Samples:
+def _read(frames: "Iterator[av.AudioFrame]", rate: int, param: str, longest: float) -> Samples:
     pieces: list[Samples] = []
     length = 0
-    for piece in _resampled(_frames(container), rate, param):
+    for piece in _resampled(frames, rate, param):
         pieces.append(piece)
         length += piece.size
         if length > longest * rate:
             raise refused(param, f"lasts longer than {longest:.0f} seconds; send less.", "too_large")
     return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.float32)
-
-
-def _frames(container: "av.container.InputContainer") -> "Iterator[av.AudioFrame]":
-    """The frames of all packets that can be decoded, up to where the container can no longer be read."""
-    import av
-
-    stream = container.streams.audio[0]
-    packets = container.demux(stream)
-    more = True
-    while more:
-        try:
-            packet = next(packets, None)
-        except av.FFmpegError:
-            packet = None
-        more = packet is not None
-        with suppress(av.FFmpegError):
-            yield from stream.decode(packet)
 
 
 def _resampled(frames: "Iterator[av.AudioFrame]", rate: int, param: str) -> Iterator[Samples]:
@@ -130,7 +112,8 @@ def _resampled(frames: "Iterator[av.AudioFrame]", rate: int, param: str) -> Iter
         if given != form:
             form = given
             yield from _samples(resampler, None)
-            resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
+            # FFmpeg's own mono of floats may go beyond full scale.
+            resampler = av.AudioResampler(format="flt", layout=frame.layout, rate=rate)
         # Times may jump where something is damaged or joined.
         frame.pts = None
         yield from _samples(resampler, frame)
@@ -138,9 +121,9 @@ def _resampled(frames: "Iterator[av.AudioFrame]", rate: int, param: str) -> Iter
 
 
 def _samples(resampler: "av.AudioResampler | None", frame: "av.AudioFrame | None") -> Iterator[Samples]:
-    """What a resampler gives for a frame, or at its end."""
+    """What a resampler gives for a frame, or at its end: the mean of the channels."""
     for resampled in resampler.resample(frame) if resampler is not None else ():
-        yield resampled.to_ndarray().reshape(-1)
+        yield resampled.to_ndarray().reshape(-1, resampled.layout.nb_channels).mean(axis=1)
 
 
 class SpeechEncoder:

@@ -24,7 +24,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Progress, Segment, Transcribed, Usage, Word
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.core.published import fields_in, object_in
+from pippin.core.published import object_in
 from pippin.core.tasks import Task, Transcribe
 from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, NeedsWeightsError, Preparer
@@ -34,6 +34,7 @@ from pippin.engines.language.upstream.stored import read_arrays
 from pippin.engines.refusals import library_refusals, missing_package, refused
 from pippin.engines.speech.keywords import Keywords, keywords_of
 from pippin.engines.whisper import whisper_tokenizer
+from pippin.engines.whisper.settings import read_settings, refuse_unread
 
 logger = logging.getLogger(__name__)
 
@@ -143,29 +144,12 @@ def _require_hearing(model: nn.Module, name: str) -> None:
     raise ServerError("load_failed", message)
 
 
-UNREAD: dict[str, Any] = {
-    "activation_function": "gelu",
-    "scale_embedding": False,
-    "sampling_rate": RATE,
-    "n_fft": 400,
-    "hop_length": 160,
-    "chunk_length": 30,
-    "max_initial_timestamp_index": 50,
-}
-"""Fields of Whisper's config.json, generation_config.json and preprocessor_config.json that mlx-audio does not read,
-with the value that it takes for granted."""
-
-
 def _read_exactly(model: nn.Module, folder: Path) -> None:
     """Read Whisper's weights and positions as they are stored: mlx-audio rounds them to float16, and reads every
     safetensors file. Raises `ValueError` for settings that it does not read."""
     config = object_in(folder / "config.json")
-    files = ("generation_config.json", "preprocessor_config.json")
-    told = object_in(folder / files[0]) | object_in(folder / files[1]) | config
-    for field, usual in UNREAD.items():
-        if told.get(field) not in (None, usual):
-            raise ValueError(f"{field} {told[field]!r} is not read by its class")
     arrays = read_arrays(folder, config)
+    refuse_unread(model, folder, arrays)
     floats = (array.dtype for array in arrays.values() if mx.issubdtype(array.dtype, mx.floating))
     model.dtype = next(floats, mx.float32)
     model.load_weights(list(model.sanitize(arrays).items()), strict=False)
@@ -175,11 +159,7 @@ def _read_exactly(model: nn.Module, folder: Path) -> None:
 
 
 def prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
-    """Raises `ServerError("load_failed")` for a tokenizer without timestamps."""
-    # Tokens that the folder's own list leaves out are not suppressed, as in transformers.
-    kinds = dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), frozenset[int])
-    said = fields_in(folder, "generation_config.json", **kinds)
-    model.suppressed = said["suppress_tokens"]
+    """Raises `ServerError("load_failed")` for a tokenizer without timestamps, or settings that can't be honoured."""
     # Whisper casts its input to `model.dtype`, so that has to be the type of its weights.
     model.dtype = model.encoder.conv1.weight.dtype
     if not any((folder / file).exists() for file in WHISPER_TOKENIZER_FILES):
@@ -191,11 +171,12 @@ def prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
             f"The tokenizer of {name} has no tokens for times (`<|0.00|>` and on); take tokenizer.json from the "
             "original model.",
         )
-    first = said["begin_suppress_tokens"]
-    model.may_begin_blank = first is not None and not first
-    if first and first != {*tokenizer.encode(" "), tokenizer.eot}:
-        message = f"begin_suppress_tokens in generation_config.json of {name} is neither empty nor a space and the end."
-        raise ServerError("load_failed", message)
+    model.settings = settings = read_settings(model, tokenizer, folder, name)
+    try:
+        model.spoken = None if settings.language is None else _spoken_language(model, settings.language)
+    except ServerError as error:
+        message = f"In generation_config.json of {name} {error.report.message}"
+        raise ServerError("load_failed", message) from error
 
 
 def _give_tokenizer(model: nn.Module) -> None:
@@ -394,21 +375,18 @@ def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float, 
     """The arguments of the model's `generate`. Raises `ServerError` for a field that this model has no argument for."""
     if not is_whisper(model):
         return _plain_arguments(model, task, rate)
-    _report_progress(model, call, duration)
+    _decode_as_said(model, call, duration)
     if task.max_tokens is not None:
         raise ServerError("unsupported", "This model has no `max_tokens`; leave it out.", "max_tokens")
     arguments: dict[str, Any] = {
         "verbose": None,
-        "language": None if task.language is None else _spoken_language(model, task.language),
+        "language": model.spoken if task.language is None else _spoken_language(model, task.language),
         "fp16": model.dtype == mx.float16,
         "task": "translate" if task.translate else "transcribe",
         "word_timestamps": task.words,
         "initial_prompt": task.prompt,
+        **model.settings.arguments,
     }
-    if model.suppressed is not None:
-        arguments["suppress_tokens"] = model.suppressed
-    if model.may_begin_blank:
-        arguments["suppress_blank"] = False
     # As in OpenAI's API, 0 is the default: the temperature begins at 0 and rises where decoding fails.
     if task.temperature:
         arguments["temperature"] = task.temperature
@@ -417,19 +395,26 @@ def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float, 
     return arguments
 
 
-def _report_progress(model: nn.Module, call: Call, duration: float) -> None:
-    """Have Whisper emit `Progress` before each segment that it decodes, and stop there if the request is cancelled."""
-    decode = type(model).decode
+def _decode_as_said(model: nn.Module, call: Call, duration: float) -> None:
+    """Have Whisper choose languages and tokens as its folder says, emit `Progress` before each segment that it decodes,
+    and stop there if the request is cancelled."""
+    detect, known = type(model).detect_language, model.settings.languages
     total = max(1, int(np.ceil(duration / SEGMENT_SECONDS)))
     done = 0
 
+    def detecting(mel: mx.array) -> Any:
+        tokens, found = detect(model, mel)
+        return tokens, {code: share for code, share in found.items() if code in known} or found
+
     def reporting(mel: mx.array, options: Any) -> Any:
+        from pippin.engines.whisper.choosing import decode
+
         nonlocal done
         call.emit(Progress(min(done, total), total))
         done += 1
-        return decode(model, mel, options)
+        return decode(model, mel, options, model.settings)
 
-    model.decode = reporting
+    model.detect_language, model.decode = detecting, reporting
 
 
 def _segments(

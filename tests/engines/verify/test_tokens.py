@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer as Tokenizers
+from tokenizers import processors
 from transformers import AutoTokenizer
 
 from pippin.engines.language.text.tokenizer import Tokenizer
@@ -55,3 +57,21 @@ def test_a_class_that_transformers_cuts_texts_by_does_not_count_before_the_file(
     theirs = AutoTokenizer.from_pretrained(sound)(TEXT, add_special_tokens=False)["input_ids"]
     assert theirs != own.encode(TEXT)
     assert "tokens-differ" not in [each.code for each in tokens.check(Folder.read(sound), own, "language")]
+
+
+def test_an_encoder_whose_texts_have_no_marks_around_them_is_found(sound: Path) -> None:
+    edit(sound, "tokenizer_config.json", cls_token="<s>", sep_token="<|im_end|>")
+    for single, lost in (
+        ("<s> $A <|im_end|>", ""),
+        ("<s> $A", "no <|im_end|> around"),
+        ("$A", "no <s>, <|im_end|>"),
+    ):
+        ends = [("<s>", 256), ("<|im_end|>", 258)]
+        around = processors.TemplateProcessing(single=single, special_tokens=ends)
+        backend = Tokenizers.from_file(str(sound / "tokenizer.json"))
+        backend.post_processor = around
+        backend.save(str(sound / "tokenizer.json"))
+        found = tokens.check(Folder.read(sound), Tokenizer.load(sound), "embeddings")
+        told = [each.text for each in found if each.code == "marks-left-out"]
+        assert len(told) == bool(lost)
+        assert all(lost in text for text in told)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,13 @@ class Embeds(vectors.Encoding):
         super().__init__(preparer, None)  # type: ignore[arg-type]
         object.__setattr__(self, "by_pooling", by_pooling)
 
-    def vectors(self) -> vectors.Floats:
+    def vectors(self, inputs: Sequence[str] | None = None) -> vectors.Floats:
         found: vectors.Floats = self.by_pooling[self.preparer.pooling.modes[0]]  # type: ignore[attr-defined]
-        return found
+        rows = [vectors.texts().index(text) for text in inputs or vectors.texts()]
+        alone: vectors.Floats = found[rows] * (self.alone if inputs else 1.0)
+        return alone
+
+    alone = 1.0
 
 
 def near() -> vectors.Floats:
@@ -54,6 +59,16 @@ def test_poolings_are_compared_by_what_belongs_together(mean: Any, cls: Any, cod
         assert "with cls" in found[0].text
 
 
+def test_vectors_that_depend_on_the_batch_are_found() -> None:
+    served = Embeds({mode: near() for mode in ("mean", "cls", "lasttoken")}, "mean")
+    object.__setattr__(served, "alone", 1.2)
+    [found] = vectors.check_embeddings(served, None)[0]
+    assert (found.code, found.text) == (
+        "batch-differs",
+        "In a batch vectors are up to 0.17 away from those alone.",
+    )
+
+
 def test_the_vectors_of_the_model_before_it_was_quantised_are_compared() -> None:
     by_pooling = {mode: near() for mode in ("mean", "cls", "lasttoken")}
     for other, codes in (
@@ -65,12 +80,20 @@ def test_the_vectors_of_the_model_before_it_was_quantised_are_compared() -> None
         assert [each.code for each in vectors.check_embeddings(served, beside)[0]] == codes
 
 
-@pytest.mark.parametrize(("first", "codes"), [(1.0, []), (0.0, ["ranks-chance"])])
-def test_a_reranker_whose_answers_are_exchanged_is_found(
-    first: float, codes: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("first", "alone", "codes"), [(1.0, 1, []), (0.0, 1, ["ranks-chance"]), (1.0, 0.7, ["batch-differs"])]
+)
+def test_faults_of_a_reranker_are_found(
+    first: float, alone: float, codes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its answers are exchanged, or depend on the batch."""
+    scores = dict(enumerate((first, 0.5, 0.4, 0.3)))
+
     def ask(self: vectors.Encoding, tasks: list[Any]) -> list[Event]:
-        return [Ranked((first, 0.5, 0.4, 0.3), 1) for _ in tasks]
+        together = [text for _, text in vectors.pairs()]
+        if len(tasks) == 1:
+            return [Ranked((alone * scores[together.index(tasks[0].documents[0].parts[0].text)],), 1)]
+        return [Ranked(tuple(scores.values()), 1) for _ in tasks]
 
     monkeypatch.setattr(vectors.Encoding, "ask", ask)
     found, _ = vectors.check_reranker(vectors.Encoding(None, None))  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from pippin.engines.language.upstream.stored import TIED
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.folder import Folder
 
-LAYER: Final = re.compile(r"^(?P<stack>.*?(?:layers|\bh|blocks))\.(?P<number>\d+)\.")
+LAYER: Final = re.compile(r"^(?P<stack>.*?(?:layers?|\bh|blocks))\.(?P<number>\d+)\.")
 LAYER_COUNTS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 COMPUTES: Final = frozenset(
     "alibi attention_bias attention_multiplier attn_bias attn_logit_softcapping embedding_multiplier "
@@ -49,10 +49,12 @@ def check(folder: Folder, kind: str) -> Iterator[Finding]:
     yield from _modules(folder)
     if kind == "transcription":
         yield from _speech(folder)
+    if kind in ("language", "embeddings", "reranking"):
+        yield from _layers(folder)
+        yield from _rows(folder)
     if kind == "language":
         yield from _templates(folder)
-        yield from _layers(folder)
-        yield from _matrices(folder)
+        yield from _head(folder)
         yield from _unread(folder)
 
 
@@ -189,12 +191,15 @@ def _layers(folder: Folder) -> Iterator[Finding]:
         yield finding("adapter-left", count=len(lora), name=lora[0])
 
 
-def _matrices(folder: Folder) -> Iterator[Finding]:
-    """The embedding and the head."""
+def _rows(folder: Folder) -> Iterator[Finding]:
+    """The rows of the embedding."""
     said = folder.field("vocab_size")
     more = ROWS_MORE.get(str(folder.config.get("model_type")), 0)
     if isinstance(said, int) and folder.rows is not None and said + more != folder.rows:
         yield finding("vocabulary-rows", said=said, rows=folder.rows)
+
+
+def _head(folder: Folder) -> Iterator[Finding]:
     heads = any(re.search(r"head\b|embed_out|(?:^|\.)output\.weight$", name) for name in folder.tensors)
     usual = fields_of(folder.config).defaults.get(TIED)
     tied = {folder.config.get(TIED, usual), folder.text.get(TIED)}

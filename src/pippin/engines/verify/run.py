@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from logging.handlers import BufferingHandler
 from pathlib import Path
@@ -15,11 +15,13 @@ from msgspec.structs import replace
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.verification import Finding, Report, Section, SectionName, Step, Verification
+from pippin.engines import transcription
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.verify import (
     compared,
     files,
+    merged,
     numbers,
     questions,
     template,
@@ -114,10 +116,22 @@ class Verifier:
         found += weights.check(
             self._folder, lambda done, total: self._tell(Step(done // 10**6, total // 10**6, "MB of weights"))
         )
+        found += merged.check(self._folder)
+        if self._kind == "transcription":
+            found += self._heard()
         if self._against is not None and self._kind == "language":
             found += files.compare(self._folder, Folder.read(self._against))
             found += compared.check(self._folder.path, self._against)
         return found, {"weight files": len(self._folder.headers), "tensors": len(self._folder.tensors)}
+
+    def _heard(self) -> Iterator[Finding]:
+        """Why a model that hears is not served, whose files nothing else reads here."""
+        try:
+            transcription.open_engine(
+                self._spec, transcription.open_preparer(self._spec), lambda *_: None
+            ).close()
+        except ServerError as error:
+            yield finding("unusable", reason=error.report.message)
 
     def _tokens(self) -> Found:
         tokenizer, turn_end = Tokenizer.load(self._folder.path), ""

@@ -55,6 +55,7 @@ def check(folder: Folder, tokenizer: Tokenizer, kind: str, turn_end: str = "") -
         yield from _round_trips(tokenizer)
     else:
         yield from _unknown(tokenizer)
+        yield from _around(tokenizer)
     yield from _pieces(tokenizer)
     yield from _publisher(folder, tokenizer)
 
@@ -175,6 +176,14 @@ def _unknown(tokenizer: Tokenizer) -> Iterator[Finding]:
     lost = [text[:40] for text in asked if unknown is not None and unknown in tokenizer.encode(text)]
     if lost:
         yield finding("words-unknown", count=len(lost), all=len(asked), text=lost[0])
+
+
+def _around(tokenizer: Tokenizer) -> Iterator[Finding]:
+    """The marks of a text's beginning and end that an encoder has and does not get."""
+    ids = tokenizer.encode("a", add_special_tokens=True)
+    marks = (tokenizer.special_names.get(name) for name in ("cls_token", "sep_token"))
+    if lost := [mark for mark in marks if mark and tokenizer.backend.token_to_id(mark) not in ids]:
+        yield finding("marks-left-out", marks=lost)
 
 
 def _pieces(tokenizer: Tokenizer) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ DOCUMENTS: Final = 4
 CHANCE: Final = 1.5
 """How many deviations pairs are nearer than other texts, at least. Of all-MiniLM-L6-v2 it is 3.4."""
 BETTER: Final = 0.5  # deviations
+NEAR: Final = 0.05  # of the largest number: more than 16 bits make
 ALIKE: Final = 0.98
 """The mean cosine of a model's vectors and those before its quantisation, at least."""
 
@@ -31,6 +32,17 @@ ALIKE: Final = 0.98
 def pairs() -> list[tuple[str, str]]:
     """Texts and what belongs to each; the next one is of the same subject and another meaning."""
     return [(one, other) for one, other in json.loads(data("pairs.json"))]
+
+
+def texts() -> list[str]:
+    """The texts of all pairs."""
+    return [text for pair in pairs() for text in pair]
+
+
+def _alone(what: str, together: Floats, alone: Floats) -> list[Finding]:
+    """Compare rows of numbers that were computed together with the first of them, computed alone."""
+    gap = float(np.abs(together[: len(alone)] - alone).max() / np.abs(alone).max())
+    return [] if gap < NEAR else [finding("batch-differs", what=what, gap=gap)]
 
 
 @dataclass(frozen=True)
@@ -58,16 +70,17 @@ class Encoding:
             found |= dict(self.engine.step())
         return [found[f"{number}"] for number in range(len(tasks))]
 
-    def vectors(self) -> Floats:
-        """The vectors of all pairs [texts, dimensions]."""
-        [told] = self.ask([Embed(inputs=tuple(text for pair in pairs() for text in pair))])
+    def vectors(self, inputs: Sequence[str] | None = None) -> Floats:
+        """The vectors [texts, dimensions] of texts, of all pairs if none are given."""
+        [told] = self.ask([Embed(inputs=tuple(inputs or texts()))])
         assert isinstance(told, Embedded)
         return np.frombuffer(told.vectors, "<f4").reshape(-1, told.dimensions)
 
 
 def check_embeddings(served: Encoding, other: Encoding | None) -> tuple[list[Finding], dict[str, Any]]:
     """Compare texts by their vectors, by those of other poolings, and with another model's."""
-    own, found = served.vectors(), list[Finding]()
+    own = served.vectors()
+    found = _alone("vectors", own, np.concatenate([served.vectors([text]) for text in texts()[:DOCUMENTS]]))
     lengths = np.linalg.norm(own, axis=1)
     figures: dict[str, Any] = {"deviations that pairs are nearer": (gap := nearer(own))}
     assert isinstance(served.preparer, embeddings.EmbeddingPreparer)
@@ -99,10 +112,17 @@ def check_reranker(served: Encoding) -> tuple[list[Finding], dict[str, Any]]:
         Rerank(query=query, documents=tuple(RerankDocument((Text(each),)) for each in texts))
         for (query, _), texts in zip(shown, documents, strict=True)
     ]
-    ranked = [told.scores for told in served.ask(tasks) if isinstance(told, Ranked)]
+    ranked = _scores(served, tasks)
+    first = [replace(tasks[0], documents=(each,)) for each in tasks[0].documents]
+    alone = np.array([_scores(served, [task])[0][0] for task in first])
     share = sum(scores[0] == max(scores) for scores in ranked) / len(ranked)
-    found = [] if share > 2 / DOCUMENTS else [finding("ranks-chance", share=share)]
+    found = _alone("scores", np.array(ranked[0]), alone)
+    found += [] if share > 2 / DOCUMENTS else [finding("ranks-chance", share=share)]
     return found, {"queries whose text is first": share}
+
+
+def _scores(served: Encoding, tasks: list[Rerank]) -> list[tuple[float, ...]]:
+    return [told.scores for told in served.ask(tasks) if isinstance(told, Ranked)]
 
 
 def nearer(vectors: Floats) -> float:

@@ -1,7 +1,9 @@
 """The numbers in the weight files: none that is no number, nothing blank, no matrix twice."""
 
 import hashlib
+import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -24,6 +26,9 @@ EXPONENTS: Final[dict[str, tuple[Any, int]]] = {
     "F8_E4M3": (np.uint8, 0x7F),  # with the number itself
 }
 """The bits of a number's exponent. Where all of them are set, the number is NaN or infinite."""
+SPARE: Final = {"F16": 0x7, "F32": 0x1FFF}
+"""The last bits of a number that one of fewer bits, BF16 or F16, does not fill when it is stored so."""
+MOST_SPARE: Final = 0.9  # of the numbers of a matrix; of one that fills them it is an eighth
 Progress = Callable[[int, int], None]
 
 
@@ -34,6 +39,7 @@ class Look(Struct, frozen=True):
     finite: bool
     blank: bool  # one number alone
     zero: bool
+    spare: bool  # its numbers were once stored in fewer bits
 
 
 def check(folder: Folder, progress: Progress = lambda done, total: None) -> Iterator[Finding]:
@@ -57,7 +63,9 @@ def check(folder: Folder, progress: Progress = lambda done, total: None) -> Iter
     for code, names in (("not-finite", broken), ("blank-tensor", blank)):
         if names:
             yield finding(code, count=len(names), name=names[0])
-    yield from _matrices_alike({name: look for name, look in matrices.items() if not look.blank})
+    filled = {name: look for name, look in matrices.items() if not look.blank}
+    yield from _matrices_alike(filled)
+    yield from _partly_finer({name: look for name, look in filled.items() if LAYER.match(name)})
     head = next((looks[name] for name in looks if HEAD.search(name)), None)
     embedding = looks.get(folder.embedding or "")
     # Other architectures have one way alone, or go by what the files hold.
@@ -73,6 +81,7 @@ def look_at(folder: Folder, name: str) -> Look:
     assert header is not None
     kind, exponent = EXPONENTS.get(array.dtype, (np.uint8, 0))
     digest, finite, blank, left = hashlib.blake2b(digest_size=16), True, True, _size(array)
+    unfilled, spare = 0, SPARE.get(array.dtype, 0)
     first: NDArray[Any] | None = None
     with (folder.path / file).open("rb") as opened:
         opened.seek(header.size + array.data_offsets[0])
@@ -83,8 +92,10 @@ def look_at(folder: Folder, name: str) -> Look:
             first = numbers[:1] if first is None else first
             finite = finite and not (exponent and bool(((numbers & exponent) == exponent).any()))
             blank = blank and bool((numbers == first).all())
+            unfilled += int(np.count_nonzero((numbers & spare) == 0)) if spare else 0
     zero = blank and first is not None and not first.any()
-    return Look(digest.digest(), finite, blank and _size(array) > 8, zero)
+    coarse = unfilled > MOST_SPARE * math.prod(array.shape)
+    return Look(digest.digest(), finite, blank and _size(array) > 8, zero, coarse)
 
 
 def _matrices_alike(looks: dict[str, Look]) -> Iterator[Finding]:
@@ -94,6 +105,17 @@ def _matrices_alike(looks: dict[str, Look]) -> Iterator[Finding]:
         is_weight = LAYER.match(name) and name.endswith(".weight")
         if is_weight and (first := seen.setdefault(look.digest, name)) != name:
             yield finding("matrix-twice", one=first, other=name)
+            return
+
+
+def _partly_finer(looks: dict[str, Look]) -> Iterator[Finding]:
+    """A kind of matrix that was once stored in fewer bits, and was changed since in some layers."""
+    kinds: dict[str, list[bool]] = defaultdict(list)
+    for name, look in looks.items():
+        kinds[kind_of(name)].append(look.spare)
+    for kind, spare in kinds.items():
+        if 0 < sum(spare) < len(spare):
+            yield finding("partly-finer", kind=kind, changed=len(spare) - sum(spare), all=len(spare))
             return
 
 

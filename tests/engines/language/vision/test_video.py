@@ -1,12 +1,20 @@
 """Video: frames by rate and cap, answers as mlx-vlm gives them, and refusals."""
 
 import io
+import json
+import random
+import struct
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from mlx_vlm.generate.video import resolve_video_inputs
+from mlx_vlm.models.gemma4.processing_gemma4 import Gemma4VideoProcessor
+from mlx_vlm.models.qwen3_vl.processing_qwen3_vl import Qwen3VLVideoProcessor
 from mlx_vlm.utils import load_processor
 from PIL import Image as Pictures
 
@@ -15,6 +23,7 @@ from pippin.core.errors import ServerError
 from pippin.engines.base import NobodyWaitsError, wanted_while
 from pippin.engines.language.vision import video as video_module
 from pippin.engines.language.vision.frames import as_frames, frame_rate
+from pippin.engines.language.vision.preprocessor import limit_each_frame, unprepared
 from pippin.engines.language.vision.video import FrameRate, rate_of, read_clip
 from tests.engines.language.vision.any_family import shrink, write
 from tests.engines.language.vision.family_settings import FAMILIES
@@ -26,9 +35,14 @@ RATE = FrameRate(fps=2.0, least=4, most=768)
 
 
 def video(
-    frames: int, fps: int = 8, size: tuple[int, int] = (64, 48), format: str = "mp4", codec: str = "h264"
+    frames: int,
+    fps: int = 8,
+    size: tuple[int, int] = (64, 48),
+    format: str = "mp4",
+    codec: str = "h264",
+    shown: Callable[[int], npt.NDArray[np.uint8]] | None = None,
 ) -> bytes:
-    """A film of a growing brightness."""
+    """A film of a growing brightness, or of the pictures that are `shown`."""
     written = io.BytesIO()
     with av.open(written, "w", format=format) as container:
         stream = container.add_stream(codec, rate=fps)
@@ -36,6 +50,7 @@ def video(
         stream.pix_fmt = "yuv420p"
         for number in range(frames):
             level = np.full((size[1], size[0], 3), 255 * number // max(frames - 1, 1), np.uint8)
+            level = level if shown is None else shown(number)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(level, format="rgb24")))
         container.mux(stream.encode())
     return written.getvalue()
@@ -57,6 +72,92 @@ def test_frames_are_taken_at_the_rate_and_up_to_the_cap() -> None:
 def test_what_is_no_video_is_refused_by_name(data: bytes) -> None:
     with pytest.raises(ServerError, match=r"messages\[0\]\.content\[0\]"):
         read_clip(data, RATE, "messages[0].content[0]")
+
+
+def test_a_processor_that_takes_a_number_of_frames_gets_it_unless_a_request_has_a_rate() -> None:
+    rate = rate_of(SimpleNamespace(video_processor=Gemma4VideoProcessor(num_frames=12)))
+    film = video(40)
+    assert len(read_clip(film, rate, "x").frames) == 12
+    assert len(read_clip(film, rate.asked(1.0, None), "x").frames) == 4
+    assert len(read_clip(film, rate.asked(None, 8), "x").frames) == 8
+
+
+@pytest.mark.parametrize("count", [1, 3, 10])
+def test_limits_of_pixels_are_those_of_each_frame_in_qwen2_vl(count: int) -> None:
+    frames = np.zeros((count, 3, 64, 96), np.uint8)
+    sizes = {}
+    for kind in ("qwen2_vl", "qwen3_vl"):
+        own = Qwen3VLVideoProcessor(patch_size=4, min_pixels=3000, max_pixels=4000)
+        limit_each_frame(SimpleNamespace(video_processor=own), kind)
+        sizes[kind] = own([frames])["video_grid_thw"].tolist()[0]
+    # As transformers has it for the first; the other shares its limit out over all frames.
+    assert sizes["qwen2_vl"] == [(count + 1) // 2, 12, 18]
+    assert count == 1 or sizes["qwen3_vl"] != sizes["qwen2_vl"]
+
+
+@pytest.mark.parametrize(
+    ("made", "said", "told"),
+    [
+        (Qwen3VLVideoProcessor, {"num_frames": 6}, ["num_frames"]),
+        (Qwen3VLVideoProcessor, {"num_frames": None, "resample": 3}, []),
+        (Qwen3VLVideoProcessor, {"resample": 2}, ["resample"]),
+        (Gemma4VideoProcessor, {"num_frames": 6, "image_mean": [0, 0, 0], "resample": 3}, []),
+        (
+            Gemma4VideoProcessor,
+            {"image_mean": [0.1, 0.2, 0.3], "do_resize": False},
+            ["do_resize", "image_mean"],
+        ),
+    ],
+)
+def test_what_is_done_to_frames_is_done_as_said_or_told(
+    made: Any, said: Any, told: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+    own = made(**said)
+    assert unprepared(tmp_path, SimpleNamespace(video_processor=own))["video"] == told
+
+
+def turned(film: bytes, *matrix: int) -> bytes:
+    """A film that is to be shown turned, by the matrix of its track's header."""
+    place = film.index(b"tkhd") + 44
+    numbers = struct.pack(
+        ">9i", *(part << (30 if index % 3 == 2 else 16) for index, part in enumerate(matrix))
+    )
+    return film[:place] + numbers + film[place + 36 :]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "turns"), [((0, 1, 0, -1, 0, 0, 0, 0, 1), -1), ((-1, 0, 0, 0, -1, 0, 0, 0, 1), 2),
+                          ((0, -1, 0, 1, 0, 0, 0, 0, 1), 1)]
+)  # fmt: skip
+def test_a_film_that_was_taken_on_its_side_is_shown_upright(matrix: tuple[int, ...], turns: int) -> None:
+    corner = np.zeros((48, 64, 3), np.uint8)
+    corner[:16, :16] = 255
+    film = video(4, shown=lambda _: corner)
+    upright = read_clip(film, RATE, "x").frames
+    np.testing.assert_array_equal(
+        read_clip(turned(film, *matrix), RATE, "x").frames, np.rot90(upright, turns, (2, 3))
+    )
+
+
+def noise(number: int) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("format", "codec"), [("mp4", "mpeg4"), ("matroska", "h264"), ("mpegts", "mpeg2video")]
+)
+def test_of_a_damaged_film_is_shown_what_can_be_decoded(format: str, codec: str) -> None:
+    whole, chance = video(40, format=format, codec=codec, shown=noise), random.Random(1)
+    place = len(whole) // 2
+    for size in (4, 300, 3000):
+        damaged = whole[:place] + chance.randbytes(size) + whole[place + size :]
+        assert len(read_clip(damaged, RATE, "x").frames) >= 4
+
+
+def test_a_film_whose_codec_is_unknown_is_refused() -> None:
+    with pytest.raises(ServerError, match="can't be read as a video"):
+        read_clip(video(8).replace(b"avc1", b"zzzz").replace(b"avcC", b"zzzz"), RATE, "x")
 
 
 def test_videos_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def install(model: nn.Module, own: str | None, named: Mapping[str, str]) -> Adap
 def _apply_fixed(model: nn.Module, folder: Path, refusal: ServerError) -> None:
     """Let the library make an adapter part of the model. Raises `refusal` if the library cannot apply all of it: it
     begins a matrix that is missing with random numbers, and leaves out what it does not know."""
-    inner, header = getattr(model, "inner", None), find_header(_file_of(folder))
+    inner, header = getattr(model, "inner", None), find_header(file_of(folder))
     names = set() if header is None else set(header.arrays)
     first, second = ({name.removesuffix(end) for name in names if name.endswith(end)} for end in ENDS)
     if first != second:
@@ -152,7 +152,7 @@ def _install_low_rank(model: nn.Module, folders: Mapping[str, str], default: int
     linears: dict[str, _Linear] = {}
     for name, folder in folders.items():
         place = Path(folder).expanduser()
-        found[name] = _placed(_read(name, place), layers)
+        found[name] = _placed(read_pairs(name, place), layers)
         if (kind := getattr(model, "model_type", None)) in FOLDED and (place / PEFT).exists():
             raise _refused(name, f"{kind}'s class multiplies its weights with factors that PEFT's lack")
         for path in sorted(found[name]):
@@ -268,26 +268,28 @@ def is_low_rank(folder: str) -> bool:
     must apply any other, such as one of embeddings or experts."""
     place = Path(folder).expanduser()
     config = object_in(place / "adapter_config.json")
-    header = find_header(_file_of(place))
+    header = find_header(file_of(place))
     return _method(config) == "lora" and all(
         len(array.shape) == 2 and ".layers." in f".{name}"
         for name, array in (header.arrays.items() if header is not None else ())
     )
 
 
-def _file_of(folder: Path) -> Path:
+def file_of(folder: Path) -> Path:
+    """Where an adapter's folder has its weights."""
     peft = folder / PEFT
     return peft if peft.exists() else folder / "adapters.safetensors"
 
 
-def _read(name: str, folder: Path) -> dict[str, _Addition]:
-    """Read an adapter of mlx-lm, mlx-vlm or PEFT: its additions by the path of the layer."""
+def read_pairs(name: str, folder: Path) -> dict[str, _Addition]:
+    """Read an adapter of mlx-lm, mlx-vlm or PEFT: its additions by the path of the layer. Raises
+    `ServerError("load_failed")`."""
     config = object_in(folder / "adapter_config.json")
     if not config:
         raise _refused(name, f"{folder} has no readable adapter_config.json")
     if (method := _method(config)) != "lora":
         raise _refused(name, f"it is of type {method}, and only LoRA is supported")
-    path = _file_of(folder)
+    path = file_of(folder)
     try:
         weights = mx.load(str(path))
         assert isinstance(weights, dict)  # of a safetensors file

@@ -57,16 +57,21 @@ TYPES: dict[str, Any] = {
     **dict.fromkeys(("image_mean", "image_std"), float | list[float]),
     **dict.fromkeys(("rescale_factor", "fps"), float),
     **dict.fromkeys(("size", "crop_size", "pad_size", "patch_size"), Lengths),
-    **dict.fromkeys(("max_image_tiles", "min_frames", "max_frames", *SIZES[:2], *SIZES[3:]), Length),
+    **dict.fromkeys(
+        ("max_image_tiles", "min_frames", "max_frames", "num_frames", *SIZES[:2], *SIZES[3:]), Length
+    ),
     "resample": Annotated[int, Meta(ge=0, le=5)],
 }
 """What fields hold; those named `do_...` are true or false."""
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-CUBIC = "CohereCompass Gemma4 Glm46V MiniCPMV Phi3V Qwen3VL"
+CUBIC = (
+    "CohereCompass Gemma4 Glm46V MiniCPMV Phi3V Qwen3VL LlavaOnevisionVideoProcessor Qwen3VLVideoProcessor"
+)
 
 CODED: dict[str, dict[str, Any]] = {
     **{kind: {"resample": 3} for kind in CUBIC.split()},
+    "Gemma4VideoProcessor": {"resample": 3, "image_mean": [0] * 3, "image_std": [1] * 3, "do_resize": True},
     "Glm5Next": {"patch_expand_factor": 1},
     "HunYuanVL": {"resample": None},  # see `resize_alike`
     # As its publisher's code, which does not read the file of CLIP's that its folders have.
@@ -81,8 +86,8 @@ CODED: dict[str, dict[str, Any]] = {
     "Step3VLProcessor": {"do_resize": None, "resample": 2, "max_image_size": 3024, "size": 728},
     "TileProcessor": {"resample": 2},
 }
-"""What `...ImageProcessor` have in their code, whatever the files say, with Pillow's numbers of filters; None for what
-makes no difference to them. A class of no other name is told by its family."""
+"""What `...ImageProcessor` and others have in their code, whatever the files say, with Pillow's numbers of filters;
+None for what makes no difference to them. A class of no other name is told by its family."""
 
 ALSO = {
     "image_mean": "mean",
@@ -216,6 +221,26 @@ def resize_alike(processor: Any) -> None:
         setattr(own, step[kind], resized)
 
 
+BY_FRAME = ("qwen2_vl", "qwen2_5_vl", "qwen3_omni_moe")
+
+
+def limit_each_frame(processor: Any, kind: str) -> None:
+    """Have videos of Qwen2-VL and the like keep the limits of pixels in each frame, as in transformers; mlx-vlm's class
+    is Qwen3-VL's, which has them for all frames together."""
+    own: Any = getattr(processor, "video_processor", None)
+    if kind not in BY_FRAME or type(own).__name__ != "Qwen3VLVideoProcessor":
+        return
+    prepare, limits = own._process_one, (own.min_pixels, own.max_pixels)
+
+    def prepared(frames: np.ndarray[Any, Any]) -> Any:
+        rest = -len(frames) % own.temporal_patch_size
+        whole = np.concatenate([frames, np.repeat(frames[-1:], rest, axis=0)])
+        own.min_pixels, own.max_pixels = (len(whole) * limit for limit in limits)
+        return prepare(whole)
+
+    own._process_one = prepared
+
+
 def unprepared(folder: Path, processor: Any) -> dict[Modality, list[str]]:
     """The fields of a folder's settings that its family's processor leaves out, by modality."""
     found: dict[Modality, list[str]] = {}
@@ -229,6 +254,8 @@ def unprepared(folder: Path, processor: Any) -> dict[Modality, list[str]]:
             draws = modality == "image" or hasattr(own, "image_mean")
             kept = {name: value for name, value in said.items() if draws or name not in PIXELS}
             found[modality] = other_pixels(kept, own)
+            if modality == "video" and said.get("num_frames") and not hasattr(own, "num_frames"):
+                found[modality].append("num_frames")
     return found
 
 

@@ -45,6 +45,7 @@ from pippin.engines.language.vision.media import (
 from pippin.engines.language.vision.preprocessor import (
     FILE,
     in_older_files,
+    limit_each_frame,
     resize_alike,
     splitting,
     unprepared,
@@ -121,6 +122,7 @@ class LibraryProcessor(TextOnly):
         self._options = options
         self._lock = threading.Lock()
         self._unprepared = unprepared(folder, processor)
+        limit_each_frame(processor, str(config.get("model_type")))
         self._rate = rate_of(processor)
         self._frame_rate = frame_rate(processor)
         # A processor that takes no video may accept it silently, and drop it.

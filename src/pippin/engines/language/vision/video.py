@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pippin.config.errors import install_command
 from pippin.core.errors import ServerError
 from pippin.engines.base import check_wanted
-from pippin.engines.containers import open_container
+from pippin.engines.containers import frames_of, open_container, packets_of
 from pippin.engines.refusals import refused
 
 MOST_SOURCE_FRAMES = 36_000
@@ -26,6 +26,7 @@ MOST_SECONDS = 60.0
 """The most seconds that decoding the frames of one video may take."""
 
 MOST_RATE = 60.0
+LEAST_FRAMES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,8 @@ class FrameRate:
     def asked(self, fps: float | None, most: int | None) -> "FrameRate":
         """What a request asks for, within the limits."""
         most = min(most or self.most, self.most)
-        return replace(self, fps=fps or self.fps, least=min(self.least, most), most=most)
+        least = self.least if fps is None else min(self.least, LEAST_FRAMES)
+        return replace(self, fps=fps or self.fps, least=min(least, most), most=most)
 
 
 def rate_of(processor: Any) -> FrameRate:
@@ -53,9 +55,10 @@ def rate_of(processor: Any) -> FrameRate:
     found = resolve_video_sampling(processor, {})
     component = getattr(processor, "video_processor", None)
     samples = getattr(component, "sample_frames_in_loader", False)
+    number = getattr(component, "num_frames", None)  # of any video, as in transformers
     return FrameRate(
         fps=found.fps,
-        least=found.min_frames,
+        least=number if isinstance(number, int) else found.min_frames,
         most=found.max_frames,
         group=max(found.frame_factor, 1),
         sampler=component.sample_frames if samples and component is not None else None,
@@ -107,13 +110,11 @@ def sample(data: bytes, rate: FrameRate, param: str) -> Sampled:
     total = 0
     try:
         with open_container(data) as container:
-            if not container.streams.video:
-                raise _unreadable(param)
-            stream = container.streams.video[0]
+            stream = _stream_of(container, param)
             if stream.width * stream.height > MOST_FRAME_PIXELS:
                 size = f"{stream.width} x {stream.height}"
                 raise refused(param, f"has frames of {size} pixels; send a smaller video.")
-            for packet in container.demux(stream):
+            for packet in packets_of(container, stream):
                 check_wanted()
                 total += packet.size > 0
                 if total > MOST_SOURCE_FRAMES:
@@ -125,6 +126,13 @@ def sample(data: bytes, rate: FrameRate, param: str) -> Sampled:
         raise _unreadable(param)
     fps = fps if math.isfinite(fps) and fps > 0 else 1.0
     return Sampled(indices=_sampled(total, fps, rate), source_frames=total, source_fps=fps)
+
+
+def _stream_of(container: Any, param: str) -> Any:
+    """The first stream of pictures. Raises `ServerError` where none is there, or none whose codec is known."""
+    if not container.streams.video or container.streams.video[0].codec_context is None:
+        raise _unreadable(param)
+    return container.streams.video[0]
 
 
 def read_frames(data: bytes, indices: list[int], param: str) -> list[npt.NDArray[np.uint8]]:
@@ -163,7 +171,7 @@ def _decode(container: Any, wanted: list[int], param: str) -> list[npt.NDArray[n
     frames: list[npt.NDArray[np.uint8]] = []
     size: tuple[int, int] | None = None
     ends = time.monotonic() + MOST_SECONDS
-    for index, frame in enumerate(container.decode(video=0)):
+    for index, frame in enumerate(frames_of(container, _stream_of(container, param))):
         check_wanted()
         if time.monotonic() > ends:
             slow = f"takes more than {MOST_SECONDS:g} seconds to decode; send a shorter or smaller video."
@@ -178,7 +186,9 @@ def _decode(container: Any, wanted: list[int], param: str) -> list[npt.NDArray[n
             scale = min(1.0, math.sqrt(MOST_CLIP_PIXELS / (len(wanted) * frame.width * frame.height)))
             size = (max(int(frame.width * scale), 1), max(int(frame.height * scale), 1))
         pixels = frame.reformat(width=size[0], height=size[1], format="rgb24").to_ndarray()
-        shown = np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        # Telephones film upright pictures on their side, and tell by how much they are to be turned.
+        upright = np.rot90(pixels, round(frame.rotation / 90))
+        shown = np.ascontiguousarray(upright.transpose(2, 0, 1))
         while len(frames) < len(wanted) and wanted[len(frames)] == index:  # some choose one twice
             frames.append(shown)
     return frames

@@ -1,0 +1,71 @@
+"""An adapter that lies beside the weights of a model: in which matrices it is merged, and how strongly."""
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from pippin.core.errors import ServerError
+from pippin.core.verification import Finding
+from pippin.engines.language.model.lora import file_of, read_pairs
+from pippin.engines.verify.findings import finding
+from pippin.engines.verify.folder import Folder
+from pippin.engines.verify.weights import EXPONENTS
+
+SURE: Final = 1 / 6
+"""The error of a strength with which 0 and 1 are three errors from what lies between them."""
+OFF: Final = 0.25
+ERRORS: Final = 4
+"""A strength is another one than 1 if it is so far and so many errors away from it."""
+LEAST_RANK: Final = 4
+
+
+def check(folder: Folder) -> Iterator[Finding]:
+    """Measure the strength of the adapter in each matrix that is no packed one."""
+    if not file_of(folder.path).is_file():
+        return
+    try:
+        pairs = read_pairs("beside", folder.path)
+    except ServerError as error:
+        yield finding("adapter-unread", reason=error.report.message)
+        return
+    found = []
+    for path, pair in pairs.items():
+        name = next((each for each in folder.tensors if f".{each}".endswith(f".{path}.weight")), "")
+        file, stored = folder.tensors.get(name, ("", None))
+        sizes = (pair.up.shape[1], pair.down.shape[0])
+        if stored is not None and stored.dtype in EXPONENTS and stored.shape == sizes:
+            weight = mx.load(str(folder.path / file))[name]
+            pair_and_weight = (weight, pair.down, pair.up)
+            share, error = strength(*(np.array(each.astype(mx.float32)) for each in pair_and_weight))
+            found += [(share, error)] if error < SURE else []
+    shares = [share for share, _ in found]
+    off = [share for share, error in found if abs(share - 1) > max(OFF, ERRORS * error)]
+    if off and max(shares) < 0.5:
+        yield finding("adapter-beside", all=len(found))
+    elif off:
+        whole = len(found) - len(off)
+        yield finding("adapter-partly", count=whole, all=len(found), least=min(shares), most=max(shares))
+
+
+def strength(
+    weight: NDArray[np.float32], down: NDArray[np.float32], up: NDArray[np.float32]
+) -> tuple[float, float]:
+    """How many times a pair [inside, rank], [rank, out] is in a matrix [out, inside], and the error of that.
+
+    The pair's singular vectors u_k and v_k, of the values s_k, give u_k' W v_k = s_k where it is merged once, whatever
+    it was added to gives the same spread of numbers for any u_j and v_k, and those of j other than k hold nothing of
+    the pair: they tell the error. Few of them tell nothing.
+    """
+    if down.shape[1] < LEAST_RANK:
+        return 0.0, math.inf
+    left, inner = np.linalg.qr(up.T)
+    right, outer = np.linalg.qr(down)
+    turned, sizes, back = np.linalg.svd(inner @ outer.T)
+    seen = (left @ turned).T @ weight @ (right @ back.T)
+    spread = np.sqrt(np.square(seen[~np.eye(len(sizes), dtype=bool)]).mean())
+    size = max(float(np.linalg.norm(sizes)), 1e-9)
+    return float(np.diag(seen) @ sizes / size**2), float(spread / size)

@@ -1,0 +1,53 @@
+"""Which token of a Whisper model comes next, by the settings of its folder and OpenAI's rules for times."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx_audio.stt.models.whisper.decoding import DecodingTask, LogitFilter, RepetitionPenalty
+
+from pippin.engines.whisper.settings import Settings
+
+
+class Chooser(LogitFilter):  # type: ignore[misc]  # untyped in mlx-audio
+    """Forbids tokens as transformers does (`WhisperTimeStampLogitsProcessor`). mlx-audio's own rule weighs times that
+    are forbidden, so that a `!` stands where no word may, and lets times run backwards."""
+
+    def __init__(self, settings: Settings, tokenizer: Any, begin: int, rows: int) -> None:
+        """`begin`: the tokens before the first that is drawn; `rows`: those of the vocabulary."""
+        self._settings, self._begin = settings, begin
+        self._times, self._end = tokenizer.timestamp_begin, tokenizer.eot
+        self._always = np.zeros(rows, np.float32)
+        self._always[[*settings.biases]] = [*settings.biases.values()]
+        self._always[tokenizer.no_timestamps] = -np.inf
+
+    def apply(self, logits: mx.array, tokens: mx.array) -> mx.array:
+        """The logits [1, vocabulary] of what follows these tokens [1, tokens]."""
+        drawn, times, mask = tokens[0].tolist()[self._begin :], self._times, self._always.copy()
+        timed = [token for token in drawn if token >= times]
+        closes = bool(drawn) and drawn[-1] >= times and len(drawn) > 1 and drawn[-2] < times
+        if timed and drawn[-1] >= times and not closes:
+            mask[times:] = -np.inf  # a time that begins a piece is followed by its text
+        elif closes:
+            mask[: self._end] = -np.inf
+        if timed:
+            mask[times : timed[-1] + (not closes)] = -np.inf
+        if not drawn:
+            mask[[*self._settings.first]] = -np.inf
+            mask[:times] = -np.inf
+            if self._settings.latest is not None:
+                mask[times + self._settings.latest + 1 :] = -np.inf
+        logits = logits + mx.array(mask)
+        words, stamps = logits[:, :times], logits[:, times:]
+        is_time = mx.logsumexp(stamps, axis=-1, keepdims=True) > words.max(axis=-1, keepdims=True)
+        return mx.concatenate([mx.where(is_time, -mx.inf, words), stamps], axis=-1)
+
+
+def decode(model: Any, mel: mx.array, options: Any, settings: Settings) -> Any:
+    """mlx-audio's `decode` of one window, with tokens chosen so."""
+    task = DecodingTask(model, options)
+    penalty = settings.repetition_penalty
+    penalties = [RepetitionPenalty(penalty)] if penalty not in (None, 1) else []
+    chooser = Chooser(settings, task.tokenizer, task.sample_begin, model.dims.n_vocab)
+    task.logit_filters = [*penalties, chooser]
+    return task.run(mel[None])[0]
