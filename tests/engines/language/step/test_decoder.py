@@ -13,7 +13,7 @@ from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, PartDelta, PartEnded
 from pippin.core.parameters import OfEveryAnswer
-from pippin.core.requests import Choice, GenerationRequest, JsonSchema, Sampling
+from pippin.core.requests import Choice, GenerationRequest, Grammar, JsonSchema, Sampling
 from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.step.decoder import SequenceDecoder
@@ -263,6 +263,14 @@ def test_a_token_that_a_grammar_forbids_ends_the_request_with_an_error():
     decoder = SequenceDecoder(constrained(Choice(("yes",))), 0, TOKENIZER)
     with pytest.raises(ServerError):
         decoder.accept(TOKENIZER.encode("no")[0])
+
+
+def test_the_end_where_a_grammar_cannot_go_on_is_an_error_and_no_answer():
+    decoder = SequenceDecoder(constrained(Grammar("lark", "start: /[ab]/ rest\nrest: rest")), 0, TOKENIZER)
+    decoder.accept(TOKENIZER.encode("a")[0])
+    assert allowed(decoder) == {END}
+    with pytest.raises(ServerError, match="admits nothing behind what was generated"):
+        decoder.accept(END)
 
 
 def test_proposals_are_let_through_as_far_as_grammar_and_limits_go():

@@ -110,6 +110,8 @@ class GrammarCompiler:
             return known
         matcher = _start(self._ll_tokenizer(), source)
         if not matcher.is_error():
+            if stuck := _stuck(matcher):
+                raise ServerError("invalid_request", f"No answer can have this form: {stuck}.", param)
             words, size = -(-self._tokenizer.size // 32), len(source) * 4 + CACHE_OVERHEAD
             compiled = CompiledGrammar(matcher, words, size, self._special)
         else:
@@ -240,6 +242,14 @@ class GrammarCompiler:
             return self._tokens
 
 
+def _stuck(matcher: "LLMatcher") -> str:
+    """Why no answer begins so; empty where one does. What is found out here of the first token is not found out again
+    by the matcher's copies, on a thread for which others wait."""
+    matcher.compute_bitmask()
+    error = str(matcher.get_error())
+    return "nothing satisfies it" if error.startswith("NoExtension") else _one_line(error)
+
+
 def forced_by(matcher: "LLMatcher") -> list[int]:
     """The tokens that come next whatever is chosen, as the tokenizer writes them. Empty where there is a choice, be it
     only whether the next token ends later than what is certain."""
@@ -310,7 +320,7 @@ def _from_gbnf(source: str, param: str) -> str:
 
 
 def _one_line(error: str) -> str:
-    return " ".join(error.split())[:500]
+    return " ".join(error.replace("<non-verbose/>", "").split())[:500]
 
 
 def _keyword_and_path(error: str, schema: Any) -> tuple[str | None, str | None]:

@@ -4,11 +4,19 @@ llguidance's own reader of tokenizer files encodes forced text with the special 
 refuses what its mask allowed: a schema with the constant "<think>" would end in an error.
 """
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pippin.engines.language.text.tokenizer import NAME, Tokenizer, encode_text, with_renamed_tokens
+from pippin.engines.language.text.tokenizer import (
+    NAME,
+    Tokenizer,
+    encode_text,
+    pattern_of,
+    with_renamed_tokens,
+)
 
 if TYPE_CHECKING:
+    import tokenizers
     from llguidance import LLTokenizer
 
 
@@ -43,11 +51,17 @@ class _WrappedTokenizer:
         self.special_token_ids = special_tokens(tokenizer)
         self.tokens = [tokenizer.raw(token) for token in range(tokenizer.size)]
         added = tokenizer.pieces.added
-        names = {str(added[token].content): f"{NAME}{token}{NAME}" for token in self.special_token_ids}
-        self._renamed = with_renamed_tokens(tokenizer.backend, names)
+        self._names = {str(added[token].content): f"{NAME}{token}{NAME}" for token in self.special_token_ids}
+        self._backend, self._special = tokenizer.backend, pattern_of(self._names)
 
     def __call__(self, text: str) -> list[int]:
         # The wrapper calls with bytes to learn whether they are taken.
         if not isinstance(text, str):
             raise TypeError("this tokenizer reads text")
-        return encode_text(self._renamed, text)
+        spells = self._special is not None and self._special.search(text)
+        return encode_text(self._renamed if spells else self._backend, text)
+
+    @cached_property
+    def _renamed(self) -> "tokenizers.Tokenizer":
+        """Made for the first text that needs it: that takes long, and no other thread runs meanwhile."""
+        return with_renamed_tokens(self._backend, self._names)

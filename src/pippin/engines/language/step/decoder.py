@@ -150,6 +150,9 @@ class SequenceDecoder:
         self.completion_tokens += 1
         self._too_short = self._too_short and self.completion_tokens < self.job.request.min_tokens
         if token in self.job.eos and not self._ends_thinking(token):
+            # Where a grammar can't go on, its masks allow nothing else.
+            if self._matcher is not None and self._matcher.is_error():
+                raise self._stuck(self._matcher.get_error())
             self.finished = "stop"
             return self.close("stop")
         if self.forced:
@@ -298,12 +301,14 @@ class SequenceDecoder:
         return self.reader.thinking and self.job.thinking_end == (token,)
 
     def _advance(self, token: int) -> None:
-        if self._matcher is None or self._matcher.consume_token(token):
-            return
-        logger.warning("grammar of request %s stopped: %s", self.job.id, self._matcher.get_error())
-        raise ServerError(
+        if self._matcher is not None and not self._matcher.consume_token(token):
+            raise self._stuck(self._matcher.get_error())
+
+    def _stuck(self, error: str) -> ServerError:
+        logger.warning("grammar of request %s stopped: %s", self.job.id, error)
+        return ServerError(
             "invalid_request",
-            "The grammar or schema became too complex while the answer was generated. Make it simpler.",
+            "The grammar or schema admits nothing behind what was generated, or became too complex. Make it simpler.",
             "response_format",
         )
 
