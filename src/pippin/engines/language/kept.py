@@ -16,6 +16,7 @@ from pippin.core.decoding import from_message
 
 MOST: Final = 1 << 29  # bytes of all that is kept
 MOST_FILES: Final = 256
+CHECKSUM: Final = 16  # bytes
 LIBRARIES: Final = ("transformers", "tokenizers", "mlx", "mlx-lm", "mlx-vlm")
 
 Said = TypeVar("Said", bound=msgspec.Struct)
@@ -26,17 +27,25 @@ def kept(kind: type[Said], ask: Callable[[], Said], *of: str) -> Said:
     libraries. Raises what `ask` raises."""
     path = _place(kind.__qualname__, *of)
     with contextlib.suppress(OSError, msgspec.DecodeError):
-        return from_message(path.read_bytes(), kind)
+        whole = path.read_bytes()
+        if whole == _signed(path, data := whole[CHECKSUM:]):
+            return from_message(data, kind)
     said = ask()
     # A home that can't be written costs the time alone; so does a text that is no Unicode.
     with contextlib.suppress(OSError, UnicodeEncodeError):
-        _keep(path, msgspec.msgpack.encode(said))
+        _keep(path, _signed(path, msgspec.msgpack.encode(said)))
     return said
+
+
+def _signed(path: Path, data: bytes) -> bytes:
+    """A file's data behind their checksum: a bit that the disk has lost would change a tokenizer's words."""
+    return hashlib.blake2b(path.name.encode() + data, digest_size=CHECKSUM).digest() + data
 
 
 def has_passed(*trial: str | None) -> bool:
     """Whether an earlier process noted that this trial has passed; with None among the words, none did."""
-    return None not in trial and _place(*map(str, trial)).exists()
+    # Of a home that can't be searched, `Path.exists` raises.
+    return None not in trial and os.path.exists(_place(*map(str, trial)))
 
 
 def note_passed(*trial: str | None) -> None:
@@ -64,8 +73,11 @@ def _keep(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, and delete the oldest beyond what is kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     begun = path.with_suffix(f".{os.getpid()}")
-    begun.write_bytes(data)
-    begun.replace(path)
+    try:
+        begun.write_bytes(data)
+        begun.replace(path)
+    finally:  # a full disk keeps no beginnings
+        begun.unlink(missing_ok=True)
     total = 0
     newest = sorted(path.parent.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
     for number, each in enumerate(newest):
