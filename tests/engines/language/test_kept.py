@@ -18,7 +18,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.models import ModelInfo
 from pippin.engines.language import kept as room
 from pippin.engines.language.configuration import fields_of
-from pippin.engines.language.kept import files_of, kept
+from pippin.engines.language.kept import files_of, has_passed, kept, note_passed
 from pippin.engines.language.kv_cache import probe
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.engine import build_engine
@@ -89,6 +89,17 @@ def test_a_home_that_can_not_be_written_costs_nothing_but_time(home: Path) -> No
     home.write_text("a file")
     ask = Asking()
     assert [kept(Said, ask).number for _ in range(2)] == [1, 2]
+
+
+def test_a_home_that_can_not_be_searched_holds_no_trial_that_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    note_passed("it")
+    assert has_passed("it")
+
+    def forbidden(*_: Any, **__: Any) -> Any:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "stat", forbidden)
+    assert not has_passed("it")
 
 
 def test_the_oldest_leave_where_too_much_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
