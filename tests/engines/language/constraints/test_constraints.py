@@ -13,9 +13,9 @@ import pytest
 from pippin.core.conversation import Tool
 from pippin.core.errors import ServerError
 from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, Regex
-from pippin.engines.language.constraints import tokens as grammar_tokens
 from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler, forced_by
 from pippin.engines.language.constraints.schema import nodes
+from pippin.engines.language.text import tokenizer as text_tokens
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.output.formats import tool_format
 from tests.engines.language.constraints.schemas import CORPUS
@@ -212,7 +212,7 @@ def test_a_form_that_no_answer_has_is_refused_before_it_is_queued(wanted, compil
 
 def test_the_first_grammar_copies_no_tokenizer_unless_a_text_spells_a_special_token(monkeypatch):
     copied: list[Any] = []
-    monkeypatch.setattr(grammar_tokens, "with_renamed_tokens", lambda *given: copied.append(given) or given[0])
+    monkeypatch.setattr(text_tokens, "with_renamed_tokens", lambda *given: copied.append(given) or given[0])
     compiler = GrammarCompiler(byte_level())
     for text, copies in (("plain", 0), ("<|im_end|>", 1)):
         assert forced_by(compiler.compile(JsonSchema({"const": text})).matcher())

@@ -66,13 +66,11 @@ class CompiledGrammar(Struct, frozen=True, eq=False):
 
     def fill(self, matcher: "LLMatcher", row: NDArray[np.int32]) -> None:
         """Write the mask of the tokens that a matcher allows into `row`, one bit each."""
-        if row.size == self.words:
-            matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-            return
-        own = np.zeros(self.words, np.int32)
+        own = row if row.size == self.words else np.zeros(self.words, np.int32)
         matcher.unsafe_compute_mask_ptr(own.ctypes.data, own.nbytes)
-        row[:] = 0
-        row[: min(self.words, row.size)] = own[: row.size]
+        if own is not row:
+            row[:] = 0
+            row[: min(self.words, row.size)] = own[: row.size]
 
 
 class GrammarCompiler:
@@ -104,14 +102,16 @@ class GrammarCompiler:
         around the answer, and white space ahead of it if the model `thinks` this time. Raises `ServerError` for what
         can't be honoured, naming `param`, the keyword and its path.
         """
-        source = self._source(wanted, calls, reasoning, thinks, spacing, param)
+        answer = None if wanted is None else source_of(wanted, param, spacing)
+        source = self._source(answer, calls, reasoning, thinks)
+        if len(source) > MOST_SOURCE:
+            raise ServerError("invalid_request", f"The grammar is larger than {MOST_SOURCE} bytes.", param)
         strict = not isinstance(wanted, JsonSchema) or wanted.strict
         if (known := self._cache.get((source, strict))) is not None:
             return known
         matcher = _start(self._ll_tokenizer(), source)
         if not matcher.is_error():
-            if stuck := _stuck(matcher):
-                raise ServerError("invalid_request", f"No answer can have this form: {stuck}.", param)
+            _begin(matcher, param)
             words, size = -(-self._tokenizer.size // 32), len(source) * 4 + CACHE_OVERHEAD
             compiled = CompiledGrammar(matcher, words, size, self._special)
         else:
@@ -130,16 +130,12 @@ class GrammarCompiler:
 
     def _source(
         self,
-        wanted: OutputFormat | None,
+        answer: dict[str, Any] | None,
         calls: str | None,
         reasoning: ReasoningFormat | None,
         thinks: bool,
-        spacing: JsonSpacing,
-        param: str,
     ) -> str:
-        parts: dict[str, dict[str, Any]] = {}
-        if wanted is not None:
-            parts["answer"] = source_of(wanted, param, spacing)
+        parts = {} if answer is None else {"answer": answer}
         if calls is not None:
             parts["calls"] = {"lark_grammar": calls}
         named = [{"name": name, **part} for name, part in parts.items()]
@@ -155,10 +151,7 @@ class GrammarCompiler:
             parts = {f"whole_{name}": {} for name in parts}
         either = " | ".join(f"@{name}" for name in parts)
         whole = [{"lark_grammar": f"start: {either}"}, *named] if len(named) > 1 else [*parts.values()]
-        source = json.dumps({"grammars": whole}, ensure_ascii=False)
-        if len(source) > MOST_SOURCE:
-            raise ServerError("invalid_request", f"The grammar is larger than {MOST_SOURCE} bytes.", param)
-        return source
+        return json.dumps({"grammars": whole}, ensure_ascii=False)
 
     def relaxed(self, schema: Any) -> Any:
         """The schema without what the compiler can't enforce: for schemas that are not strict."""
@@ -242,12 +235,14 @@ class GrammarCompiler:
             return self._tokens
 
 
-def _stuck(matcher: "LLMatcher") -> str:
-    """Why no answer begins so; empty where one does. What is found out here of the first token is not found out again
-    by the matcher's copies, on a thread for which others wait."""
+def _begin(matcher: "LLMatcher", param: str) -> None:
+    """Find out what may come first, which copies of the matcher then know, for whom others would wait. Raises
+    `ServerError` if nothing may."""
     matcher.compute_bitmask()
-    error = str(matcher.get_error())
-    return "nothing satisfies it" if error.startswith("NoExtension") else _one_line(error)
+    if matcher.is_error():
+        error = str(matcher.get_error())
+        why = "nothing satisfies it" if error.startswith("NoExtension") else _one_line(error)
+        raise ServerError("invalid_request", f"No answer can have this form: {why}.", param)
 
 
 def forced_by(matcher: "LLMatcher") -> list[int]:
@@ -287,10 +282,8 @@ def _with_all(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _start(tokens: "LLTokenizer", source: str) -> "LLMatcher":
-    from llguidance import (
-        LLMatcher,
-        LLParserLimits,
-    )  # slow to import, and many models serve without a grammar
+    # Slow to import, and many models serve without a grammar.
+    from llguidance import LLMatcher, LLParserLimits
 
     return LLMatcher(tokens, source, log_level=0, limits=LLParserLimits(verbose_errors=False))
 

@@ -4,19 +4,11 @@ llguidance's own reader of tokenizer files encodes forced text with the special 
 refuses what its mask allowed: a schema with the constant "<think>" would end in an error.
 """
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pippin.engines.language.text.tokenizer import (
-    NAME,
-    Tokenizer,
-    encode_text,
-    pattern_of,
-    with_renamed_tokens,
-)
+from pippin.engines.language.text.tokenizer import Literals, Tokenizer
 
 if TYPE_CHECKING:
-    import tokenizers
     from llguidance import LLTokenizer
 
 
@@ -51,17 +43,11 @@ class _WrappedTokenizer:
         self.special_token_ids = special_tokens(tokenizer)
         self.tokens = [tokenizer.raw(token) for token in range(tokenizer.size)]
         added = tokenizer.pieces.added
-        self._names = {str(added[token].content): f"{NAME}{token}{NAME}" for token in self.special_token_ids}
-        self._backend, self._special = tokenizer.backend, pattern_of(self._names)
+        special = (str(added[token].content) for token in self.special_token_ids)
+        self._literals = Literals(tokenizer.backend, "\0".join(special))
 
     def __call__(self, text: str) -> list[int]:
         # The wrapper calls with bytes to learn whether they are taken.
         if not isinstance(text, str):
             raise TypeError("this tokenizer reads text")
-        spells = self._special is not None and self._special.search(text)
-        return encode_text(self._renamed if spells else self._backend, text)
-
-    @cached_property
-    def _renamed(self) -> "tokenizers.Tokenizer":
-        """Made for the first text that needs it: that takes long, and no other thread runs meanwhile."""
-        return with_renamed_tokens(self._backend, self._names)
+        return self._literals.encode(self._literals.shield(text))

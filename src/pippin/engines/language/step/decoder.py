@@ -152,7 +152,7 @@ class SequenceDecoder:
         if token in self.job.eos and not self._ends_thinking(token):
             # Where a grammar can't go on, its masks allow nothing else.
             if self._matcher is not None and self._matcher.is_error():
-                raise self._stuck(self._matcher.get_error())
+                self._advance(token)
             self.finished = "stop"
             return self.close("stop")
         if self.forced:
@@ -301,12 +301,11 @@ class SequenceDecoder:
         return self.reader.thinking and self.job.thinking_end == (token,)
 
     def _advance(self, token: int) -> None:
-        if self._matcher is not None and not self._matcher.consume_token(token):
-            raise self._stuck(self._matcher.get_error())
-
-    def _stuck(self, error: str) -> ServerError:
-        logger.warning("grammar of request %s stopped: %s", self.job.id, error)
-        return ServerError(
+        matcher = self._matcher
+        if matcher is None or (matcher.consume_token(token) and not matcher.is_error()):
+            return
+        logger.warning("grammar of request %s stopped: %s", self.job.id, matcher.get_error())
+        raise ServerError(
             "invalid_request",
             "The grammar or schema admits nothing behind what was generated, or became too complex. Make it simpler.",
             "response_format",
