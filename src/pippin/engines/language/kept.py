@@ -5,6 +5,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -78,19 +79,15 @@ def _keep(path: Path, data: bytes) -> None:
         begun.replace(path)
     finally:  # a full disk keeps no beginnings
         begun.unlink(missing_ok=True)
-    total = 0
     newest = sorted(path.parent.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
-    for number, each in enumerate(newest):
-        total += each.stat().st_size
+    sizes = accumulate(each.stat().st_size for each in newest)
+    for number, (each, total) in enumerate(zip(newest, sizes, strict=True)):
         if total > MOST or number >= MOST_FILES:
             each.unlink(missing_ok=True)
 
 
 def files_of(folder: Path) -> str:
     """Names, sizes and times of change of all files of a folder but its weights."""
-    told = []
-    for path in sorted({*folder.glob("*"), *folder.glob("*/*.jinja")}):
-        if path.suffix != ".safetensors" and path.is_file():
-            stat = path.stat()
-            told.append(f"{path} {stat.st_size} {stat.st_mtime_ns}")
-    return "\n".join(told)
+    files = sorted({*folder.glob("*"), *folder.glob("*/*.jinja")})
+    stats = {path: path.stat() for path in files if path.suffix != ".safetensors" and path.is_file()}
+    return "\n".join(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats.items())

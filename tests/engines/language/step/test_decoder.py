@@ -277,9 +277,12 @@ def test_proposals_are_let_through_as_far_as_grammar_and_limits_go():
     tokens = TOKENIZER.encode("yes")
     assert SequenceDecoder(job(), 0, TOKENIZER).allowed([5, 6, 7]) == 3
     assert SequenceDecoder(job(max_tokens=2), 0, TOKENIZER).allowed([5, 6, 7]) == 2
-    decoder = SequenceDecoder(constrained(Choice(("yes",))), 0, TOKENIZER)
+    decoder = SequenceDecoder(constrained(Choice(("yes", "yesterday", "today"))), 0, TOKENIZER)
     assert decoder.allowed(tokens) == len(tokens)
     assert decoder.allowed(TOKENIZER.encode("no")) == 0
+    assert (
+        SequenceDecoder(constrained(Choice(("yes",))), 0, TOKENIZER).allowed(tokens) == 0
+    )  # they are forced
     budgeted = job(reasoning_format=THINK, thinking_open=True, thinking_budget=2, thinking_end=(1,))
     assert SequenceDecoder(budgeted, 0, TOKENIZER).allowed([5, 6, 7]) == 2
 

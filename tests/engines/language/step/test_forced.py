@@ -120,7 +120,9 @@ def test_what_repeats_in_a_form_is_proposed_and_nothing_in_free_text(
     for name, given in (("form", grammar), ("free", None)):
         bench.engine.submit(replace(bench.job(name, (1, 5, 9), 200), grammar=given))
         while bench.engine.busy:
-            usages |= {name: event.usage for name, event in bench.engine.step() if isinstance(event, Finished)}
+            usages |= {
+                name: event.usage for name, event in bench.engine.step() if isinstance(event, Finished)
+            }
     assert usages["form"].accepted_tokens > 20
     assert not usages["free"].draft_tokens
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from operator import attrgetter
 from threading import Lock
@@ -81,8 +80,8 @@ class GrammarCompiler:
         self._lock = Lock()
         self._tokens: LLTokenizer | None = None
         self._special = frozenset(grammar_tokens.special_tokens(tokenizer))
-        size: Callable[[CompiledGrammar], int] = attrgetter("size")
-        self._cache: Recent[tuple[str, bool], CompiledGrammar] = Recent(most_size=cache_bytes, size=size)
+        size = attrgetter("size")
+        self._cache = Recent[tuple[str, bool], CompiledGrammar](most_size=cache_bytes, size=size)
         # Agents offer the same in each request.
         self._enforceable = lru_cache(MOST_TOOLS)(self._made_enforceable)
 
@@ -115,15 +114,13 @@ class GrammarCompiler:
             words, size = -(-self._tokenizer.size // 32), len(source) * 4 + CACHE_OVERHEAD
             compiled = CompiledGrammar(matcher, words, size, self._special)
         else:
-            refusal = self._refusal(matcher.get_error(), wanted, param)
-            if strict or not isinstance(wanted, JsonSchema):
-                raise refusal
-            given = rewritten(wanted.schema)
-            if (relaxed := self.relaxed(given)) == given:
-                raise refusal
-            wanted = structs.replace(wanted, schema=relaxed)
+            held = wanted if not strict and isinstance(wanted, JsonSchema) else None
+            given = None if held is None else rewritten(held.schema)
+            if held is None or (relaxed := self.relaxed(given)) == given:
+                raise self._refusal(matcher.get_error(), wanted, param)
+            held = structs.replace(held, schema=relaxed)
             compiled = self.compile(
-                wanted, calls, reasoning=reasoning, thinks=thinks, spacing=spacing, param=param
+                held, calls, reasoning=reasoning, thinks=thinks, spacing=spacing, param=param
             )
         self._cache.put((source, strict), compiled)
         return compiled

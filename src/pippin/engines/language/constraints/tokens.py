@@ -42,8 +42,7 @@ class _WrappedTokenizer:
         self.bos_token_id = None
         self.special_token_ids = special_tokens(tokenizer)
         self.tokens = [tokenizer.raw(token) for token in range(tokenizer.size)]
-        added = tokenizer.pieces.added
-        special = (str(added[token].content) for token in self.special_token_ids)
+        special = (str(tokenizer.pieces.added[token].content) for token in self.special_token_ids)
         self._literals = Literals(tokenizer.backend, "\0".join(special))
 
     def __call__(self, text: str) -> list[int]:

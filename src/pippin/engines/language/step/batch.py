@@ -238,9 +238,8 @@ class Batch:
         width = max(map(len, chains)) + 1
         bits = np.full((width, len(masked), self._mask_words), -1, dtype=np.int32)
         for number, index in enumerate(masked):
-            own = np.full((len(chains[index]) + 1, self._mask_words), -1, dtype=np.int32)
+            own = bits[: len(chains[index]) + 1, number]
             self.running[index].sequence.decoder.masks_ahead(chains[index], own)
-            bits[: len(own), number] = own
         return Masks(masked, bits)
 
     def _commit(self, chosen: list[list[SampledToken]], width: int) -> None:

@@ -224,13 +224,10 @@ class SequenceDecoder:
         return self.forced[: self.job.max_tokens - self.completion_tokens]
 
     def allowed(self, tokens: list[int]) -> int:
-        """How many of these proposed tokens could be accepted in a row, by grammar, budget and limits. The run stops
-        wherever the rules change: where reasoning ends or a budget is reached."""
+        """How many of these proposed tokens could be accepted in a row, by grammar, budget and limits: none where the
+        next one is forced. The run stops wherever the rules change: where reasoning ends or a budget is reached."""
         room = self.job.max_tokens - self.completion_tokens
-        if self.forced:
-            pairs = zip(tokens, self.certain, strict=False)
-            return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        if self._left_out or room <= 0:
+        if self.forced or self._left_out or room <= 0:
             return 0
         proposals = tokens[:room]
         if self.reader.thinking:
