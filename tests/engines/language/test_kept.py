@@ -1,5 +1,6 @@
 """What libraries say of a model is asked once, and kept on the disk for later processes."""
 
+import errno
 import json
 import os
 import subprocess
@@ -68,8 +69,21 @@ def test_what_is_damaged_is_asked_again_and_mended(home: Path) -> None:
     ask = Asking()
     kept(Said, ask)
     [path] = (home / "kept").iterdir()
-    path.write_bytes(b"\x80 half")
-    assert [kept(Said, ask).number for _ in range(2)] == [2, 2]
+    whole = path.read_bytes()
+    for number, damaged in enumerate((whole[:-1], whole[:-1] + b"\x07", b""), start=2):
+        path.write_bytes(damaged)
+        assert [kept(Said, ask).number for _ in range(2)] == [number, number]
+
+
+def test_a_full_disk_keeps_no_beginnings(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(data[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert kept(Said, Asking()).number == 1
+    assert not [*(home / "kept").iterdir()]
 
 
 def test_a_home_that_can_not_be_written_costs_nothing_but_time(home: Path) -> None:
@@ -79,14 +93,14 @@ def test_a_home_that_can_not_be_written_costs_nothing_but_time(home: Path) -> No
 
 
 def test_the_oldest_leave_where_too_much_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MOST", 25)
+    monkeypatch.setattr(room, "MOST", 57)
     ask = Asking()
     for number in range(4):
         kept(Said, ask, str(number))
         for path in (home / "kept").iterdir():
             os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 10))
     sizes = [path.stat().st_size for path in (home / "kept").iterdir()]
-    assert sum(sizes) <= 25 < sum(sizes) + sizes[0]
+    assert sum(sizes) <= 57 < sum(sizes) + sizes[0]
     assert kept(Said, ask, "3").number == 4
     assert kept(Said, ask, "0").number == 5
 

@@ -5,6 +5,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,6 +17,7 @@ from pippin.core.decoding import from_message
 
 MOST: Final = 1 << 29  # bytes of all that is kept
 MOST_FILES: Final = 256
+CHECKSUM: Final = 16  # bytes
 LIBRARIES: Final = ("transformers", "tokenizers", "mlx", "mlx-lm", "mlx-vlm")
 
 Said = TypeVar("Said", bound=msgspec.Struct)
@@ -32,9 +34,17 @@ def kept(kind: type[Said], ask: Callable[[], Said], *of: str | None) -> Said:
 
 def known(kind: type[Said], *of: str | None) -> Said | None:
     """What an earlier process has kept of this kind for these words; nothing is where None is among them."""
+    path = _place(kind, of)
     with contextlib.suppress(OSError, msgspec.DecodeError):
-        return None if None in of else from_message(_place(kind, of).read_bytes(), kind)
+        whole = b"" if None in of else path.read_bytes()
+        if whole == _signed(path, data := whole[CHECKSUM:]):
+            return from_message(data, kind)
     return None
+
+
+def _signed(path: Path, data: bytes) -> bytes:
+    """A file's data behind their checksum: a bit that the disk has lost would change a tokenizer's words."""
+    return hashlib.blake2b(path.name.encode() + data, digest_size=CHECKSUM).digest() + data
 
 
 def keep(said: msgspec.Struct, *of: str | None) -> None:
@@ -42,7 +52,8 @@ def keep(said: msgspec.Struct, *of: str | None) -> None:
     # A home that can't be written costs the time alone; so does a text that is no Unicode.
     with contextlib.suppress(OSError, UnicodeEncodeError):
         if None not in of:
-            _write(_place(type(said), of), msgspec.msgpack.encode(said))
+            path = _place(type(said), of)
+            _write(path, _signed(path, msgspec.msgpack.encode(said)))
 
 
 def _place(kind: type, of: tuple[str | None, ...]) -> Path:
@@ -65,21 +76,20 @@ def _write(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, and delete the oldest beyond what is kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     begun = path.with_suffix(f".{os.getpid()}")
-    begun.write_bytes(data)
-    begun.replace(path)
-    total = 0
+    try:
+        begun.write_bytes(data)
+        begun.replace(path)
+    finally:  # a full disk keeps no beginnings
+        begun.unlink(missing_ok=True)
     newest = sorted(path.parent.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
-    for number, each in enumerate(newest):
-        total += each.stat().st_size
+    sizes = accumulate(each.stat().st_size for each in newest)
+    for number, (each, total) in enumerate(zip(newest, sizes, strict=True)):
         if total > MOST or number >= MOST_FILES:
             each.unlink(missing_ok=True)
 
 
 def files_of(folder: Path) -> str:
     """Names, sizes and times of change of all files of a folder but its weights."""
-    told = []
-    for path in sorted({*folder.glob("*"), *folder.glob("*/*.jinja")}):
-        if path.suffix != ".safetensors" and path.is_file():
-            stat = path.stat()
-            told.append(f"{path} {stat.st_size} {stat.st_mtime_ns}")
-    return "\n".join(told)
+    files = sorted({*folder.glob("*"), *folder.glob("*/*.jinja")})
+    stats = {path: path.stat() for path in files if path.suffix != ".safetensors" and path.is_file()}
+    return "\n".join(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats.items())

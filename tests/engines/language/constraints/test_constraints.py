@@ -13,8 +13,9 @@ import pytest
 from pippin.core.conversation import Tool
 from pippin.core.errors import ServerError
 from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, Regex
-from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler
+from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler, forced_by
 from pippin.engines.language.constraints.schema import nodes
+from pippin.engines.language.text import tokenizer as text_tokens
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.output.formats import tool_format
 from tests.engines.language.constraints.schemas import CORPUS
@@ -196,6 +197,26 @@ def test_a_broken_grammar_is_refused(wanted, compiler):
     with pytest.raises(ServerError) as refused:
         compiler.compile(wanted)
     assert refused.value.report.status == 400
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [Regex("a[^\\s\\S]"), Grammar("lark", "start: start"), JsonSchema({"$ref": "#"}, strict=False),
+     JsonSchema({"allOf": [{"$ref": "#"}]}, strict=True)],
+)  # fmt: skip
+def test_a_form_that_no_answer_has_is_refused_before_it_is_queued(wanted, compiler):
+    with pytest.raises(ServerError, match="nothing satisfies it") as refused:
+        compiler.compile(wanted, param="guided_grammar")
+    assert (refused.value.report.status, refused.value.report.param) == (400, "guided_grammar")
+
+
+def test_the_first_grammar_copies_no_tokenizer_unless_a_text_spells_a_special_token(monkeypatch):
+    copied: list[Any] = []
+    monkeypatch.setattr(text_tokens, "with_renamed_tokens", lambda *given: copied.append(given) or given[0])
+    compiler = GrammarCompiler(byte_level())
+    for text, copies in (("plain", 0), ("<|im_end|>", 1)):
+        assert forced_by(compiler.compile(JsonSchema({"const": text})).matcher())
+        assert len(copied) == copies
 
 
 def test_grammar_bombs_are_refused_or_quick(compiler, tokenizer):

@@ -13,7 +13,7 @@ from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, PartDelta, PartEnded
 from pippin.core.parameters import OfEveryAnswer
-from pippin.core.requests import Choice, GenerationRequest, JsonSchema, Sampling
+from pippin.core.requests import Choice, GenerationRequest, Grammar, JsonSchema, Sampling
 from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.step.decoder import SequenceDecoder
@@ -265,13 +265,24 @@ def test_a_token_that_a_grammar_forbids_ends_the_request_with_an_error():
         decoder.accept(TOKENIZER.encode("no")[0])
 
 
+def test_the_end_where_a_grammar_cannot_go_on_is_an_error_and_no_answer():
+    decoder = SequenceDecoder(constrained(Grammar("lark", "start: /[ab]/ rest\nrest: rest")), 0, TOKENIZER)
+    decoder.accept(TOKENIZER.encode("a")[0])
+    assert allowed(decoder) == {END}
+    with pytest.raises(ServerError, match="admits nothing behind what was generated"):
+        decoder.accept(END)
+
+
 def test_proposals_are_let_through_as_far_as_grammar_and_limits_go():
     tokens = TOKENIZER.encode("yes")
     assert SequenceDecoder(job(), 0, TOKENIZER).allowed([5, 6, 7]) == 3
     assert SequenceDecoder(job(max_tokens=2), 0, TOKENIZER).allowed([5, 6, 7]) == 2
-    decoder = SequenceDecoder(constrained(Choice(("yes",))), 0, TOKENIZER)
+    decoder = SequenceDecoder(constrained(Choice(("yes", "yesterday", "today"))), 0, TOKENIZER)
     assert decoder.allowed(tokens) == len(tokens)
     assert decoder.allowed(TOKENIZER.encode("no")) == 0
+    assert (
+        SequenceDecoder(constrained(Choice(("yes",))), 0, TOKENIZER).allowed(tokens) == 0
+    )  # they are forced
     budgeted = job(reasoning_format=THINK, thinking_open=True, thinking_budget=2, thinking_end=(1,))
     assert SequenceDecoder(budgeted, 0, TOKENIZER).allowed([5, 6, 7]) == 2
 

@@ -25,6 +25,7 @@ from pippin.core.tasks import CountTokens, Generate, RenderTemplate
 from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.vision import processing
+from pippin.engines.language.vision.media import Medium
 from pippin.engines.language.vision.processing import MediaProcessor
 from pippin.engines.recent import Recent
 from tests.engines.attachments.pdfs import pdf
@@ -368,3 +369,15 @@ def test_an_overlong_conversation_loses_its_oldest_pictures(folder: Path) -> Non
     assert not isinstance(job, tuple)
     assert job.media is not None
     assert 0 < len(job.media.placed) < 3
+
+
+def test_pictures_with_a_part_of_their_digests_in_common_are_told_apart() -> None:
+    def identities(digest: bytes) -> tuple[int, ...]:
+        parts: dict[str, Any] = {"text": "", "tokens": (7, 7, 7), "arrays": {}}
+        return Medium(modality="image", digest=digest, placeholders=(0, 1, 2), **parts).identities()
+
+    one = bytes(range(24))
+    for place in range(24):
+        other = bytes(byte ^ (index == place) for index, byte in enumerate(one))
+        assert identities(one) != identities(other)
+    assert len({*identities(one)}) == 3

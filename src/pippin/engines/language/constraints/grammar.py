@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from operator import attrgetter
 from threading import Lock
@@ -66,13 +65,11 @@ class CompiledGrammar(Struct, frozen=True, eq=False):
 
     def fill(self, matcher: "LLMatcher", row: NDArray[np.int32]) -> None:
         """Write the mask of the tokens that a matcher allows into `row`, one bit each."""
-        if row.size == self.words:
-            matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-            return
-        own = np.zeros(self.words, np.int32)
+        own = row if row.size == self.words else np.zeros(self.words, np.int32)
         matcher.unsafe_compute_mask_ptr(own.ctypes.data, own.nbytes)
-        row[:] = 0
-        row[: min(self.words, row.size)] = own[: row.size]
+        if own is not row:
+            row[:] = 0
+            row[: min(self.words, row.size)] = own[: row.size]
 
 
 class GrammarCompiler:
@@ -83,8 +80,8 @@ class GrammarCompiler:
         self._lock = Lock()
         self._tokens: LLTokenizer | None = None
         self._special = frozenset(grammar_tokens.special_tokens(tokenizer))
-        size: Callable[[CompiledGrammar], int] = attrgetter("size")
-        self._cache: Recent[tuple[str, bool], CompiledGrammar] = Recent(most_size=cache_bytes, size=size)
+        size = attrgetter("size")
+        self._cache = Recent[tuple[str, bool], CompiledGrammar](most_size=cache_bytes, size=size)
         # Agents offer the same in each request.
         self._enforceable = lru_cache(MOST_TOOLS)(self._made_enforceable)
 
@@ -104,40 +101,38 @@ class GrammarCompiler:
         around the answer, and white space ahead of it if the model `thinks` this time. Raises `ServerError` for what
         can't be honoured, naming `param`, the keyword and its path.
         """
-        source = self._source(wanted, calls, reasoning, thinks, spacing, param)
+        answer = None if wanted is None else source_of(wanted, param, spacing)
+        source = self._source(answer, calls, reasoning, thinks)
+        if len(source) > MOST_SOURCE:
+            raise ServerError("invalid_request", f"The grammar is larger than {MOST_SOURCE} bytes.", param)
         strict = not isinstance(wanted, JsonSchema) or wanted.strict
         if (known := self._cache.get((source, strict))) is not None:
             return known
         matcher = _start(self._ll_tokenizer(), source)
         if not matcher.is_error():
+            _begin(matcher, param)
             words, size = -(-self._tokenizer.size // 32), len(source) * 4 + CACHE_OVERHEAD
             compiled = CompiledGrammar(matcher, words, size, self._special)
         else:
-            refusal = self._refusal(matcher.get_error(), wanted, param)
-            if strict or not isinstance(wanted, JsonSchema):
-                raise refusal
-            given = rewritten(wanted.schema)
-            if (relaxed := self.relaxed(given)) == given:
-                raise refusal
-            wanted = structs.replace(wanted, schema=relaxed)
+            held = wanted if not strict and isinstance(wanted, JsonSchema) else None
+            given = None if held is None else rewritten(held.schema)
+            if held is None or (relaxed := self.relaxed(given)) == given:
+                raise self._refusal(matcher.get_error(), wanted, param)
+            held = structs.replace(held, schema=relaxed)
             compiled = self.compile(
-                wanted, calls, reasoning=reasoning, thinks=thinks, spacing=spacing, param=param
+                held, calls, reasoning=reasoning, thinks=thinks, spacing=spacing, param=param
             )
         self._cache.put((source, strict), compiled)
         return compiled
 
     def _source(
         self,
-        wanted: OutputFormat | None,
+        answer: dict[str, Any] | None,
         calls: str | None,
         reasoning: ReasoningFormat | None,
         thinks: bool,
-        spacing: JsonSpacing,
-        param: str,
     ) -> str:
-        parts: dict[str, dict[str, Any]] = {}
-        if wanted is not None:
-            parts["answer"] = source_of(wanted, param, spacing)
+        parts = {} if answer is None else {"answer": answer}
         if calls is not None:
             parts["calls"] = {"lark_grammar": calls}
         named = [{"name": name, **part} for name, part in parts.items()]
@@ -153,10 +148,7 @@ class GrammarCompiler:
             parts = {f"whole_{name}": {} for name in parts}
         either = " | ".join(f"@{name}" for name in parts)
         whole = [{"lark_grammar": f"start: {either}"}, *named] if len(named) > 1 else [*parts.values()]
-        source = json.dumps({"grammars": whole}, ensure_ascii=False)
-        if len(source) > MOST_SOURCE:
-            raise ServerError("invalid_request", f"The grammar is larger than {MOST_SOURCE} bytes.", param)
-        return source
+        return json.dumps({"grammars": whole}, ensure_ascii=False)
 
     def relaxed(self, schema: Any) -> Any:
         """The schema without what the compiler can't enforce: for schemas that are not strict."""
@@ -240,6 +232,16 @@ class GrammarCompiler:
             return self._tokens
 
 
+def _begin(matcher: "LLMatcher", param: str) -> None:
+    """Find out what may come first, which copies of the matcher then know, for whom others would wait. Raises
+    `ServerError` if nothing may."""
+    matcher.compute_bitmask()
+    if matcher.is_error():
+        error = str(matcher.get_error())
+        why = "nothing satisfies it" if error.startswith("NoExtension") else _one_line(error)
+        raise ServerError("invalid_request", f"No answer can have this form: {why}.", param)
+
+
 def forced_by(matcher: "LLMatcher") -> list[int]:
     """The tokens that come next whatever is chosen, as the tokenizer writes them. Empty where there is a choice, be it
     only whether the next token ends later than what is certain."""
@@ -277,10 +279,8 @@ def _with_all(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _start(tokens: "LLTokenizer", source: str) -> "LLMatcher":
-    from llguidance import (
-        LLMatcher,
-        LLParserLimits,
-    )  # slow to import, and many models serve without a grammar
+    # Slow to import, and many models serve without a grammar.
+    from llguidance import LLMatcher, LLParserLimits
 
     return LLMatcher(tokens, source, log_level=0, limits=LLParserLimits(verbose_errors=False))
 
@@ -310,7 +310,7 @@ def _from_gbnf(source: str, param: str) -> str:
 
 
 def _one_line(error: str) -> str:
-    return " ".join(error.split())[:500]
+    return " ".join(error.replace("<non-verbose/>", "").split())[:500]
 
 
 def _keyword_and_path(error: str, schema: Any) -> tuple[str | None, str | None]:

@@ -54,12 +54,11 @@ def _drop_idle(node: Schema) -> None:
         node.pop("uniqueItems", None)
     if node.get("minContains", 1) == 0 and "maxContains" not in node:
         node.pop("contains", None)
-    if "contains" not in node:
-        node.pop("minContains", None)
-        node.pop("maxContains", None)
+    idle = () if "contains" in node else ("minContains", "maxContains")
     if "if" not in node or not {"then", "else"} & node.keys():
-        for keyword in ("if", "then", "else"):
-            node.pop(keyword, None)
+        idle = (*idle, "if", "then", "else")
+    for keyword in idle:
+        node.pop(keyword, None)
     for keyword in ("unevaluatedProperties", "unevaluatedItems", "propertyNames"):
         if node.get(keyword, False) in _ANYTHING:
             del node[keyword]
@@ -74,13 +73,11 @@ def _close(node: Schema, root: Schema) -> None:
     """What is not evaluated is what is additional, where all that is evaluated can be named."""
     if "unevaluatedItems" in node and not {"allOf", "$ref", "contains", *_APPLIED} & node.keys():
         node.setdefault("items", node.pop("unevaluatedItems"))
-        node.pop("unevaluatedItems", None)
     if "unevaluatedProperties" not in node:
         return
     names = {} if "additionalProperties" in node else _named(node, root, [])
     if names is not None:
         node.setdefault("additionalProperties", node.pop("unevaluatedProperties"))
-        node.pop("unevaluatedProperties", None)
         if names:
             node["properties"] = {**names, **node.get("properties", {})}
 
@@ -91,8 +88,7 @@ def _named(node: Any, root: Schema, seen: list[Any]) -> dict[str, Any] | None:
         return None
     if seen and {"additionalProperties", "patternProperties"} & node.keys():
         return None
-    inner = [*node.get("allOf", ())]
-    inner += [resolve(node["$ref"], root)] if "$ref" in node else []
+    inner = [*node.get("allOf", ()), *([resolve(node["$ref"], root)] if "$ref" in node else ())]
     names: dict[str, Any] = dict.fromkeys(node.get("properties", ()), True)
     for each in inner:
         found = _named(each, root, [*seen, node])

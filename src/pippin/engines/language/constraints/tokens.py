@@ -6,7 +6,7 @@ refuses what its mask allowed: a schema with the constant "<think>" would end in
 
 from typing import TYPE_CHECKING
 
-from pippin.engines.language.text.tokenizer import NAME, Tokenizer, encode_text, with_renamed_tokens
+from pippin.engines.language.text.tokenizer import Literals, Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -42,12 +42,11 @@ class _WrappedTokenizer:
         self.bos_token_id = None
         self.special_token_ids = special_tokens(tokenizer)
         self.tokens = [tokenizer.raw(token) for token in range(tokenizer.size)]
-        added = tokenizer.pieces.added
-        names = {str(added[token].content): f"{NAME}{token}{NAME}" for token in self.special_token_ids}
-        self._renamed = with_renamed_tokens(tokenizer.backend, names)
+        special = (str(tokenizer.pieces.added[token].content) for token in self.special_token_ids)
+        self._literals = Literals(tokenizer.backend, "\0".join(special))
 
     def __call__(self, text: str) -> list[int]:
         # The wrapper calls with bytes to learn whether they are taken.
         if not isinstance(text, str):
             raise TypeError("this tokenizer reads text")
-        return encode_text(self._renamed, text)
+        return self._literals.encode(self._literals.shield(text))

@@ -434,9 +434,8 @@ def check_numbers(request: GenerationRequest, tokenizer: Tokenizer) -> None:
     """Raises `ServerError` naming the field of a number that this model can't honour. What no model honours, such as a
     negative count, the API has refused."""
     sampling = request.sampling
-    values = msgspec.structs.asdict(sampling)
     for parameter in parameters.PARAMETERS:
-        value: float | None = values[parameter.name]
+        value: float | None = getattr(sampling, parameter.name)
         if value is not None and not parameter.holds(value):
             raise refused(parameter.public_name, f"is {value:g}; it must be {parameter.range}.")
     if sampling.top_k is not None and sampling.top_k > tokenizer.rows:

@@ -165,25 +165,15 @@ class Batch:
 
     def sample(self) -> None:
         """Draw for the sequences that are here now, as masks and forced tokens have it."""
-        masked = self._to_mask()
-        masks = self._masks(masked) if masked else None
-        self._drawn = self._sampler.sample(self._in_order(self._logits), masks)
+        masks = self._masks_ahead([[]] * len(self.running))
+        now = None if masks is None else Masks(masks.rows, masks.bits[0])
+        self._drawn = self._sampler.sample(self._in_order(self._logits), now)
         mx.async_eval(*self._drawn.arrays())  # type: ignore[no-untyped-call]
         self._forget_pass()
         self._drawn_for = list(self.running)
         for index, each in enumerate(self.running):
             # One that was checked before may have another input from there.
             each.source, each.next_token = index, None
-
-    def _to_mask(self) -> list[int]:
-        return [index for index, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
-
-    def _masks(self, masked: list[int]) -> Masks:
-        """The tokens that these sequences may take next."""
-        bits = np.zeros((len(masked), self._mask_words), np.int32)
-        for mask, index in zip(bits, masked, strict=True):
-            self.running[index].sequence.decoder.fill_mask(mask)
-        return Masks(masked, bits)
 
     def read(self) -> list[tuple[Running, SampledToken]]:
         """The last draw on the host, with the sequences that it was for."""
@@ -242,15 +232,14 @@ class Batch:
 
     def _masks_ahead(self, chains: list[list[int]]) -> Masks | None:
         """The masks at each place of these chains, as if the tokens before it had been chosen."""
-        masked = self._to_mask()
+        masked = [index for index, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
         if not masked:
             return None
         width = max(map(len, chains)) + 1
         bits = np.full((width, len(masked), self._mask_words), -1, dtype=np.int32)
         for number, index in enumerate(masked):
-            own = np.full((len(chains[index]) + 1, self._mask_words), -1, dtype=np.int32)
+            own = bits[: len(chains[index]) + 1, number]
             self.running[index].sequence.decoder.masks_ahead(chains[index], own)
-            bits[: len(own), number] = own
         return Masks(masked, bits)
 
     def _commit(self, chosen: list[list[SampledToken]], width: int) -> None:

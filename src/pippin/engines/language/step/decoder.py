@@ -150,6 +150,9 @@ class SequenceDecoder:
         self.completion_tokens += 1
         self._too_short = self._too_short and self.completion_tokens < self.job.request.min_tokens
         if token in self.job.eos and not self._ends_thinking(token):
+            # Where a grammar can't go on, its masks allow nothing else.
+            if self._matcher is not None and self._matcher.is_error():
+                self._advance(token)
             self.finished = "stop"
             return self.close("stop")
         if self.forced:
@@ -221,13 +224,10 @@ class SequenceDecoder:
         return self.forced[: self.job.max_tokens - self.completion_tokens]
 
     def allowed(self, tokens: list[int]) -> int:
-        """How many of these proposed tokens could be accepted in a row, by grammar, budget and limits. The run stops
-        wherever the rules change: where reasoning ends or a budget is reached."""
+        """How many of these proposed tokens could be accepted in a row, by grammar, budget and limits: none where the
+        next one is forced. The run stops wherever the rules change: where reasoning ends or a budget is reached."""
         room = self.job.max_tokens - self.completion_tokens
-        if self.forced:
-            pairs = zip(tokens, self.certain, strict=False)
-            return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        if self._left_out or room <= 0:
+        if self.forced or self._left_out or room <= 0:
             return 0
         proposals = tokens[:room]
         if self.reader.thinking:
@@ -298,12 +298,13 @@ class SequenceDecoder:
         return self.reader.thinking and self.job.thinking_end == (token,)
 
     def _advance(self, token: int) -> None:
-        if self._matcher is None or self._matcher.consume_token(token):
+        matcher = self._matcher
+        if matcher is None or (matcher.consume_token(token) and not matcher.is_error()):
             return
-        logger.warning("grammar of request %s stopped: %s", self.job.id, self._matcher.get_error())
+        logger.warning("grammar of request %s stopped: %s", self.job.id, matcher.get_error())
         raise ServerError(
             "invalid_request",
-            "The grammar or schema became too complex while the answer was generated. Make it simpler.",
+            "The grammar or schema admits nothing behind what was generated, or became too complex. Make it simpler.",
             "response_format",
         )
 

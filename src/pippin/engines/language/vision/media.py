@@ -49,9 +49,10 @@ class Medium(Struct, frozen=True, kw_only=True, eq=False):
         The prefix cache knows the tokens by these numbers, because there equal tokens must mean equal content. They lie
         above all token ids.
         """
-        seed = int.from_bytes(self.digest[:8], "big")
+        # All words of the digest take turns: somebody could find two pictures with one word in common.
+        words = [int.from_bytes(self.digest[at : at + 8], "big") for at in range(0, len(self.digest), 8)]
         return tuple(
-            (1 << 62) | ((seed + index * 0x9E3779B97F4A7C15) % (1 << 62))
+            (1 << 62) | ((words[index % len(words)] + index * 0x9E3779B97F4A7C15) % (1 << 62))
             for index in range(len(self.placeholders))
         )
 
