@@ -12,19 +12,6 @@ from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.fields import called, invalid, unsupported
 from pippin.api.dialects.shared.media import Content, part_of, placed
-from pippin.api.dialects.shared.openai import (
-    AnswerHead,
-    ChunkEncoder,
-    LogprobsBody,
-    OpenAIErrors,
-    StreamShape,
-    TimingsBody,
-    UsageBody,
-    logprobs_of,
-    timings_body,
-    usage_body,
-    warnings_of,
-)
 from pippin.api.dialects.shared.tools import (
     MAX_MESSAGES,
     MAX_TOOLS,
@@ -64,7 +51,7 @@ ID_PREFIX: Final = "chatcmpl-"
 
 
 class ChatShape(Struct, frozen=True, kw_only=True):
-    stream: StreamShape = field(default_factory=StreamShape)
+    stream: shared.StreamShape = field(default_factory=shared.StreamShape)
     n: int = 1
     logprobs: bool = False
     reasoning: bool = True  # whether reasoning may be shown
@@ -107,7 +94,7 @@ class AnswerMessage(Struct, kw_only=True):
 class AnswerChoice(Struct, kw_only=True):
     index: int
     message: AnswerMessage
-    logprobs: LogprobsBody | None
+    logprobs: shared.LogprobsBody | None
     finish_reason: str
 
 
@@ -116,19 +103,19 @@ class ChatCompletion(Struct, kw_only=True):
     created: int
     model: str
     choices: list[AnswerChoice]
-    usage: UsageBody
+    usage: shared.UsageBody
     system_fingerprint: str
     request_id: str
-    timings: TimingsBody | None = None
+    timings: shared.TimingsBody | None = None
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
     object: Literal["chat.completion"] = "chat.completion"
 
 
-class ChatEncoder(ChunkEncoder, Encoder):
+class ChatEncoder(shared.ChunkEncoder, Encoder):
     """See `Encoder`."""
 
     def __init__(self, shape: ChatShape, run: RunInfo) -> None:
-        self._about = AnswerHead(
+        self._about = shared.AnswerHead(
             id=ID_PREFIX + run.id, created=run.created, model=run.model, system_fingerprint=run.fingerprint
         )
         super().__init__("chat.completion.chunk", self._about, shape.stream, requests=1, choices=shape.n)
@@ -178,10 +165,10 @@ class ChatEncoder(ChunkEncoder, Encoder):
             ChatCompletion(
                 **self._about,
                 choices=[self._answer(number, choice) for number, choice in enumerate(completion.choices)],
-                usage=usage_body([[each.usage for each in finished]]),
+                usage=shared.usage_body([[each.usage for each in finished]]),
                 request_id=self._about["id"].removeprefix(ID_PREFIX),
-                timings=timings_body(finished),
-                warnings=warnings_of(finished),
+                timings=shared.timings_body(finished),
+                warnings=shared.warnings_of(finished),
             )
         )
 
@@ -197,7 +184,7 @@ class ChatEncoder(ChunkEncoder, Encoder):
         if not text and not tokens:
             return b""
         if self._shape.logprobs:
-            logprobs = b',"logprobs":' + _encode(LogprobsBody(content=logprobs_of(tokens)))
+            logprobs = b',"logprobs":' + _encode(shared.LogprobsBody(content=shared.logprobs_of(tokens)))
         else:
             logprobs = b',"logprobs":null'
         tail = self._tail_of_chunk()
@@ -234,8 +221,9 @@ class ChatEncoder(ChunkEncoder, Encoder):
         if last and not self._shape.stream.usage:
             usage = b""
             if self._shape.stream.usage_unasked:
-                usage = b',"usage":' + _encode(usage_body([[each.usage for each in choices]]))
-            tail = b"]" + usage + b',"timings":' + _encode(timings_body(choices)) + tail.removeprefix(b"]")
+                usage = b',"usage":' + _encode(shared.usage_body([[each.usage for each in choices]]))
+            timings = b',"timings":' + _encode(shared.timings_body(choices))
+            tail = b"]" + usage + timings + tail.removeprefix(b"]")
         reason = finished.reason.encode()
         return (
             cited
@@ -267,7 +255,9 @@ class ChatEncoder(ChunkEncoder, Encoder):
             tool_calls=calls or msgspec.UNSET,
             annotations=annotations_of(text, pages),
         )
-        logprobs = LogprobsBody(content=logprobs_of(choice.tokens("text"))) if self._shape.logprobs else None
+        logprobs = None
+        if self._shape.logprobs:
+            logprobs = shared.LogprobsBody(content=shared.logprobs_of(choice.tokens("text")))
         reason = choice.finished.reason if choice.finished is not None else "stop"
         return AnswerChoice(index=number, message=message, logprobs=logprobs, finish_reason=reason)
 
@@ -490,7 +480,7 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
 NO_SEARCH: Final = "nothing here searches the web; give the model a tool, or an MCP server."
 
 
-class ChatDialect(OpenAIErrors, Dialect[ChatShape]):
+class ChatDialect(shared.OpenAIErrors, Dialect[ChatShape]):
     name = "chat_completions"
     path = "/chat/completions"
     id_prefix = ID_PREFIX

@@ -12,19 +12,6 @@ from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, R
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.fields import called, invalid, several, unsupported
-from pippin.api.dialects.shared.openai import (
-    AnswerHead,
-    ChunkEncoder,
-    OpenAIErrors,
-    StreamShape,
-    TimingsBody,
-    UsageBody,
-    finite,
-    text_of,
-    timings_body,
-    usage_body,
-    warnings_of,
-)
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.events import Event, Finished, FinishReason, PartDelta, Progress, PromptEcho, Token
 from pippin.core.requests import GenerationRequest
@@ -36,7 +23,7 @@ ID_PREFIX: Final = "cmpl-"
 
 
 class CompletionsShape(Struct, frozen=True, kw_only=True):
-    stream: StreamShape = field(default_factory=StreamShape)
+    stream: shared.StreamShape = field(default_factory=shared.StreamShape)
     n: int = 1
     requests: int = 1
     logprobs: bool = False
@@ -61,9 +48,9 @@ class TextCompletion(Struct, kw_only=True):
     created: int
     model: str
     choices: list[TextChoice]
-    usage: UsageBody
+    usage: shared.UsageBody
     system_fingerprint: str
-    timings: TimingsBody | None = None
+    timings: shared.TimingsBody | None = None
     warnings: list[str] | UnsetType = UNSET
     object: Literal["text_completion"] = "text_completion"
 
@@ -86,23 +73,25 @@ class LogprobWriter:
                 body.token_logprobs.append(None)
                 body.top_logprobs.append(None)
             else:
-                body.token_logprobs.append(finite(token.logprob))
-                body.top_logprobs.append({_spelled(other.raw): finite(other.logprob) for other in token.top})
+                body.token_logprobs.append(shared.finite(token.logprob))
+                body.top_logprobs.append(
+                    {_spelled(other.raw): shared.finite(other.logprob) for other in token.top}
+                )
         return body
 
 
 def _spelled(raw: bytes) -> str:
-    text = text_of(raw)
+    text = shared.text_of(raw)
     if "\ufffd" not in text:
         return text
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-class CompletionsEncoder(ChunkEncoder, Encoder):
+class CompletionsEncoder(shared.ChunkEncoder, Encoder):
     """See `Encoder`. Choices are numbered across all requests."""
 
     def __init__(self, shape: CompletionsShape, run: RunInfo) -> None:
-        self._about = AnswerHead(
+        self._about = shared.AnswerHead(
             id=ID_PREFIX + run.id, created=run.created, model=run.model, system_fingerprint=run.fingerprint
         )
         answers = shape.n * shape.requests
@@ -144,9 +133,9 @@ class CompletionsEncoder(ChunkEncoder, Encoder):
             TextCompletion(
                 **self._about,
                 choices=choices,
-                usage=usage_body([[each.usage for each in request] for request in finished]),
-                timings=timings_body(finished[0]),
-                warnings=warnings_of(each for request in finished for each in request),
+                usage=shared.usage_body([[each.usage for each in request] for request in finished]),
+                timings=shared.timings_body(finished[0]),
+                warnings=shared.warnings_of(each for request in finished for each in request),
             )
         )
 
@@ -214,7 +203,7 @@ class CompletionRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     ] = None
 
 
-class CompletionsDialect(OpenAIErrors, Dialect[CompletionsShape]):
+class CompletionsDialect(shared.OpenAIErrors, Dialect[CompletionsShape]):
     name = "completions"
     path = "/completions"
     id_prefix = ID_PREFIX

@@ -11,17 +11,9 @@ from msgspec.structs import replace
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared import engine_fields as engine
-from pippin.api.dialects.shared.engine_fields import Name, SamplingFields, sampling_of, schema_format
+from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.fields import Contract, Unused, called, invalid, unsupported, without_effect
 from pippin.api.dialects.shared.media import source_of_data
-from pippin.api.dialects.shared.openai import (
-    StopText,
-    StopTexts,
-    TokenLogprob,
-    logprobs_of,
-    stops_of,
-    warnings_of,
-)
 from pippin.api.dialects.shared.tools import (
     MAX_MESSAGES,
     MAX_TOOLS,
@@ -93,7 +85,7 @@ class AnswerLine(Struct, kw_only=True):
     prompt_eval_duration: int | UnsetType = UNSET
     eval_count: int | UnsetType = UNSET
     eval_duration: int | UnsetType = UNSET
-    logprobs: list[TokenLogprob] | UnsetType = UNSET
+    logprobs: list[shared.TokenLogprob] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
 
 
@@ -151,7 +143,7 @@ class OllamaEncoder(Encoder):
             AnswerMessage(content=choice.text("text"), thinking=thought or UNSET, tool_calls=calls or UNSET)
         )
         if self._shape.logprobs:
-            line.logprobs = logprobs_of(choice.tokens("text"))
+            line.logprobs = shared.logprobs_of(choice.tokens("text"))
         return msgspec.json.encode(self._ended(line, choice.finished or Finished(0, "stop")))
 
     def _delta(self, delta: PartDelta) -> bytes:
@@ -179,7 +171,7 @@ class OllamaEncoder(Encoder):
     def _line(self, message: AnswerMessage, tokens: tuple[Token, ...] = ()) -> bytes:
         line = self._bare(message)
         if self._shape.logprobs and tokens:
-            line.logprobs = logprobs_of(tokens)
+            line.logprobs = shared.logprobs_of(tokens)
         return self._encoded(line)
 
     def _bare(self, message: AnswerMessage) -> AnswerLine:
@@ -194,7 +186,7 @@ class OllamaEncoder(Encoder):
         ended, usage, times = time.monotonic(), finished.usage, finished.timings
         line.done = True
         line.done_reason = "stop" if finished.reason == "tool_calls" else finished.reason
-        line.warnings = warnings_of([finished])
+        line.warnings = shared.warnings_of([finished])
         line.total_duration = round((ended - self._started) * 1e9)
         line.load_duration = round(((self._accepted or self._started) - self._started) * 1e9)
         line.prompt_eval_count = usage.prompt_tokens
@@ -213,7 +205,7 @@ LATEST: Final = ":latest"
 Runner = Annotated[Any, Meta(description="Accepted: the operator says how models run.")]
 
 
-class OllamaOptions(SamplingFields, kw_only=True, omit_defaults=True):
+class OllamaOptions(engine.SamplingFields, kw_only=True, omit_defaults=True):
     """`options` of a body: the sampling fields of all dialects, and Ollama's own options."""
 
     num_ctx: Annotated[
@@ -224,7 +216,9 @@ class OllamaOptions(SamplingFields, kw_only=True, omit_defaults=True):
         Annotated[int, Meta(ge=-2, le=100_000_000)] | None,
         Meta(description="Most new tokens; -1, -2 and 0 set no limit."),
     ] = None
-    stop: Annotated[StopText | StopTexts | None, Meta(description="Texts at which the answer ends.")] = None
+    stop: Annotated[
+        shared.StopText | shared.StopTexts | None, Meta(description="Texts at which the answer ends.")
+    ] = None
     mirostat: Literal[0] | None = None
     tfs_z: Literal[1] | None = None
     mirostat_eta: Unused = None
@@ -248,7 +242,7 @@ class OllamaOptions(SamplingFields, kw_only=True, omit_defaults=True):
 class OllamaFields(Struct, kw_only=True, omit_defaults=True):
     """The fields of both bodies."""
 
-    model: Annotated[Name, Meta(description="Name of a model, with or without `:latest`.")]
+    model: Annotated[engine.Name, Meta(description="Name of a model, with or without `:latest`.")]
     stream: Annotated[bool | None, Meta(description="Lines of JSON, or one object; true if not set.")] = None
     format: Annotated[
         Literal["", "json"] | dict[str, Any] | None, Meta(description='"json", or a JSON schema to follow.')
@@ -283,11 +277,11 @@ def with_fields(request: GenerationRequest, fields: OllamaFields) -> GenerationR
     limit, think = options.num_predict, fields.think
     wanted: OutputFormat | None = JsonObject() if fields.format else None
     if isinstance(fields.format, dict):
-        wanted = schema_format(fields.format, "format")
+        wanted = engine.schema_format(fields.format, "format")
     return msgspec.structs.replace(
         request,
-        sampling=sampling_of(options),
-        stop=stops_of(options.stop),
+        sampling=engine.sampling_of(options),
+        stop=shared.stops_of(options.stop),
         max_tokens=limit if limit is not None and limit > 0 else None,
         context_limit=options.num_ctx,
         output_format=wanted,

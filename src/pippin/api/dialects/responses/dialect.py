@@ -27,7 +27,6 @@ from pippin.api.dialects.responses.tools import GivenChoice, GivenTool, Toolbox,
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.fields import called, convert, invalid, unsupported
-from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.api.dialects.shared.tools import left_out
 from pippin.core.completion import Completion
@@ -123,7 +122,7 @@ class ResponsesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     user: Annotated[str | None, Meta(description="Given back with the response.")] = None
 
 
-class ResponsesDialect(OpenAIErrors, Dialect[ResponseShape]):
+class ResponsesDialect(shared.OpenAIErrors, Dialect[ResponseShape]):
     name = "responses"
     path = "/responses"
     id_prefix = ID_PREFIX
@@ -335,7 +334,7 @@ class CompactionEncoder(Encoder):
         return msgspec.json.encode(answer)
 
 
-class CompactionDialect(OpenAIErrors, Dialect[tuple[Item, ...]]):
+class CompactionDialect(shared.OpenAIErrors, Dialect[tuple[Item, ...]]):
     """Reads the body like that of a response, and asks for a summary instead of an answer.
 
     The instruction comes last, so that the conversation's prefix in the cache is reused.
