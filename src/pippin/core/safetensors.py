@@ -69,7 +69,7 @@ def find_header(path: Path) -> Header | None:
 def find_whole(path: Path) -> Header | None:
     """The header of a file that has all of its arrays; None for any other. Raises `OSError`."""
     header = find_header(path)
-    return header if header and not header.fault and path.stat().st_size >= header.file_size else None
+    return header if header is not None and path.stat().st_size >= header.file_size else None
 
 
 INDEX: Final = "model.safetensors.index.json"
