@@ -69,7 +69,7 @@ def find_header(path: Path) -> Header | None:
 def find_whole(path: Path) -> Header | None:
     """The header of a file that has all of its arrays; None for any other. Raises `OSError`."""
     header = find_header(path)
-    return header if header and not header.fault and path.stat().st_size >= header.file_size else None
+    return header if header is not None and path.stat().st_size >= header.file_size else None
 
 
 INDEX: Final = "model.safetensors.index.json"
@@ -110,9 +110,9 @@ def weight_files(folder: Path) -> WeightFiles:
         )
     named = [folder / name for name in sorted(set(index.values()))]
     if named and all(path.is_file() for path in named):
-        held = {path: _tensors([path]).keys() for path in named}
-        if all(name in held[folder / file] for name, file in index.items()):
-            owners = {name: path for path, names in held.items() for name in names}
+        holds = {path: _tensors([path]).keys() for path in named}
+        if all(name in holds[folder / file] for name, file in index.items()):
+            owners = {name: path for path, names in holds.items() for name in names}
             return WeightFiles(tuple(named), owners | {name: folder / file for name, file in index.items()})
     there = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     named_so = [path for path in there if path.name.startswith("model")]

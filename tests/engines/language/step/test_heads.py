@@ -25,7 +25,7 @@ from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.step.sequences import Sequence
 from pippin.engines.language.step.speculation import heads as room
 from pippin.engines.language.step.speculation.heads import Heads
-from pippin.engines.language.upstream.rotary import rotary_modules
+from pippin.engines.language.upstream.rotary import fingerprint
 from tests.engines.language.bench import (
     MAC,
     PLAN,
@@ -104,11 +104,9 @@ def test_a_head_turns_positions_that_are_scaled_as_its_model_does(tmp_path: Path
         qwen_with_head(tmp_path / "qwen", rope_parameters={**QWEN["rope_parameters"], **scaling}),
         options(mtp=True),
     )
-    [[own], [other]] = (
-        [each for _, _, each in rotary_modules(model)][:1] for model in (bench.model, heads_of(bench).head)
-    )
-    assert other._inv_freq.tolist() == pytest.approx((1 / own._freqs).tolist())
-    assert other.attention_scaling == pytest.approx(own.mscale)
+    own, other = (fingerprint(model)[0][1] for model in (bench.model, heads_of(bench).head))
+    assert other["_inv_freq"] == pytest.approx([1 / each for each in own["_freqs"]])
+    assert other["attention_scaling"] == pytest.approx(own["mscale"])
 
 
 @pytest.mark.parametrize("name", ["eagle3", "dflash", "mtp"])
