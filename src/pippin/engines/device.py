@@ -202,9 +202,8 @@ def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -
 def wire_weights(facts: DeviceFacts, options: ModelOptions, weight_bytes: int) -> None:
     """Wire as much memory as loaded weights take, if they take most of what the GPU may use and leave enough of the
     machine's; tell the operator if they do not. With `wired_limit_gb`, `configure` has done what it says."""
-    if facts.accelerator != "metal" or options.wired_limit_gb is not None:
-        return
-    if weight_bytes <= facts.working_set * WIRED_FROM:
+    fills = weight_bytes > facts.working_set * WIRED_FROM
+    if facts.accelerator != "metal" or options.wired_limit_gb is not None or not fills:
         return
     needed = weight_bytes + WIRED_BESIDE
     most = facts.memory - max(int(facts.memory * LEFT_UNWIRED), LEAST_UNWIRED)
