@@ -1,7 +1,6 @@
 """When the GPU fails in a pass of a load, the load fails, and no model loses what it can do. A failure while a model is
 served is no fault of what a client sent."""
 
-from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -162,7 +161,7 @@ def test_ps_tells_why_a_model_is_not_in_memory(
         "/v1/status": {"mtp": {"drafts": 0, "accepted": 0}},
     }
     monkeypatch.setattr(running_server, "ask", lambda _parsed, _method, path: told[path])
-    assert running_server.ps(Namespace(usage=False, json=False)) == 0
+    assert running_server.ps.run([]) == 0
     assert "AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1" in capsys.readouterr().out
 
 

@@ -141,7 +141,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         _require_exactness(options)
     # Quantised and 16-bit products are 10 to 100 times slower than float32 ones on a CPU.
     run_type: RunType | None = "float32" if on_cpu and asked == "auto" else None
-    if asked not in ("auto", "stored"):
+    if asked != "auto" and asked != "stored":
         run_type = asked
     keys, values = cache_bits(options)
     skips_hidden = facts.accelerator == "metal" and (keys is None or keys != values)
