@@ -209,6 +209,7 @@ def wire_weights(facts: DeviceFacts, options: ModelOptions, weight_bytes: int) -
     most = facts.memory - max(int(facts.memory * LEFT_UNWIRED), LEAST_UNWIRED)
     if needed <= min(most, facts.working_set):
         log.info("wiring %.1f GB for the weights", needed / 1e9)
+        give_arrays_back()  # what is freed and kept would be wired in the place of weights
         hold_wired_limit(needed)
         return
     log.warning(
