@@ -280,15 +280,14 @@ def find_facts() -> DeviceFacts:
     system = platform.system()
     accelerator: Accelerator = "cpu"
     total, free, working_set = memory.total, memory.available, memory.total
-    most_arrays: int | None = None
-    largest_array: int | None = None
+    bounds: dict[str, int] = {}
     if mx.default_device().type == mx.DeviceType.gpu:
         info = mx.device_info()
         accelerator = "metal" if system == "Darwin" else "cuda"
         if accelerator == "metal":
             working_set = int(info.get("max_recommended_working_set_size", total))
-            most_arrays = int(info["resource_limit"]) if "resource_limit" in info else None
-            largest_array = int(info["max_buffer_length"]) if "max_buffer_length" in info else None
+            told = {"most_arrays": info.get("resource_limit"), "largest_array": info.get("max_buffer_length")}
+            bounds = {name: int(most) for name, most in told.items() if most is not None}
         else:
             total = int(info.get("total_memory", info.get("memory_size", total)))
             free = int(info.get("free_memory", total))
@@ -299,8 +298,7 @@ def find_facts() -> DeviceFacts:
         memory=total,
         free=free,
         working_set=working_set,
-        most_arrays=most_arrays,
-        largest_array=largest_array,
+        **bounds,
         multiplies_int8_at_once=accelerator == "cpu" and kernels.multiplies_int8_at_once(),
     )
 
