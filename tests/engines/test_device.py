@@ -1,6 +1,7 @@
 """What follows from a machine, with the machine made up."""
 
 import os
+from types import SimpleNamespace
 from typing import Literal
 
 import mlx.core as mx
