@@ -9,8 +9,9 @@ from typing import Any, Final
 import mlx.nn as nn
 import pytest
 
+from pippin.cli.verbs import running_server
 from pippin.config.options.model import ModelOptions
-from pippin.core.errors import ServerError, is_of_device
+from pippin.core.errors import ServerError, is_of_device, with_way_out
 from pippin.core.events import Accepted, Failed
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.language.loading import engine as loading
@@ -149,6 +150,19 @@ def test_a_client_is_not_told_that_its_picture_is_wrong_when_the_gpu_fails(
     with passes(0), pytest.raises((RuntimeError, AssertionError)) as raised:
         bench.run(job)
     assert "Send one of another size" not in str(raised.value)
+
+
+def test_ps_tells_why_a_model_is_not_in_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = {
+        "/health": {"workers": [{"id": "tiny", "state": "failed"}]},
+        "/v1/models": {"data": [{"id": "tiny", "loaded": False, "error": with_way_out(KILLED)}]},
+        "/v1/status": {"mtp": {"drafts": 0, "accepted": 0}},
+    }
+    monkeypatch.setattr(running_server, "ask", lambda _parsed, _method, path: told[path])
+    assert running_server.ps.run([]) == 0
+    assert "AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1" in capsys.readouterr().out
 
 
 def test_who_waits_for_a_long_call_of_a_library_is_told_the_way_out() -> None:

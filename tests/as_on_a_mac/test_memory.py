@@ -1,16 +1,26 @@
 """What Metal bounds besides bytes: how large an array may be, and how many there may be at once."""
 
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import msgspec
 import pytest
 from mlx.utils import tree_flatten
 
+from pippin.catalog.info import read_info
 from pippin.config.options.model import ModelOptions
+from pippin.core.models import RankSpec, WorkerSpec
+from pippin.engines import language
 from pippin.engines.device import decide
 from pippin.engines.language.kv_cache.layout import snapshot_arrays
+from pippin.engines.language.loading import engine as loading
+from pippin.engines.language.model.weights import weight_bytes
 from pippin.engines.language.prefix_cache.cache import PrefixCache
+from pippin.engines.language.prompt.preparer import LanguagePreparer
+from pippin.engines.language.ranks import opening
+from pippin.engines.language.ranks.leader import LeadingEngine
+from pippin.engines.language.step.engine import LanguageEngine
 from tests.as_on_a_mac.mac import WORKING_SETS, Mac
 from tests.engines.language.bench import PLAN, Bench
 from tests.engines.tiny_models import TinyModels
@@ -50,6 +60,43 @@ def test_no_array_of_slots_outgrows_what_metal_allocates(tiny_models: TinyModels
         bench.engine.step()
         seen = max([seen, *(array.nbytes for array in arrays_of_slots(bench))])
     assert largest // 4 < seen <= largest
+
+
+class Alone:
+    """The link of a rank that has no other."""
+
+    def tell(self, payload: bytes) -> None:
+        pass
+
+    def hear(self) -> list[bytes]:
+        return []
+
+
+def opened(folder: Path, **more: Any) -> tuple[WorkerSpec, LanguagePreparer, Any]:
+    spec = WorkerSpec(info=read_info(folder, kind="language"), threads=1, **more)
+    return spec, language.open_preparer(spec), lambda *_: None
+
+
+def test_drafts_and_each_ranks_part_are_wired_with_the_weights(
+    tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, told = tiny_models("llama"), list[int]()
+    for module in (loading, opening):
+        monkeypatch.setattr(module, "wire_weights", lambda _facts, _options, size: told.append(size))
+    engine = language.open_engine(*opened(folder, options={"draft_model_path": str(folder)}))
+    assert isinstance(engine, LanguageEngine)
+    engine.close()
+    facts = msgspec.structs.replace(opening.find_facts(), largest_array=1 << 16)
+    monkeypatch.setattr(opening, "find_facts", lambda: facts)
+    monkeypatch.setattr(opening, "join_group", lambda _: None)
+    monkeypatch.setattr(opening, "split_model", lambda _model, group: None)
+    rank = RankSpec(rank=0, size=1, backend="ring", control="", coordinator="", hosts=("",), secret="")
+    found = language.open_rank(*opened(folder, rank=rank), Alone())
+    assert isinstance(found, LeadingEngine)
+    assert told == [each.counters.weight_bytes for each in (engine, found.engine)]
+    assert told[0] == 2 * weight_bytes(engine.model)
+    assert found.engine.scheduler.limits.memory == 4 << 16, "keys and values of two layers"
+    found.close()
 
 
 def test_no_share_of_the_pool_lets_a_model_outgrow_the_gpu(tiny_models: TinyModels) -> None:

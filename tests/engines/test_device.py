@@ -1,6 +1,7 @@
 """What follows from a machine, with the machine made up."""
 
 import os
+from types import SimpleNamespace
 from typing import Literal
 
 import mlx.core as mx
@@ -253,3 +254,17 @@ def test_bits_that_keep_the_kernels_away_are_told_to_the_operator(
 ) -> None:
     warn_of_slow_cache(decide(LINUX, options), options)
     assert ("without the kernels for CPUs" in caplog.text) is warned
+
+
+@pytest.mark.parametrize("told", [{"resource_limit": 499_000, "max_buffer_length": 8 * GIB}, {}])
+def test_what_metal_bounds_is_found_where_mlx_tells_it(
+    told: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = SimpleNamespace(type=mx.DeviceType.gpu)
+    monkeypatch.setattr(mx, "default_device", lambda: gpu)
+    monkeypatch.setattr(mx, "device_info", lambda: {"max_recommended_working_set_size": 11 * GIB, **told})
+    monkeypatch.setattr(device.platform, "system", lambda: "Darwin")
+    facts = device.find_facts()
+    assert (facts.accelerator, facts.working_set) == ("metal", 11 * GIB)
+    assert facts.most_arrays == told.get("resource_limit")
+    assert facts.largest_array == told.get("max_buffer_length")

@@ -58,8 +58,7 @@ def home(variables: Mapping[str, str] = os.environ) -> Path:
 
 
 def lasting_variables() -> dict[str, str]:
-    """Variables that a server which another process starts needs as well: where models are, and what macOS is told of
-    long work on the GPU."""
+    """Variables that a server needs which starts at login: where models are, and what macOS is told of its GPU work."""
     names = ("PIPPIN_HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "OLLAMA_MODELS", "AGX_")
     return {name: value for name, value in os.environ.items() if value and name.startswith(names)}
 

@@ -1,5 +1,4 @@
-"""The closed list of errors that a client can meet, each with its HTTP status, what of an exception may be told,
-and the way out of what it tells of a device."""
+"""The closed list of errors that a client can meet, each with its HTTP status, and what of an exception may be told."""
 
 import re
 import traceback

@@ -141,7 +141,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         _require_exactness(options)
     # Quantised and 16-bit products are 10 to 100 times slower than float32 ones on a CPU.
     run_type: RunType | None = "float32" if on_cpu and asked == "auto" else None
-    if asked not in ("auto", "stored"):
+    if asked != "auto" and asked != "stored":
         run_type = asked
     keys, values = cache_bits(options)
     skips_hidden = facts.accelerator == "metal" and (keys is None or keys != values)
@@ -202,14 +202,14 @@ def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -
 def wire_weights(facts: DeviceFacts, options: ModelOptions, weight_bytes: int) -> None:
     """Wire as much memory as loaded weights take, if they take most of what the GPU may use and leave enough of the
     machine's; tell the operator if they do not. With `wired_limit_gb`, `configure` has done what it says."""
-    if facts.accelerator != "metal" or options.wired_limit_gb is not None:
-        return
-    if weight_bytes <= facts.working_set * WIRED_FROM:
+    fills = weight_bytes > facts.working_set * WIRED_FROM
+    if facts.accelerator != "metal" or options.wired_limit_gb is not None or not fills:
         return
     needed = weight_bytes + WIRED_BESIDE
     most = facts.memory - max(int(facts.memory * LEFT_UNWIRED), LEAST_UNWIRED)
     if needed <= min(most, facts.working_set):
         log.info("wiring %.1f GB for the weights", needed / 1e9)
+        give_arrays_back()  # what is freed and kept would be wired in the place of weights
         hold_wired_limit(needed)
         return
     log.warning(
@@ -280,15 +280,14 @@ def find_facts() -> DeviceFacts:
     system = platform.system()
     accelerator: Accelerator = "cpu"
     total, free, working_set = memory.total, memory.available, memory.total
-    most_arrays: int | None = None
-    largest_array: int | None = None
+    bounds: dict[str, int] = {}
     if mx.default_device().type == mx.DeviceType.gpu:
         info = mx.device_info()
         accelerator = "metal" if system == "Darwin" else "cuda"
         if accelerator == "metal":
             working_set = int(info.get("max_recommended_working_set_size", total))
-            most_arrays = int(info["resource_limit"]) if "resource_limit" in info else None
-            largest_array = int(info["max_buffer_length"]) if "max_buffer_length" in info else None
+            told = {"most_arrays": info.get("resource_limit"), "largest_array": info.get("max_buffer_length")}
+            bounds = {name: int(most) for name, most in told.items() if most is not None}
         else:
             total = int(info.get("total_memory", info.get("memory_size", total)))
             free = int(info.get("free_memory", total))
@@ -299,8 +298,7 @@ def find_facts() -> DeviceFacts:
         memory=total,
         free=free,
         working_set=working_set,
-        most_arrays=most_arrays,
-        largest_array=largest_array,
+        **bounds,
         multiplies_int8_at_once=accelerator == "cpu" and kernels.multiplies_int8_at_once(),
     )
 

@@ -169,8 +169,7 @@ class Slot:
         if error.blameless:
             return
         self.deaths = [death for death in self.deaths if now - death < DEATHS_COUNTED] + [now]
-        excess = len(self.deaths) - DEATHS_BEFORE_PAUSE
-        if excess >= 0:
+        if (excess := len(self.deaths) - DEATHS_BEFORE_PAUSE) >= 0:
             pause = min(FAILURE_KEPT * 2.0**excess, LONGEST_PAUSE)
             self.refuse_until = now + pause
             self.error = ErrorReport(

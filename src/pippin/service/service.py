@@ -29,7 +29,6 @@ from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
 from pippin.runtime.pool import Lease, Pool
-from pippin.runtime.workers.death import STARTED_AGAIN
 from pippin.runtime.workers.link import LOST, Mailbox
 from pippin.runtime.workers.process import Child
 from pippin.service.summaries import with_summary
@@ -452,8 +451,7 @@ class Quarantine:
     def add(self, model: str, task: Task, error: ErrorReport) -> None:
         while len(self._until) >= MOST_QUARANTINED:
             del self._until[next(iter(self._until))]
-        told = error.message.removesuffix(STARTED_AGAIN)
-        self._until[_digest(model, task)] = time.monotonic() + QUARANTINE, told
+        self._until[_digest(model, task)] = time.monotonic() + QUARANTINE, error.message
 
     def check(self, model: str, task: Task) -> None:
         """Raises `ServerError` for a request that must not run now."""

@@ -110,6 +110,7 @@ OF_TOOLS = [case for case in MEDIA if "tool" in str(case[1]) or "function_call" 
 
 LATER: list[tuple[str, Body, str, str]] = [
     # What the service or an engine names, and what it is in the client's words.
+    (COMPLETIONS, {"prompt": "Hi"}, "messages", "prompt"),
     (CHAT, {"messages": said(TEXT)}, "messages[0]", "messages[0]"),
     (CHAT, {"messages": said(TEXT), "max_tokens": 9}, "max_tokens", "max_tokens"),
     (CHAT, {"messages": said(TEXT), "max_completion_tokens": 9}, "max_tokens", "max_completion_tokens"),

@@ -41,11 +41,8 @@ def ps(parsed: Namespace) -> int:
             table(("NAME", "STATE", "MEMORY", "REQUESTS", "USED", "PID"), [_row(model) for model in models])
         )
         print("Memory: weights and process, as measured once loaded; conversations take theirs beside it.")
-        for model in models:
-            if model.get("last_error"):
-                print(f"{model['id']}: {model['last_error']}")
         for model in ask(parsed, "GET", "/v1/models")["data"]:
-            if model["loaded"] and (told := rewritten(model)):
+            if told := model["error"] or (model["loaded"] and rewritten(model)):
                 print(f"{model['id']}: {told}")
         if told := speculation(ask(parsed, "GET", "/v1/status")):
             print(told)

@@ -217,7 +217,7 @@ class CompletionsDialect(shared.OpenAIErrors, Dialect[CompletionsShape]):
         request = _request_of(fields, prompts)
         places = ["prompt"] if len(prompts) == 1 else [f"prompt[{place}]" for place in range(len(prompts))]
         requests = tuple(
-            replace(request, prompt=prompt, names=(*called(prompt=place), *request.names))
+            replace(request, prompt=prompt, names=(*called(prompt=place, messages=place), *request.names))
             for place, prompt in zip(places, prompts, strict=True)
         )
         if len(requests) * request.n > shared.MAX_ANSWERS:

@@ -72,7 +72,6 @@ def open_engine(
     keep_agreement(spec.info.id, engine.counters.agreement)
     preparer.finds_partings = engine.prefixes.has_snapshots
     drop_unused_arrays()  # trials take the logits of whole prompts, for which no step has a use
-    # Then, for what is freed and kept would be wired as well, in the place of weights.
     wire_weights(facts, options, engine.counters.weight_bytes)
     keep_at_hand(way.model)
     if plan.compiles or plan.run_type != "float32":
