@@ -143,6 +143,9 @@ def regrouped(kind: str, arrays: dict[str, Any], picture: int) -> dict[str, Any]
     if kind == "kimi_k25":
         grids = arrays.pop("image_grid_hws")
         arrays["image_grid_thw"] = np.concatenate([np.ones_like(grids[:, :1]), grids], axis=1)
+    if kind == "step3p7":
+        arrays["pixel_values_local"] = arrays.pop("patch_pixel_values")
+        arrays["num_local_patches"] = arrays.pop("num_patches")
     if kind == "muse_spark":  # patches of two equal frames, in rows
         _, channels, height, width = (pixels := arrays["pixel_values"]).shape
         grid = (1, height // 8, width // 8)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from mlx_vlm.utils import load_processor
 from PIL import Image as Pictures
+from PIL.Image import Resampling
 
 from pippin.core.conversation import Image, Inline
 from pippin.core.errors import ServerError
@@ -503,6 +504,15 @@ def test_small_pictures_of_minimax_m3_vl_are_enlarged_as_by_transformers(
     own = MiniMaxM3VLImageProcessor()
     resize_alike(SimpleNamespace(image_processor=own))
     assert own(images=[Pictures.new("RGB", size)])["image_grid_thw"].tolist() == [grid]
+
+
+def test_small_pictures_of_minimax_m3_vl_are_enlarged_by_the_folder_s_filter() -> None:
+    from mlx_vlm.models.minimax_m3_vl.processing_minimax_m3_vl import MiniMaxM3VLImageProcessor
+
+    own = MiniMaxM3VLImageProcessor(resample=Resampling.NEAREST, do_normalize=False)
+    resize_alike(SimpleNamespace(image_processor=own))
+    shown = Pictures.fromarray(np.array([[[0, 0, 0], [255, 255, 255]]], np.uint8))
+    assert np.unique(own(images=[shown])["pixel_values"]).tolist() == [0, 1]
 
 
 def test_a_small_picture_of_muse_spark_is_one_token() -> None:

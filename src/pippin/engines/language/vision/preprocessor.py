@@ -207,6 +207,7 @@ def resize_alike(processor: Any) -> None:
     from mlx_vlm.models.hunyuan_vl.processing_hunyuan_vl import smart_resize
 
     prepare, factor = getattr(own, step[kind]), own.patch_size * own.merge_size
+    by = Resampling.BICUBIC if kind == "HunYuanVL" else own.resample
 
     def resized(picture: Image, **settings: Any) -> Any:
         height, width = picture.height, picture.width
@@ -215,7 +216,7 @@ def resize_alike(processor: Any) -> None:
         elif min(picture.size) * 2 <= factor:
             beta = math.sqrt(own.min_pixels / (height * width))
             height, width = (math.ceil(side * beta / factor) * factor for side in (height, width))
-        return prepare(picture.convert("RGB").resize((width, height), Resampling.BICUBIC), **settings)
+        return prepare(picture.convert("RGB").resize((width, height), by), **settings)
 
     if own.do_resize:
         setattr(own, step[kind], resized)
