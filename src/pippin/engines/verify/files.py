@@ -182,7 +182,9 @@ def _templates(folder: Folder) -> Iterator[Finding]:
 def _layers(folder: Folder) -> Iterator[Finding]:
     found = {match.group(0) for name in folder.tensors if "mtp" not in name and (match := LAYER.match(name))}
     count = next((folder.text[name] for name in LAYER_COUNTS if isinstance(folder.text.get(name), int)), None)
-    if found and count is not None and "vision_config" not in folder.config:
+    # ALBERT's layers share their weights.
+    whole = not {"vision_config", "num_hidden_groups"} & folder.config.keys()
+    if found and count is not None and whole:
         drafts = folder.text.get("num_nextn_predict_layers") or 0
         if not count <= len(found) <= count + drafts:
             yield finding("layers-differ", said=count, held=len(found))

@@ -38,12 +38,13 @@ def check(folder: Folder) -> Iterator[Finding]:
         file, stored = folder.tensors.get(name, ("", None))
         sizes = (pair.up.shape[1], pair.down.shape[0])
         if stored is not None and stored.dtype in EXPONENTS and stored.shape == sizes:
-            weight = mx.load(str(folder.path / file))[name]
-            pair_and_weight = (weight, pair.down, pair.up)
-            share, error = strength(*(np.array(each.astype(mx.float32)) for each in pair_and_weight))
-            found += [(share, error)] if error < SURE else []
+            arrays = mx.load(str(folder.path / file))
+            assert isinstance(arrays, dict)  # of a safetensors file
+            parts = (arrays[name], pair.down, pair.up)
+            share, apart = strength(*(np.array(each.astype(mx.float32)) for each in parts))
+            found += [(share, apart)] if apart < SURE else []
     shares = [share for share, _ in found]
-    off = [share for share, error in found if abs(share - 1) > max(OFF, ERRORS * error)]
+    off = [share for share, apart in found if abs(share - 1) > max(OFF, ERRORS * apart)]
     if off and max(shares) < 0.5:
         yield finding("adapter-beside", all=len(found))
     elif off:

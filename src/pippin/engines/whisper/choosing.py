@@ -23,7 +23,8 @@ class Chooser(LogitFilter):  # type: ignore[misc]  # untyped in mlx-audio
 
     def apply(self, logits: mx.array, tokens: mx.array) -> mx.array:
         """The logits [1, vocabulary] of what follows these tokens [1, tokens]."""
-        drawn, times, mask = tokens[0].tolist()[self._begin :], self._times, self._always.copy()
+        drawn: list[int] = np.array(tokens[0])[self._begin :].tolist()
+        times, mask = self._times, self._always.copy()
         timed = [token for token in drawn if token >= times]
         closes = bool(drawn) and drawn[-1] >= times and len(drawn) > 1 and drawn[-2] < times
         if timed and drawn[-1] >= times and not closes:
