@@ -266,11 +266,14 @@ def test_a_token_that_a_grammar_forbids_ends_the_request_with_an_error():
 
 
 def test_the_end_where_a_grammar_cannot_go_on_is_an_error_and_no_answer():
-    decoder = SequenceDecoder(constrained(Grammar("lark", "start: /[ab]/ rest\nrest: rest")), 0, TOKENIZER)
-    decoder.accept(TOKENIZER.encode("a")[0])
-    assert allowed(decoder) == {END}
-    with pytest.raises(ServerError, match="admits nothing behind what was generated"):
-        decoder.accept(END)
+    wanted = Grammar("lark", "start: /[ab]/ rest\nrest: rest")
+    for form, field in ((wanted, "response_format"), (None, "tools")):
+        decoder = SequenceDecoder(constrained(wanted, request=asking(output_format=form)), 0, TOKENIZER)
+        decoder.accept(TOKENIZER.encode("a")[0])
+        assert allowed(decoder) == {END}
+        with pytest.raises(ServerError, match="admits nothing behind what was generated") as refused:
+            decoder.accept(END)
+        assert refused.value.report.param == field
 
 
 def test_proposals_are_let_through_as_far_as_grammar_and_limits_go():

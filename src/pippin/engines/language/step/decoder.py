@@ -305,7 +305,7 @@ class SequenceDecoder:
         raise ServerError(
             "invalid_request",
             "The grammar or schema admits nothing behind what was generated, or became too complex. Make it simpler.",
-            "response_format",
+            "tools" if self.job.request.output_format is None else "response_format",
         )
 
     def _text_of(self, token: int, *, constrained: bool) -> str:
