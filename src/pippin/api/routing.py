@@ -20,7 +20,7 @@ from pippin.api.answers.answer import Observer
 from pippin.api.answers.handler import Handler
 from pippin.api.batches.runner import Batches
 from pippin.api.dialects.base import AnyDialect
-from pippin.api.dialects.registry import UNVERSIONED, VERSION
+from pippin.api.dialects.registry import address_of
 from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.api.live_settings import LiveSettings
 from pippin.api.stored_responses.response_store import ResponseStore
@@ -99,11 +99,9 @@ def both(path: str, endpoint: Endpoint, *methods: str, **contents: Unpack[Conten
 
     Addresses under `/api` have no version, as on the servers whose APIs these are.
     """
-    prefixes = ("",) if path.startswith(UNVERSIONED) else (VERSION, "")
-    pattern = prefixes[0] + path
-    return [
-        DocumentedRoute(prefix + path, endpoint, *methods, pattern=pattern, **contents) for prefix in prefixes
-    ]
+    pattern = address_of(path)
+    addresses = dict.fromkeys((pattern, path))
+    return [DocumentedRoute(each, endpoint, *methods, pattern=pattern, **contents) for each in addresses]
 
 
 def json_reply(content: Any, status: int = 200) -> Response:

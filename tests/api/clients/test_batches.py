@@ -324,6 +324,16 @@ def test_other_purposes_are_refused_by_name(client: OpenAI, purpose: Any) -> Non
         client.files.create(file=("in.jsonl", b"{}"), purpose=purpose)
 
 
+def test_a_file_expires_when_its_upload_says(client: OpenAI) -> None:
+    file = ("in.jsonl", b"{}")
+    lasts: Any = {"anchor": "created_at", "seconds": 3600}
+    stored = client.files.create(file=file, purpose="batch", expires_after=lasts)
+    assert stored.expires_at is not None
+    assert abs(stored.expires_at - stored.created_at - 3600) <= 1
+    with pytest.raises(openai.BadRequestError, match=r"expires_after\[seconds\]"):
+        client.files.create(file=file, purpose="batch", expires_after=lasts | {"seconds": 60})
+
+
 def test_the_files_and_batches_of_another_key_are_not_found(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     keys.write_text("a: {key: one, role: admin}\nb: {key: two}\n")

@@ -140,8 +140,7 @@ def keys_of(options: ServerOptions) -> list[Key]:
             allowance=_allowance(entry, options),
             models=entry.models,
             kinds=entry.kinds,
-            endpoints=entry.endpoints
-            and tuple(unversioned(path + "/").rstrip("/") for path in entry.endpoints),
+            endpoints=entry.endpoints and tuple(unversioned(path.rstrip("/")) for path in entry.endpoints),
         )
         for number, entry in enumerate(entries, 1)
     ]

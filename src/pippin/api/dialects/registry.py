@@ -20,7 +20,7 @@ def address_of(path: str) -> str:
 
 def unversioned(path: str) -> str:
     """An address without the version; `/v1beta` is the beginning of others."""
-    return path[len(VERSION) :] if path.startswith(VERSION + "/") else path
+    return path[len(VERSION) :] if path == VERSION or path.startswith(VERSION + "/") else path
 
 
 def find_dialects() -> Mapping[str, AnyDialect]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import IO, Annotated, Final, Literal
 from uuid import uuid4
 
-from msgspec import Meta, Struct, to_builtins
+from msgspec import Meta, Struct, field, to_builtins
 from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,16 +18,18 @@ from pippin.api.access.guards import check_endpoint
 from pippin.api.batches.openai import Endpoint, read_lines
 from pippin.api.batches.store import Batch, Counts, Problem, StoredFile
 from pippin.api.dialects.responses.dialect import Metadata
-from pippin.api.dialects.shared.fields import Contract, invalid, unsupported
+from pippin.api.dialects.shared.fields import Contract
 from pippin.api.http.body import EventStream
-from pippin.api.http.forms import Form
 from pippin.api.routing import Api, both, json_reply
 from pippin.api.stored_responses.response_store import page_of
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 
 PIECE: Final = 1 << 18  # bytes sent at once
-SHORTEST, LONGEST = 3600, 30 * 24 * 3600  # seconds until a file expires; OpenAI's limits
+DAY: Final = 24 * 3600  # seconds
+MOST_UNFINISHED: Final = 64  # batches of one owner
+Lasting = Annotated[int, Meta(ge=3600, le=30 * DAY)]
+"""Seconds until a file expires, within OpenAI's limits."""
 
 
 class DeletedFile(Struct, kw_only=True):
@@ -37,9 +39,14 @@ class DeletedFile(Struct, kw_only=True):
 
 
 class FileUpload(Struct, kw_only=True):
-    """The form fields of an upload besides the file itself."""
+    """The form fields of an upload besides the file itself. Files are the requests of batches here."""
 
     purpose: Literal["batch"]
+    anchor: Literal["created_at"] | None = field(default=None, name="expires_after[anchor]")
+    seconds: Lasting | None = field(default=None, name="expires_after[seconds]")
+
+
+UPLOAD: Final = Contract(FileUpload)
 
 
 class Files(Struct, frozen=True):
@@ -48,20 +55,16 @@ class Files(Struct, frozen=True):
     async def create(self, request: Request) -> Response:
         """Stores a file of requests"""
         form = await self.api.handler.form_of(request)
-        purpose = _only(form, "purpose")
-        if purpose is None:
-            raise ServerError("invalid_request", "`purpose` is required.", "purpose")
-        if purpose != "batch":
-            raise unsupported("purpose", 'only "batch": files are the requests of batches here.')
+        fields, unknown = UPLOAD.decode_form(form.fields)
+        self.api.handler.note_unknown("files", unknown)
         upload = form.only_file("file")
-        seconds = _expiry(form)
         stored = await asyncio.to_thread(
             self.api.batches.store.add_file,
             exchange_of(request.scope).owner,
             upload.filename or "upload.jsonl",
-            purpose,
+            fields.purpose,
             (upload.data,),
-            expires_at=None if seconds is None else int(time.time()) + seconds,
+            expires_at=None if fields.seconds is None else int(time.time()) + fields.seconds,
         )
         return json_reply(stored)
 
@@ -101,31 +104,9 @@ async def read_in_pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
             yield piece
 
 
-def _only(form: Form, name: str) -> str | None:
-    given = form.fields.get(name)
-    return given[-1] if given else None
-
-
-def _expiry(form: Form) -> int | None:
-    """Seconds until the file expires, from OpenAI's `expires_after`."""
-    anchor, text = _only(form, "expires_after[anchor]"), _only(form, "expires_after[seconds]")
-    if text is None:
-        return None
-    if anchor not in (None, "created_at"):
-        raise invalid("expires_after[anchor]", "must be `created_at`.")
-    seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    if not SHORTEST <= seconds <= LONGEST:
-        raise invalid("expires_after[seconds]", f"must be a number from {SHORTEST} to {LONGEST}.")
-    return seconds
-
-
-DAY: Final = 24 * 3600  # seconds
-MOST_UNFINISHED: Final = 64  # batches of one owner
-
-
 class OutputExpiry(Struct, kw_only=True):
     anchor: Literal["created_at"]
-    seconds: Annotated[int, Meta(ge=3600, le=30 * DAY)]
+    seconds: Lasting
 
 
 class NewBatch(Struct, kw_only=True):

@@ -8,22 +8,11 @@ from msgspec import Struct, field
 
 from pippin.api.dialects.responses.tools import flat_name
 from pippin.api.dialects.shared.fields import convert, invalid, unsupported
-from pippin.api.dialects.shared.media import ContentPart, InputImagePart, part_of, placed
+from pippin.api.dialects.shared.media import ContentPart, part_of, placed
 from pippin.api.dialects.shared.sealed_text import unseal
 from pippin.api.dialects.shared.tools import GivenCall, call_of
 from pippin.core.conversation import Attachment, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from pippin.service.summaries import OPENING
-
-
-class TextContent(Struct, kw_only=True):
-    text: str
-
-
-MEDIA: Final = (
-    *("refusal", "input_image", "input_audio", "input_file"),
-    # In the form of Chat Completions, which mlx-vlm accepts here too.
-    *("image_url", "audio_url", "video_url", "video", "input_video"),
-)
 
 
 def parts_of(content: str | list[dict[str, Any]], param: str) -> tuple[tuple[Part, ...], bool]:
@@ -39,20 +28,14 @@ def parts_of(content: str | list[dict[str, Any]], param: str) -> tuple[tuple[Par
 
 def _part_of(part: dict[str, Any], param: str) -> Part:
     match part.get("type"):
-        case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
-            return Text(convert(part, TextContent, param).text)
         case "input_json":  # of decisions
             return Text(_json(part.get("data")))
+        case "summary_text" | "reasoning_text":
+            part = part | {"type": "text"}
         case "computer_screenshot":
-            return part_of(convert(part | {"type": "input_image"}, InputImagePart, param), param)
-        case str(kind) if kind in MEDIA:
-            return part_of(convert(part, ContentPart, param), param)  # type: ignore[arg-type]
-        case str():
-            raise unsupported(
-                f"{param}.type", "it is not a type of content that the Responses API documents."
-            )
-        case _:
-            raise invalid(f"{param}.type", "is required, and must be a string.")
+            part = part | {"type": "input_image"}
+    # Those in the form of Chat Completions are accepted by mlx-vlm here too.
+    return part_of(convert(part, ContentPart, param), param)  # type: ignore[arg-type]
 
 
 Item = dict[str, Any]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from pippin.api.dialects.shared.fields import (
     called,
@@ -23,7 +24,7 @@ from pippin.api.dialects.shared.fields import (
 )
 from pippin.config.values import parse_duration
 from pippin.core import parameters as p
-from pippin.core.conversation import Image, Message, Part, ToolResult, Video
+from pippin.core.conversation import Attachment, Image, Message, Video
 from pippin.core.decoding import from_json
 from pippin.core.requests import (
     RESERVED_VARIABLES,
@@ -40,6 +41,7 @@ from pippin.core.requests import (
     Sampling,
     Thinking,
 )
+from pippin.core.tasks import with_attachments
 
 Bias = Annotated[float, Meta(ge=-p.LARGEST_BIAS, le=p.LARGEST_BIAS)]
 Biases = Annotated[dict[str, Bias], Meta(max_length=p.MOST_BIASES)]
@@ -523,23 +525,16 @@ def with_media_options(messages: Sequence[Message], fields: EngineFields) -> tup
     if not (for_images or for_videos):
         return tuple(messages)
 
-    def part(given: Part) -> Part:
+    def changed(given: Attachment, *_: object) -> tuple[Attachment]:
         match given:
             case Image():
-                return msgspec.structs.replace(
-                    given, min_pixels=fields.min_pixels, max_pixels=fields.max_pixels, resize=resize
+                return (
+                    replace(given, min_pixels=fields.min_pixels, max_pixels=fields.max_pixels, resize=resize),
                 )
             case Video():  # a video's own options win
-                return msgspec.structs.replace(
-                    given,
-                    fps=given.fps or fields.video_fps,
-                    max_frames=given.max_frames or fields.video_max_frames,
-                )
-            case ToolResult(parts=parts):
-                return msgspec.structs.replace(given, parts=tuple(map(part, parts)))
+                most = given.max_frames or fields.video_max_frames
+                return (replace(given, fps=given.fps or fields.video_fps, max_frames=most),)
             case _:
-                return given
+                return (given,)
 
-    return tuple(
-        msgspec.structs.replace(message, parts=tuple(map(part, message.parts))) for message in messages
-    )
+    return with_attachments(messages, changed)

@@ -43,6 +43,7 @@ Unused = Annotated[Any, Meta(description="Accepted without effect.")]
 """A documented key of an object that has no effect here, and whose value is not checked."""
 
 _NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
+_OF_ARRAY = re.compile(r"\[\d*\]$")  # `include[]` and `include[0]` in a form
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _FIELD_BEFORE = re.compile(rb'"([A-Za-z_]{1,64})"\s*:\s*(?:\{\s*"\d+"\s*:)?[\s\[\d.,-]*$')
 NEAR: Final = 200  # bytes before a number that are searched for its field's name
@@ -103,7 +104,7 @@ class Contract(Generic[Body]):
         """
         given: dict[str, list[str]] = {}
         for name, texts in fields.items():
-            given.setdefault(name.partition("[")[0], []).extend(texts)
+            given.setdefault(_OF_ARRAY.sub("", name), []).extend(texts)
         unknown = self._sorted_out({name: texts[-1].lower().encode() for name, texts in given.items()})
         values = {
             name: texts if name in lists else texts[-1]
