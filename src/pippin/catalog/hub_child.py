@@ -19,11 +19,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
-from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url
+from huggingface_hub import HfApi, HfFileMetadata, constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import build_hf_headers, filter_repo_objects, get_session, hf_raise_for_status
-from msgspec import Struct
 
 from pippin.catalog.download import Download, Fetched, Line, Progressed, Refused
 from pippin.catalog.scan import hub_folder
@@ -36,14 +35,6 @@ PARTIAL_CONTENT: Final = 206
 
 class TransferError(Exception):
     """The Hub sent something other than the file; a retry may help."""
-
-
-class Remote(Struct, frozen=True):
-    """A file as described by HEAD."""
-
-    address: str  # where its bytes are stored
-    hash: str  # the blob's name; SHA-256 for large files
-    size: int
 
 
 class HubFiles:
@@ -67,9 +58,9 @@ class HubFiles:
         if target.exists():
             return
         remote = self._describe(name)
-        blob = self._blobs / remote.hash
+        blob = self._blobs / remote.etag
         if not blob.exists():
-            partial = self._blobs / f"{remote.hash}.incomplete"
+            partial = self._blobs / f"{remote.etag}.incomplete"
             self._transfer(remote, partial)
             _verify(remote, partial)
             partial.replace(blob)
@@ -78,14 +69,14 @@ class HubFiles:
             target.unlink()
         target.symlink_to(os.path.relpath(blob, target.parent))
 
-    def _describe(self, name: str) -> Remote:
+    def _describe(self, name: str) -> HfFileMetadata:
         address = hf_hub_url(self._wanted.repository, name, revision=self._commit)
         told = get_hf_file_metadata(address, timeout=self._wanted.timeout)
         if HASH.fullmatch(told.etag or "") is None or told.size is None or told.size < 0:
             raise TransferError("the Hub does not say the file's hash and size")
-        return Remote(told.location, told.etag, told.size)
+        return told
 
-    def _transfer(self, remote: Remote, partial: Path) -> None:
+    def _transfer(self, remote: HfFileMetadata, partial: Path) -> None:
         with partial.open("ab") as file:
             begin = file.tell()
             if begin > remote.size:
@@ -94,11 +85,11 @@ class HubFiles:
             if begin == remote.size:
                 return
             # The token is for the Hub only.
-            token = None if _same_host(constants.ENDPOINT, remote.address) else False
+            token = None if _same_host(constants.ENDPOINT, remote.location) else False
             headers = {"Range": f"bytes={begin}-", "Accept-Encoding": "identity"}
             with get_session().stream(
                 "GET",
-                remote.address,
+                remote.location,
                 headers=build_hf_headers(token=token, headers=headers),
                 timeout=self._wanted.timeout,
             ) as reply:
@@ -117,14 +108,14 @@ def safe_name(name: str) -> bool:
     return not path.is_absolute() and ".." not in path.parts and "\\" not in name and "\0" not in name
 
 
-def _verify(remote: Remote, partial: Path) -> None:
+def _verify(remote: HfFileMetadata, partial: Path) -> None:
     """Raise `TransferError` unless the file is complete and correct; a wrong one is deleted."""
     size = partial.stat().st_size
     if size < remote.size:
         raise TransferError("the connection broke")
-    if len(remote.hash) == SHA256_DIGITS:
+    if len(remote.etag) == SHA256_DIGITS:
         with partial.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() == remote.hash:
+            if hashlib.file_digest(file, "sha256").hexdigest() == remote.etag:
                 return
     elif size == remote.size:
         return
