@@ -48,6 +48,7 @@ class HubFiles:
     def __init__(self, wanted: Download, commit: str, root: Path) -> None:
         self._wanted, self._commit = wanted, commit
         self._blobs = root / "blobs"
+        self._locks: dict[str, threading.Lock] = {}  # of the blobs
         self.snapshot = root / "snapshots" / commit
         self._blobs.mkdir(parents=True, exist_ok=True)
         self.snapshot.mkdir(parents=True, exist_ok=True)
@@ -59,11 +60,13 @@ class HubFiles:
             return
         remote = self._describe(name)
         blob = self._blobs / remote.etag
-        if not blob.exists():
-            partial = self._blobs / f"{remote.etag}.incomplete"
-            self._transfer(remote, partial)
-            _verify(remote, partial)
-            partial.replace(blob)
+        # Files of the same content are one blob, which one thread fetches.
+        with self._locks.setdefault(remote.etag, threading.Lock()):
+            if not blob.exists():
+                partial = self._blobs / f"{remote.etag}.incomplete"
+                self._transfer(remote, partial)
+                _verify(remote, partial)
+                partial.replace(blob)
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_symlink():
             target.unlink()

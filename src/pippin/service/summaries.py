@@ -38,7 +38,12 @@ async def with_summary(
     nothing is left to summarise, no piece fits, or the summary is empty.
     """
     instructions, older, recent = parted(request.messages or ())
-    refusal = _too_long()
+    refusal = ServerError(
+        "context_length_exceeded",
+        "The conversation is longer than the model's context window, also with its older messages summarized. "
+        "Shorten the messages.",
+        "messages",
+    )
     for tokens in SUMMARY_TOKENS:
         try:
             if (text := await _summary(request, older, ask, tokens)).strip():
@@ -132,12 +137,3 @@ def _shown(message: Message) -> str:
             case ToolResult(_, parts):
                 shown += [inner.text for inner in parts if isinstance(inner, Text)]
     return " ".join(shown)
-
-
-def _too_long() -> ServerError:
-    return ServerError(
-        "context_length_exceeded",
-        "The conversation is longer than the model's context window, also with its older messages summarized. "
-        "Shorten the messages.",
-        "messages",
-    )
