@@ -27,6 +27,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     staged = write_model(tmp_path / "staged")
     files = {path.name: path.read_bytes() for path in staged.iterdir()}
     files |= {"tokenizer.json": b"{}", "chat_template.jinja": b"x", "modeling.py": b"raise SystemExit(1)"}
+    files |= {"added_tokens.json": b"{}", "special_tokens_map.json": b"{}"}  # one blob with the tokenizer's
     files |= {"pytorch_model.bin": b"pickle", "original/model.safetensors": b"again", "README.md": b"read"}
     files["big.safetensors"] = os.urandom(3_000_000)
     with serving(FakeHub(files)) as running:
@@ -58,6 +59,8 @@ def test_a_model_is_fetched_without_code_and_pickles(hub: FakeHub, tmp_path: Pat
         "model.safetensors",
         "big.safetensors",
         "tokenizer.json",
+        "added_tokens.json",
+        "special_tokens_map.json",
         "chat_template.jinja",
     }
     assert not any(path.endswith((".py", ".bin", ".md")) for path in hub.asked)

@@ -14,8 +14,7 @@ from typing import Final
 from msgspec import structs
 
 from pippin.catalog.download import Download, Progress, download
-from pippin.catalog.fitting import suited
-from pippin.catalog.hub_search import search_hub
+from pippin.catalog.fitting import search_hub, suited
 from pippin.catalog.info import INCOMPLETE, read_info
 from pippin.catalog.names import check_name, check_path, is_repository, match_partial, not_found
 from pippin.catalog.scan import (

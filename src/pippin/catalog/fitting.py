@@ -34,13 +34,15 @@ from pippin.config.accelerator import accelerator
 from pippin.config.options.model import ModelOptions, asked_type
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
-from pippin.core.models import ModelKind, Purpose, Suggestion
+from pippin.core.models import HubModel, ModelKind, Purpose, Suggestion
 from pippin.core.published import object_in
 from pippin.core.safetensors import StoredArray
 
 if TYPE_CHECKING:
     from pippin.catalog import Catalog
 
+MLX: Final = "mlx"  # the hub's tag for models with MLX weights
+SEARCH_SECONDS: Final = 30.0
 SMALL_FILES: Final = (
     "config.json",
     "tokenizer_config.json",
@@ -119,30 +121,59 @@ def _remote(repository: str, options: ModelOptions) -> Source:
     )
 
 
+class _Found(Struct, frozen=True):
+    """The fields that are read of the hub's answer to a search, for each model."""
+
+    id: str
+    downloads: int | None = None
+    pipeline_tag: str | None = None
+
+
+def search_hub(words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
+    """The most downloaded models whose names contain these words. Raises `ServerError` if the hub does not answer."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+    asked = {"search": words, "sort": "downloads", "direction": "-1", "limit": str(limit)}
+    asked |= {"filter": MLX} if mlx_only else {}
+    address = f"{constants.ENDPOINT}/api/models"
+    with _hub_in_words(f"models like {words!r}"):
+        # Not by the client's own search, which asks a hub that fails again for half a minute.
+        reply = get_session().get(address, params=asked, headers=build_hf_headers(), timeout=SEARCH_SECONDS)
+        hf_raise_for_status(reply)
+        found = from_json(reply.content, list[_Found])
+    return [HubModel(id=each.id, downloads=each.downloads or 0, task=each.pipeline_tag) for each in found]
+
+
 @contextmanager
-def _hub_in_words(repository: str) -> Iterator[None]:
-    """Turns exceptions of the hub's client into `ServerError` with advice."""
-    from huggingface_hub.errors import HfHubHTTPError, NotASafetensorsRepoError, SafetensorsParsingError
+def _hub_in_words(asked: str) -> Iterator[None]:
+    """Turns exceptions of the hub's client into `ServerError` with advice. `asked`: what the hub is asked for."""
+    # The client's HTTP library, and so the type of its errors, depends on its version; it names the type itself.
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HTTPError,
+        NotASafetensorsRepoError,
+        SafetensorsParsingError,
+    )
 
     try:
         yield
     except NotASafetensorsRepoError:
         raise ServerError(
-            "unsupported", f"{repository} holds no safetensors weights. `pippin search` finds MLX models."
+            "unsupported", f"{asked} holds no safetensors weights. `pippin search` finds MLX models."
         ) from None
     except SafetensorsParsingError as error:
-        raise ServerError("load_failed", f"The weights of {repository} cannot be read: {error}.") from None
+        raise ServerError("load_failed", f"The weights of {asked} cannot be read: {error}.") from None
     except HfHubHTTPError as error:
         status = error.response.status_code
+        message = f"The hub answered {status} when asked for {asked}"
+        if status not in (401, 403, 404):
+            raise ServerError("load_failed", f"{message}. Try again in a while.") from None
         raise ServerError(
             "model_not_found",
-            f"The hub answered {status} when asked for {repository}: there is none, or it needs a token in HF_TOKEN. "
-            "`pippin search` finds models.",
+            f"{message}: there is none, or it needs a token in HF_TOKEN. `pippin search` finds models.",
         ) from None
-    except Exception as error:
-        # The client's HTTP library, and so the type of its errors, depends on its version.
-        if not isinstance(error, OSError) and not type(error).__module__.startswith("http"):
-            raise
+    except (HTTPError, OSError, ValueError):  # a `ValueError`: the answer is no JSON
         raise ServerError(
             "load_failed", "The hub cannot be reached. `pippin list` shows what is here."
         ) from None

@@ -11,96 +11,75 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
-from urllib.parse import quote, urljoin, urlsplit
+from typing import Final
+from urllib.parse import urlsplit
 
-import httpx
 import msgspec
-from huggingface_hub import constants, get_token
-from huggingface_hub.utils import filter_repo_objects
-from msgspec import Struct
+from huggingface_hub import HfApi, HfFileMetadata, constants, get_hf_file_metadata, hf_hub_url
+from huggingface_hub.errors import HfHubHTTPError, HTTPError
+from huggingface_hub.hf_api import RepoSibling
+from huggingface_hub.utils import build_hf_headers, filter_repo_objects, get_session, hf_raise_for_status
 
 from pippin.catalog.download import Download, Fetched, Line, Progressed, Refused
 from pippin.catalog.scan import hub_folder
 from pippin.core.decoding import from_json
-from pippin.core.published import table, whole
 
-MOST_REDIRECTS: Final = 5
 HASH: Final = re.compile(r"[A-Za-z0-9_-]{8,128}")
 SHA256_DIGITS: Final = 64
+PARTIAL_CONTENT: Final = 206
 
 
 class TransferError(Exception):
     """The Hub sent something other than the file; a retry may help."""
 
 
-class Remote(Struct, frozen=True):
-    """A file as described by HEAD."""
-
-    address: str  # where its bytes are stored
-    hash: str  # the blob's name; SHA-256 for large files
-    size: int
-
-
 class HubFiles:
     """The files of one repository at one commit, which are fetched into the Hub's cache and resume earlier attempts.
 
-    The library's own download starts each file over in a new process, so this speaks the Hub's protocol itself: HEAD
-    for hash and size, then GET with a range from the address that the Hub gives. The cache has the library's layout:
-    blobs named by hash, and snapshots of links to them.
+    The library's own download starts each file over in a new process, so of the library this takes HEAD, for hash and
+    size, and then makes GET with a range itself, from the address that the Hub gives. The cache has the library's
+    layout: blobs named by hash, and snapshots of links to them.
     """
 
-    def __init__(self, client: httpx.Client, endpoint: str, repository: str, commit: str, root: Path) -> None:
-        self._client = client
-        self._base = f"{endpoint}/{repository}/resolve/{quote(commit, safe='')}/"
+    def __init__(self, wanted: Download, commit: str, root: Path) -> None:
+        self._wanted, self._commit = wanted, commit
         self._blobs = root / "blobs"
+        self._locks: dict[str, threading.Lock] = {}  # of the blobs
         self.snapshot = root / "snapshots" / commit
         self._blobs.mkdir(parents=True, exist_ok=True)
         self.snapshot.mkdir(parents=True, exist_ok=True)
 
     def fetch(self, name: str) -> None:
-        """Place the file in the snapshot. Raises `httpx.HTTPError`, `TransferError` or `OSError`."""
+        """Place the file in the snapshot. Raises `HTTPError`, `TransferError` or `OSError`."""
         target = self.snapshot / name
         if target.exists():
             return
-        remote = self._describe(self._base + quote(name))
-        blob = self._blobs / remote.hash
-        if not blob.exists():
-            partial = self._blobs / f"{remote.hash}.incomplete"
-            self._transfer(remote, partial)
-            _verify(remote, partial)
-            partial.replace(blob)
+        remote = self._describe(name)
+        blob = self._blobs / remote.etag
+        # Files of the same content are one blob, which one thread fetches.
+        with self._locks.setdefault(remote.etag, threading.Lock()):
+            if not blob.exists():
+                partial = self._blobs / f"{remote.etag}.incomplete"
+                self._transfer(remote, partial)
+                _verify(remote, partial)
+                partial.replace(blob)
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_symlink():
             target.unlink()
         target.symlink_to(os.path.relpath(blob, target.parent))
 
-    def _describe(self, address: str) -> Remote:
-        """Describe a file. Follows redirects within the Hub (renamed repositories); one that leaves it gives the bytes'
-        address."""
-        for _ in range(MOST_REDIRECTS):
-            reply = self._client.head(
-                address, headers={"Accept-Encoding": "identity"}, follow_redirects=False
-            )
-            target = urljoin(address, reply.headers.get("Location", ""))
-            named = reply.headers.get("X-Linked-Etag")
-            if reply.is_redirect and named is None and _same_host(address, target):
-                address = target
-                continue
-            if not reply.is_redirect:
-                reply.raise_for_status()
-            digest = (named or reply.headers.get("ETag", "")).removeprefix("W/").strip('"')
-            size = reply.headers.get("X-Linked-Size") or reply.headers.get("Content-Length", "")
-            if HASH.fullmatch(digest) is None or not size.isdigit():
-                raise TransferError("the Hub does not say the file's hash and size")
-            return Remote(target if reply.is_redirect else address, digest, int(size))
-        raise TransferError("the Hub redirects without end")
+    def _describe(self, name: str) -> HfFileMetadata:
+        address = hf_hub_url(self._wanted.repository, name, revision=self._commit)
+        told = get_hf_file_metadata(address, timeout=self._wanted.timeout)
+        if HASH.fullmatch(told.etag or "") is None or told.size is None or told.size < 0:
+            raise TransferError("the Hub does not say the file's hash and size")
+        return told
 
-    def _transfer(self, remote: Remote, partial: Path) -> None:
+    def _transfer(self, remote: HfFileMetadata, partial: Path) -> None:
         with partial.open("ab") as file:
             begin = file.tell()
             if begin > remote.size:
@@ -108,13 +87,17 @@ class HubFiles:
                 begin = 0
             if begin == remote.size:
                 return
+            # The token is for the Hub only.
+            token = None if _same_host(constants.ENDPOINT, remote.location) else False
             headers = {"Range": f"bytes={begin}-", "Accept-Encoding": "identity"}
-            request = self._client.build_request("GET", remote.address, headers=headers)
-            if not _same_host(self._base, remote.address):
-                request.headers.pop("Authorization", None)  # the token is for the Hub only
-            with closing(self._client.send(request, stream=True, follow_redirects=True)) as reply:
-                reply.raise_for_status()
-                if reply.status_code != httpx.codes.PARTIAL_CONTENT:
+            with get_session().stream(
+                "GET",
+                remote.location,
+                headers=build_hf_headers(token=token, headers=headers),
+                timeout=self._wanted.timeout,
+            ) as reply:
+                hf_raise_for_status(reply)
+                if reply.status_code != PARTIAL_CONTENT:
                     file.truncate(0)  # the range was ignored
                 for chunk in reply.iter_raw():
                     file.write(chunk)
@@ -128,14 +111,14 @@ def safe_name(name: str) -> bool:
     return not path.is_absolute() and ".." not in path.parts and "\\" not in name and "\0" not in name
 
 
-def _verify(remote: Remote, partial: Path) -> None:
+def _verify(remote: HfFileMetadata, partial: Path) -> None:
     """Raise `TransferError` unless the file is complete and correct; a wrong one is deleted."""
     size = partial.stat().st_size
     if size < remote.size:
         raise TransferError("the connection broke")
-    if len(remote.hash) == SHA256_DIGITS:
+    if len(remote.etag) == SHA256_DIGITS:
         with partial.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() == remote.hash:
+            if hashlib.file_digest(file, "sha256").hexdigest() == remote.etag:
                 return
     elif size == remote.size:
         return
@@ -169,20 +152,15 @@ class Fetch:
 
     def run(self) -> Fetched | Refused:
         name = self._wanted.repository
-        token = get_token()
-        client = httpx.Client(
-            headers={"Authorization": f"Bearer {token}"} if token else {},
-            timeout=self._wanted.timeout,
-            follow_redirects=True,
-        )
         try:
-            with client, self._alone():
-                return self._run(client)
-        except httpx.HTTPStatusError as error:
-            return self._refused(error.response)
-        except httpx.HTTPError:
+            with self._alone():
+                return self._run()
+        except HfHubHTTPError as error:
+            return self._refused(error.response.status_code, error.response.headers)
+        except (HTTPError, ConnectionError):
             return Refused("load_failed", f"The Hub cannot be reached to fetch {name}.", again=True)
-        except (TransferError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (TransferError, ValueError, LookupError, TypeError, RecursionError) as error:
+            # The library does not check what it reads.
             return Refused("load_failed", f"The download of {name} failed: {error}.", again=True)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -191,12 +169,10 @@ class Fetch:
             )
             return Refused("too_large" if full else "load_failed", message, again=False)
 
-    def _run(self, client: httpx.Client) -> Fetched | Refused:
+    def _run(self) -> Fetched | Refused:
         name = self._wanted.repository
-        reply = client.get(f"{constants.ENDPOINT}/api/models/{name}", params={"blobs": "true"})
-        reply.raise_for_status()
-        description = from_json(reply.content, dict[str, Any])
-        commit, sizes = str(description.get("sha")), _sizes(description, self._wanted.files)
+        told = HfApi().model_info(name, files_metadata=True, timeout=self._wanted.timeout)
+        commit, sizes = str(told.sha), _sizes(told.siblings or (), self._wanted.files)
         if not commit.isalnum():
             return Refused("load_failed", f"The Hub does not name a commit of {name}.", again=True)
         if self._wanted.files:
@@ -214,7 +190,7 @@ class Fetch:
         refusal = self._room(total)
         if refusal is not None:
             return refusal
-        files = HubFiles(client, constants.ENDPOINT, name, commit, self._root)
+        files = HubFiles(self._wanted, commit, self._root)
         reporter = threading.Thread(target=self._report, args=(total,), daemon=True)
         reporter.start()
         try:
@@ -241,9 +217,9 @@ class Fetch:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _refused(self, reply: httpx.Response) -> Refused:
-        name, status = self._wanted.repository, reply.status_code
-        if reply.headers.get("X-Error-Code") == "GatedRepo":
+    def _refused(self, status: int, headers: Mapping[str, str]) -> Refused:
+        name = self._wanted.repository
+        if headers.get("X-Error-Code") == "GatedRepo":
             message = (
                 f"The model {name} is gated: accept its terms on its page of the Hub, then put a token of your account "
                 "into HF_TOKEN or run `hf auth login`."
@@ -283,12 +259,10 @@ class Fetch:
             say(Progressed(min(self._present(), total), total))
 
 
-def _sizes(description: dict[str, Any], files_wanted: tuple[str, ...]) -> dict[str, int]:
+def _sizes(files: Iterable[RepoSibling], files_wanted: tuple[str, ...]) -> dict[str, int]:
     """Bytes of each file that matches `files_wanted`, or by default of those that a model needs, by name in the
     repository."""
-    siblings = description.get("siblings")
-    files = [table(item) for item in siblings] if isinstance(siblings, list) else []
-    named = {str(file.get("rfilename")): whole(file.get("size")) or 0 for file in files}
+    named = {file.rfilename: file.size or 0 for file in files}
     return {name: named[name] for name in wanted(named, files_wanted) if safe_name(name)}
 
 

@@ -1,7 +1,7 @@
 """Changes a running server's settings: what takes effect at once, and what needs a restart."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -11,9 +11,12 @@ from pippin.config.compat.terms import translate
 from pippin.config.errors import ConfigError, nearest
 from pippin.config.load import load
 from pippin.config.options.declaration import options
-from pippin.config.options.server import ModelEntry
+from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import Note, Origin, Settings
 from pippin.config.values import convert
+
+Held = TypeVar("Held", ServerOptions, ModelOptions)
 
 
 class Reloaded(Struct, frozen=True, kw_only=True):
@@ -67,43 +70,38 @@ def _with(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 def adopt(old: Settings, new: Settings) -> Reloaded:
     """The old settings, updated with the hot differences of the new ones. Other models need a restart."""
-    server = _differences(old.server, new.server)
-    defaults = _differences(old.server.model_defaults, new.server.model_defaults)
-    names = [name for name in options() if name in server or name in defaults]
-    changed = [name for name in names if options()[name].hot]
+    server, changed, restart = _adopted(old.server, new.server)
+    defaults, hot, cold = _adopted(old.server.model_defaults, new.server.model_defaults)
+    changed, restart = changed + hot, restart + cold
     provenance = old.provenance | {name: new.origin(name) for name in changed}
-    restart = [name for name in names if name not in changed]
     models = old.server.models
-    if [(each.path, each.name, each.kind) for each in models] != [
-        (each.path, each.name, each.kind) for each in new.server.models
-    ]:
+    if list(map(_named, models)) != list(map(_named, new.server.models)):
         restart.append("models")
     else:
         adopted: list[ModelEntry] = []
         for number, (before, after) in enumerate(zip(models, new.server.models, strict=True)):
-            differ = _differences(before.options, after.options)
-            hot = _hot(differ)
+            options, hot, cold = _adopted(before.options, after.options)
             changed += [f"models[{number}].{name}" for name in hot]
-            restart += [f"models[{number}].{name}" for name in differ if name not in hot]
-            adopted.append(replace(before, options=replace(before.options, **hot)))
+            restart += [f"models[{number}].{name}" for name in cold]
+            adopted.append(replace(before, options=options))
         models = tuple(adopted)
-    own = replace(old.server.model_defaults, **_hot(defaults))
+    server = replace(server, models=models, model_defaults=defaults)
     return Reloaded(
-        settings=replace(
-            old,
-            server=replace(old.server, **_hot(server), models=models, model_defaults=own),
-            provenance=provenance,
-        ),
+        settings=replace(old, server=server, provenance=provenance),
         changed=tuple(changed),
         needs_restart=tuple(restart),
     )
 
 
-def _differences(before: Struct, after: Struct) -> dict[str, Any]:
-    """The options that differ, with their new values."""
+def _named(entry: ModelEntry) -> tuple[str | None, ...]:
+    return entry.path, entry.name, entry.kind
+
+
+def _adopted(before: Held, after: Held) -> tuple[Held, list[str], list[str]]:
+    """The options before, with the new values of the hot ones that differ; the names of these, and of the others that
+    differ."""
     old, new = asdict(before), asdict(after)
-    return {name: value for name, value in new.items() if name in options() and old[name] != value}
-
-
-def _hot(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if options()[name].hot}
+    differ = [name for name in new if name in options() and old[name] != new[name]]
+    hot = [name for name in differ if options()[name].hot]
+    cold = [name for name in differ if name not in hot]
+    return replace(before, **{name: new[name] for name in hot}), hot, cold

@@ -10,7 +10,6 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from pippin.catalog.gguf.reader import Metadata
-from pippin.core.errors import ServerError
 
 Config = dict[str, Any]
 
@@ -190,11 +189,9 @@ def architecture(metadata: Metadata) -> Architecture:
     known = ARCHITECTURES.get(name)
     if known is None:
         known_names = ", ".join(ARCHITECTURES)
-        raise ServerError(
-            "unsupported",
-            f"{metadata.file} cannot be imported: its architecture is {name[:60]!r}, and only {known_names} can be "
-            "imported from GGUF. Look for the model as safetensors, which Pippin serves as they are.",
-            "path",
+        raise metadata.unsupported(
+            f"its architecture is {name[:60]!r}, and only {known_names} can be imported from GGUF. Look for the model "
+            "as safetensors, which Pippin serves as they are"
         )
     return known
 

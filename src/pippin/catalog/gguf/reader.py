@@ -47,6 +47,9 @@ NUMBERS: Final = {
     GGUFValueType.FLOAT64: "d",
 }
 """`struct` format of each number type."""
+LEAST_BYTES: Final = {GGUFValueType.BOOL: 1, GGUFValueType.STRING: 8} | {
+    kind: struct.calcsize(f"<{letter}") for kind, letter in NUMBERS.items()
+}
 TENSOR_TYPES: Final = frozenset(
     TensorType[name] for name in "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K".split()
 )
@@ -152,8 +155,11 @@ class _Header:
         return taken
 
     def _integer(self, code: Literal["I", "Q"]) -> int:
-        number: int = struct.unpack(f"<{code}", self._take(struct.calcsize(f"<{code}")))[0]
-        return number
+        return int(self._numbers(code, 1)[0])
+
+    def _numbers(self, letter: str, count: int) -> tuple[int | float, ...]:
+        form = f"<{count}{letter}"
+        return struct.unpack(form, self._take(struct.calcsize(form)))
 
     def _count(self, most: int, least_bytes: int, what: str) -> int:
         count = self._integer("Q")
@@ -175,15 +181,12 @@ class _Header:
         if code != GGUFValueType.ARRAY:
             return self._scalar(code, key)
         code = self._integer("I")
-        if code in NUMBERS:
-            letter = NUMBERS[code]
-            size = struct.calcsize(f"<{letter}")
-            count = self._count(MOST_ELEMENTS, size, f"values of {key!r}")
-            return struct.unpack(f"<{count}{letter}", self._take(count * size))
-        least_bytes = {GGUFValueType.BOOL: 1, GGUFValueType.STRING: 8}.get(code)
+        least_bytes = LEAST_BYTES.get(code)
         if least_bytes is None:
             raise self._malformed(f"{key!r} is an array of the unknown type {code}")
         count = self._count(MOST_ELEMENTS, least_bytes, f"values of {key!r}")
+        if code in NUMBERS:
+            return self._numbers(NUMBERS[code], count)
         return [self._scalar(code, key) for _ in range(count)]
 
     def _scalar(self, code: int, key: str) -> Scalar:
@@ -193,9 +196,7 @@ class _Header:
             return self._take(1) != b"\0"
         if code not in NUMBERS:
             raise self._malformed(f"{key!r} has the unknown type {code}")
-        letter = NUMBERS[code]
-        value: Scalar = struct.unpack(f"<{letter}", self._take(struct.calcsize(f"<{letter}")))[0]
-        return value
+        return self._numbers(NUMBERS[code], 1)[0]
 
     def _describe(self) -> Tensor:
         """A tensor, whose `start` counts from the first one."""
