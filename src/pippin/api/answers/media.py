@@ -12,15 +12,15 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, unquote_to_bytes, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import httpcore
 import msgspec
 import psutil
 
 from pippin.api.access.guards import address_of
-from pippin.api.dialects.shared.media import decoded_base64, document_of, placed
-from pippin.api.http.body import LARGE, joined
+from pippin.api.dialects.shared.media import MAX_URL, document_of, placed, source_of_url
+from pippin.api.http.body import joined
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import (
     Attachment,
@@ -227,32 +227,19 @@ class MediaResolver:
         """The bytes behind a data URI, a file inside the media folder, or an http(s) address."""
         scheme = url[:12].split(":", 1)[0].lower() if ":" in url[:12] else ""
         match scheme:
-            case "data" if len(url) <= LARGE:
-                return self._data(url, param)
             case "data":
-                return await asyncio.to_thread(self._data, url, param)
+                # The length first: decoding would hold what is refused.
+                if len(url) > self._most_bytes * 4 // 3 + MAX_URL:
+                    raise self._too_large(param)
+                source = await asyncio.to_thread(source_of_url, url, param)
+                assert isinstance(source, Inline)
+                return self._checked(source.data, source.mime, param)
             case "http" | "https":
                 return await self._download(url, param)
             case "file" | "":
                 return await asyncio.to_thread(self._file, url, param)
             case _:
                 raise _refusal(param, f"has an address of kind {scheme!r}; use data:, https: or http:.")
-
-    def _data(self, url: str, param: str) -> Inline:
-        head, comma, body = url.partition(",")
-        if not comma:
-            raise _refusal(param, "is a data URI without a comma.")
-        attributes = head[5:].split(";")
-        if len(body) > self._most_bytes * 4 // 3 + 4:
-            raise self._too_large(param)
-        try:
-            if attributes[-1].strip().lower() == "base64":
-                data = decoded_base64(unquote(body) if "%" in body else body)
-            else:
-                data = unquote_to_bytes(body)
-        except ValueError as error:
-            raise _refusal(param, "is not valid base64.") from error
-        return self._checked(data, attributes[0] or None, param)
 
     def _file(self, url: str, param: str) -> Inline:
         """A file inside the media folder. A path is checked after all its links are resolved."""

@@ -3,14 +3,13 @@
 import asyncio
 from contextlib import closing
 from typing import Final
-from urllib.parse import parse_qsl
 
 from msgspec import Struct, field
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, MultipartState, parse_options_header
 from starlette.requests import Request
 
-from pippin.api.http.body import ENCODED_FORM, MIB, check_length, coding_of, pieces_of, read_body
+from pippin.api.http.body import MIB, check_length, coding_of, pieces_of, read_body
 from pippin.core.errors import ServerError
 
 MOST_PARTS: Final = 128
@@ -41,22 +40,12 @@ class Form(Struct, frozen=True):
 
 
 def is_form(request: Request) -> bool:
-    return _media_type(request) in (FORM, ENCODED_FORM)
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == FORM
 
 
 async def read_form(request: Request, limit_mb: float, idle_seconds: float) -> Form:
     """The fields and files of a form. Raises `ServerError` before more than the limit is held."""
-    media = _media_type(request)
-    if media == ENCODED_FORM:
-        body = await read_body(request, min(limit_mb, 1.0), idle_seconds)
-        form = Form()
-        try:
-            for name, value in parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_PARTS):
-                form.fields.setdefault(name, []).append(value)
-        except ValueError as error:
-            raise malformed(str(error)) from None
-        return form
-    if media != FORM:
+    if not is_form(request):
         raise ServerError(
             "unsupported_media_type", f"Send the body as a form, with the header `Content-Type: {FORM}`."
         )
@@ -77,10 +66,6 @@ async def read_form(request: Request, limit_mb: float, idle_seconds: float) -> F
 
 def malformed(why: str) -> ServerError:
     return ServerError("invalid_request", f"The request body is not a valid form: {why}.")
-
-
-def _media_type(request: Request) -> str:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 class FormReader:

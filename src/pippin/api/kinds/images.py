@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
@@ -115,8 +115,6 @@ CONTRACTS: Final = {
 def task_of(fields: ImageRequest, images: Sequence[bytes] = ()) -> GenerateImages:
     if fields.background == "transparent":
         raise unsupported("background", "pictures are opaque; leave it out.")
-    if len(images) > MOST_INPUTS:
-        raise invalid("image", f"must not be more than {MOST_INPUTS} pictures.")
     output = fields.output_format or "png"
     if fields.output_compression is not None and output == "png":
         raise invalid("output_compression", "needs `output_format` jpeg or webp.")
@@ -170,8 +168,6 @@ def addresses_of(fields: ImageEditRequest) -> list[str]:
         if item.image_url is None:
             raise invalid(f"images[{place}].image_url", "is required.")
         given.append(item.image_url)
-    if not given:
-        raise invalid("image", "is required.")
     return given
 
 
@@ -224,9 +220,6 @@ def draw(task: GenerateImages, events: Sequence[Event], prompt_tokens: int) -> I
     )
 
 
-TASKS: Final[dict[str, Literal["generate", "edit"]]] = {"generate": "generate", "edit": "edit"}
-
-
 def routes(api: Api) -> list[BaseRoute]:
     pictures = ImageRoutes(api)
     reply = ImagesReply
@@ -252,22 +245,22 @@ class ImageRoutes(Struct, frozen=True):
             form = await handler.form_of(request)
             fields, unknown = EDITS.decode_form(form.fields)
             handler.note_unknown("image edits", unknown)
-            found = [upload.data for upload in form.files.get("image", [])]
+            given: list[bytes | str] = [upload.data for upload in form.files.get("image", [])]
             if "mask" in form.files:
                 raise unsupported("mask", REFUSED["mask"])
-            if not found:
-                raise invalid("image", "is required: send it as a file of the form.")
         else:
             fields = await handler.fields_of(request, "image edits", EDITS.decode)
-            given = addresses_of(fields)
-            if len(given) > MOST_INPUTS:
-                raise invalid("image", f"must not be more than {MOST_INPUTS} pictures.")
-            found = [
-                (await media.fetch(address, f"image[{place}]")).data for place, address in enumerate(given)
-            ]
-        for place, datum in enumerate(found):
-            if not datum:
-                raise invalid(f"image[{place}]", "is empty; send a picture.")
+            given = [*addresses_of(fields)]
+        if not 1 <= len(given) <= MOST_INPUTS:
+            raise invalid(
+                "image", f"is required, as a file of a form or in JSON: 1 to {MOST_INPUTS} pictures."
+            )
+        found = []
+        for place, each in enumerate(given):
+            at = f"image[{place}]"
+            found.append(each if isinstance(each, bytes) else (await media.fetch(each, at)).data)
+            if not found[-1]:
+                raise invalid(at, "is empty; send a picture.")
         return await self._answer(request, fields, task_of(fields, found), "image_edits")
 
     async def defaults(self, request: Request) -> Response:
@@ -275,8 +268,8 @@ class ImageRoutes(Struct, frozen=True):
 
         `?model=` names the model; `task` is `generate` or `edit`. `guidance` is null for a model that takes none.
         """
-        task = TASKS.get(request.query_params.get("task", "generate"))
-        if task is None:
+        asked: Any = request.query_params.get("task", "generate")
+        if asked not in ("generate", "edit"):
             raise invalid("task", "must be generate or edit.")
         name = request.query_params.get("model") or "default"
         info = await self.api.model(request, name, "images", here=False)
@@ -284,7 +277,7 @@ class ImageRoutes(Struct, frozen=True):
             raise ServerError(
                 "invalid_request", f"{info.id} is of kind {info.kind} and makes no pictures.", "model"
             )
-        found = await asyncio.to_thread(find_defaults, info, task)
+        found = await asyncio.to_thread(find_defaults, info, asked)
         return json_reply({"steps": found.steps, "guidance": found.guidance})
 
     async def _answer(

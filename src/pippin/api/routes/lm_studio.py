@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute
 
 from pippin import __version__
 from pippin.api.access.exchange import exchange_of
+from pippin.api.answers.handler import endpoint_of
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared.frames import DONE
 from pippin.api.dialects.shared.openai import OpenAIErrors
@@ -161,13 +162,10 @@ class StatsDialect(OpenAIErrors, Dialect[Any]):
 
 
 def _as(api: Api, path: str) -> Sequence[BaseRoute]:
-    dialect = StatsDialect(api.dialects[path], api.service.pool.info)
-
-    async def generate(request: Request) -> Response:
-        """Answers as OpenAI's address of the same name, with figures of its speed"""
-        return await api.handler.generate(request, dialect)
-
-    return both(f"/api/v0{path}", generate, "POST", body=dialect.contract.body, answer=dialect.answer)
+    """Answers as OpenAI's address of the same name, with figures of its speed."""
+    dialect, address = StatsDialect(api.dialects[path], api.service.pool.info), f"/api/v0{path}"
+    endpoint = endpoint_of(api.handler, dialect)
+    return both(address, endpoint, "POST", body=dialect.contract.body, answer=dialect.answer)
 
 
 def listed(info: ModelInfo, state: ModelState | None) -> ListedModel:

@@ -12,13 +12,14 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 import psutil
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from pippin.api.dialects.base import History
+from pippin.api.dialects.shared.fields import Contract
 from pippin.api.http.body import decoded_bytes
 from pippin.api.sqlite import Schema, open_file, open_memory
 from pippin.config.options.server import ServerOptions
@@ -405,12 +406,17 @@ def unknown_item() -> ServerError:
 SCHEMA: Final = Schema(version=3, tables=TABLES)
 
 
-class Paging(NamedTuple):
+class Paging(Struct, frozen=True):
     """What a client asks of OpenAI's list endpoints."""
 
-    forwards: bool  # oldest first
-    limit: int
-    after: str | None  # an item's id
+    order: Literal["asc", "desc"] = "desc"
+    limit: Annotated[int, Meta(ge=1, le=LARGEST_PAGE)] = 20
+    after: str | None = None  # an item's id
+
+    @property
+    def forwards(self) -> bool:
+        """Whether the oldest comes first."""
+        return self.order == "asc"
 
     @property
     def query(self) -> str:
@@ -423,15 +429,8 @@ class Paging(NamedTuple):
 
 
 def paging_of(query: Mapping[str, str]) -> Paging:
-    """`query` has `after`, `limit` and `order` (newest first if not set). Raises `ServerError`."""
-    order = query.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise ServerError("invalid_request", "`order` must be `asc` or `desc`.", "order")
-    text = query.get("limit", "20")
-    limit = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
-    if not 1 <= limit <= LARGEST_PAGE:
-        raise ServerError("invalid_request", f"`limit` must be a number from 1 to {LARGEST_PAGE}.", "limit")
-    return Paging(order == "asc", limit, query.get("after"))
+    """Raises `ServerError`."""
+    return Contract(Paging).decode_form({name: [text] for name, text in query.items()})[0]
 
 
 def page_of(items: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:

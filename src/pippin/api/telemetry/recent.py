@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pippin.api.answers.answer import Observer, RequestObserver
 from pippin.core.errors import ErrorKind
-from pippin.core.events import Event, Failed, Finished, PartDelta
+from pippin.core.events import Event, Finished, PartDelta
 from pippin.core.models import EngineStats
 
 KEPT: Final = 32
@@ -96,8 +96,6 @@ class RecentRequest(RequestObserver):
                         self._passed.append((completed, now))
                 case Finished():
                     self._finished.append(event)
-                case Failed(error):
-                    self._error = error.kind
 
     def failed(self, kind: ErrorKind) -> None:
         self._error = kind
