@@ -245,12 +245,12 @@ class ImageRoutes(Struct, frozen=True):
             form = await handler.form_of(request)
             fields, unknown = EDITS.decode_form(form.fields)
             handler.note_unknown("image edits", unknown)
-            given: list[bytes] | list[str] = [upload.data for upload in form.files.get("image", [])]
+            given: list[bytes | str] = [upload.data for upload in form.files.get("image", [])]
             if "mask" in form.files:
                 raise unsupported("mask", REFUSED["mask"])
         else:
             fields = await handler.fields_of(request, "image edits", EDITS.decode)
-            given = addresses_of(fields)
+            given = [*addresses_of(fields)]
         if not 1 <= len(given) <= MOST_INPUTS:
             raise invalid(
                 "image", f"is required, as a file of a form or in JSON: 1 to {MOST_INPUTS} pictures."

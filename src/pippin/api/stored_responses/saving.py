@@ -4,20 +4,24 @@ One in the background runs on without its client: it is polled, followed and can
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
 from pippin.api.answers.answer import Answer
-from pippin.api.answers.kept import KeptAnswer
+from pippin.api.answers.kept import CANCELLED, KeptAnswer
 from pippin.api.dialects.base import RunInfo
-from pippin.api.dialects.responses.answer import ResponseAnswer, ResponsesEncoder, ResponseShape, stored_items
+from pippin.api.dialects.responses.answer import (
+    ResponseAnswer,
+    ResponsesEncoder,
+    ResponseShape,
+    Status,
+    stored_items,
+)
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.stored_responses.response_store import OwnedHistory, StoredResponse
-from pippin.core.completion import Completion
-from pippin.core.errors import SHUTTING_DOWN, ErrorReport
-from pippin.core.events import Event, Finished
+from pippin.core.errors import SHUTTING_DOWN
 
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
@@ -38,7 +42,7 @@ class SavingDialect(ResponsesDialect):
 
 
 class SavingEncoder(ResponsesEncoder):
-    """Encodes a response, and tracks whether it has ended without being stored yet."""
+    """Encodes a response, and stores it when it has ended."""
 
     def __init__(self, shape: ResponseShape, run: RunInfo, history: OwnedHistory, *, keep_all: bool) -> None:
         super().__init__(shape, run)
@@ -46,29 +50,16 @@ class SavingEncoder(ResponsesEncoder):
         self._keep_all = keep_all
         self._given = stored_items(shape.input, run.id, history.item)
         self._before = None if shape.conversation is None else history.conversation(shape.conversation)
-        self._unsaved = False
-
-    def event(self, event: Event, request: int = 0) -> bytes:
-        frames = super().event(event, request)
-        if isinstance(event, Finished) and event.choice == 0:
-            self._unsaved = True
-        return frames
-
-    def failed(self, report: ErrorReport) -> bytes:
-        self._unsaved = True
-        return super().failed(report)
-
-    def whole(self, completions: Sequence[Completion]) -> bytes:
-        self._unsaved = True
-        return super().whole(completions)
+        self._saved: Status | None = None  # how it had ended when it was stored
 
     async def save(self) -> None:
         """Store the response if it has ended since the last call.
 
         This is done on a thread, because the input may be large and the disk slow.
         """
-        if self._unsaved:
-            self._unsaved = False
+        status = self._answer.status
+        if status in TERMINAL and status != self._saved:
+            self._saved = status
             await asyncio.to_thread(self.keep)
 
     def keep(self) -> None:
@@ -92,23 +83,17 @@ class BackgroundResponse(KeptAnswer):
         super().__init__(answer)
         self._encoder = encoder
         self._ended = ended
-        self._cancelled = False
         self.add(encoder.queued())
 
     @property
     def response(self) -> ResponseAnswer:
         return self._encoder.response()
 
-    async def cancel(self) -> None:
-        """Cancel the response; returns when it has stopped. A response that has ended stays as it is."""
-        self._cancelled = not self.finished
-        await super().cancel()
-
     async def run(self) -> None:
         try:
             await asyncio.to_thread(self._encoder.keep)
             await super().run()
-            if self._cancelled:
+            if self._answer.failure is CANCELLED:
                 self._encoder.cancelled()
         finally:
             await asyncio.to_thread(self._encoder.keep)

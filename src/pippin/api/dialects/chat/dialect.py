@@ -463,9 +463,7 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     top_logprobs: Annotated[
         engine.TopLogprobs | None, Meta(description="And of this many others beside it.")
     ] = None
-    modalities: Annotated[tuple[Literal["text", "audio"], ...] | None, Meta(description='Only ["text"].')] = (
-        None
-    )
+    modalities: Annotated[tuple[Literal["text"], ...] | None, Meta(description='Only ["text"].')] = None
     verbosity: Annotated[engine.Verbosity | None, Meta(description="Handed to the chat template.")] = None
     prediction: Annotated[
         Prediction | None,
@@ -492,8 +490,6 @@ class ChatDialect(shared.OpenAIErrors, Dialect[ChatShape]):
         fields, ignored = self.contract.decode(body)
         shared.check_values(fields)
         engine.check_unsummarised(fields)
-        if fields.modalities is not None and fields.modalities != ("text",):
-            raise unsupported("modalities", 'answers are text; send ["text"] or leave it out.')
         if fields.top_logprobs is not None and not fields.logprobs:
             raise invalid("top_logprobs", "needs `logprobs` to be true.")
         for name in ("max_tokens", "max_completion_tokens"):

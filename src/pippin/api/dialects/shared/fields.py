@@ -43,7 +43,6 @@ Unused = Annotated[Any, Meta(description="Accepted without effect.")]
 """A documented key of an object that has no effect here, and whose value is not checked."""
 
 _NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
-_OF_ARRAY = re.compile(r"\[\d*\]$")  # `include[]` and `include[0]` in a form
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _FIELD_BEFORE = re.compile(rb'"([A-Za-z_]{1,64})"\s*:\s*(?:\{\s*"\d+"\s*:)?[\s\[\d.,-]*$')
 NEAR: Final = 200  # bytes before a number that are searched for its field's name
@@ -101,15 +100,17 @@ class Contract(Generic[Body]):
         """Decodes a form: returns the body, and the names of fields that this contract does not know.
 
         All values of a form are strings. Fields in `lists` may be repeated; for other fields the last value counts.
+        `include[]` and `chunking_strategy[type]` belong to the fields before the bracket, unless they are fields.
         """
+        known = names_of(self.body)
         given: dict[str, list[str]] = {}
         for name, texts in fields.items():
-            given.setdefault(_OF_ARRAY.sub("", name), []).extend(texts)
+            given.setdefault(name if name in known else name.partition("[")[0], []).extend(texts)
         unknown = self._sorted_out({name: texts[-1].lower().encode() for name, texts in given.items()})
         values = {
             name: texts if name in lists else texts[-1]
             for name, texts in given.items()
-            if name in names_of(self.body) and any(texts)
+            if name in known and any(texts)
         }
         try:
             body = decoding.convert(values, type=self.body, strict=False)

@@ -3,7 +3,7 @@ probabilities, errors, usage, timings, and stream chunks. OpenAI's other APIs us
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final, TypedDict
+from typing import Annotated, Final, Literal, TypedDict
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -57,7 +57,7 @@ class OpenAIFields(EngineFields, kw_only=True, omit_defaults=True):
     max_tokens: Annotated[MostTokens | None, Meta(description="Most new tokens; -1 is no limit.")] = None
     skip_special_tokens: Annotated[bool | None, Meta(description="Only true: markup never leaks.")] = None
     tool_argument_recovery: Annotated[
-        str | None, Meta(description='Only "none": arguments are never rewritten.')
+        Literal["none"] | None, Meta(description='Only "none": arguments are never rewritten.')
     ] = None
 
 
@@ -74,8 +74,6 @@ def check_values(fields: OpenAIFields) -> None:
     """Checks the fields that can be honoured with one value only."""
     if fields.skip_special_tokens is False:
         raise unsupported("skip_special_tokens", "markup tokens are read by the server and never sent.")
-    if fields.tool_argument_recovery not in (None, "none"):
-        raise unsupported("tool_argument_recovery", 'only "none"; a malformed call is sent as text.')
 
 
 class StreamShape(Struct, frozen=True, kw_only=True):
