@@ -49,7 +49,7 @@ def wide_model(folder: Path, demo_model: Path) -> Path:
     weights["lm_head.weight"] = head
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
     shutil.copy(demo_model / "tokenizer.json", folder)
-    write_template(folder, demo_model)
+    write_settings(folder, demo_model)
     return folder
 
 
@@ -64,11 +64,13 @@ def stretched_demo_model(folder: Path, demo_model: Path) -> Path:
     (folder / "config.json").write_text(
         json.dumps(config | {"max_position_embeddings": WINDOW, "eos_token_id": ends})
     )
-    write_template(folder, demo_model)
+    write_settings(folder, demo_model)
     return folder
 
 
-def write_template(folder: Path, demo_model: Path) -> None:
+def write_settings(folder: Path, demo_model: Path) -> None:
+    """The template, and that no answer is empty: agents ask again then, with another prompt."""
     settings = json.loads((demo_model / "tokenizer_config.json").read_text())
     known = {"chat_template": TEMPLATE, "model_max_length": WINDOW}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | known))
+    (folder / "generation_config.json").write_text(json.dumps({"min_new_tokens": 4}))

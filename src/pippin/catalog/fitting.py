@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from pippin.catalog.footprint import (
@@ -173,7 +174,7 @@ def _hub_in_words(asked: str) -> Iterator[None]:
             "model_not_found",
             f"{message}: there is none, or it needs a token in HF_TOKEN. `pippin search` finds models.",
         ) from None
-    except (HTTPError, OSError, ValueError):  # a `ValueError`: the answer is no JSON
+    except (HTTPError, OSError, msgspec.DecodeError):
         raise ServerError(
             "load_failed", "The hub cannot be reached. `pippin list` shows what is here."
         ) from None

@@ -320,9 +320,6 @@ class BodyMemory:
         self.lock = threading.Lock()  # stored items are counted on threads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
         scope[HELD] = held = HeldBytes(self, self._caller_of(scope))
 
         async def receive_counted() -> Message:

@@ -55,9 +55,13 @@ class Keywords:
     needed: frozenset[str]
     choices: dict[str, tuple[float, ...]]
 
+    def first_of(self, names: tuple[str, ...]) -> str | None:
+        """The first of these names that this model uses; None if it uses none of them."""
+        return next((each for each in names if each in self.read | self.needed), None)
+
     def name_of(self, field: str) -> str | None:
-        """What this model calls a field of a request for speech; None if it does not use it."""
-        return next((each for each in KEYWORDS[field] if each in self.read | self.needed), None)
+        """What this model calls a field of a request for speech."""
+        return self.first_of(KEYWORDS[field])
 
 
 def keywords_of(model: Any) -> Keywords:

@@ -215,10 +215,8 @@ def _tools(spec: dict[str, Any], param: str) -> Iterator[Tool]:
         check_depth(tool.input_schema, f"{param}.input_schema")
         yield Tool(tool.name, tool.description, tool.input_schema, bool(tool.strict))
     elif family := CLIENT_TOOLSET.fullmatch(kind):
-        members, configs = (
-            client_tools(__name__)[family[1]],
-            convert(spec, ClientToolset, param).configs or {},
-        )
+        members = client_tools(__name__)[family[1]]
+        configs = convert(spec, ClientToolset, param).configs or {}
         for name in configs:
             if name not in members:
                 raise invalid(f"{param}.configs.{name}", f"is no tool of the toolset `{family[1]}`.")

@@ -277,7 +277,7 @@ def other_pixels(said: Mapping[str, Any], own: Any) -> list[str]:
     ]
     coded = next((CODED[kind] for kind in kinds if kind in CODED), {})
     names = {**PIXELS, **coded}
-    asked = {
+    asked: dict[str, Any] = {
         name: [*value.values()] if isinstance(value, dict) else value
         for name in names
         if None not in (value := said.get(name), coded.get(name, value))
