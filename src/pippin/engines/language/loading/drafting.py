@@ -42,7 +42,7 @@ def open_speculation(asked: Asked, head: Head, batching: Batching) -> Speculatio
         if batching.shape is None:
             reason = "the sequences of this model run one at a time"
         raise ServerError("load_failed", f"{option} cannot be used: {reason}. Start without it.", option)
-    proposer: Proposer = Lookup(in_text=options.prompt_lookup)
+    proposer: Proposer = Lookup(in_text=options.prompt_lookup, in_forms=named is None)
     followers: Many[Follower] = ()
     if named is not None:
         with drafters.refusals_name(option):

@@ -231,8 +231,12 @@ class Pace:
         """How many tokens to propose for each sequence. `chances`: that a proposal is right. `available`: proposals
         that there can be."""
         none = [0] * len(chances)
-        rooms = [min(self._most, own) for own in available]
-        if not any(rooms) or not self.may_propose(len(chances)):
+        # What is certain to be right is no trial: where the budget is used up, it is taken all the same.
+        least = 0.0 if self._solvent else 1.0
+        rooms = [
+            min(self._most, own) * (chance >= least) for chance, own in zip(chances, available, strict=True)
+        ]
+        if not any(rooms) or self._plain_is_due(len(chances)):
             return none
         best = self._best(chances, rooms, self._leap(len(chances)))
         worth = WORTH if self._budget >= 0 else WORTH_IN_DEBT
@@ -259,8 +263,14 @@ class Pace:
 
     def may_propose(self, sequences: int) -> bool:
         """Whether no plain step is due to be measured, and the budget is not used up."""
-        due = self._since_plain >= STALE or not self.times.measured(sequences)
-        return not due and self._budget > -self._savings
+        return self._solvent and not self._plain_is_due(sequences)
+
+    def _plain_is_due(self, sequences: int) -> bool:
+        return self._since_plain >= STALE or not self.times.measured(sequences)
+
+    @property
+    def _solvent(self) -> bool:
+        return self._budget > -self._savings
 
     def _leap(self, sequences: int) -> int:
         """The largest mean number of proposals for a sequence whose time may be guessed: twice as many tokens as in the

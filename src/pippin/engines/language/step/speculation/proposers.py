@@ -177,14 +177,18 @@ class Lookup(Proposer):
 
     is_free = True
 
-    def __init__(self, *, in_text: bool) -> None:
-        """`in_text`: look into the text too, not only into predictions."""
-        self._in_text = in_text
+    def __init__(self, *, in_text: bool, in_forms: bool = False) -> None:
+        """`in_text`: look into the text too, not only into predictions; `in_forms`: where a grammar gives an answer its
+        form, since forms repeat."""
+        self._in_text, self._in_forms = in_text, in_forms
         self._places: dict[Sequence, _Places] = {}
         self._predictions: dict[Sequence, _Prediction] = {}
 
     def is_ready(self, sequence: Sequence) -> bool:
-        return self._in_text or bool(sequence.request.job.prediction)
+        return self._reads(sequence) or bool(sequence.request.job.prediction)
+
+    def _reads(self, sequence: Sequence) -> bool:
+        return self._in_text or (self._in_forms and sequence.request.job.grammar is not None)
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
         return [self._look(sequence, most) for sequence, most in wanted]
@@ -197,10 +201,12 @@ class Lookup(Proposer):
             found = self._predictions[sequence].after(sequence.tokens[len(job.prompt) :], most)
             if found.tokens:
                 return found
-        if not self._in_text or not most:
+        if not most or not self._reads(sequence):
             return NOTHING
         tokens = sequence.tokens
-        places = self._places.setdefault(sequence, _Places())
+        # A long prompt is read whole only where an operator has asked for that.
+        first = 0 if self._in_text else max(0, len(job.prompt) - MOST_READ)
+        places = self._places.setdefault(sequence, _Places(read=first))
         places.read_on(tokens)
         agreed, place = places.after(tokens)
         return NOTHING if place is None else Proposal(tokens[place : place + most], agreed)
