@@ -170,6 +170,17 @@ def test_without_padding_the_likeliest_proposals_come_first_whosesoever_they_are
     assert most[3] == 0
 
 
+def test_where_the_budget_is_used_up_what_is_certain_is_taken_and_no_guess() -> None:
+    pace = measured({2: 1.0, 3: 1.1, 4: 1.2, 6: 1.4, 8: 1.6}, 2)
+    assert all(pace.lengths([0.9, 1.0], [3, 3]))
+    while pace.may_propose(2):
+        pace.observe(2, 8, 10.0, 2)
+        for _ in range(2):
+            pace.observe(2, 2, 1.0, 2)
+    guess, chain = pace.lengths([0.9, 1.0], [3, 3])
+    assert (guess, chain > 0) == (0, True)
+
+
 def test_what_hardly_pays_is_not_proposed_at_four_and_what_copies_is() -> None:
     pace = measured(KERNELS, 4)
     pace._budget = 0.0  # nothing to try with
