@@ -62,6 +62,7 @@ def test_search_names_models_of_the_hub_and_what_to_type_next(terminal: Terminal
         assert asked[0]["limit"] == ["3"]
         assert json.loads(terminal.run("search", "tiny", "--all", "--json").stdout)[0]["downloads"] == 12345
         assert "filter" not in asked[1]
+        assert len(asked) == 2, "the client asks for nothing else, such as a list of agents"
     refused = terminal.run("search", "tiny", "--offline")
     assert refused.returncode == 1
     assert "--offline or HF_HUB_OFFLINE forbids" in refused.stderr

@@ -133,7 +133,7 @@ class _Found(Struct, frozen=True):
 def search_hub(words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
     """The most downloaded models whose names contain these words. Raises `ServerError` if the hub does not answer."""
     from huggingface_hub import constants
-    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+    from huggingface_hub.utils import build_hf_headers, get_session
 
     asked = {"search": words, "sort": "downloads", "direction": "-1", "limit": str(limit)}
     asked |= {"filter": MLX} if mlx_only else {}
@@ -141,7 +141,9 @@ def search_hub(words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
     with _hub_in_words(f"models like {words!r}"):
         # Not by the client's own search, which asks a hub that fails again for half a minute.
         reply = get_session().get(address, params=asked, headers=build_hf_headers(), timeout=SEARCH_SECONDS)
-        hf_raise_for_status(reply)
+        if reply.is_error:
+            message = f"The hub answered {reply.status_code}. Try again in a while. `pippin list` shows what is here."
+            raise ServerError("load_failed", message)
         found = from_json(reply.content, list[_Found])
     return [HubModel(id=each.id, downloads=each.downloads or 0, task=each.pipeline_tag) for each in found]
 

@@ -21,6 +21,7 @@ def settings_of(parsed: Namespace) -> Settings:
 def open_catalog(settings: Settings) -> "Catalog":
     from pippin.catalog import Catalog
 
+    environment.tell_the_hub_nothing()
     return Catalog(settings.server, roots())
 
 

@@ -87,3 +87,9 @@ def ask_no_system_for_proxies() -> None:
     where the environment names none."""
     if sys.platform == "darwin" and not any(name.lower().endswith("_proxy") for name in os.environ):
         os.environ["no_proxy"] = "*"
+
+
+def tell_the_hub_nothing() -> None:
+    """Have the hub's client tell the hub nothing of this machine, such as which agent runs it, unless the user wants
+    it to."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")

@@ -19,11 +19,11 @@ import psutil
 from msgspec import Meta, Struct, field
 
 from pippin.api.dialects.base import History
-from pippin.api.dialects.shared.fields import Contract
+from pippin.api.dialects.shared.fields import validation_error
 from pippin.api.http.body import decoded_bytes
 from pippin.api.sqlite import Schema, open_file, open_memory
 from pippin.config.options.server import ServerOptions
-from pippin.core.decoding import from_json
+from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ServerError
 
 log = logging.getLogger(__name__)
@@ -430,7 +430,10 @@ class Paging(Struct, frozen=True):
 
 def paging_of(query: Mapping[str, str]) -> Paging:
     """Raises `ServerError`."""
-    return Contract(Paging).decode_form({name: [text] for name, text in query.items()})[0]
+    try:
+        return convert(dict(query), Paging, strict=False)
+    except msgspec.ValidationError as error:
+        raise validation_error(str(error), Paging) from None
 
 
 def page_of(items: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
