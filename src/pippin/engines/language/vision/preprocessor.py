@@ -78,13 +78,13 @@ CODED: dict[str, dict[str, Any]] = {
     "InternVL": {"image_mean": IMAGENET[0], "image_std": IMAGENET[1], "do_center_crop": None},
     # As transformers; files of published models say false, and the patches of their encoder.
     "Lfm2VlNumpy": {"do_resize": None, "max_num_patches": None},
+    "Llama4": {"resample": 2},  # see `cut_into_tiles`
     "KimiK25": {"resample": 3, "merge_size": 2, "max_patches": 16384, "size": 512},
     "Mllama": {"max_image_tiles": 4},
     "MuseGlimmer": {"resample": 1},
     "muse_spark": {"resample": 1, "temporal_patch_size": 2},
     "paddleocr_vl": {"do_resize": True},
     "Step3VLProcessor": {"do_resize": None, "resample": 2, "max_image_size": 3024, "size": 728},
-    "TileProcessor": {"resample": 2},
 }
 """What `...ImageProcessor` and others have in their code, whatever the files say, with Pillow's numbers of filters;
 None for what makes no difference to them. A class of no other name is told by its family."""
