@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
+from mlx.utils import tree_flatten
 from msgspec import Struct
 
 from pippin.core.conversation import Audio, Image, Inline, MediaPart, Part, Text, Video
@@ -41,7 +42,8 @@ class Medium(Struct, frozen=True, kw_only=True, eq=False):
     @property
     def bytes(self) -> int:
         """The size of the arrays."""
-        return sum(map(_size, self.arrays.values()))
+        leaves = (array for _, array in tree_flatten(self.arrays))
+        return sum(array.nbytes for array in leaves if isinstance(array, np.ndarray))
 
     def identities(self) -> tuple[int, ...]:
         """A number for each placeholder token, equal only for equal content.
@@ -246,16 +248,6 @@ def inline_bytes(part: MediaPart) -> bytes:
     """The file of a medium, which the API has fetched."""
     assert isinstance(part.source, Inline)
     return part.source.data
-
-
-def _size(value: Any) -> int:
-    match value:
-        case np.ndarray():
-            return int(value.nbytes)
-        case list():
-            return sum(map(_size, value))
-        case _:
-            return 0
 
 
 def listed(parts: tuple[Part, ...], shield: Callable[[str], str]) -> list[dict[str, Any]]:
