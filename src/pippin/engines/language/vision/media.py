@@ -4,6 +4,7 @@ it writes, and which tokens of the prompt their features replace."""
 import hashlib
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
@@ -229,12 +230,10 @@ def place(media: Sequence[Medium], tokens: Sequence[int], placeholders: Containe
     found = [position for position, token in enumerate(tokens) if token in placeholders]
     if len(found) != sum(len(medium.placeholders) for medium in media):
         return None
-    placed, start = [], 0
-    for medium in media:
-        stop = start + len(medium.placeholders)
-        placed.append(PlacedMedium(medium, tuple(found[start:stop])))
-        start = stop
-    return PromptMedia(tuple(placed))
+    places = iter(found)
+    return PromptMedia(
+        tuple(PlacedMedium(each, tuple(islice(places, len(each.placeholders)))) for each in media)
+    )
 
 
 _MODALITIES: dict[type[MediaPart], Modality] = {Image: "image", Audio: "audio", Video: "video"}
@@ -297,16 +296,13 @@ def expand_placeholders(rendered: str, media: list[Medium], placeholders: dict[M
     """
     modalities = {name: modality for modality, name in placeholders.items()}
     pattern = "|".join(map(re.escape, sorted(modalities, key=len, reverse=True)))
-    found = list(re.finditer(pattern, rendered))
-    if [modalities[match.group()] for match in found] != [medium.modality for medium in media]:
+    found = re.findall(pattern, rendered)
+    if [modalities[name] for name in found] != [medium.modality for medium in media]:
         raise ServerError(
             "invalid_request",
             f"The chat template of this model makes {len(found)} of the {len(media)} media in 'messages': send them in "
             "messages of the user.",
             "messages",
         )
-    pieces, start = [], 0
-    for match, medium in zip(found, media, strict=True):
-        pieces += [rendered[start : match.start()], medium.text]
-        start = match.end()
-    return "".join([*pieces, rendered[start:]])
+    texts = (medium.text for medium in media)
+    return re.sub(pattern, lambda _: next(texts), rendered)
