@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mlx_vlm.models.llama4.processing_llama4 import Llama4ImageProcessor
 from mlx_vlm.utils import load_processor
 from PIL import Image as Pictures
 from PIL.Image import Resampling
@@ -27,7 +28,7 @@ from pippin.engines.language.vision.preprocessor import (
     unprepared,
 )
 from pippin.engines.language.vision.processing import resized
-from pippin.engines.language.vision.tiles import TileProcessor, best_canvas, canvases, in_windows
+from pippin.engines.language.vision.tiles import best_canvas, canvases, cut_into_tiles, in_windows
 from pippin.engines.pictures import MOST_PIXELS, decode
 from tests.engines.language.vision.any_family import write
 from tests.engines.language.vision.family_settings import FAMILIES
@@ -216,8 +217,10 @@ def test_a_picture_of_which_the_processor_makes_no_tokens_is_refused(tmp_path: P
         bench.job("bad", encoded(Pictures.new("RGB", (1, 1), "red"), "PNG"), "What?")
 
 
-HALF = np.full(3, 0.5, np.float32)
-OWN = SimpleNamespace(max_patches=16, size=336, image_mean=HALF, image_std=HALF)
+def tiled(*pictures: Pictures.Image) -> dict[str, Any]:
+    processor = SimpleNamespace(image_processor=Llama4ImageProcessor())
+    cut_into_tiles(processor, {"model_type": "llama4"})
+    return dict(processor.image_processor(images=[*pictures]))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +245,7 @@ def test_a_picture_is_cut_as_by_transformers(size: tuple[int, int], grid: tuple[
 def test_of_several_tiles_the_last_is_the_whole_picture() -> None:
     left_is_white = Pictures.new("L", (672, 300))
     left_is_white.paste(255, (0, 0, 336, 300))
-    found = TileProcessor(OWN)([left_is_white, Pictures.new("RGB", (20, 20))])
+    found = tiled(left_is_white, Pictures.new("RGB", (20, 20)))
     assert found["aspect_ratios"] == [(1, 2), (1, 1)]
     left, right, whole, other = found["pixel_values"]
     assert left.shape == (3, 336, 336)
@@ -259,7 +262,7 @@ def test_pixels_are_those_of_transformers() -> None:
 
     for width, height in ((30, 40), (400, 500), (900, 1200), (3000, 100), (1344, 700)):
         shown = Pictures.linear_gradient("L").rotate(30).resize((width, height)).convert("RGB")
-        ours = TileProcessor(OWN)([shown])
+        ours = tiled(shown)
         theirs = Llama4ImageProcessor()(images=[shown], return_tensors="pt")
         # They compute in bfloat16.
         np.testing.assert_allclose(
@@ -294,7 +297,7 @@ def test_whatever_a_processor_raises_refuses_its_picture_alone(
         raise raised("odd")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TileProcessor, "__call__", fail)
+        patch.setattr(Llama4ImageProcessor, "preprocess", fail)
         with pytest.raises(ServerError) as caught:
             bench.job("a", picture(60, 28, 1), "What?")
     assert (caught.value.report.kind, caught.value.report.param) == (
@@ -420,8 +423,8 @@ def test_a_setting_that_a_processor_keeps_and_does_not_read_is_told() -> None:
     assert other_pixels({"image_mean": [0.5, 0.5, 0.5]}, InternVLImageProcessor()) == ["image_mean"]
     other = {"size": {"height": 384, "width": 384}, "min_patches": 2, "max_patches": 6}
     assert other_pixels(other, InternVLImageProcessor()) == list(other)
-    tiled = type("MllamaImageProcessorPil", (), {"max_image_tiles": 2})()
-    assert other_pixels({"max_image_tiles": 2}, tiled) == ["max_image_tiles"]
+    of_tiles = type("MllamaImageProcessorPil", (), {"max_image_tiles": 2})()
+    assert other_pixels({"max_image_tiles": 2}, of_tiles) == ["max_image_tiles"]
 
 
 def test_settings_that_are_in_a_class_s_code_are_held_against_the_folder_s() -> None:

@@ -67,7 +67,7 @@ class AutoregressiveModel:
         if callable(switch := getattr(self.inner, "set_modality", None)):
             switch(has_image=True)
         self._unused.restore()
-        arrays = {name: on_device(value) for name, value in prompt.arrays.items()}
+        arrays = on_device(prompt.arrays)
         ids = mx.array(prompt.ids)
         pixels, mask = arrays.pop("pixel_values", None), arrays.pop("attention_mask", mx.ones_like(ids))
         if not _takes_chunks(self.inner.language_model):

@@ -126,12 +126,17 @@ class _Opened:
             for name, array in self.arrays.items()
         }
 
-    def prefixes(self, suffix: str) -> Iterator[str]:
-        """The names of modules that have an array of this name."""
-        yield from [name.removesuffix(suffix) for name in self.arrays if name.endswith("." + suffix)]
-
     def take(self, name: str) -> mx.array | None:
         return self.arrays.pop(name, None)
+
+    def taken(self, *names: str) -> Iterator[tuple[str, list[mx.array]]]:
+        """The prefix and the arrays of these names of each module that has the first. Raises `ValueError` where one of
+        the others is missing."""
+        found = [name.removesuffix(names[0]) for name in self.arrays if name.endswith("." + names[0])]
+        for prefix in found:
+            if not all(prefix + name in self.arrays for name in names):
+                raise ValueError(f"{prefix}{names[0]} has no {' or '.join(names[1:])}")
+            yield prefix, [self.arrays.pop(prefix + name) for name in names]
 
     def _drop(self, leaves: tuple[str, ...]) -> None:
         self.arrays = {
@@ -215,9 +220,8 @@ def _fp8(opened: _Opened) -> None:
     block = tuple(opened.settings.get("weight_block_size") or (BLOCK, BLOCK))
     for suffix in ("weight_scale_inv", "weight_scale", "gate_up_proj_scale_inv", "down_proj_scale_inv"):
         own = suffix.removesuffix("_inv").removesuffix("_scale")
-        for prefix in opened.prefixes(suffix):
-            scales, weight = opened.take(prefix + suffix), opened.arrays.get(prefix + own)
-            if scales is not None and weight is not None:
+        for prefix, (scales,) in opened.taken(suffix):
+            if (weight := opened.arrays.get(prefix + own)) is not None:
                 opened.arrays[prefix + own] = scaled(weight, scales, (block[0], block[1]), opened.wide)
 
 
@@ -225,20 +229,15 @@ def _compressed(opened: _Opened) -> None:
     sparse = opened.settings.get("sparsity_config") or {}
     if opened.settings.get("format") == "marlin-24" or sparse.get("format", "dense") != "dense":
         raise ValueError(f"its weights are sparse (compressed-tensors), which is not read here: {AGAIN}")
-    for prefix in opened.prefixes("weight_packed"):
-        words, scales = opened.take(f"{prefix}weight_packed"), opened.take(f"{prefix}weight_scale")
-        assert words is not None
-        if scales is None:
-            raise ValueError(f"{prefix}weight_packed has no scales")
+    for prefix, (words, scales) in opened.taken("weight_packed", "weight_scale"):
         zeros, index = opened.take(f"{prefix}weight_zero_point"), opened.take(f"{prefix}weight_g_idx")
         shape = opened.take(f"{prefix}weight_shape")
         bits = 4 if shape is None else words.shape[-1] * 32 // int(np.asarray(shape)[-1])
         middle = mx.full(scales.shape, float(1 << (bits - 1)))
         offsets = middle if zeros is None else unpacked(_words(zeros.T), bits)[:, : scales.shape[0]].T
         opened.put(prefix, _words(words), bits, scales, offsets, index)
-    for prefix in opened.prefixes("weight_zero_point"):
-        zeros, name = opened.take(f"{prefix}weight_zero_point"), f"{prefix}weight"
-        if zeros is not None and name in opened.arrays:
+    for prefix, (zeros,) in opened.taken("weight_zero_point"):
+        if (name := f"{prefix}weight") in opened.arrays:
             weight = opened.arrays[name].astype(mx.float32)
             opened.arrays[name] = weight - _spread(zeros, weight.shape, (1, 1))
     _fp8(opened)
@@ -246,10 +245,7 @@ def _compressed(opened: _Opened) -> None:
 
 def _gptq(opened: _Opened) -> None:
     above = 0 if opened.settings.get("checkpoint_format") == "gptq_v2" else 1
-    for prefix in opened.prefixes("qweight"):
-        words, zeros, scales = (opened.take(prefix + name) for name in ("qweight", "qzeros", "scales"))
-        if words is None or zeros is None or scales is None:
-            raise ValueError(f"{prefix}qweight has no scales or zeros")
+    for prefix, (words, zeros, scales) in opened.taken("qweight", "qzeros", "scales"):
         # Some modules may have other bits than the settings say of most.
         bits = zeros.shape[1] * 32 // scales.shape[1]
         offsets = unpacked(_words(zeros), bits)[:, : scales.shape[1]] + above
@@ -267,10 +263,7 @@ def _awq(opened: _Opened) -> None:
     def numbers(words: mx.array) -> mx.array:
         return ((_words(words)[..., None] >> shifts) & 15).reshape(words.shape[0], -1)
 
-    for prefix in opened.prefixes("qweight"):
-        words, zeros, scales = (opened.take(prefix + name) for name in ("qweight", "qzeros", "scales"))
-        if words is None or zeros is None or scales is None:
-            raise ValueError(f"{prefix}qweight has no scales or zeros")
+    for prefix, (words, zeros, scales) in opened.taken("qweight", "qzeros", "scales"):
         rows = numbers(words).T
         packed = (rows.reshape(rows.shape[0], -1, 8) << (mx.arange(8, dtype=mx.uint32) * 4)).sum(axis=-1)
         opened.put(prefix, packed.astype(mx.uint32), 4, scales.T, numbers(zeros).T)
@@ -278,15 +271,11 @@ def _awq(opened: _Opened) -> None:
 
 def _bitsandbytes(opened: _Opened) -> None:
     for kind in ("nf4", "fp4"):
-        suffix = f"weight.quant_state.bitsandbytes__{kind}"
-        for prefix in opened.prefixes(suffix):
-            state = opened.take(prefix + suffix)
-            assert state is not None
+        for prefix, (state,) in opened.taken(f"weight.quant_state.bitsandbytes__{kind}"):
             told = json.loads(np.asarray(state).tobytes())
             opened.arrays[f"{prefix}weight"] = _four_bits(opened, f"{prefix}weight", told)
-    for prefix in opened.prefixes("SCB"):
-        scales, name = opened.take(f"{prefix}SCB"), f"{prefix}weight"
-        if scales is not None and name in opened.arrays:
+    for prefix, (scales,) in opened.taken("SCB"):
+        if (name := f"{prefix}weight") in opened.arrays:
             numbers = opened.arrays[name].astype(mx.float32)
             opened.arrays[name] = (numbers * (scales.astype(mx.float32) / 127)[:, None]).astype(opened.wide)
     opened._drop(("weight_format",))

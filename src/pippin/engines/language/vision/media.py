@@ -4,10 +4,12 @@ it writes, and which tokens of the prompt their features replace."""
 import hashlib
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
+from mlx.utils import tree_flatten
 from msgspec import Struct
 
 from pippin.core.conversation import Audio, Image, Inline, MediaPart, Part, Text, Video
@@ -41,7 +43,8 @@ class Medium(Struct, frozen=True, kw_only=True, eq=False):
     @property
     def bytes(self) -> int:
         """The size of the arrays."""
-        return sum(map(_size, self.arrays.values()))
+        leaves = (array for _, array in tree_flatten(self.arrays))
+        return sum(array.nbytes for array in leaves if isinstance(array, np.ndarray))
 
     def identities(self) -> tuple[int, ...]:
         """A number for each placeholder token, equal only for equal content.
@@ -227,12 +230,10 @@ def place(media: Sequence[Medium], tokens: Sequence[int], placeholders: Containe
     found = [position for position, token in enumerate(tokens) if token in placeholders]
     if len(found) != sum(len(medium.placeholders) for medium in media):
         return None
-    placed, start = [], 0
-    for medium in media:
-        stop = start + len(medium.placeholders)
-        placed.append(PlacedMedium(medium, tuple(found[start:stop])))
-        start = stop
-    return PromptMedia(tuple(placed))
+    places = iter(found)
+    return PromptMedia(
+        tuple(PlacedMedium(each, tuple(islice(places, len(each.placeholders)))) for each in media)
+    )
 
 
 _MODALITIES: dict[type[MediaPart], Modality] = {Image: "image", Audio: "audio", Video: "video"}
@@ -246,16 +247,6 @@ def inline_bytes(part: MediaPart) -> bytes:
     """The file of a medium, which the API has fetched."""
     assert isinstance(part.source, Inline)
     return part.source.data
-
-
-def _size(value: Any) -> int:
-    match value:
-        case np.ndarray():
-            return int(value.nbytes)
-        case list():
-            return sum(map(_size, value))
-        case _:
-            return 0
 
 
 def listed(parts: tuple[Part, ...], shield: Callable[[str], str]) -> list[dict[str, Any]]:
@@ -305,16 +296,13 @@ def expand_placeholders(rendered: str, media: list[Medium], placeholders: dict[M
     """
     modalities = {name: modality for modality, name in placeholders.items()}
     pattern = "|".join(map(re.escape, sorted(modalities, key=len, reverse=True)))
-    found = list(re.finditer(pattern, rendered))
-    if [modalities[match.group()] for match in found] != [medium.modality for medium in media]:
+    found = re.findall(pattern, rendered)
+    if [modalities[name] for name in found] != [medium.modality for medium in media]:
         raise ServerError(
             "invalid_request",
             f"The chat template of this model makes {len(found)} of the {len(media)} media in 'messages': send them in "
             "messages of the user.",
             "messages",
         )
-    pieces, start = [], 0
-    for match, medium in zip(found, media, strict=True):
-        pieces += [rendered[start : match.start()], medium.text]
-        start = match.end()
-    return "".join([*pieces, rendered[start:]])
+    texts = (medium.text for medium in media)
+    return re.sub(pattern, lambda _: next(texts), rendered)

@@ -6,6 +6,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx.utils import tree_map
 from mlx_lm.models.cache import KVCache
 from msgspec import Struct
 
@@ -192,21 +193,18 @@ class VisionModel(nn.Module):  # type: ignore[misc]
 
     def encode(self, medium: Medium) -> MediaFeatures:
         """Run one medium through the model's encoder for it. Raises `FAILURES` for one that the model does not take."""
-        tokens = mx.array([medium.tokens])
-        arrays = {name: on_device(value) for name, value in medium.arrays.items()}
-        found = self.inner.get_input_embeddings(
-            tokens, arrays.pop("pixel_values", None), mask=mx.ones_like(tokens), **arrays
-        )
+        found = embedded(self.inner, WholePrompt(np.array([medium.tokens], np.int32), medium.arrays))
+        embeddings, per_layer = found["inputs_embeds"][0], found.get("per_layer_inputs")
         if medium.prompt is not None:
-            self._check_text(found.inputs_embeds[0], medium.prompt, medium.placeholders)
+            self._check_text(embeddings, medium.prompt, medium.placeholders)
         placeholders = mx.array(medium.placeholders)
-        layered = found.deepstack_visual_embeds
+        layered = found.get("deepstack_visual_embeds")
         if layered is not None and not isinstance(layered, mx.array):
             layered = mx.stack(list(layered))
         return MediaFeatures(
-            embeddings=found.inputs_embeds[0, placeholders],
+            embeddings=embeddings[placeholders],
             layered=layered,
-            per_layer=None if found.per_layer_inputs is None else found.per_layer_inputs[0, placeholders],
+            per_layer=None if per_layer is None else per_layer[0, placeholders],
         )
 
     def _check_text(self, found: mx.array, prompt: tuple[int, ...], placeholders: tuple[int, ...]) -> None:
@@ -265,20 +263,15 @@ def inner_of(model: nn.Module) -> nn.Module:
 def embedded(inner: nn.Module, prompt: WholePrompt) -> dict[str, Any]:
     """What the language model of mlx-vlm is given for a whole prompt: `inputs_embeds` and what it takes beside them."""
     ids = mx.array(prompt.ids)
-    arrays = {name: on_device(value) for name, value in prompt.arrays.items()}
+    arrays = on_device(prompt.arrays)
     pixels, mask = arrays.pop("pixel_values", None), arrays.pop("attention_mask", mx.ones_like(ids))
     found = inner.get_input_embeddings(ids, pixels, mask=mask, **arrays)
     return {**arrays, **{name: value for name, value in found.to_dict().items() if value is not None}}
 
 
-def on_device(value: Any) -> Any:
-    """A numpy array of a processor, or a list of them, as MLX arrays."""
-    match value:
-        case np.ndarray():
-            return mx.array(value)
-        case list():
-            return [on_device(item) for item in value]
-        case dict():
-            return {key: on_device(item) for key, item in value.items()}
-        case _:
-            return value
+def on_device(arrays: dict[str, Any]) -> dict[str, Any]:
+    """numpy arrays of a processor, and lists of them, as MLX arrays."""
+    found: dict[str, Any] = tree_map(
+        lambda each: mx.array(each) if isinstance(each, np.ndarray) else each, arrays
+    )
+    return found

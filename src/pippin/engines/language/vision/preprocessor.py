@@ -5,7 +5,7 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import getattr_static
 from pathlib import Path
@@ -78,13 +78,13 @@ CODED: dict[str, dict[str, Any]] = {
     "InternVL": {"image_mean": IMAGENET[0], "image_std": IMAGENET[1], "do_center_crop": None},
     # As transformers; files of published models say false, and the patches of their encoder.
     "Lfm2VlNumpy": {"do_resize": None, "max_num_patches": None},
+    "Llama4": {"resample": 2},  # see `cut_into_tiles`
     "KimiK25": {"resample": 3, "merge_size": 2, "max_patches": 16384, "size": 512},
     "Mllama": {"max_image_tiles": 4},
     "MuseGlimmer": {"resample": 1},
     "muse_spark": {"resample": 1, "temporal_patch_size": 2},
     "paddleocr_vl": {"do_resize": True},
     "Step3VLProcessor": {"do_resize": None, "resample": 2, "max_image_size": 3024, "size": 728},
-    "TileProcessor": {"resample": 2},
 }
 """What `...ImageProcessor` and others have in their code, whatever the files say, with Pillow's numbers of filters;
 None for what makes no difference to them. A class of no other name is told by its family."""
@@ -265,11 +265,10 @@ def other_pixels(said: Mapping[str, Any], own: Any) -> list[str]:
     same name."""
     read = _read_by(type(own))
 
-    def held(name: str, otherwise: Any) -> Any:
-        names = [each for each in (name, ALSO.get(name, name)) if read is None or each in read]
-        return next(
-            (there for each in names if (there := getattr_static(own, each, None)) is not None), otherwise
-        )
+    def held(name: str, otherwise: Any = None, among: Collection[str] | None = None) -> Any:
+        names = [each for each in (name, ALSO.get(name, name)) if among is None or each in among]
+        values = (getattr_static(own, each, None) for each in names)
+        return next((value for value in values if value is not None), otherwise)
 
     kinds = [
         kind.__name__.partition("ImageProcessor")[0] or kind.__module__.split(".")[-2]
@@ -283,22 +282,15 @@ def other_pixels(said: Mapping[str, Any], own: Any) -> list[str]:
         if None not in (value := said.get(name), coded.get(name, value))
         and said.get(NEEDED.get(name) or "", True)
     }
-    has = {name: coded.get(name, held(name, names[name])) for name in asked}
+    has = {name: coded.get(name, held(name, names[name], read)) for name in asked}
     if has.get("resample") is None:  # a filter that is not known
         asked.pop("resample", None)
-    both = (
-        (
-            name,
-            one.get("height") if isinstance(one, dict) else one,
-            getattr_static(own, name, getattr_static(own, ALSO.get(name, name), None)),
-        )
-        for name, one in said.items()
-        if name not in names
-    )
-    numbers = [
-        name for name, *pair in both if {type(each) for each in pair} <= {int, float} and pair[0] != pair[1]
-    ]
-    return numbers + [
+    found = []
+    for name, value in said.items():
+        pair = [value.get("height") if isinstance(value, dict) else value, held(name)]
+        if name not in names and {*map(type, pair)} <= {int, float} and pair[0] != pair[1]:
+            found.append(name)
+    return found + [
         name for name in asked if has[name] is None or not np.allclose(asked[name], has[name], atol=1e-6)
     ]
 

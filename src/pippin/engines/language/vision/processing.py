@@ -166,8 +166,7 @@ class LibraryProcessor(TextOnly):
             raise refused(param, f"can't be prepared as the model's {FILE} says: {lost}", "unsupported")
         match part:
             case Image():
-                least, most = self._limits(part, param)
-                limits = (least, most) if self._scales else (None, None)
+                limits = self._limits(part, param) if self._scales else (None, None)
                 return resized(pictures.decode(data, param=param), part, *limits, param)
             case Video():
                 return read_clip(data, self._rate.asked(part.fps, part.max_frames), param)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image as PillowImage
 
 from pippin.engines.language.vision.checkpoint import family_of
@@ -25,37 +24,12 @@ def cut_into_tiles(processor: Any, config: dict[str, Any]) -> None:
     """Let the processor of a Llama 4 or Step 3.7 prepare pictures as here. Other processors stay as they are."""
     match family_of(config):
         case "llama4":
-            processor.image_processor = TileProcessor(processor.image_processor)
+            own = processor.image_processor
+            grids = canvases(own.max_patches)
+            own._get_best_resolution = lambda width, height: best_canvas((height, width), grids, own.size)
+            own._split_into_tiles = lambda picture, grid: cut(picture.convert("RGB"), grid, own.size)
         case "step3p7":
             processor.patcher = in_windows
-
-
-class TileProcessor:
-    """Replaces the image processor in mlx-vlm's `Llama4Processor`, which calls it."""
-
-    def __init__(self, own: Any) -> None:
-        """`own`: the image processor that mlx-vlm has read from the model's folder."""
-        self._own = own
-        self._canvases = canvases(own.max_patches)
-        self.size, self.image_mean, self.image_std = own.size, own.image_mean, own.image_std
-
-    def __call__(self, images: Sequence[PillowImage.Image], **_: Any) -> dict[str, Any]:
-        """`pixel_values` float32 [tiles, 3, side, side] of all pictures, and the rows and columns of tiles of each."""
-        grids = [best_canvas((each.height, each.width), self._canvases, self.size) for each in images]
-        tiles = [
-            self._scaled(tile)
-            for picture, grid in zip(images, grids, strict=True)
-            for tile in cut(picture.convert("RGB"), grid, self.size)
-        ]
-        return {"pixel_values": np.stack(tiles), "aspect_ratios": grids}
-
-    def _scaled(self, tile: PillowImage.Image) -> npt.NDArray[np.float32]:
-        mean, spread = (np.asarray(each, np.float32) for each in (self.image_mean, self.image_std))
-        pixels = np.asarray(tile).astype(np.float32) / np.float32(255)
-        return ((pixels - mean) / spread).transpose(2, 0, 1)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)
 
 
 def canvases(most: int) -> list[Size]:

@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,56 +101,41 @@ def read_clip(data: bytes, rate: FrameRate, param: str) -> Clip:
     return Clip(frames=np.stack(frames), **vars(replace(sampled, indices=sampled.indices[: len(frames)])))
 
 
-def sample(data: bytes, rate: FrameRate, param: str) -> Sampled:
-    """Choose the frames of a video without decoding it. Raises as `read_clip` does."""
+@contextmanager
+def _opened(data: bytes, param: str) -> Iterator[tuple[Any, Any]]:
+    """A video file and its first stream of pictures, within whose context what FFmpeg can't read is refused."""
     try:
         import av
     except ImportError as error:
         needed = f"is a video, which needs an extra: {install_command('vision')}"
         raise refused(param, needed, "unsupported") from error
-    total = 0
     try:
         with open_container(data) as container:
-            stream = _stream_of(container, param)
-            if stream.width * stream.height > MOST_FRAME_PIXELS:
-                size = f"{stream.width} x {stream.height}"
-                raise refused(param, f"has frames of {size} pixels; send a smaller video.")
-            for packet in packets_of(container, stream):
-                check_wanted()
-                total += packet.size > 0
-                if total > MOST_SOURCE_FRAMES:
-                    raise refused(param, f"has more than {MOST_SOURCE_FRAMES} frames; send a shorter video.")
-            fps = float(stream.average_rate or stream.guessed_rate or 1)
+            streams = container.streams.video
+            if not streams or streams[0].codec_context is None:  # its codec is unknown
+                raise _unreadable(param)
+            yield container, streams[0]
     except av.FFmpegError as error:
         raise _unreadable(param) from error
+
+
+def sample(data: bytes, rate: FrameRate, param: str) -> Sampled:
+    """Choose the frames of a video without decoding it. Raises as `read_clip` does."""
+    total = 0
+    with _opened(data, param) as (container, stream):
+        if stream.width * stream.height > MOST_FRAME_PIXELS:
+            size = f"{stream.width} x {stream.height}"
+            raise refused(param, f"has frames of {size} pixels; send a smaller video.")
+        for packet in packets_of(container, stream):
+            check_wanted()
+            total += packet.size > 0
+            if total > MOST_SOURCE_FRAMES:
+                raise refused(param, f"has more than {MOST_SOURCE_FRAMES} frames; send a shorter video.")
+        fps = float(stream.average_rate or stream.guessed_rate or 1)
     if not total:
         raise _unreadable(param)
     fps = fps if math.isfinite(fps) and fps > 0 else 1.0
     return Sampled(indices=_sampled(total, fps, rate), source_frames=total, source_fps=fps)
-
-
-def _stream_of(container: Any, param: str) -> Any:
-    """The first stream of pictures. Raises `ServerError` where none is there, or none whose codec is known."""
-    if not container.streams.video or container.streams.video[0].codec_context is None:
-        raise _unreadable(param)
-    return container.streams.video[0]
-
-
-def read_frames(data: bytes, indices: list[int], param: str) -> list[npt.NDArray[np.uint8]]:
-    """Decode the frames at these ascending indices, at least one of them; each is uint8 [channels, height, width].
-
-    Raises as `read_clip` does.
-    """
-    import av
-
-    try:
-        with open_container(data) as container:
-            frames = _decode(container, indices, param)
-    except av.FFmpegError as error:
-        raise _unreadable(param) from error
-    if not frames:
-        raise _unreadable(param)
-    return frames
 
 
 def _sampled(total: int, fps: float, rate: FrameRate) -> list[int]:
@@ -166,31 +152,35 @@ def _sampled(total: int, fps: float, rate: FrameRate) -> list[int]:
     return [int(index) for index in np.linspace(0, total - 1, count).round()]
 
 
-def _decode(container: Any, wanted: list[int], param: str) -> list[npt.NDArray[np.uint8]]:
-    """The frames of these indices, each uint8 [channels, height, width] and of the first one's size."""
+def read_frames(data: bytes, wanted: list[int], param: str) -> list[npt.NDArray[np.uint8]]:
+    """Decode the frames at these ascending indices, at least one of them; each is uint8 [channels, height, width] and
+    of the first one's size. Raises as `read_clip` does."""
     frames: list[npt.NDArray[np.uint8]] = []
     size: tuple[int, int] | None = None
     ends = time.monotonic() + MOST_SECONDS
-    for index, frame in enumerate(frames_of(container, _stream_of(container, param))):
-        check_wanted()
-        if time.monotonic() > ends:
-            slow = f"takes more than {MOST_SECONDS:g} seconds to decode; send a shorter or smaller video."
-            raise refused(param, slow)
-        if len(frames) == len(wanted):
-            break
-        if index != wanted[len(frames)]:
-            continue
-        if size is None:
-            if frame.width * frame.height > MOST_FRAME_PIXELS:
-                raise _unreadable(param)
-            scale = min(1.0, math.sqrt(MOST_CLIP_PIXELS / (len(wanted) * frame.width * frame.height)))
-            size = (max(int(frame.width * scale), 1), max(int(frame.height * scale), 1))
-        pixels = frame.reformat(width=size[0], height=size[1], format="rgb24").to_ndarray()
-        # Telephones film upright pictures on their side, and tell by how much they are to be turned.
-        upright = np.rot90(pixels, round(frame.rotation / 90))
-        shown = np.ascontiguousarray(upright.transpose(2, 0, 1))
-        while len(frames) < len(wanted) and wanted[len(frames)] == index:  # some choose one twice
-            frames.append(shown)
+    with _opened(data, param) as (container, stream):
+        for index, frame in enumerate(frames_of(container, stream)):
+            check_wanted()
+            if time.monotonic() > ends:
+                slow = f"takes more than {MOST_SECONDS:g} seconds to decode; send a shorter or smaller video."
+                raise refused(param, slow)
+            if len(frames) == len(wanted):
+                break
+            if index != wanted[len(frames)]:
+                continue
+            if size is None:
+                if frame.width * frame.height > MOST_FRAME_PIXELS:
+                    raise _unreadable(param)
+                scale = min(1.0, math.sqrt(MOST_CLIP_PIXELS / (len(wanted) * frame.width * frame.height)))
+                size = (max(int(frame.width * scale), 1), max(int(frame.height * scale), 1))
+            pixels = frame.reformat(width=size[0], height=size[1], format="rgb24").to_ndarray()
+            # Telephones film upright pictures on their side, and tell by how much they are to be turned.
+            upright = np.rot90(pixels, round(frame.rotation / 90))
+            shown = np.ascontiguousarray(upright.transpose(2, 0, 1))
+            while len(frames) < len(wanted) and wanted[len(frames)] == index:  # some choose one twice
+                frames.append(shown)
+    if not frames:
+        raise _unreadable(param)
     return frames
 
 
