@@ -324,8 +324,6 @@ class EmbeddingPreparer(EncodingPreparer):
             except TooLong as error:
                 raise self.too_long(f"{param} has {error.least} tokens or more", param) from None
         else:
-            if overflow == "error" and len(item) > self.tokenizer.limit:
-                raise self.too_long(f"{param} has {len(item)} tokens", param)
             sequence = self.tokenizer.checked(item, param)
         if len(sequence.tokens) <= self.tokenizer.limit:
             return sequence
@@ -400,15 +398,10 @@ def _language_model(preparer: EmbeddingPreparer, progress: LoadProgress) -> Forw
         return pool(states, mx.ones(states.shape[:2], mx.int32), preparer.pooling.modes)[0]
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
-        texts = [index for index, each in enumerate(batch) if each.media is None]
-        if len(texts) == len(batch):
-            pooled = pool_texts(batch)
-        else:
-            rows = {index: pool_alone(each) for index, each in enumerate(batch) if each.media is not None}
-            if texts:
-                rows |= zip(texts, pool_texts([batch[index] for index in texts]), strict=True)
-            pooled = mx.stack([rows[index] for index in range(len(batch))])
-        return floats(preparer.pooling.finished(pooled))
+        texts = [each for each in batch if each.media is None]
+        of_texts = iter(pool_texts(texts) if texts else ())
+        pooled = [next(of_texts) if each.media is None else pool_alone(each) for each in batch]
+        return floats(preparer.pooling.finished(mx.stack(pooled)))
 
     return forward
 
