@@ -308,8 +308,6 @@ ENGLISH = "en"
 def _plain_arguments(model: nn.Module, task: Transcribe, rate: int) -> dict[str, Any]:
     """The arguments of any model but Whisper. Raises `ServerError` for a field that it has no argument for."""
     keywords = keywords_for_hearing(model)
-    if task.words:
-        raise ServerError("unsupported", "This model has no `words`; leave it out.", "words")
     arguments: dict[str, Any] = {name: rate for name in RATE_NAMES if name in keywords.read}
     if "verbose" in keywords.read:
         arguments["verbose"] = False
@@ -319,6 +317,7 @@ def _plain_arguments(model: nn.Module, task: Transcribe, rate: int) -> dict[str,
     language = None if task.language is None else _spoken_language(model, task.language)
     asked: dict[str, tuple[str | None, Any]] = {
         "language": (keywords.first_of(LANGUAGE_NAMES), language),
+        "words": (None, task.words or None),
         "prompt": (keywords.first_of(PROMPT_NAMES), task.prompt),
         "temperature": (keywords.first_of(("temperature",)), task.temperature),
         "max_tokens": (keywords.first_of(("max_tokens",)), task.max_tokens),

@@ -18,19 +18,10 @@ from pippin.core.tasks import Speak
 from pippin.engines.refusals import refused
 
 KEYWORDS: Final[dict[str, tuple[str, ...]]] = {
-    "voice": ("voice",),
-    "speed": ("speed",),
+    **{field: (field,) for field in "voice speed ref_audio ref_text gender pitch".split()},
+    **{field: (field,) for field in "temperature top_p top_k repetition_penalty streaming_interval".split()},
     "instructions": ("instruct", "instruction", "caption", "description"),
     "lang_code": ("lang_code", "lang", "language"),
-    "ref_audio": ("ref_audio",),
-    "ref_text": ("ref_text",),
-    "gender": ("gender",),
-    "pitch": ("pitch",),
-    "temperature": ("temperature",),
-    "top_p": ("top_p",),
-    "top_k": ("top_k",),
-    "repetition_penalty": ("repetition_penalty",),
-    "streaming_interval": ("streaming_interval",),
     "max_tokens": ("max_tokens", "max_new_tokens", "max_new_frames"),
     "seed": ("seed", "rng_seed"),
 }
