@@ -134,9 +134,8 @@ def _require_hearing(model: nn.Module, name: str) -> None:
     """Raises `ServerError("load_failed")` for a model that does not turn sound alone into text."""
     problem = "has no `generate` in mlx-audio"
     if callable(getattr(model, "generate", None)):
-        _, *others = inspect.signature(model.generate).parameters.values()
-        named = (each for each in others if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL))
-        needed = [each.name for each in named if each.default is each.empty]
+        first, *_ = inspect.signature(model.generate).parameters
+        needed = sorted(keywords_of(model).needed - {first})
         if not needed:
             return
         problem = f"needs {' and '.join(needed)} beside the sound"

@@ -50,10 +50,6 @@ class Keywords:
         """The first of these names that this model uses; None if it uses none of them."""
         return next((each for each in names if each in self.read | self.needed), None)
 
-    def name_of(self, field: str) -> str | None:
-        """What this model calls a field of a request for speech."""
-        return self.first_of(KEYWORDS[field])
-
 
 def keywords_of(model: Any) -> Keywords:
     """The keywords of a model's `generate`. If its source is not available, all named arguments count as read."""
@@ -132,7 +128,7 @@ def arguments_of(keywords: Keywords, task: Speak, voice: str | None, reference: 
     asked = {field: named[field] if field in named else getattr(task, field) for field in KEYWORDS}
     arguments: dict[str, Any] = {"text": task.text}
     for field, value in asked.items():
-        keyword = keywords.name_of(field)
+        keyword = keywords.first_of(KEYWORDS[field])
         if value is None:
             if keyword in keywords.needed:
                 raise ServerError("invalid_request", f"This model needs `{field}`; send it.", field)

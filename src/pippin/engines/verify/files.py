@@ -80,10 +80,9 @@ def _shards(folder: Folder) -> Iterator[Finding]:
     if stray:
         yield finding("stray-shard", files=stray)
     missing = [name for name in folder.index if name not in folder.tensors]
-    found = {name: folder.tensors[name][0] for name in folder.index if name in folder.tensors}
-    elsewhere = [name for name, file in found.items() if folder.index[name] != file and name not in twice]
-    if missing or elsewhere:
-        wrong = missing or elsewhere
+    once = folder.tensors.keys() & folder.index.keys() - {*twice}
+    elsewhere = sorted(name for name in once if folder.tensors[name][0] != folder.index[name])
+    if wrong := missing or elsewhere:
         yield finding("index-mismatch", None if missing else "warning", count=len(wrong), name=wrong[0])
 
 

@@ -194,16 +194,15 @@ def _pieces(tokenizer: Tokenizer) -> Iterator[Finding]:
         if id_ not in added and not (piece.startswith("##") or UNUSED.fullmatch(piece))
         if not isinstance(backend.model, Unigram) or piece.startswith(SPACE)
     ]
-    met, unmet = 0, []
+    tried: dict[str, bool] = {}  # and whether a text is cut into the piece
     for id_, piece in sorted(words)[:: max(1, len(words) // PIECES)]:
         text = tokenizer.decode([id_])
         if len(text) > 1 and text.strip() and BROKEN not in text:
-            if any(tokenizer.encode(before + text)[-1:] == [id_] for before in ("", " ", "\n")):
-                met += 1
-            else:
-                unmet.append(piece)
-    if len(unmet) > (1 - MOST) * (met + len(unmet)):
-        yield finding("pieces-unmet", share=len(unmet) / (met + len(unmet)), piece=unmet[-1])
+            last = [tokenizer.encode(before + text)[-1:] for before in ("", " ", "\n")]
+            tried[piece] = [id_] in last
+    unmet = [piece for piece, met in tried.items() if not met]
+    if len(unmet) > (1 - MOST) * len(tried):
+        yield finding("pieces-unmet", share=len(unmet) / len(tried), piece=unmet[-1])
 
 
 def _publisher(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
