@@ -324,6 +324,8 @@ class EmbeddingPreparer(EncodingPreparer):
             except TooLong as error:
                 raise self.too_long(f"{param} has {error.least} tokens or more", param) from None
         else:
+            if overflow == "error" and len(item) > self.tokenizer.limit:
+                raise self.too_long(f"{param} has {len(item)} tokens", param)
             sequence = self.tokenizer.checked(item, param)
         if len(sequence.tokens) <= self.tokenizer.limit:
             return sequence
@@ -399,9 +401,11 @@ def _language_model(preparer: EmbeddingPreparer, progress: LoadProgress) -> Forw
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         texts = [each for each in batch if each.media is None]
-        of_texts = iter(pool_texts(texts) if texts else ())
-        pooled = [next(of_texts) if each.media is None else pool_alone(each) for each in batch]
-        return floats(preparer.pooling.finished(mx.stack(pooled)))
+        pooled = pool_texts(texts) if texts else mx.zeros(0)
+        if len(texts) < len(batch):
+            rows = iter(pooled)
+            pooled = mx.stack([next(rows) if each.media is None else pool_alone(each) for each in batch])
+        return floats(preparer.pooling.finished(pooled))
 
     return forward
 

@@ -53,8 +53,6 @@ CUTTING = ("chunk_duration", "streaming_chunk_duration", "vad_max_chunk_s")
 MISFIT = re.compile(r"(Received \d+ parameters not in model|Missing \d+ parameters)")
 """How errors of MLX's strict `load_weights` begin."""
 
-WHISPER_TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
-
 SEGMENT_SECONDS = 30.0
 """Whisper decodes audio in pieces of this length; a streamed transcription is cut into pieces no longer than it."""
 
@@ -161,7 +159,7 @@ def prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
     """Raises `ServerError("load_failed")` for a tokenizer without timestamps, or settings that can't be honoured."""
     # Whisper casts its input to `model.dtype`, so that has to be the type of its weights.
     model.dtype = model.encoder.conv1.weight.dtype
-    if not any((folder / file).exists() for file in WHISPER_TOKENIZER_FILES):
+    if not any((folder / file).exists() for file in ("tokenizer.json", "vocab.json")):
         _give_tokenizer(model)
     tokenizer = model.get_tokenizer()
     if tokenizer.timestamp_begin <= tokenizer.no_timestamps:
