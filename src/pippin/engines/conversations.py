@@ -130,6 +130,8 @@ class ConversationStates:
 class EncodingPreparer:
     """The folder of a model that encodes, its tokenizer, and how long its texts may be."""
 
+    counts = ""  # what the limit of a text counts, where it is more than the text
+
     def __init__(self, spec: WorkerSpec) -> None:
         self.folder = Path(spec.info.path or "")
         self.options = convert(spec.options, ModelOptions)
@@ -179,11 +181,11 @@ class EncodingPreparer:
         self.info = self.conversations.described(self.info)
         return model, seen
 
-    def too_long(self, found: str, param: str, whole: str = "") -> ServerError:
-        """The refusal of an input; `found` says how long what is, `whole` what the limit counts."""
+    def too_long(self, found: str, param: str) -> ServerError:
+        """The refusal of an input; `found` says how long what is."""
         return ServerError(
             "context_length_exceeded",
-            f"{found}; {self.info.id} takes {self.tokenizer.limit}{whole}. "
+            f"{found}; {self.info.id} takes {self.tokenizer.limit}{self.counts}. "
             "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
             param,
         )

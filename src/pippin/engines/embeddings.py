@@ -400,14 +400,11 @@ def _language_model(preparer: EmbeddingPreparer, progress: LoadProgress) -> Forw
         return pool(states, mx.ones(states.shape[:2], mx.int32), preparer.pooling.modes)[0]
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
-        texts = [index for index, each in enumerate(batch) if each.media is None]
-        if len(texts) == len(batch):
-            pooled = pool_texts(batch)
-        else:
-            rows = {index: pool_alone(each) for index, each in enumerate(batch) if each.media is not None}
-            if texts:
-                rows |= zip(texts, pool_texts([batch[index] for index in texts]), strict=True)
-            pooled = mx.stack([rows[index] for index in range(len(batch))])
+        texts = [each for each in batch if each.media is None]
+        pooled = pool_texts(texts) if texts else mx.zeros(0)
+        if len(texts) < len(batch):
+            rows = iter(pooled)
+            pooled = mx.stack([next(rows) if each.media is None else pool_alone(each) for each in batch])
         return floats(preparer.pooling.finished(pooled))
 
     return forward

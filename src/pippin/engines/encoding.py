@@ -282,8 +282,7 @@ class EncodingTokenizer:
         return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=512)
 
     def id(self, token: str) -> int | None:
-        found: int | None = self._tokenizer.token_to_id(token)
-        return found
+        return self._tokenizer.token_to_id(token)
 
     def encode(self, text: str, pair: str | None = None, *, truncating: bool = False) -> EncoderInput:
         """Encode one text, or a pair to compare, with the special tokens that the model expects around them.

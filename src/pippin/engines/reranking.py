@@ -56,6 +56,8 @@ SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 class RerankingPreparer(EncodingPreparer):
     """Tokenizes pairs of query and document and checks their lengths against the model's limit."""
 
+    counts = " in all"
+
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
         self.is_classifier = compares(spec.info.id, self.config)
@@ -131,11 +133,9 @@ class RerankingPreparer(EncodingPreparer):
         try:
             sequence, length = self._built(start, task.query, text, truncating=truncating)
         except TooLong as error:
-            raise self.too_long(
-                f"{param} and the query have {error.least} tokens or more", param, " in all"
-            ) from None
+            raise self.too_long(f"{param} and the query have {error.least} tokens or more", param) from None
         if length > self.tokenizer.limit and not truncating:
-            raise self.too_long(f"{param} and the query have {length} tokens", param, " in all")
+            raise self.too_long(f"{param} and the query have {length} tokens", param)
         return sequence
 
     def _built(
@@ -158,12 +158,10 @@ class RerankingPreparer(EncodingPreparer):
         try:
             written = self.tokenizer.plain(f"<Instruct>: {instruction}\n<Query>: ")
         except TooLong as error:
-            raise self.too_long(
-                f"instruction has {error.least} tokens or more", "instruction", " in all"
-            ) from None
+            raise self.too_long(f"instruction has {error.least} tokens or more", "instruction") from None
         start = (*self.tokenizer.template(PREFIX), *written)
         if len(start) + len(self._end) >= self.tokenizer.limit:
-            raise self.too_long(f"instruction has {len(written)} tokens", "instruction", " in all")
+            raise self.too_long(f"instruction has {len(written)} tokens", "instruction")
         return start
 
     @cached_property

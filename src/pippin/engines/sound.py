@@ -136,8 +136,7 @@ class SpeechEncoder:
         self._buffer = io.BytesIO()
         self._sent = 0
         self._position = 0
-        self._is_plain = format == "pcm"
-        if self._is_plain:
+        if format == "pcm":
             return
         import av
 
@@ -152,7 +151,7 @@ class SpeechEncoder:
     def feed(self, samples: Samples) -> bytes:
         """Encode mono samples in [-1, 1], and return the bytes that are complete by now."""
         whole = (np.clip(samples, -1.0, 1.0) * 32767).astype("<i2")
-        if self._is_plain:
+        if self._format == "pcm":
             return whole.tobytes()
         import av
 
@@ -167,7 +166,7 @@ class SpeechEncoder:
 
     def finish(self) -> bytes:
         """End the stream and return the rest of its bytes: all of a wav file, whose header holds its length."""
-        if self._is_plain:
+        if self._format == "pcm":
             return b""
         for resampled in self._resampler.resample(None):
             self._container.mux(self._stream.encode(resampled))

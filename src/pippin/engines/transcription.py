@@ -53,8 +53,6 @@ CUTTING = ("chunk_duration", "streaming_chunk_duration", "vad_max_chunk_s")
 MISFIT = re.compile(r"(Received \d+ parameters not in model|Missing \d+ parameters)")
 """How errors of MLX's strict `load_weights` begin."""
 
-WHISPER_TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
-
 SEGMENT_SECONDS = 30.0
 """Whisper decodes audio in pieces of this length; a streamed transcription is cut into pieces no longer than it."""
 
@@ -134,9 +132,8 @@ def _require_hearing(model: nn.Module, name: str) -> None:
     """Raises `ServerError("load_failed")` for a model that does not turn sound alone into text."""
     problem = "has no `generate` in mlx-audio"
     if callable(getattr(model, "generate", None)):
-        _, *others = inspect.signature(model.generate).parameters.values()
-        named = (each for each in others if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL))
-        needed = [each.name for each in named if each.default is each.empty]
+        first, *_ = inspect.signature(model.generate).parameters
+        needed = sorted(keywords_of(model).needed - {first})
         if not needed:
             return
         problem = f"needs {' and '.join(needed)} beside the sound"
@@ -162,7 +159,7 @@ def prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
     """Raises `ServerError("load_failed")` for a tokenizer without timestamps, or settings that can't be honoured."""
     # Whisper casts its input to `model.dtype`, so that has to be the type of its weights.
     model.dtype = model.encoder.conv1.weight.dtype
-    if not any((folder / file).exists() for file in WHISPER_TOKENIZER_FILES):
+    if not any((folder / file).exists() for file in ("tokenizer.json", "vocab.json")):
         _give_tokenizer(model)
     tokenizer = model.get_tokenizer()
     if tokenizer.timestamp_begin <= tokenizer.no_timestamps:
@@ -308,8 +305,6 @@ ENGLISH = "en"
 def _plain_arguments(model: nn.Module, task: Transcribe, rate: int) -> dict[str, Any]:
     """The arguments of any model but Whisper. Raises `ServerError` for a field that it has no argument for."""
     keywords = keywords_for_hearing(model)
-    if task.words:
-        raise ServerError("unsupported", "This model has no `words`; leave it out.", "words")
     arguments: dict[str, Any] = {name: rate for name in RATE_NAMES if name in keywords.read}
     if "verbose" in keywords.read:
         arguments["verbose"] = False
@@ -319,6 +314,7 @@ def _plain_arguments(model: nn.Module, task: Transcribe, rate: int) -> dict[str,
     language = None if task.language is None else _spoken_language(model, task.language)
     asked: dict[str, tuple[str | None, Any]] = {
         "language": (keywords.first_of(LANGUAGE_NAMES), language),
+        "words": (None, task.words or None),
         "prompt": (keywords.first_of(PROMPT_NAMES), task.prompt),
         "temperature": (keywords.first_of(("temperature",)), task.temperature),
         "max_tokens": (keywords.first_of(("max_tokens",)), task.max_tokens),

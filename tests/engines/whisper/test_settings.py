@@ -16,8 +16,8 @@ from pippin.engines.whisper.choosing import Chooser
 from pippin.engines.whisper.settings import Settings
 
 WORDS = {"a": 0, "b": 1, " ": 2, "<|end|>": 3, "<|start|>": 4, "<|en|>": 5, "<|de|>": 6, "<|translate|>": 7,
-         "<|transcribe|>": 8, "<|prev|>": 9, "<|no|>": 10}  # fmt: skip
-TIMES = 11  # the first of 20
+         "<|transcribe|>": 8, "<|prev|>": 9, "<|no|>": 10, "<|30.00|>": 1511}  # fmt: skip
+TIMES = 11  # the first; of 1501 that the tokenizer has, the model draws 20
 ROWS = 31
 
 
@@ -112,6 +112,12 @@ def test_what_cannot_be_honoured_is_refused_by_name(field: str, value: Any, tmp_
     name = {"lang_to_id": r"<\|de\|> 5", "task_to_id": r"<\|translate\|> 8"}.get(field, field)
     with pytest.raises(ServerError, match=rf"generation_config\.json of .*{name}"):
         said(tmp_path, **{field: value})
+
+
+def test_times_in_other_places_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WORDS, "<|30.00|>", 1510)
+    with pytest.raises(ServerError, match=r"<\|30\.00\|> 1511"):
+        said(tmp_path)
 
 
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json", "processor_config.json"])

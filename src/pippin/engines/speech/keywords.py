@@ -18,19 +18,10 @@ from pippin.core.tasks import Speak
 from pippin.engines.refusals import refused
 
 KEYWORDS: Final[dict[str, tuple[str, ...]]] = {
-    "voice": ("voice",),
-    "speed": ("speed",),
+    **{field: (field,) for field in "voice speed ref_audio ref_text gender pitch".split()},
+    **{field: (field,) for field in "temperature top_p top_k repetition_penalty streaming_interval".split()},
     "instructions": ("instruct", "instruction", "caption", "description"),
     "lang_code": ("lang_code", "lang", "language"),
-    "ref_audio": ("ref_audio",),
-    "ref_text": ("ref_text",),
-    "gender": ("gender",),
-    "pitch": ("pitch",),
-    "temperature": ("temperature",),
-    "top_p": ("top_p",),
-    "top_k": ("top_k",),
-    "repetition_penalty": ("repetition_penalty",),
-    "streaming_interval": ("streaming_interval",),
     "max_tokens": ("max_tokens", "max_new_tokens", "max_new_frames"),
     "seed": ("seed", "rng_seed"),
 }
@@ -58,10 +49,6 @@ class Keywords:
     def first_of(self, names: tuple[str, ...]) -> str | None:
         """The first of these names that this model uses; None if it uses none of them."""
         return next((each for each in names if each in self.read | self.needed), None)
-
-    def name_of(self, field: str) -> str | None:
-        """What this model calls a field of a request for speech."""
-        return self.first_of(KEYWORDS[field])
 
 
 def keywords_of(model: Any) -> Keywords:
@@ -141,7 +128,7 @@ def arguments_of(keywords: Keywords, task: Speak, voice: str | None, reference: 
     asked = {field: named[field] if field in named else getattr(task, field) for field in KEYWORDS}
     arguments: dict[str, Any] = {"text": task.text}
     for field, value in asked.items():
-        keyword = keywords.name_of(field)
+        keyword = keywords.first_of(KEYWORDS[field])
         if value is None:
             if keyword in keywords.needed:
                 raise ServerError("invalid_request", f"This model needs `{field}`; send it.", field)

@@ -122,13 +122,10 @@ FOLDERS: Final = ("voices", "voice_embedding", "embeddings")
 SUFFIXES: Final = (".safetensors", ".npz", ".json", ".wav")
 NAME: Final = re.compile(r"[^\W_][^/\\:~\x00-\x1f]{0,127}")
 """A word for a voice of a model that has no list of them: nothing that could be a path or an address."""
-RECORDING: Final = ".wav"
-BLENDS: Final = ("kokoro",)
-"""Families that mix several voices, whose names are separated by commas."""
-FETCHES_VOICES: Final = ("kokoro",)
-"""Families that ask the Hub for a voice that is not in the folder."""
-TAKES_FILES: Final = ("outetts",)
-"""Families that take the path of a voice's file, and not its name."""
+KOKORO: Final = "kokoro"
+"""The family that mixes several voices, with commas between their names, and fetches one that its folder lacks."""
+OUTETTS: Final = "outetts"
+"""The family that takes the path of a voice's file, and not its name."""
 
 
 class FolderVoices(Struct, frozen=True):
@@ -145,7 +142,7 @@ class FolderVoices(Struct, frozen=True):
 
     def checked(self, voice: str) -> str:
         """The model's own spelling of a client's word. Raises `ServerError` for what is no voice of this model."""
-        parts = voice.split(",") if self.family in BLENDS else [voice]
+        parts = voice.split(",") if self.family == KOKORO else [voice]
         return ",".join(self._one(part.strip()) for part in parts)
 
     def _one(self, voice: str) -> str:
@@ -154,7 +151,7 @@ class FolderVoices(Struct, frozen=True):
             if not same:
                 raise refused("voice", f"is {voice!r}; {self.model} has {', '.join(self.names)}.")
             return voice if voice in same else same[0]
-        if self.family in FETCHES_VOICES:
+        if self.family == KOKORO:
             raise refused("voice", f"is {voice!r}; no voice lies in the folder of {self.model}.")
         if NAME.fullmatch(voice) is None or voice.lower().endswith(SUFFIXES):
             path = "is a name, and not a path or an address; send a recording to imitate in `ref_audio`."
@@ -171,7 +168,7 @@ def voices_of(folder: Path, model: str) -> FolderVoices:
         for path in sorted((folder / name).glob("*"))
         if path.suffix in SUFFIXES
     }
-    family = config.get("model_type") or ("kokoro" if "istftnet" in config else None)
+    family = config.get("model_type") or (KOKORO if "istftnet" in config else None)
     names = {*files, *_archived(folder, config), *_configured(config)}
     if not names and (family == "pocket_tts" or {"flow_lm", "mimi"} <= config.keys()):
         from mlx_audio.tts.models.pocket_tts.utils import PREDEFINED_VOICES
@@ -231,8 +228,8 @@ class SpeechPreparer:
         assert isinstance(task, Speak)
         name = "" if task.voice is None else self._voices.checked(task.voice)
         path = self._voices.files.get(name)
-        recording = path if path is not None and path.suffix == RECORDING else None
-        takes_file = path is not None and self._voices.family in TAKES_FILES
+        recording = path if path is not None and path.suffix == ".wav" else None
+        takes_file = path is not None and self._voices.family == OUTETTS
         voice = None if recording else str(path) if takes_file else name or None
         call = partial(speak, task, voice, self._reference(task, recording))
         return BlockingJob[SpeechModel](id, Accepted(len(task.text)), call)

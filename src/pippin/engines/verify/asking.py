@@ -1,11 +1,10 @@
 """The model as this server runs it, asked without a socket."""
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from pippin.core.completion import Completion, collect
@@ -33,7 +32,6 @@ class Served(Struct, frozen=True):
 
     preparer: LanguagePreparer
     engine: LanguageEngine | LibraryEngine
-    numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     @classmethod
     def open(cls, spec: WorkerSpec) -> "Served":
@@ -58,15 +56,16 @@ class Served(Struct, frozen=True):
 
     def ask(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """The greedy answers, computed together. Raises `ServerError` for a request that is refused."""
-        return list(map(collect, self._events(list(map(self._job, requests)), ignored).values()))
+        jobs = [self._job(number, request) for number, request in enumerate(requests)]
+        return list(map(collect, self._events(jobs, ignored).values()))
 
     def ask_all(self, requests: Sequence[GenerationRequest], progress: Progress) -> list[Completion | None]:
         """The greedy answers; None for a request that was refused. `progress` is told the requests done and those in
         all."""
         jobs: list[LanguageJob | None] = []
-        for request in requests:
+        for number, request in enumerate(requests):
             try:
-                jobs.append(self._job(request))
+                jobs.append(self._job(number, request))
             except ServerError:
                 jobs.append(None)
         taken = [job for job in jobs if job is not None]
@@ -78,7 +77,7 @@ class Served(Struct, frozen=True):
     ) -> Sequence[tuple[float, ...]]:
         """The log probability of each label of each branch of a prompt, computed once. Raises `ServerError`."""
         asked = GenerationRequest(model="verify", prompt=prompt, echo=True, max_tokens=0)
-        job = replace(self._job(asked), branches=branches)
+        job = replace(self._job(0, asked), branches=branches)
         for event in self._events([job], ignored)[job.id]:
             match event:
                 case Scored(logprobs):
@@ -87,9 +86,9 @@ class Served(Struct, frozen=True):
                     raise ServerError(error.kind, error.message)
         raise AssertionError("Branches end scored, or failed.")
 
-    def _job(self, request: GenerationRequest) -> LanguageJob:
+    def _job(self, number: int, request: GenerationRequest) -> LanguageJob:
         greedy = Generate(replace(request, sampling=Sampling(temperature=0.0)))
-        job = self.preparer.prepare(f"verify-{next(self.numbers)}", greedy)
+        job = self.preparer.prepare(f"verify-{number}", greedy)
         assert not isinstance(job, tuple)
         return job
 

@@ -1,7 +1,6 @@
 """The weights of a language model beside those of another folder, such as the one before quantisation, as both are
 computed: unpacked, and in the names and the form of the library's class."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,9 @@ from mlx.utils import tree_flatten
 
 from pippin.core.verification import Finding
 from pippin.engines.language.model.weights import cast_weights
-from pippin.engines.verify.files import LAYER
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.perplexity import in_float32, open_lazily
-from pippin.engines.verify.weights import kind_of
+from pippin.engines.verify.weights import changed_in_part
 
 UNLIKE: Final = {1: 0.05, 2: 0.7}
 """The distances from which vectors and matrices are other ones. Rounding to 16 bits makes 0.004, and a quantisation to
@@ -47,19 +45,16 @@ def check(folder: Path, other: Path) -> Iterator[Finding]:
     mine, theirs = Weights.of(folder), Weights.of(other)
     gaps: dict[str, float] = {}
     limits: dict[str, float] = {}
-    changed: dict[str, list[bool]] = defaultdict(list)
+    changed: dict[str, bool] = {}
     for name in [*mine.tensors]:
         one, another = mine.tensors.pop(name), theirs.tensors.pop(name, mx.zeros(0))
         if one.shape == another.shape:
             gap = gaps[name] = _distance(one, another)
             limits[name] = UNLIKE[1 if one.ndim == 1 else 2]
             part = name.rpartition(".")[0]
-            if LAYER.match(name) and one.ndim > 1 and mine.forms.get(part) == theirs.forms.get(part):
-                changed[kind_of(name)].append(gap > 0)
-    partly = sorted(kind for kind, layers in changed.items() if 0 < sum(layers) < len(layers))
-    if partly:
-        layers = changed[partly[0]]
-        yield finding("partly-changed", kind=partly[0], changed=sum(layers), all=len(layers))
+            if one.ndim > 1 and mine.forms.get(part) == theirs.forms.get(part):
+                changed[name] = gap > 0
+    yield from changed_in_part("partly-changed", changed)
     usual = MANY_TIMES * median(gaps.values()) if gaps else 0.0
     unlike = [name for name, gap in gaps.items() if not gap <= max(limits[name], usual)]
     if unlike:

@@ -30,12 +30,6 @@ COMPUTES: Final = frozenset(
 ROWS_MORE: Final = {"mllama": 8}
 """Rows of an embedding beyond the vocabulary, by architecture: tokens of pictures, which are never drawn."""
 ALIKE: Final = 0.9  # of two names, by difflib, of which one may be the other misspelt
-OF_SPEECH: Final = {
-    "decoder_start_token_id": "<|startoftranscript|>",
-    "no_timestamps_token_id": "<|notimestamps|>",
-}
-NEXT: Final = {"<|startoftranscript|>": "<|en|>", "<|notimestamps|>": "<|0.00|>", "<|29.98|>": "<|30.00|>"}
-"""Tokens of Whisper, and the ones behind them."""
 BYTES: Final = ("I8", "F8_E4M3", "F8_E5M2")
 SCALES: Final = ("_scale", "_scale_inv", "_scales")
 
@@ -47,8 +41,6 @@ def check(folder: Folder, kind: str) -> Iterator[Finding]:
     yield from _quantisation(folder)
     yield from _pictures(folder)
     yield from _modules(folder)
-    if kind == "transcription":
-        yield from _speech(folder)
     if kind in ("language", "embeddings", "reranking"):
         yield from _layers(folder)
         yield from _rows(folder)
@@ -88,10 +80,9 @@ def _shards(folder: Folder) -> Iterator[Finding]:
     if stray:
         yield finding("stray-shard", files=stray)
     missing = [name for name in folder.index if name not in folder.tensors]
-    found = {name: folder.tensors[name][0] for name in folder.index if name in folder.tensors}
-    elsewhere = [name for name, file in found.items() if folder.index[name] != file and name not in twice]
-    if missing or elsewhere:
-        wrong = missing or elsewhere
+    once = folder.tensors.keys() & folder.index.keys() - {*twice}
+    elsewhere = sorted(name for name in once if folder.tensors[name][0] != folder.index[name])
+    if wrong := missing or elsewhere:
         yield finding("index-mismatch", None if missing else "warning", count=len(wrong), name=wrong[0])
 
 
@@ -154,22 +145,6 @@ def _modules(folder: Folder) -> Iterator[Finding]:
         path = str(module.get("path"))
         if str(module.get("type")).endswith("Pooling") and not (folder.path / path / "config.json").is_file():
             yield finding("module-missing", file=f"{path}/config.json")
-
-
-def _speech(folder: Folder) -> Iterator[Finding]:
-    """Whisper's tokens for languages, tasks and times, in the places where each file says that they are."""
-    stored = object_in(folder.path / "tokenizer.json").get("added_tokens") or ()
-    ids = {token["content"]: token["id"] for token in stored}
-    told = folder.generation
-    said = {token: told[name] for name, token in OF_SPEECH.items() if name in told}
-    said |= table(told.get("lang_to_id"))
-    said |= {f"<|{task}|>": id_ for task, id_ in table(told.get("task_to_id")).items()}
-    said |= {after: ids[token] + 1 for token, after in NEXT.items() if token in ids}
-    wrong = [
-        f"{token} is {ids.get(token)} and not {id_}" for token, id_ in said.items() if ids.get(token) != id_
-    ]
-    if ids and wrong:
-        yield finding("speech-tokens", fields=wrong[:4])
 
 
 def _templates(folder: Folder) -> Iterator[Finding]:

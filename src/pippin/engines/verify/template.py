@@ -161,13 +161,10 @@ def _marks(written: Written) -> Iterator[Finding]:
     if spelled:
         yield finding("mark-not-token", marks=spelled)
     bos, begun = written.tokenizer.bos, written.tokenizer.encode(texts[0])
-    if bos is not None and begun[:2] == [bos, bos]:
+    if begun[:2] == [bos, bos]:
         yield finding("bos-twice", who="template")
-    if (
-        bos is not None
-        and bos not in begun[:1]
-        and bos in written.tokenizer.encode("a", add_special_tokens=True)[:1]
-    ):
+    usual = written.tokenizer.encode("a", add_special_tokens=True)
+    if usual[:1] == [bos] and begun[:1] != [bos]:
         yield finding("bos-left-out")
 
 

@@ -118,20 +118,21 @@ def _ends(folder: Folder, tokenizer: Tokenizer, turn_end: str) -> Iterator[Findi
         tokenizer.backend.token_to_id(tokenizer.special_names.get("eos_token", "")),
     )
     others |= ids_in(folder.text.get("eos_token_id")) & tokenizer.eos
-    if ids_in(tokenizer.encode("a", add_special_tokens=True)[-1:]) & (generation | others):
+    ends = generation | others
+    if ids_in(tokenizer.encode("a", add_special_tokens=True)[-1:]) & ends:
         yield finding("eos-appended")
     vocabulary = set(tokenizer.backend.get_vocab(with_added_tokens=True).values())
-    for id_ in sorted(generation | others):
+    for id_ in sorted(ends):
         piece = b"" if id_ in tokenizer.pieces.added else tokenizer.raw(id_).strip()
         is_word = bool(piece) and not MARK.fullmatch(piece)
         if id_ not in vocabulary or is_word or THINKS.fullmatch(tokenizer.decode([id_])):
             yield finding("eos-is-text", id=id_, piece=tokenizer.raw(id_))
     never = tokenizer.asked.biases(tokenizer.size, ())
-    if (generation | others) and all(never.get(id_, 0.0) <= LEAST for id_ in generation | others):
-        yield finding("eos-never", ids=sorted(generation | others))
+    if ends and all(never.get(id_, 0.0) <= LEAST for id_ in ends):
+        yield finding("eos-never", ids=sorted(ends))
     if generation and others and not generation & others:
         yield finding("eos-disagree", own=sorted(generation), others=sorted(others))
-    written, ends = tokenizer.encode(turn_end) if turn_end else [], generation | others
+    written = tokenizer.encode(turn_end) if turn_end else []
     if written and written[0] not in ends:
         single = tokenizer.single(turn_end) is not None
         yield finding("turn-end", None if single else "fault", end=turn_end, ends=sorted(ends))
@@ -145,10 +146,12 @@ def _round_trips(tokenizer: Tokenizer) -> Iterator[Finding]:
         stream = tokenizer.detokenizer()
         said = "".join(map(stream.add, ids)) + stream.finish()
         whole: str = tokenizer.backend.decode(ids, skip_special_tokens=True)
-        if _begun(said) != _begun(whole) and not differs:
+        # Many tokenizers add or drop spaces at the beginning.
+        said, whole, text = (each.lstrip(" ") for each in (said, whole, text))
+        if said != whole and not differs:
             differs = True
             yield finding("stream-differs", stream=said[:60], whole=whole[:60])
-        if _begun(whole) != _begun(text):
+        if whole != text:
             lost.append((not text.isascii(), text[:60], whole[:60]))
     if lost:
         foreign, text, back = min(lost)
@@ -156,11 +159,6 @@ def _round_trips(tokenizer: Tokenizer) -> Iterator[Finding]:
         yield finding(
             "round-trip", "note" if foreign else None, count=len(lost), all=len(texts()), text=text, back=back
         )
-
-
-def _begun(text: str) -> str:
-    """A text without the spaces at its beginning, which many tokenizers add or drop."""
-    return text.lstrip(" ")
 
 
 def _stored_so(folder: Folder, text: str, ids: list[int]) -> bool:
@@ -196,16 +194,15 @@ def _pieces(tokenizer: Tokenizer) -> Iterator[Finding]:
         if id_ not in added and not (piece.startswith("##") or UNUSED.fullmatch(piece))
         if not isinstance(backend.model, Unigram) or piece.startswith(SPACE)
     ]
-    met, unmet = 0, []
+    tried: dict[str, bool] = {}  # and whether a text is cut into the piece
     for id_, piece in sorted(words)[:: max(1, len(words) // PIECES)]:
         text = tokenizer.decode([id_])
         if len(text) > 1 and text.strip() and BROKEN not in text:
-            if any(tokenizer.encode(before + text)[-1:] == [id_] for before in ("", " ", "\n")):
-                met += 1
-            else:
-                unmet.append(piece)
-    if len(unmet) > (1 - MOST) * (met + len(unmet)):
-        yield finding("pieces-unmet", share=len(unmet) / (met + len(unmet)), piece=unmet[-1])
+            last = [tokenizer.encode(before + text)[-1:] for before in ("", " ", "\n")]
+            tried[piece] = [id_] in last
+    unmet = [piece for piece, met in tried.items() if not met]
+    if len(unmet) > (1 - MOST) * len(tried):
+        yield finding("pieces-unmet", share=len(unmet) / len(tried), piece=unmet[-1])
 
 
 def _publisher(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:

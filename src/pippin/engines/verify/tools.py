@@ -91,15 +91,12 @@ def check(counts: Counts, other: Counts | None) -> Iterator[Finding]:
     looks, tried = counts.looks, counts.looks["tried"]
     if not tried:
         yield finding("no-calls", count=counts.asked)
-    kinds = {
-        "parsed": "calls can be read",
-        "valid": "calls keep their schema",
-        "right": "prompts get their tool",
-    }
-    wholes = {kind: counts.wanted if kind == "right" else tried for kind in kinds}
-    few = [
-        f"{looks[kind]} of {wholes[kind]} {kinds[kind]}" for kind in kinds if looks[kind] < FEW * wholes[kind]
-    ]
+    judged = (
+        ("parsed", tried, "calls can be read"),
+        ("valid", tried, "calls keep their schema"),
+        ("right", counts.wanted, "prompts get their tool"),
+    )
+    few = [f"{looks[kind]} of {whole} {what}" for kind, whole, what in judged if looks[kind] < FEW * whole]
     if tried and few:
         yield finding("calls", few=few)
     unfinished = counts.asked - looks["finished"]

@@ -29,7 +29,6 @@ EXPONENTS: Final[dict[str, tuple[Any, int]]] = {
 SPARE: Final = {"F16": 0x7, "F32": 0x1FFF}
 """The last bits of a number that one of fewer bits, BF16 or F16, does not fill when it is stored so."""
 MOST_SPARE: Final = 0.9  # of the numbers of a matrix; of one that fills them it is an eighth
-Progress = Callable[[int, int], None]
 
 
 class Look(Struct, frozen=True):
@@ -42,7 +41,7 @@ class Look(Struct, frozen=True):
     spare: bool  # its numbers were once stored in fewer bits
 
 
-def check(folder: Folder, progress: Progress = lambda done, total: None) -> Iterator[Finding]:
+def check(folder: Folder, progress: Callable[[int, int], None]) -> Iterator[Finding]:
     """Read all weights once. `progress` is told the bytes done and the bytes in all."""
     looks: dict[str, Look] = {}
     total, done = sum(_size(array) for _, array in folder.tensors.values()), 0
@@ -65,7 +64,7 @@ def check(folder: Folder, progress: Progress = lambda done, total: None) -> Iter
             yield finding(code, count=len(names), name=names[0])
     filled = {name: look for name, look in matrices.items() if not look.blank}
     yield from _matrices_alike(filled)
-    yield from _partly_finer({name: look for name, look in filled.items() if LAYER.match(name)})
+    yield from changed_in_part("partly-finer", {name: not look.spare for name, look in filled.items()})
     head = next((looks[name] for name in looks if HEAD.search(name)), None)
     embedding = looks.get(folder.embedding or "")
     # Other architectures have one way alone, or go by what the files hold.
@@ -108,14 +107,14 @@ def _matrices_alike(looks: dict[str, Look]) -> Iterator[Finding]:
             return
 
 
-def _partly_finer(looks: dict[str, Look]) -> Iterator[Finding]:
-    """A kind of matrix that was once stored in fewer bits, and was changed since in some layers."""
+def changed_in_part(code: str, changed: dict[str, bool]) -> Iterator[Finding]:
+    """The first kind of matrix of which some layers' were changed and others' not."""
     kinds: dict[str, list[bool]] = defaultdict(list)
-    for name, look in looks.items():
-        kinds[kind_of(name)].append(look.spare)
-    for kind, spare in kinds.items():
-        if 0 < sum(spare) < len(spare):
-            yield finding("partly-finer", kind=kind, changed=len(spare) - sum(spare), all=len(spare))
+    for name in filter(LAYER.match, changed):
+        kinds[kind_of(name)].append(changed[name])
+    for kind, layers in kinds.items():
+        if 0 < sum(layers) < len(layers):
+            yield finding(code, kind=kind, changed=sum(layers), all=len(layers))
             return
 
 

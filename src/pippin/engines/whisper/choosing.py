@@ -25,14 +25,14 @@ class Chooser(LogitFilter):  # type: ignore[misc]  # untyped in mlx-audio
         """The logits [1, vocabulary] of what follows these tokens [1, tokens]."""
         drawn: list[int] = np.array(tokens[0])[self._begin :].tolist()
         times, mask = self._times, self._always.copy()
-        timed = [token for token in drawn if token >= times]
-        closes = bool(drawn) and drawn[-1] >= times and len(drawn) > 1 and drawn[-2] < times
-        if timed and drawn[-1] >= times and not closes:
-            mask[times:] = -np.inf  # a time that begins a piece is followed by its text
-        elif closes:
+        are_times = [token >= times for token in drawn]
+        closes = are_times[-2:] == [False, True]
+        if closes:
             mask[: self._end] = -np.inf
-        if timed:
-            mask[times : timed[-1] + (not closes)] = -np.inf
+        elif are_times[-1:] == [True]:
+            mask[times:] = -np.inf  # a time that begins a piece is followed by its text
+        if any(are_times):
+            mask[times : max(drawn) + (not closes)] = -np.inf
         if not drawn:
             mask[[*self._settings.first]] = -np.inf
             mask[:times] = -np.inf

@@ -13,6 +13,7 @@ from pippin.core.errors import ServerError
 from pippin.core.parameters import OF_LENGTHS, REPETITION_PENALTY, OfEveryAnswer, left_out
 from pippin.core.published import fields_in, object_in, table
 from pippin.engines.language.text.tokenizer import ids_in
+from pippin.engines.whisper import LAST_TIME, TIME_STEP
 
 log = logging.getLogger(__name__)
 
@@ -123,11 +124,13 @@ def read_settings(model: nn.Module, tokenizer: Any, folder: Path, name: str) -> 
 
 
 def _other_tokens(tokenizer: Any, told: dict[str, Any], said: dict[str, Any]) -> list[str]:
-    """The fields that give a token another id than the tokenizer, whose ids count here."""
+    """The fields that give a token another id than the tokenizer, whose ids count here, and a time that is not as many
+    ids behind the first as its seconds say."""
     words = tokenizer.hf_tokenizer.get_vocab()
     marks = {
         **(said["lang_to_id"] or {}),
         **{f"<|{task}|>": id_ for task, id_ in (said["task_to_id"] or {}).items()},
+        f"<|{LAST_TIME:.2f}|>": tokenizer.timestamp_begin + round(LAST_TIME / TIME_STEP),
     }
     own = {field: getattr(tokenizer, attribute) for field, attribute in TOKENS.items()}
     wrong = [f"{field} {told[field]}" for field in own if ids_in(told.get(field)) - {own[field]}]
