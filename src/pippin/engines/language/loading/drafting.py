@@ -86,23 +86,23 @@ def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKin
 def _open_drafter(folder: Path, asked: Asked, head: Head, batching: Batching) -> DraftModel | Follower:
     """What drafts: a smaller model, or what follows the passes of the model itself."""
     options, model, plan, words = asked.options, asked.model, asked.plan, batching.vocabulary
-    kind = drafters.find_kind(folder, own=options.mtp and folder == asked.folder)
+    name = name_of(folder)
+    kind = drafters.find_kind(folder, own=options.mtp)
     check_draft_kind(folder, kind, options.draft_kind)
     if kind == "model":
         return open_draft_model(folder, asked)
     if kind == "assistant":
         assistant = drafters.open_assistant(folder, model, words, plan)
-        log.info(
-            "drafts come from %s, an assistant that attends to the model's keys and values", name_of(folder)
-        )
+        log.info("drafts come from %s, an assistant that attends to the model's keys and values", name)
         return Assistants(assistant, HiddenStates(model, head, None))
     drafter = drafters.open_head(folder, kind, model, words, plan, asked.kernel_threads)
     layout = CacheLayout.learn(drafter, computed_prompt(drafter, (1, 2)))
     replays = any(each.replays for each in layout.kinds)
     if not layout.batches or (replays and not can_rewind(drafter, layout)):
-        message = f"The draft head {name_of(folder)!r} has layers that cannot take tokens back: choose another drafter."
-        raise ServerError("load_failed", message, drafters.OPTION)
-    log.info("drafts come from %s, a head of the kind %s", name_of(folder), kind)
+        raise drafters.refused(
+            f"The draft head {name!r} has layers that cannot take tokens back: choose another drafter."
+        )
+    log.info("drafts come from %s, a head of the kind %s", name, kind)
     states = HiddenStates(model, head, drafter.layers_read)
     return Heads(drafter, layout, states, most=options.num_draft_tokens)
 
@@ -115,16 +115,15 @@ def open_draft_model(folder: Path, asked: Asked) -> DraftModel:
     draft, _ = load_weights(info, asked.plan, asked.progress, reading, kernel_threads=asked.kernel_threads)
     if Tokenizer.load(folder).backend.get_vocab() != asked.tokenizer.backend.get_vocab():
         message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
-        raise ServerError("load_failed", message, drafters.OPTION)
+        raise drafters.refused(message)
     batching = choose_batching(draft, ModelOptions())
     shape = batching.shape
     if shape is None or not batching.rewinds:
         lack = "take tokens back" if shape is not None else "be batched"
-        message = (
-            f"The draft model {name_of(folder)!r} cannot be used: its caches cannot {lack}. Choose another."
+        raise drafters.refused(
+            f"The draft model {info.id!r} cannot be used: its caches cannot {lack}. Choose another."
         )
-        raise ServerError("load_failed", message, drafters.OPTION)
-    log.info("drafts come from %s", name_of(folder))
+    log.info("drafts come from %s", info.id)
     slack = max(MOST_NEW, asked.options.num_draft_tokens + 1)
     shape = replace(shape, slack=slack, prompts_in_slots=False)
     head = Head(draft, batching.vocabulary)
