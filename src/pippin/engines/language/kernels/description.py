@@ -23,7 +23,7 @@ from pippin.engines.language.kernels.architectures import (
     rope_of,
     windows_of,
 )
-from pippin.engines.language.kernels.matrices import PACKED, floats, matrix_of, sizes, stack_of, widened
+from pippin.engines.language.kernels.matrices import PACKED, floats, matrix_of, sizes, stacks_of, widened
 from pippin.engines.language.upstream.file_arrays import Files
 
 NORMED_OUTPUTS = {"mlp_norm": "pre_feedforward_layernorm", "mlp_out_norm": "post_feedforward_layernorm"}
@@ -106,12 +106,9 @@ class Describer(Struct):
         architecture, network = self.architecture, layer[self.architecture.network]
         mixture = architecture.mixture
         if mixture is not None and is_mixture(architecture, layer):
-            experts = network[mixture.experts]
             return Experts(
                 router=matrix_of(network[mixture.router]),
-                gate=stack_of(experts.gate_proj),
-                up=stack_of(experts.up_proj),
-                down=stack_of(experts.down_proj),
+                **stacks_of(network[mixture.experts]),
                 chosen=int(getattr(network, mixture.chosen)),
                 normalized=mixture.normalized(network),
             )

@@ -253,10 +253,8 @@ class Pace:
     def _may_pay(self, chances: Sequence[float], lengths: Sequence[int]) -> bool:
         """Whether these would pay at best: with chances higher by `DOUBT`, and guessed times lower by `CHEAPER`."""
         count, computed = len(lengths), self.computed(lengths)
-        tokens = sum(
-            expected_tokens(min(1.0, chance + DOUBT), own)
-            for chance, own in zip(chances, lengths, strict=True)
-        )
+        at_best = (min(1.0, chance + DOUBT) for chance in chances)
+        tokens = sum(map(expected_tokens, at_best, lengths))
         seconds = self.times.expected(count, computed)
         seconds *= 1 if computed <= count * self.times.widest(count) else CHEAPER
         return tokens / count * self.times.plain(count) > WORTH * seconds
