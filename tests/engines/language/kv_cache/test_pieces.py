@@ -76,7 +76,7 @@ class Play:
 
     @property
     def cuts(self) -> list[tuple[int, int]]:
-        return self.group.pieces.cuts
+        return [] if self.group.pieces is None else self.group.pieces.cuts
 
     def run(self) -> Iterator[mx.array]:
         """The logits of each step [sequences, tokens, vocabulary], the first that joined first."""

@@ -93,7 +93,7 @@ def choose_batching(
         layout=layout,
         shape=shape,
         slack=slack,
-        slot_bytes=partial(shape.layout.slot_bytes, slack=slack),
+        slot_bytes=shape.slot_bytes,
         rewinds=rewinds,
         agreement=str(trials),
     )

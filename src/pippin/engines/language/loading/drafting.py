@@ -1,7 +1,6 @@
 """Speculation as the options ask for it: what proposes tokens, and what decides whether that pays."""
 
 import logging
-from collections.abc import Sequence as Many
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -43,22 +42,17 @@ def open_speculation(asked: Asked, head: Head, batching: Batching) -> Speculatio
             reason = "the sequences of this model run one at a time"
         raise ServerError("load_failed", f"{option} cannot be used: {reason}. Start without it.", option)
     proposer: Proposer = Lookup(in_text=options.prompt_lookup, in_forms=named is None)
-    followers: Many[Follower] = ()
     if named is not None:
         with drafters.refusals_name(option):
-            drafter = _open_drafter(named, asked, head, batching)
-        followers = () if isinstance(drafter, DraftModel) else (drafter,)
-        proposer = Either(proposer, drafter)
+            proposer = Either(proposer, _open_drafter(named, asked, head, batching))
     costs = asked.plan.product_costs if getattr(asked.model, "takes_padding", False) else ()
     # The prefix cache keeps states at the ends of blocks.
     keeps_states = options.prefix_cache and any(kind.replays for kind in batching.layout.kinds)
     return Speculation(
         proposer,
         Pace(options.num_draft_tokens, overlaps=asked.plan.overlaps, costs=costs),
-        most=options.num_draft_tokens,
         block=options.cache_block_tokens if keeps_states else None,
         always=wanted,
-        followers=followers,
     )
 
 

@@ -138,7 +138,7 @@ def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Ste
         share=share,
         batch=Batch(groups, loaded, sampler, () if speculation is None else speculation.followers),
         prefixes=open_prefixes(asked, batching, shares.prefixes),
-        decoding=Decoding if speculation is None else partial(SpeculativeDecoding, speculation),
+        decoding=Decoding if speculation is None else partial(SpeculativeDecoding, speculation=speculation),
         overlaps=plan.overlaps,
         steering=steering,
     )
