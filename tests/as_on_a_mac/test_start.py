@@ -153,11 +153,16 @@ def test_a_model_that_overflows_in_16_bits_is_refused(tmp_path: Path) -> None:
     name = next(each for each in weights if each.endswith("layers.0.mlp.down_proj.weight"))
     weights[name] = weights[name] * 1e5
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
-    preparer = language.open_preparer(spec := WorkerSpec(info=read_info(folder, kind="language"), threads=1))
+    info = read_info(folder, kind="language")
+
+    def opened(dtype: str) -> Any:
+        spec = WorkerSpec(info=info, threads=1, options={"dtype": dtype})
+        return language.open_engine(spec, language.open_preparer(spec), ignored)
+
     for dtype in ("bfloat16", "float32"):
-        language.open_engine(replace(spec, options={"dtype": dtype}), preparer, ignored).close()
+        opened(dtype).close()
     with pytest.raises(ServerError, match="no numbers in float16"):
-        language.open_engine(replace(spec, options={"dtype": "float16"}), preparer, ignored)
+        opened("float16")
 
 
 def ignored(*_: Any) -> None:

@@ -120,9 +120,12 @@ def test_trials_that_passed_are_left_out_at_the_next_start_and_others_are_not(
 ) -> None:
     tried: list[str] = []
 
-    def noting(what: str, attempt: Any) -> Any:
-        tried.append(what)
-        return passed(what, attempt)
+    def noting(what: str, attempt: Any, named: str | None) -> Any:
+        def noted(number: int) -> Any:
+            tried.append(what)
+            return attempt(number)
+
+        return passed(what, noted, named)
 
     monkeypatch.setattr(probe, "passed", noting)
 

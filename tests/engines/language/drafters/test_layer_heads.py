@@ -12,7 +12,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
 from pippin.engines.language.drafters.layers import FAMILIES, open_layer_head
-from pippin.engines.language.drafters.loading import find_kind
+from pippin.engines.language.drafters.loading import find_kind, refusals_name
 from pippin.engines.language.loading import drafting
 from pippin.engines.language.step.speculation.heads import Heads
 from tests.engines.language.bench import Bench, Eager, follower_of, judge_others_of_one_that_leaves, run_all
@@ -114,9 +114,12 @@ def test_a_checkpoint_without_its_head_is_refused_with_the_way_out(tmp_path: Pat
     path = folder / "model.safetensors"
     kept = {name: array for name, array in mx.load(str(path)).items() if "model.layers.3." not in name}
     mx.save_safetensors(str(path), kept)
-    with pytest.raises(
-        ServerError, match="has no head for multi-token prediction: most converted models"
-    ) as refused:
+    with (
+        pytest.raises(
+            ServerError, match="has no head for multi-token prediction: most converted models"
+        ) as refused,
+        refusals_name("mtp"),
+    ):
         find_kind(folder, own=True)
     assert refused.value.report.param == "mtp"
 

@@ -326,7 +326,7 @@ def test_what_has_more_in_common_is_measured_apart_from_what_has_less() -> None:
     for computed in (1, 1, 1, 5, 5, 4, 4, 3, 3, 2, 2):
         pace.times.observe(1, computed, 0.01 + 0.001 * computed)
     pace._trial = 1  # no trial is due
-    speculation = Speculation(Lookup(in_text=True), pace, most=4)
+    speculation = Speculation(Lookup(in_text=True), pace)
     passage = list(range(20))
     text = Text([*passage, 50, 51, 60, 61, 3, 60, 61])
     sequence = cast(Sequence, text)

@@ -17,17 +17,14 @@ from pippin.engines.language.kv_cache.kinds.base import PromptCache
 class Assistant(nn.Module):  # type: ignore[misc] # mlx has no types
     """An assistant of mlx-vlm, whose weights are float arrays."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, model: nn.Module, layer_types: list[str]) -> None:
+        """Uses the embeddings of the model that it is for. Raises `AttributeError` for one that has none."""
         super().__init__()
         self.inner = inner
         self.own_bytes = 0  # of weights that are not the model's
-        self._layer_types: list[str] = []  # of the model, whose first layers have caches
-
-    def share(self, model: nn.Module, layer_types: list[str]) -> None:
-        """Use the embeddings of the model that it is for. Raises `AttributeError` for one that has none."""
-        self._layer_types = layer_types
-        self.inner.bind(model)
-        if self.inner._input_embed is None:
+        self._layer_types = layer_types  # of the model, whose first layers have caches
+        inner.bind(model)
+        if inner._input_embed is None:
             raise AttributeError("it has no embed_tokens")
 
     def draft(self, last: int, state: mx.array, caches: PromptCache, length: int, most: int) -> mx.array:

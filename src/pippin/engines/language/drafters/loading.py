@@ -70,8 +70,8 @@ OTHER_DRAFTERS = ("dflash", "dspark", "assistant", "mtp", "eagle")
 """What the types of mlx-vlm's other drafters have in their names."""
 
 
-def _refused(message: str, option: str = OPTION) -> ServerError:
-    return ServerError("load_failed", message, option)
+def refused(message: str) -> ServerError:
+    return ServerError("load_failed", message, OPTION)
 
 
 @contextlib.contextmanager
@@ -96,7 +96,7 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
     told = " ".join(str(name).lower() for name in names)
     is_head = "dflash_config" in config or any(name in told for name in OTHER_DRAFTERS)
     if is_head:
-        _check_library(OPTION)
+        _check_library()
     if "eagle3" in told:
         return "eagle3"
     if config.get("model_type") in PREDICTION_HEADS:
@@ -110,7 +110,7 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
         if normalised in ASSISTANTS:
             return "assistant"
         known = ", ".join((*PREDICTION_HEADS, *BLOCK_DRAFTERS, *ASSISTANTS))
-        raise _refused(
+        raise refused(
             f"The drafter {name_of(folder)!r} is of the type {normalised!r}, which this version "
             f"cannot run: take a smaller model, an EAGLE-3 head, or a head of the type {known}."
         )
@@ -124,10 +124,10 @@ def _configuration(folder: Path) -> dict[str, Any]:
             if folder.is_absolute()
             else f"fetch it by `pippin pull {folder}`"
         )
-        raise _refused(f"The draft model {str(folder)!r} is not here: {way_out}.")
+        raise refused(f"The draft model {str(folder)!r} is not here: {way_out}.")
     config = find_json(folder / "config.json")
     if config is None:
-        raise _refused(f"The draft model {name_of(folder)!r} has no config.json. Download it again.")
+        raise refused(f"The draft model {name_of(folder)!r} has no config.json. Download it again.")
     return spelled_out(config)
 
 
@@ -139,30 +139,27 @@ def _own_kind(folder: Path, config: dict[str, Any]) -> Kind:
         if kind == "layer":
             found = "layer" if layers.has_layer_head(folder, config) else None
         else:
-            _check_library("mtp")
+            _check_library()
             from mlx_vlm.speculative.drafters.mtp_split import detect_mtp_splitter, get_mtp_splitter
 
             known = get_mtp_splitter(source_config=config) is not None
             splitter = detect_mtp_splitter(folder)
             found = None if splitter is None else splitter.output_model_type
     if not known:
-        raise _refused(
+        raise refused(
             f"{name_of(folder)!r} is of the architecture {config.get('model_type')!r}, of which this version runs no "
             "prediction head: start without mtp, or give a smaller model as draft_model_path.",
-            option="mtp",
         )
     if found is None:
-        raise _refused(
+        raise refused(
             f"{name_of(folder)!r} has no head for multi-token prediction: most converted models lack its weights. "
             "Start without it, take the model as it was published, or split the head off: mlx_vlm.convert --hf-path "
             "NAME --mtp.",
-            option="mtp",
         )
     if found not in ("layer", *PREDICTION_HEADS):
-        raise _refused(
+        raise refused(
             f"The prediction head of {name_of(folder)!r} is of the type {found!r}, which this version cannot run; it "
             f"runs {', '.join(PREDICTION_HEADS)}: start without it.",
-            option="mtp",
         )
     return kind
 
@@ -185,7 +182,7 @@ def open_head(
         else:
             head.share(inner_of(model))
     except AttributeError as error:
-        raise _refused(
+        raise refused(
             f"The draft head {name_of(folder)!r} shares embeddings and projection with a model of another architecture "
             f"than this one ({error}): choose the head of this very model."
         ) from error
@@ -205,15 +202,14 @@ def open_assistant(folder: Path, model: nn.Module, vocabulary: int, plan: Device
         inner.model.embed_tokens = dequantize_model(nn.Sequential(embeddings)).layers[0]
     cast_weights(inner, plan)
     mx.eval(inner.parameters())
-    assistant = Assistant(inner)
     whole = inner_of(model)
     try:
-        assistant.share(whole, _layer_types(whole))
+        assistant = Assistant(inner, whole, _layer_types(whole))
         caches = computed_prompt(model, TRIED)
         state = mx.zeros((1, 1, inner.config.backbone_hidden_size))
         mx.eval(assistant.draft(0, state, caches, len(TRIED), 1))
     except (AttributeError, KeyError, ValueError) as error:
-        raise _refused(
+        raise refused(
             f"The assistant {name_of(folder)!r} cannot attend to what this model keeps ({type(error).__name__}: "
             f"{error}): choose the assistant of this very model."
         ) from error
@@ -294,13 +290,13 @@ def _usable(folder: Path) -> Iterator[None]:
         yield
     except FAILURES as error:
         text = f"{type(error).__name__}: {str(error)[:300]}"
-        raise _refused(f"The draft head {name_of(folder)!r} cannot be loaded: {text}") from error
+        raise refused(f"The draft head {name_of(folder)!r} cannot be loaded: {text}") from error
 
 
 def _check_pair(folder: Path, model: nn.Module, size: int, words: int, vocabulary: int) -> None:
     theirs = hidden_size(model)
     if words != vocabulary or (theirs is not None and size != theirs):
-        raise _refused(
+        raise refused(
             f"The draft head {name_of(folder)!r} was made for another model: it starts from states of {size} numbers "
             f"and {words} tokens, and this model has {theirs} and {vocabulary}. Choose the head of this very model."
         )
@@ -312,7 +308,7 @@ def _check_words(folder: Path, inner: Any) -> None:
         return
     words = mx.arange(inner.draft_vocab_size) + inner.d2t
     if not 0 <= int(words.min()) <= int(words.max()) < inner.target_vocab_size:
-        raise _refused(
+        raise refused(
             f"The draft head {name_of(folder)!r} names a token that the vocabulary does not have: its table d2t is "
             "damaged. Download it again."
         )
@@ -330,11 +326,10 @@ def hidden_size(model: nn.Module) -> int | None:
     return None
 
 
-def _check_library(option: str) -> None:
+def _check_library() -> None:
     """Raises `ServerError("load_failed")` where mlx-vlm, whose heads these are, is not installed."""
     if importlib.util.find_spec("mlx_vlm") is None:
-        raise _refused(
+        raise refused(
             "Draft heads are mlx-vlm's, and a smaller model of the same vocabulary drafts without it: "
             f"{install_command('vision')}",
-            option=option,
         )

@@ -23,7 +23,7 @@ from pippin.engines.language.kernels.architectures import (
     rope_of,
     windows_of,
 )
-from pippin.engines.language.kernels.matrices import PACKED, floats, matrix_of, sizes, stack_of, widened
+from pippin.engines.language.kernels.matrices import PACKED, floats, matrix_of, sizes, stacks_of, widened
 from pippin.engines.language.upstream.file_arrays import Files
 
 NORMED_OUTPUTS = {"mlp_norm": "pre_feedforward_layernorm", "mlp_out_norm": "post_feedforward_layernorm"}
@@ -86,13 +86,10 @@ class Describer(Struct):
 
     def _attention(self, index: int, attention: Any, path: str) -> dict[str, Matrix]:
         architecture = self.architecture
-        found = {"output": self._whole(index, "output", attention.o_proj, f"{path}.o_proj")}
+        found = self._whole(index, {"output": "o_proj"}, attention, path)
         if not architecture.fused:
             names: dict[Projection, str] = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
-            return found | {
-                name: self._whole(index, name, attention[mine], f"{path}.{mine}")
-                for name, mine in names.items()
-            }
+            return found | self._whole(index, names, attention, path)
         queries = int(getattr(attention, architecture.heads)) * self.head_dim
         keys = int(getattr(attention, architecture.kv_heads)) * self.head_dim
         rows: dict[Projection, slice] = {
@@ -106,31 +103,25 @@ class Describer(Struct):
         architecture, network = self.architecture, layer[self.architecture.network]
         mixture = architecture.mixture
         if mixture is not None and is_mixture(architecture, layer):
-            experts = network[mixture.experts]
             return Experts(
                 router=matrix_of(network[mixture.router]),
-                gate=stack_of(experts.gate_proj),
-                up=stack_of(experts.up_proj),
-                down=stack_of(experts.down_proj),
+                **stacks_of(network[mixture.experts]),
                 chosen=int(getattr(network, mixture.chosen)),
                 normalized=mixture.normalized(network),
             )
-        down = self._whole(index, "down", network.down_proj, f"{path}.down_proj")
+        down = self._whole(index, {"down": "down_proj"}, network, path)
         if architecture.fused:
             half = sizes(network.gate_up_proj)[1] // 2
             rows: dict[Projection, slice] = {"gate": slice(0, half), "up": slice(half, 2 * half)}
-            return Network(
-                down=down, **self._parts(index, rows, network.gate_up_proj, f"{path}.gate_up_proj")
-            )
-        return Network(
-            gate=self._whole(index, "gate", network.gate_proj, f"{path}.gate_proj"),
-            up=self._whole(index, "up", network.up_proj, f"{path}.up_proj"),
-            down=down,
-        )
+            return Network(**down, **self._parts(index, rows, network.gate_up_proj, f"{path}.gate_up_proj"))
+        names: dict[Projection, str] = {"gate": "gate_proj", "up": "up_proj"}
+        return Network(**down, **self._whole(index, names, network, path))
 
-    def _whole(self, index: int, projection: Projection, module: Any, path: str) -> Matrix:
-        self.linears[path] = (*sizes(module), (Place(index, projection, slice(None)),))
-        return matrix_of(module)
+    def _whole(self, index: int, names: dict[Projection, str], module: Any, path: str) -> dict[str, Matrix]:
+        """The projections that are each a linear layer of this module, with such a name."""
+        for projection, name in names.items():
+            self.linears[f"{path}.{name}"] = (*sizes(module[name]), (Place(index, projection, slice(None)),))
+        return {projection: matrix_of(module[name]) for projection, name in names.items()}
 
     def _parts(self, index: int, rows: dict[Projection, slice], module: Any, path: str) -> dict[str, Matrix]:
         self.linears[path] = (*sizes(module), tuple(Place(index, name, own) for name, own in rows.items()))

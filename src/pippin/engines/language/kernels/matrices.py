@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -38,9 +39,10 @@ def why_no_matrix(module: nn.Module) -> str | None:
     return None
 
 
-def stack_of(module: Any) -> Stack:
-    """The matrices of all experts. Raises `ValueError` for weights that are damaged."""
-    return Stack.of(module.weight.shape[0], lambda index: matrix_of(module, index))
+def stacks_of(experts: Any) -> dict[str, Stack]:
+    """The matrices of all experts, by what they are for. Raises `ValueError` for weights that are damaged."""
+    layers = {name: experts[f"{name}_proj"] for name in ("gate", "up", "down")}
+    return {name: Stack.of(each.weight.shape[0], partial(matrix_of, each)) for name, each in layers.items()}
 
 
 def matrix_of(module: Any, rows: slice | int = slice(None)) -> Matrix:

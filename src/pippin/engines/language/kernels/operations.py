@@ -25,7 +25,7 @@ from pippin.engines.language.kernels.matrices import (
     floats,
     matrix_of,
     sizes,
-    stack_of,
+    stacks_of,
     why_no_matrix,
     widened,
 )
@@ -64,8 +64,7 @@ class KernelLinear(KernelMatrix):
         super().__init__(kernels, linear)
         self.linear_sizes = sizes(linear)
 
-    def __call__(self, x: mx.array) -> mx.array:
-        return self.product(x)
+    __call__ = KernelMatrix.product
 
 
 class KernelEmbedding(KernelMatrix):
@@ -80,8 +79,7 @@ class KernelEmbedding(KernelMatrix):
         rows = self._kernels.rows(self._matrix, indexes)
         return mx.array(rows.reshape(*indexes.shape, -1))
 
-    def as_linear(self, x: mx.array) -> mx.array:
-        return self.product(x)
+    as_linear = KernelMatrix.product
 
 
 class KernelExperts(nn.Module):  # type: ignore[misc]
@@ -93,11 +91,7 @@ class KernelExperts(nn.Module):  # type: ignore[misc]
         self._activation: Literal["silu", "swiglu_oai"] = (
             "silu" if type(experts.activation) is SwiGLU else "swiglu_oai"
         )
-        self._stacks = {
-            "gate": stack_of(experts.gate_proj),
-            "up": stack_of(experts.up_proj),
-            "down": stack_of(experts.down_proj),
-        }
+        self._stacks = stacks_of(experts)
         self.weight_bytes = sum(stack.matrix.nbytes for stack in self._stacks.values())
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:

@@ -306,8 +306,7 @@ class BatchedGroup:
         return slots * self._shape.slot_bytes(capacity)
 
     def bytes_after(self, count: int) -> int:
-        size = self._shape.layout.slot_bytes(self._capacity_after(count), self._shape.slack)
-        return len(self.table.lengths) * size
+        return len(self.table.lengths) * self._shape.slot_bytes(self._capacity_after(count))
 
     def _capacity_after(self, count: int) -> int:
         table = self.table

@@ -245,13 +245,11 @@ class CacheLayout:
         counts = list(map(len, tokens))
         width = max(counts)
         inputs = mx.array([[*each, *[0] * (width - len(each))] for each in tokens])
-        return inputs, self.joined(caches, counts) if len(caches) > 1 else caches[0]
-
-    def joined(self, caches: Sequence[PromptCache], counts: Sequence[int]) -> list[Any]:
-        """What the model takes to compute the next `counts` tokens of several prompts together."""
+        if len(caches) == 1:
+            return inputs, caches[0]
         layers = zip(*map(leaves, caches), strict=True)
         parts = (kind.joined(layer, counts) for kind, layer in zip(self.kinds, layers, strict=True))
-        return regrouped(caches[0], parts)
+        return inputs, regrouped(caches[0], parts)
 
 
 MOST_PADDING = 1.5  # computed tokens, padding included, for each real one

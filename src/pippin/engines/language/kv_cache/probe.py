@@ -14,10 +14,8 @@ from msgspec.structs import replace
 from pippin.config.options.model import ModelOptions, asked_type, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
-from pippin.engines.language.kept import kept
 from pippin.engines.language.kv_cache.agreement import (
     FAILURES,
-    NotPassed,
     Passed,
     difference,
     in_float32,
@@ -95,7 +93,7 @@ def choose_batching(
         layout=layout,
         shape=shape,
         slack=slack,
-        slot_bytes=partial(shape.layout.slot_bytes, slack=slack),
+        slot_bytes=shape.slot_bytes,
         rewinds=rewinds,
         agreement=str(trials),
     )
@@ -174,12 +172,10 @@ class Trials:
 
     def passes(self, what: str, check: Callable[[Reference], float]) -> bool:
         """Whether a check's difference, as a share of the largest logit, is within the tolerance of a reference."""
-        trial = partial(passed, what, partial(self._tried, check))
-        try:
-            self._noted[what] = kept(Passed, trial, what, self._named)
-        except NotPassed:
-            return False
-        return True
+        found = passed(what, partial(self._tried, check), self._named)
+        if found is not None:
+            self._noted[what] = found
+        return found is not None
 
     def _tried(self, check: Callable[[Reference], float], attempt: int) -> Passed:
         if attempt == len(self._references):

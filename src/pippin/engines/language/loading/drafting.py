@@ -1,7 +1,6 @@
 """Speculation as the options ask for it: what proposes tokens, and what decides whether that pays."""
 
 import logging
-from collections.abc import Sequence as Many
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -43,22 +42,17 @@ def open_speculation(asked: Asked, head: Head, batching: Batching) -> Speculatio
             reason = "the sequences of this model run one at a time"
         raise ServerError("load_failed", f"{option} cannot be used: {reason}. Start without it.", option)
     proposer: Proposer = Lookup(in_text=options.prompt_lookup, in_forms=named is None)
-    followers: Many[Follower] = ()
     if named is not None:
         with drafters.refusals_name(option):
-            drafter = _open_drafter(named, asked, head, batching)
-        followers = () if isinstance(drafter, DraftModel) else (drafter,)
-        proposer = Either(proposer, drafter)
+            proposer = Either(proposer, _open_drafter(named, asked, head, batching))
     costs = asked.plan.product_costs if getattr(asked.model, "takes_padding", False) else ()
     # The prefix cache keeps states at the ends of blocks.
     keeps_states = options.prefix_cache and any(kind.replays for kind in batching.layout.kinds)
     return Speculation(
         proposer,
         Pace(options.num_draft_tokens, overlaps=asked.plan.overlaps, costs=costs),
-        most=options.num_draft_tokens,
         block=options.cache_block_tokens if keeps_states else None,
         always=wanted,
-        followers=followers,
     )
 
 
@@ -86,23 +80,23 @@ def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKin
 def _open_drafter(folder: Path, asked: Asked, head: Head, batching: Batching) -> DraftModel | Follower:
     """What drafts: a smaller model, or what follows the passes of the model itself."""
     options, model, plan, words = asked.options, asked.model, asked.plan, batching.vocabulary
-    kind = drafters.find_kind(folder, own=options.mtp and folder == asked.folder)
+    name = name_of(folder)
+    kind = drafters.find_kind(folder, own=options.mtp)
     check_draft_kind(folder, kind, options.draft_kind)
     if kind == "model":
         return open_draft_model(folder, asked)
     if kind == "assistant":
         assistant = drafters.open_assistant(folder, model, words, plan)
-        log.info(
-            "drafts come from %s, an assistant that attends to the model's keys and values", name_of(folder)
-        )
+        log.info("drafts come from %s, an assistant that attends to the model's keys and values", name)
         return Assistants(assistant, HiddenStates(model, head, None))
     drafter = drafters.open_head(folder, kind, model, words, plan, asked.kernel_threads)
     layout = CacheLayout.learn(drafter, computed_prompt(drafter, (1, 2)))
     replays = any(each.replays for each in layout.kinds)
     if not layout.batches or (replays and not can_rewind(drafter, layout)):
-        message = f"The draft head {name_of(folder)!r} has layers that cannot take tokens back: choose another drafter."
-        raise ServerError("load_failed", message, drafters.OPTION)
-    log.info("drafts come from %s, a head of the kind %s", name_of(folder), kind)
+        raise drafters.refused(
+            f"The draft head {name!r} has layers that cannot take tokens back: choose another drafter."
+        )
+    log.info("drafts come from %s, a head of the kind %s", name, kind)
     states = HiddenStates(model, head, drafter.layers_read)
     return Heads(drafter, layout, states, most=options.num_draft_tokens)
 
@@ -115,16 +109,15 @@ def open_draft_model(folder: Path, asked: Asked) -> DraftModel:
     draft, _ = load_weights(info, asked.plan, asked.progress, reading, kernel_threads=asked.kernel_threads)
     if Tokenizer.load(folder).backend.get_vocab() != asked.tokenizer.backend.get_vocab():
         message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
-        raise ServerError("load_failed", message, drafters.OPTION)
+        raise drafters.refused(message)
     batching = choose_batching(draft, ModelOptions())
     shape = batching.shape
     if shape is None or not batching.rewinds:
         lack = "take tokens back" if shape is not None else "be batched"
-        message = (
-            f"The draft model {name_of(folder)!r} cannot be used: its caches cannot {lack}. Choose another."
+        raise drafters.refused(
+            f"The draft model {info.id!r} cannot be used: its caches cannot {lack}. Choose another."
         )
-        raise ServerError("load_failed", message, drafters.OPTION)
-    log.info("drafts come from %s", name_of(folder))
+    log.info("drafts come from %s", info.id)
     slack = max(MOST_NEW, asked.options.num_draft_tokens + 1)
     shape = replace(shape, slack=slack, prompts_in_slots=False)
     head = Head(draft, batching.vocabulary)

@@ -8,9 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 import msgspec
 
-from pippin.config.options.model import ModelOptions
 from pippin.config.verified import keep_agreement
-from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.engines.base import LoadProgress
@@ -56,13 +54,13 @@ def open_engine(
     spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress
 ) -> LanguageEngine | LibraryEngine:
     """Raises `ServerError("load_failed")`."""
-    options = convert(spec.options, ModelOptions)
+    options = preparer.options
     facts = find_facts()
     plan = decide(facts, options, spec.memory_bytes)
     warn_of_slow_cache(plan, options)
     configure(plan)
     threads, folder = spec.threads or os.cpu_count() or 1, Path(spec.info.path or "")
-    way = load_model(spec.info, options, plan, preparer, progress, threads)
+    way = load_model(spec.info, plan, preparer, progress, threads)
     preparer.loaded(way.media)
     if way.alone is not None:
         wire_weights(facts, options, weight_bytes(way.model))
@@ -140,7 +138,7 @@ def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Ste
         share=share,
         batch=Batch(groups, loaded, sampler, () if speculation is None else speculation.followers),
         prefixes=open_prefixes(asked, batching, shares.prefixes),
-        decoding=Decoding if speculation is None else partial(SpeculativeDecoding, speculation),
+        decoding=Decoding if speculation is None else partial(SpeculativeDecoding, speculation=speculation),
         overlaps=plan.overlaps,
         steering=steering,
     )

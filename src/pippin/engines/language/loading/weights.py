@@ -68,15 +68,10 @@ def _batches(model: VisionModel) -> bool:
 
 
 def load_model(
-    info: ModelInfo,
-    options: ModelOptions,
-    plan: DevicePlan,
-    preparer: LanguagePreparer,
-    progress: LoadProgress,
-    kernel_threads: int,
+    info: ModelInfo, plan: DevicePlan, preparer: LanguagePreparer, progress: LoadProgress, kernel_threads: int
 ) -> Way:
     """Read the weights and find out how the model runs. Raises `ServerError("load_failed")`."""
-    read = partial(load_weights, info, plan, progress)
+    read, options = partial(load_weights, info, plan, progress), preparer.options
     changed = {SERVED: preparer.context_window}
     reading = Reading(trust_remote_code=options.trust_remote_code, changed=changed)
     # Adapters that are not LoRA become part of mlx-lm's own layers.

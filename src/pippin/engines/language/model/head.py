@@ -9,10 +9,8 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from pippin.engines.language.kept import kept
 from pippin.engines.language.kv_cache.agreement import (
     EMBEDDINGS,
-    NotPassed,
     Passed,
     difference,
     in_float32,
@@ -38,7 +36,7 @@ class Head:
     """Within `only`, a model's head computes the logits of one position of each sequence.
 
     Models call their heads in different ways, so `works` says whether a trial gave the right logits. Where it is false
-    the last token of a prompt has to be computed by itself.
+    `only` does nothing, and the last token of a prompt has to be computed by itself.
     """
 
     def __init__(self, model: nn.Module, vocabulary: int, named: str | None = None) -> None:
@@ -54,12 +52,8 @@ class Head:
                 self._narrow(module, "__call__")
             elif _words(module) == vocabulary:
                 self._narrow(module, "as_linear")
-        what = "one position"
         self.works = True
-        try:
-            kept(Passed, partial(passed, what, partial(self._tried, model, vocabulary)), what, named)
-        except NotPassed:
-            self.works = False
+        self.works = passed("one position", partial(self._tried, model, vocabulary), named) is not None
 
     def _narrow(self, module: nn.Module, method: str) -> None:
         """Have this module project the wanted positions alone, within `only` or where it is `watched`: a plain step
@@ -106,7 +100,10 @@ class Head:
     @contextmanager
     def only(self, positions: Sequence[int] | Sequence[Sequence[int]]) -> Iterator[None]:
         """Within this context, the model's logits are [batch, positions, vocabulary], of one position of each
-        sequence, or of equally many."""
+        sequence, or of equally many; of all positions where this does not work."""
+        if not self.works:
+            yield
+            return
         wanted = np.array(positions, np.int32).reshape(len(positions), -1)
         self._positions, self._farthest = mx.array(wanted), int(wanted.max())
         self._narrows(True)

@@ -10,7 +10,7 @@ import mlx.nn as nn
 import msgspec
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.decoding import convert, from_message
+from pippin.core.decoding import from_message
 from pippin.core.errors import ServerError
 from pippin.core.models import RankBackend, RankSpec, WorkerSpec
 from pippin.engines.base import LoadProgress
@@ -53,7 +53,7 @@ def open_rank(
     """Raises `ServerError("load_failed")`."""
     rank = spec.rank
     assert rank is not None
-    options = convert(spec.options, ModelOptions)
+    options = preparer.options
     refuse_options(options)
     facts = find_facts()
     plan = msgspec.structs.replace(decide(facts, options, spec.memory_bytes), kernels=False)

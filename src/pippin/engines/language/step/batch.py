@@ -104,10 +104,9 @@ class Batch:
         arrays = list(self._logits)
         for told in self.followers:
             arrays += told.kept(dict.fromkeys(self.running, 1))
+        self._unqueued = arrays
         if queues:
-            mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
-        else:
-            self._unqueued = arrays
+            self.queue()
 
     def queue(self) -> None:
         """Have the device compute a pass that is only built yet, if there is one."""
@@ -123,8 +122,7 @@ class Batch:
         for group, slots in self._by_group():
             # A slot without a sequence computes what nobody reads.
             sources = [slots[slot].source if slot in slots else 0 for slot in range(group.low, group.high)]
-            if self._adapters.names:
-                self._choose_adapters(group, slots)
+            self._choose_adapters(group, slots)
             if only is None:
                 results.append(group.forward(_pick(tokens, sources)))
             else:
@@ -153,10 +151,11 @@ class Batch:
         return self.groups.fit(limit, count)
 
     def _choose_adapters(self, group: SlotGroup, slots: dict[int, Running]) -> None:
-        numbers = range(group.low, group.high)
-        self._adapters.choose(
-            [slots[slot].sequence.request.adapter if slot in slots else 0 for slot in numbers]
-        )
+        if self._adapters.names:
+            numbers = range(group.low, group.high)
+            self._adapters.choose(
+                [slots[slot].sequence.request.adapter if slot in slots else 0 for slot in numbers]
+            )
 
     def _in_order(self, parts: list[mx.array]) -> mx.array:
         """What was computed for each sequence, in the sampler's order."""
@@ -250,8 +249,7 @@ class Batch:
             each.next_token = sampled[-1].token
         taken = dict(zip(self.running, map(len, chosen), strict=True))
         for group, slots in self._by_group():
-            if self._adapters.names:  # layers may be computed again
-                self._choose_adapters(group, slots)
+            self._choose_adapters(group, slots)  # layers may be computed again
             group.rewind({slot: width - taken[each] for slot, each in slots.items()})
         self._sampler.commit(tokens, np.array([len(sampled) for sampled in chosen], np.int32))
         self._drawn, self._drawn_for = self._nothing_drawn, []

@@ -98,15 +98,15 @@ class Queueing:
             self._seconds = {}
 
 
+@dataclass(eq=False)
 class Decoding:
     """A pass of the model over the last token of each sequence, and a draw for each."""
 
-    def __init__(self, batch: Batch, lifecycle: Lifecycle, scheduler: Scheduler, counters: Counters) -> None:
-        self.batch = batch
-        self.lifecycle = lifecycle
-        self.scheduler = scheduler
-        self.counters = counters
-        self.queueing = Queueing()
+    batch: Batch
+    lifecycle: Lifecycle
+    scheduler: Scheduler
+    counters: Counters
+    queueing: Queueing = field(default_factory=Queueing, init=False)
 
     def fit(self) -> bool:
         """Make room for the next pass as far as possible, and return whether it fits in the memory."""
@@ -154,28 +154,22 @@ class Decoding:
         """A step that was timed has only decoded, and is done."""
 
 
+@dataclass(eq=False)
 class SpeculativeDecoding(Decoding):
     """The same where there is nothing to propose. Else the model checks proposals, several tokens of each sequence at
     once, which gives each as many tokens as it agrees with and one more."""
 
-    def __init__(
-        self,
-        speculation: Speculation,
-        batch: Batch,
-        lifecycle: Lifecycle,
-        scheduler: Scheduler,
-        counters: Counters,
-    ) -> None:
-        super().__init__(batch, lifecycle, scheduler, counters)
-        self.speculation = speculation
-        # Whether the next step looks for proposals. It is decided with the draw, before the pass of that step is built.
-        self._looks = False
-        self._checked = False  # proposals, in the last step
-        lifecycle.on_leave.append(self._forget)
+    speculation: Speculation = field(kw_only=True)
+    # Whether the next step looks for proposals. It is decided with the draw, before the pass of that step is built.
+    _looks: bool = field(default=False, init=False)
+    _checked: bool = field(default=False, init=False)  # proposals, in the last step
+
+    def __post_init__(self) -> None:
+        self.lifecycle.on_leave.append(self._forget)
 
     def fit(self) -> bool:
         left = self.scheduler.for_running()
-        self._looks = self._looks and self.batch.fit(left, 1 + self.speculation.most)
+        self._looks = self._looks and self.batch.fit(left, 1 + self.speculation.pace.most)
         return self._looks or self.batch.fit(left)
 
     def _turn(self) -> Turn:

@@ -261,11 +261,7 @@ class Lifecycle:
             match victim:
                 case Prefilling():  # to be computed anew
                     self._prefill.discard(victim)
-                    self._scheduler.drop(victim)
-                    waiting = Waiting(**victim.given())
-                    self._scheduler.requeue(waiting)
-                    _move(waiting.sequences, waiting)
-                    self.preemptions += 1
+                    self._requeue(victim, Waiting(**victim.given()))
                 case Running() if self._scheduler.fits_alone(victim.length):
                     self.suspend(victim)
                 case Running():
@@ -276,7 +272,6 @@ class Lifecycle:
         sequence = running.sequence
         self._remember(running)
         self._leave([running])
-        self._scheduler.drop(running)
         waiting = Waiting(
             sequences=(sequence,),
             tokens=tuple(sequence.tokens),
@@ -285,8 +280,12 @@ class Lifecycle:
             arrival=running.arrival,
             account=running.account,
         )
+        self._requeue(running, waiting)
+
+    def _requeue(self, stage: Prefilling | Running, waiting: Waiting) -> None:
+        self._scheduler.drop(stage)
         self._scheduler.requeue(waiting)
-        sequence.stage = waiting
+        _move(waiting.sequences, waiting)
         self.preemptions += 1
 
     def resize(self, memory: int) -> None:

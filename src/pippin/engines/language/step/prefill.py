@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Container, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import mlx.core as mx
@@ -317,7 +316,7 @@ class Prefill:
         tokens, caches = [chunk.tokens for chunk in chunks], [chunk.cache for chunk in chunks]
         given = {} if prompt.request.media is None else {"shift": prompt.request.shift}
         head = self._model.head
-        with head.only(wanted) if head.works else nullcontext():
+        with head.only(wanted):
             logits = self._pass(tokens, caches, given)
         if not head.works:
             logits = logits[mx.arange(len(chunks))[:, None], mx.array(wanted)]

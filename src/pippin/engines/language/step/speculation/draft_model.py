@@ -8,8 +8,6 @@ own, a chunk in each step.
 """
 
 from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Many
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import mlx.core as mx
@@ -106,15 +104,11 @@ class DraftModel(Proposer):
             new = [each.tokens[reading.count : reading.count + count] for each, reading, count in some]
             caches = [reading.cache for _, reading, _ in some]
             tokens, layers = self._layout.together(new, caches)
-            with self._only([0] * len(some)):  # the logits are not used
+            with self._head.only([0] * len(some)):  # the logits are not used
                 self.model(tokens, cache=layers)
             mx.eval([arrays_of(cache) for cache in caches])
             for _, reading, count in some:
                 reading.count += count
-
-    def _only(self, positions: Many[int]) -> AbstractContextManager[None]:
-        """Within the context logits are computed at these positions alone, if the model's head can do that."""
-        return self._head.only(positions) if self._head.works else nullcontext()
 
     # How it drafts
 
@@ -141,7 +135,7 @@ class DraftModel(Proposer):
             start = self.slots.of[slots[slot]].length
             tokens[slot - group.low, :count] = slots[slot].tokens[start : start + count]
         last = [max(counts.get(slot, 0) - 1, 0) for slot in range(group.low, group.high)]
-        with self._only(last):
+        with self._head.only(last):
             logits = self._head.last(group.forward(mx.array(tokens)), last)
         group.rewind({slot: width - count for slot, count in counts.items()})
         return logits[:, None]

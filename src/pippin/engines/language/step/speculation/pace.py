@@ -215,7 +215,7 @@ class Pace:
         self._overlaps = overlaps
         self._hits = 1.0  # of the steps that looked for proposals, the share that found some
         self._vain = 0.0  # seconds by which steps that found none were longer
-        self._most = most
+        self.most = most
         self._budget = SAVINGS  # seconds that may be lost now
         self._interest = 1.0  # times `ALLOWANCE`: what is spent on trials
         self._since_plain = 0  # steps with proposals since the last plain one
@@ -234,7 +234,7 @@ class Pace:
         # What is certain to be right is no trial: where the budget is used up, it is taken all the same.
         least = 0.0 if self._solvent else 1.0
         rooms = [
-            min(self._most, own) * (chance >= least) for chance, own in zip(chances, available, strict=True)
+            min(self.most, own) * (chance >= least) for chance, own in zip(chances, available, strict=True)
         ]
         if not any(rooms) or self._plain_is_due(len(chances)):
             return none
@@ -253,10 +253,8 @@ class Pace:
     def _may_pay(self, chances: Sequence[float], lengths: Sequence[int]) -> bool:
         """Whether these would pay at best: with chances higher by `DOUBT`, and guessed times lower by `CHEAPER`."""
         count, computed = len(lengths), self.computed(lengths)
-        tokens = sum(
-            expected_tokens(min(1.0, chance + DOUBT), own)
-            for chance, own in zip(chances, lengths, strict=True)
-        )
+        at_best = (min(1.0, chance + DOUBT) for chance in chances)
+        tokens = sum(map(expected_tokens, at_best, lengths))
         seconds = self.times.expected(count, computed)
         seconds *= 1 if computed <= count * self.times.widest(count) else CHEAPER
         return tokens / count * self.times.plain(count) > WORTH * seconds
@@ -317,7 +315,7 @@ class Pace:
         """Whether the next step should look for proposals that cost nothing to make. There may be none."""
         if not self._overlaps:
             return self.may_propose(len(chances))
-        lengths = self.lengths(chances, [self._most] * len(chances))
+        lengths = self.lengths(chances, [self.most] * len(chances))
         if not any(lengths):
             return False
         won, lost = -self._hits * self._loss(chances, lengths), (1 - self._hits) * self._vain

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.pace import HOPE, SMOOTHING, Acceptance, Pace
-from pippin.engines.language.step.speculation.proposers import Follower, Proposal, Proposer, agreed
+from pippin.engines.language.step.speculation.proposers import Either, Follower, Proposal, Proposer, agreed
 
 AGREED = (1, 2, 3, 4, 8, 16, 32)
 """Lookups with so many tokens in common, up to the next number, are assumed to be right equally often: the first
@@ -27,24 +27,17 @@ class Speculation:
     """Asks for proposals where they are worth it, and learns what became of them."""
 
     def __init__(
-        self,
-        proposer: Proposer,
-        pace: Pace,
-        *,
-        most: int,
-        block: int | None = None,
-        always: bool = True,
-        followers: Many[Follower] = (),
+        self, proposer: Proposer, pace: Pace, *, block: int | None = None, always: bool = True
     ) -> None:
-        """`most`: most tokens proposed for a sequence. `block`: no step goes past a multiple of so many tokens, at
-        which the state of a sequence is to be remembered. `always`: sequences without a prediction may have proposals
-        too. `followers`: sources of proposals that are told of the model's states."""
+        """`block`: no step goes past a multiple of so many tokens, at which the state of a sequence is to be
+        remembered. `always`: sequences without a prediction may have proposals too."""
         self.proposer = proposer
         self.always = always
-        self.followers = followers
+        # Sources of proposals that are told of the model's states.
+        drafter = proposer.other if isinstance(proposer, Either) else proposer
+        self.followers = (drafter,) if isinstance(drafter, Follower) else ()
         self.pace = pace
         self._rested = 0  # steps since it was last asked whether proposals pay, while they do not
-        self.most = most
         self._block = block
         # The acceptance of each sequence, and the prior of a new one.
         self._seen: dict[Sequence, dict[Grounds, Acceptance]] = {}
@@ -63,7 +56,7 @@ class Speculation:
         self._rested = (self._rested + 1) % LOOKS_WHILE_RESTING if self.pace.rests else 0
         if self._rested:
             return False
-        rooms = [self.most if each else 0 for each in ready]
+        rooms = [self.pace.most if each else 0 for each in ready]
         return any(self.pace.lengths(self._chances(running), rooms))
 
     def forces(self, running: list[Running], drawn: int = 0) -> bool:
@@ -113,7 +106,7 @@ class Speculation:
 
     def _room(self, running: Running) -> int:
         """Tokens that can be proposed for a sequence."""
-        room = min(self.most, running.growth - 1)
+        room = min(self.pace.most, running.growth - 1)
         if self._block is not None:
             room = min(room, self._block - 1 - running.slot.length % self._block)
         return max(room, 0)
