@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
-from mlx.utils import tree_flatten
 from msgspec import Struct
 
 from pippin.core.conversation import Audio, Image, Inline, MediaPart, Part, Text, Video
@@ -43,8 +42,7 @@ class Medium(Struct, frozen=True, kw_only=True, eq=False):
     @property
     def bytes(self) -> int:
         """The size of the arrays."""
-        leaves = (array for _, array in tree_flatten(self.arrays))
-        return sum(array.nbytes for array in leaves if isinstance(array, np.ndarray))
+        return sum(map(_size, self.arrays.values()))
 
     def identities(self) -> tuple[int, ...]:
         """A number for each placeholder token, equal only for equal content.
@@ -247,6 +245,16 @@ def inline_bytes(part: MediaPart) -> bytes:
     """The file of a medium, which the API has fetched."""
     assert isinstance(part.source, Inline)
     return part.source.data
+
+
+def _size(value: Any) -> int:
+    match value:
+        case np.ndarray():
+            return int(value.nbytes)
+        case list():
+            return sum(map(_size, value))
+        case _:
+            return 0
 
 
 def listed(parts: tuple[Part, ...], shield: Callable[[str], str]) -> list[dict[str, Any]]:
