@@ -13,6 +13,7 @@ from pippin.core.events import Finished, PartDelta
 from pippin.core.requests import Choice, Grammar, JsonSchema, JsonSpacing, Regex, Sampling
 from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.engines.language.loading import drafting
+from pippin.engines.language.step.speculation import proposers
 from tests.engines.language.bench import PLAN, Bench, Eager, propose_nothing, watch
 from tests.engines.tiny_models import tiny_model
 
@@ -125,6 +126,12 @@ def test_what_repeats_in_a_form_is_proposed_and_nothing_in_free_text(
             }
     assert usages["form"].accepted_tokens > 20
     assert not usages["free"].draft_tokens
+    for name in range(proposers.MOST_FORMS + 1):
+        bench.engine.submit(replace(bench.job(str(name), (1, 5, name), 40), grammar=grammar))
+    steps = [event for _ in range(100) for _, event in bench.engine.step()]
+    ended = [event.usage for event in steps if isinstance(event, Finished)]
+    assert len(ended) > proposers.MOST_FORMS
+    assert min(usage.draft_tokens for usage in ended) == 0, "while all of them run"
 
 
 @pytest.mark.parametrize(("spacing", "sign"), [("one-line", ": "), ("compact", ":")])

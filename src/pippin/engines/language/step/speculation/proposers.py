@@ -17,6 +17,9 @@ SHORTEST_NGRAM = 2
 MOST_READ = 4096  # tokens of a text that are read in a step: everybody waits for it
 MOST_COMPARED = 32  # tokens before two places, of which the one with more in common with the text is taken
 MOST_PLACES = 8  # that are remembered of a run of tokens, the last ones
+MOST_FORMS = 4
+"""Sequences that run at once, of which more do without lookups in forms: checking guesses against their grammars then
+takes longer than what they save (measured with eight)."""
 
 
 class Proposal(NamedTuple):
@@ -185,15 +188,16 @@ class Lookup(Proposer):
         self._predictions: dict[Sequence, _Prediction] = {}
 
     def is_ready(self, sequence: Sequence) -> bool:
-        return self._reads(sequence) or bool(sequence.request.job.prediction)
+        return self._reads(sequence, in_forms=self._in_forms) or bool(sequence.request.job.prediction)
 
-    def _reads(self, sequence: Sequence) -> bool:
-        return self._in_text or (self._in_forms and sequence.request.job.grammar is not None)
+    def _reads(self, sequence: Sequence, *, in_forms: bool) -> bool:
+        return self._in_text or (in_forms and sequence.request.job.grammar is not None)
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
-        return [self._look(sequence, most) for sequence, most in wanted]
+        in_forms = self._in_forms and len(wanted) <= MOST_FORMS
+        return [self._look(sequence, most, in_forms=in_forms) for sequence, most in wanted]
 
-    def _look(self, sequence: Sequence, most: int) -> Proposal:
+    def _look(self, sequence: Sequence, most: int, *, in_forms: bool) -> Proposal:
         job = sequence.request.job
         if job.prediction:
             if sequence not in self._predictions:
@@ -201,7 +205,7 @@ class Lookup(Proposer):
             found = self._predictions[sequence].after(sequence.tokens[len(job.prompt) :], most)
             if found.tokens:
                 return found
-        if not most or not self._reads(sequence):
+        if not most or not self._reads(sequence, in_forms=in_forms):
             return NOTHING
         tokens = sequence.tokens
         # A long prompt is read whole only where an operator has asked for that.
