@@ -1,5 +1,6 @@
 """What a grammar forces is taken in one pass, and changes nothing that a client sees."""
 
+import gc
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pippin.core.events import Finished, PartDelta
 from pippin.core.requests import Choice, Grammar, JsonSchema, JsonSpacing, Regex, Sampling
 from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.engines.language.loading import drafting
+from pippin.engines.language.step.sequences import Sequence
 from pippin.engines.language.step.speculation import proposers
 from tests.engines.language.bench import PLAN, Bench, Eager, propose_nothing, watch
 from tests.engines.tiny_models import tiny_model
@@ -132,6 +134,26 @@ def test_what_repeats_in_a_form_is_proposed_and_nothing_in_free_text(
     ended = [event.usage for event in steps if isinstance(event, Finished)]
     assert len(ended) > proposers.MOST_FORMS
     assert min(usage.draft_tokens for usage in ended) == 0, "while all of them run"
+
+
+def test_of_forms_that_have_left_nothing_is_kept(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafting, "Pace", Eager)
+    bench = Bench(folders["llama"], ModelOptions())
+    numbers = JsonSchema({"type": "array", "items": {"enum": ["bird", "fish"]}, "minItems": 8, "maxItems": 8})
+    grammar = GrammarCompiler(bench.tokenizer).compile(numbers)
+
+    def sequences() -> int:
+        gc.collect()
+        return sum(isinstance(each, Sequence) for each in gc.get_objects())
+
+    before = sequences()
+    for number in range(3):
+        bench.engine.submit(replace(bench.job(str(number), (1, 5, 9), 60), grammar=grammar))
+        while bench.engine.busy:
+            bench.engine.step()
+    assert sequences() == before
 
 
 @pytest.mark.parametrize(("spacing", "sign"), [("one-line", ": "), ("compact", ":")])

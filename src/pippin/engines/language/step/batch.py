@@ -68,7 +68,7 @@ class Batch:
             vocabulary=logits.shape[-1],
         )
         self.running.append(running)
-        if job.prediction or job.grammar is not None:
+        if sequence.foreseen:
             self.foreseen.add(running)
 
     def leave(self, gone: list[Running]) -> None:

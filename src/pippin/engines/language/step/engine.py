@@ -238,7 +238,7 @@ class SpeculativeDecoding(Decoding):
 
     def _forget(self, sequence: Sequence) -> None:
         """A sequence has left the batch. Of most, nothing is known."""
-        if self.speculation.always or sequence.request.job.prediction:
+        if self.speculation.always or sequence.foreseen:
             self.speculation.forget(sequence)
 
 

@@ -99,6 +99,12 @@ class Sequence:
     draft_tokens: int = 0
     accepted_tokens: int = 0
 
+    @property
+    def foreseen(self) -> bool:
+        """Whether something is known of the answer: a prediction, or the form that a grammar gives it."""
+        job = self.request.job
+        return bool(job.prediction) or job.grammar is not None
+
     def finished(self, reason: FinishReason) -> Finished:
         """The event that ends the sequence."""
         now = time.monotonic()
