@@ -128,11 +128,11 @@ def test_what_repeats_in_a_form_is_proposed_and_nothing_in_free_text(
             }
     assert usages["form"].accepted_tokens > 20
     assert not usages["free"].draft_tokens
-    for name in range(proposers.MOST_FORMS + 1):
+    for name in range(proposers.MOST_IN_FORMS + 1):
         bench.engine.submit(replace(bench.job(str(name), (1, 5, name), 40), grammar=grammar))
     steps = [event for _ in range(100) for _, event in bench.engine.step()]
     ended = [event.usage for event in steps if isinstance(event, Finished)]
-    assert len(ended) > proposers.MOST_FORMS
+    assert len(ended) > proposers.MOST_IN_FORMS
     assert min(usage.draft_tokens for usage in ended) == 0, "while all of them run"
 
 

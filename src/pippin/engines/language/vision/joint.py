@@ -16,10 +16,7 @@ import numpy as np
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
 from pippin.engines.language.kv_cache.agreement import FAILURES, difference, in_float32, tolerance
-from pippin.engines.language.vision.media import (
-    JointTokens,
-    WholePrompt,
-)
+from pippin.engines.language.vision.media import JointTokens, WholePrompt
 from pippin.engines.language.vision.model import VisionModel, embedded
 from pippin.engines.language.vision.trial import logits_by_engine
 

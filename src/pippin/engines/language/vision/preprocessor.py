@@ -253,8 +253,8 @@ def unprepared(folder: Path, processor: Any) -> dict[Modality, list[str]]:
             said = settings_of(folder, modality)
             # One file may have the fields of all; what takes sound, or chooses frames, makes no pixels.
             draws = modality == "image" or hasattr(own, "image_mean")
-            kept = {name: value for name, value in said.items() if draws or name not in PIXELS}
-            found[modality] = other_pixels(kept, own)
+            asked = {name: value for name, value in said.items() if draws or name not in PIXELS}
+            found[modality] = other_pixels(asked, own)
             if modality == "video" and said.get("num_frames") and not hasattr(own, "num_frames"):
                 found[modality].append("num_frames")
     return found

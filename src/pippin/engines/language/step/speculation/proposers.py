@@ -17,7 +17,7 @@ SHORTEST_NGRAM = 2
 MOST_READ = 4096  # tokens of a text that are read in a step: everybody waits for it
 MOST_COMPARED = 32  # tokens before two places, of which the one with more in common with the text is taken
 MOST_PLACES = 8  # that are remembered of a run of tokens, the last ones
-MOST_FORMS = 4
+MOST_IN_FORMS = 4
 """Sequences that run at once, of which more do without lookups in forms: checking guesses against their grammars then
 takes longer than what they save (measured with eight)."""
 
@@ -194,7 +194,7 @@ class Lookup(Proposer):
         return self._in_text or (in_forms and sequence.request.job.grammar is not None)
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[Proposal]:
-        in_forms = self._in_forms and len(wanted) <= MOST_FORMS
+        in_forms = self._in_forms and len(wanted) <= MOST_IN_FORMS
         return [self._look(sequence, most, in_forms=in_forms) for sequence, most in wanted]
 
     def _look(self, sequence: Sequence, most: int, *, in_forms: bool) -> Proposal:
