@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -18,8 +19,9 @@ from pippin.core.conversation import Text
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Rerank, RerankDocument
+from pippin.engines.embeddings import read_pooling
 from pippin.engines.encoding import EncodingJob
-from pippin.engines.language.model.encoders import encoder_of
+from pippin.engines.language.model.encoders import encoder_of, set_activations
 from pippin.engines.reranking import RerankingPreparer, compares, refuse_other_prompts, yes_and_no
 from tests.engines.test_embeddings import embed, load
 from tests.engines.tiny_models import tiny_model
@@ -196,6 +198,49 @@ def test_what_is_not_computed_is_refused_by_name(
     with pytest.raises(ServerError, match=reason) as caught:
         load(folder)
     assert caught.value.report.kind == "load_failed"
+
+
+DENSE = {"in_features": 3, "out_features": 2, "bias": True, "activation_function": "torch.nn.Tanh"}
+
+
+@pytest.mark.parametrize(
+    ("modules", "files", "reason"),
+    [
+        (("Transformer", "Pooling"), {}, "modules.json .* names 1_Pooling, which has no config.json"),
+        (("Transformer",), {}, "modules.json names no Pooling"),
+        (("Transformer", "Dense"), {"1_Dense": {**DENSE, "out_features": 3}}, "out_features of 1_Dense"),
+        (("Transformer", "Dense"), {"1_Dense": {**DENSE, "bias": False}}, "bias of 1_Dense"),
+        (("Transformer", "Dense"), {"1_Dense": {**DENSE, "activation_function": "my.GELU"}}, "my.GELU"),
+    ],
+)
+def test_modules_that_lack_a_file_or_contradict_one_are_refused_by_name(
+    modules: tuple[str, ...], files: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    rows = [
+        {"path": f"{place}_{kind}" if place else "", "type": f"sentence_transformers.models.{kind}"}
+        for place, kind in enumerate(modules)
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(rows))
+    for name, config in files.items():
+        module(tmp_path / name, config, linear_weight=np.ones((2, 3)), linear_bias=np.ones(2))
+    with pytest.raises(ServerError, match=reason):
+        read_pooling(tmp_path, {}, "mean")
+
+
+def test_a_pooling_without_the_list_of_modules_counts(tmp_path: Path) -> None:
+    (tmp_path / "1_Pooling").mkdir()
+    assert read_pooling(tmp_path, {}, "mean").modes == ("mean",)
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    assert read_pooling(tmp_path, {}, "mean").modes == ("cls",)
+
+
+def test_an_activation_is_read_under_the_name_of_its_architecture() -> None:
+    """Other classes of transformers leave `hidden_activation` unread."""
+    for kind, expected in (("bert", mx.tanh), ("modernbert", nn.relu)):
+        layer = nn.Module()
+        layer.intermediate_act_fn = nn.GELU()
+        set_activations(layer, {"model_type": kind, "hidden_act": "tanh", "hidden_activation": "relu"})
+        assert layer.intermediate_act_fn is expected
 
 
 @pytest.mark.model

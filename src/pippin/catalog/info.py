@@ -21,7 +21,9 @@ from pippin.core.published import (
     find_json,
     find_text,
     mistaken,
+    object_in,
     real,
+    sentence_file,
     table,
     text,
     whole,
@@ -126,6 +128,11 @@ def _kind_and_config(folder: Path, name: str, kind: ModelKind | None) -> tuple[M
             f"The model {name} begins with a module of sentence-transformers, and {module} is not served"
         )
         raise ServerError("load_failed", f"{message}. Choose another.")
+    if config is None and (inner := next(folder.glob("0_*/config.json"), None)) is not None:
+        message = (
+            f"The transformer of {name} lies in {inner.parent.name}: move the files of that folder beside it."
+        )
+        raise ServerError("load_failed", message)
     if config is None and module is not None:
         raise _incomplete(name, "it has modules.json and no config.json")
     if found is None or (config is None and found != "images"):
@@ -186,7 +193,7 @@ def context_window(folder: Path, kind: ModelKind, config: Json, tokenizer: Json)
     """Tokens that the model can attend to, including its rope scaling."""
     inner = table(config.get("text_config")) or table(config.get("llm_config"))
     if kind in ("embeddings", "reranking"):
-        sentence = find_json(folder / "sentence_bert_config.json") or {}
+        sentence = object_in(folder / sentence_file(folder))
         limit = whole(sentence.get("max_seq_length"))
         if limit is not None:
             return limit

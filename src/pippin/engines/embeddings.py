@@ -20,7 +20,7 @@ from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Embedded, Event
 from pippin.core.models import WorkerSpec
-from pippin.core.published import broken, fields_in
+from pippin.core.published import broken, fields_in, sentence_file
 from pippin.core.tasks import Conversation, Embed, Task
 from pippin.engines.base import Job, LoadProgress, NeedsWeightsError, Preparer
 from pippin.engines.conversations import EncodingPreparer
@@ -133,8 +133,9 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
             raise _not_computed(folder.name, "it is a sparse encoder (SPLADE)")
         if (folder / "1_Dense").is_dir():
             refuse_unknown(folder.name, "late interaction")
-        return Pooling((usual,), (*(_linear(weight) for weight in beside), normalized, *cut))
-    modes: tuple[str, ...] = ("mean",)
+        found = _modes(folder, "1_Pooling") if (folder / "1_Pooling/config.json").is_file() else (usual,)
+        return Pooling(found, (*(_linear(weight) for weight in beside), normalized, *cut))
+    modes: tuple[str, ...] = ()
     steps: list[Step] = []
     unknown: list[str] = []
     for module in modules_in(file):
@@ -163,8 +164,8 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
                 steps.append(_layer_norm(folder.name, path))
             case other:
                 unknown.append(other)
-    if unknown:
-        raise _not_computed(folder.name, f"its modules.json names {', '.join(unknown)}")
+    if unknown or not modes:
+        raise _not_computed(folder.name, f"its modules.json names {', '.join(unknown) or 'no Pooling'}")
     return Pooling(modes, (*steps, *cut))
 
 
@@ -177,6 +178,10 @@ def modules_in(file: Path) -> list[dict[str, Any]]:
 
 
 def _modes(folder: Path, place: str) -> tuple[str, ...]:
+    if not (folder / place / "config.json").is_file():
+        raise broken(
+            folder / "modules.json", f"names {place}, which has no config.json: fetch the folder again"
+        )
     flags = dict.fromkeys((*MODES, "include_prompt"), bool)
     config = fields_in(folder, f"{place}/config.json", pooling_mode=str | list[str], **flags)
     named = config["pooling_mode"] or [mode for flag, mode in MODES.items() if config[flag]] or "mean"
@@ -196,12 +201,12 @@ def _refuse_other_states(name: str, folder: Path) -> None:
     kinds: dict[str, Any] = dict.fromkeys(
         ("modality_config", "processing_kwargs"), dict[str, dict[str, Any] | None]
     )
-    config = fields_in(folder, "sentence_bert_config.json", transformer_task=str, **kinds)
+    config = fields_in(folder, sentence_file(folder), transformer_task=str, **kinds)
     text = (config["modality_config"] or {}).get("text") or {}
     output = text.get("method_output_name") or "last_hidden_state"
     method, task = text.get("method") or "forward", config["transformer_task"] or "feature-extraction"
     if (output, method, task) != ("last_hidden_state", "forward", "feature-extraction"):
-        raise _not_computed(name, f"its sentence_bert_config.json asks for {output} of {method} of {task}")
+        raise _not_computed(name, f"its {sentence_file(folder)} asks for {output} of {method} of {task}")
     read = config["processing_kwargs"] or {}
     other = {*(read.get("text") or {}), *(read.get("common") or {})} - OF_BATCHES
     if other := other | {part for part, held in read.items() if held and part not in ("text", "common")}:
@@ -220,13 +225,18 @@ def _refuse_other_places(folder: Path, place: str) -> None:
 def _dense(model: Path, place: str) -> Step:
     """sentence-transformers' Dense: a linear layer and an activation, and its input or a projection of it beside them
     where it says so. Raises `ServerError("load_failed")`."""
-    config = fields_in(model, f"{place}/config.json", activation_function=str, use_residual=bool)
+    kinds = {"activation_function": str, "use_residual": bool, "bias": bool}
+    config = fields_in(model, f"{place}/config.json", **kinds, in_features=int, out_features=int)
     arrays = _arrays(model.name, model / place, "linear.weight")
-    activation = (config["activation_function"] or "Tanh").rpartition(".")[2]
+    module, _, activation = (config["activation_function"] or "torch.Tanh").rpartition(".")
     _refuse_other_places(model, place)
-    if activation not in ACTIVATIONS:
-        raise _not_computed(model.name, f"{place}/config.json has the activation {activation}")
-    linear = _linear(arrays["linear.weight"], arrays.get("linear.bias"))
+    if activation not in ACTIVATIONS or not module.startswith("torch"):
+        raise _not_computed(model.name, f"{place}/config.json has the activation {module}.{activation}")
+    weight, bias = arrays["linear.weight"], arrays.get("linear.bias")
+    stored = {"in_features": weight.shape[1], "out_features": weight.shape[0], "bias": bias is not None}
+    if lies := [field for field in stored if config[field] not in (None, stored[field])]:
+        raise _not_computed(model.name, f"{lies[0]} of {place}/config.json is not that of its weights")
+    linear = _linear(weight, bias)
     beside = arrays.get("residual.weight")
     if not config["use_residual"]:
         return lambda vectors: ACTIVATIONS[activation](linear(vectors))
@@ -359,7 +369,10 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     refuse_unreadable(preparer.info, preparer.folder)
     encodes = is_encoder(preparer.config)
     forward = _encoder(preparer) if encodes else _language_model(preparer, progress)
-    vector = forward([EncoderInput((preparer.tokenizer.pad,))])
+    try:
+        vector = forward([EncoderInput((preparer.tokenizer.pad,))])
+    except ValueError as error:
+        raise _not_computed(spec.info.id, f"its modules do not fit each other ({error})") from error
     if vector.ndim != 2:
         refuse_unknown(spec.info.id, "late interaction")
     preparer.dimensions = int(vector.shape[1])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -21,7 +21,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
-from pippin.core.published import broken, fields_in, find_json, name_of, object_in, table
+from pippin.core.published import broken, fields_in, find_json, name_of, object_in, sentence_file, table
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.text.stored_words import without_dropout
@@ -189,6 +189,14 @@ CLEANED = {
 }
 """What BERT's classes in transformers set of tokenizer.json, by the fields of tokenizer_config.json."""
 
+OF_PARTS = tuple("config_args config_kwargs model_args model_kwargs tokenizer_args processor_kwargs".split())
+"""Fields of sentence-transformers' file that are laid over config.json and tokenizer_config.json."""
+
+OF_MACHINES = frozenset(
+    "attn_implementation device_map dtype padding_side torch_dtype trust_remote_code use_fast".split()
+)
+"""What they may say, as it changes no vector."""
+
 WITHOUT_WAYS = (None, "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
 """The classes of transformers that leave tokenizer.json as it is."""
 
@@ -212,7 +220,7 @@ def read_backend(folder: Path) -> Tokenizer:
     for owner, name, value in ways:
         if value is not None and hasattr(owner, name):
             setattr(owner, name, value)
-    if fields_in(folder, "sentence_bert_config.json", do_lower_case=bool)["do_lower_case"]:
+    if fields_in(folder, sentence_file(folder), do_lower_case=bool)["do_lower_case"]:
         steps = [normalizers.Lowercase(), *([found.normalizer] if found.normalizer is not None else [])]
         found.normalizer = normalizers.Sequence(steps)
     return found
@@ -229,6 +237,20 @@ def _refuse_other_words(folder: Path, found: Tokenizer, told: dict[str, dict[str
         file = "added_tokens.json" if told is None else "tokenizer_config.json"
         what = f"{lacking[0]!r}, which {file} adds: save the tokenizer again with transformers"
         raise broken(folder / "tokenizer.json", f"lacks the word {what}")
+
+
+def _sentence_fields(folder: Path) -> dict[str, Any]:
+    """What sentence-transformers' file says of the length of texts. Raises `ServerError("load_failed")` for settings
+    there that change the model or its tokenizer."""
+    kinds: dict[str, Any] = dict.fromkeys(OF_PARTS, dict[str, Any])
+    kinds |= {"max_seq_length": int, "processing_kwargs": dict[str, dict[str, Any] | None]}
+    file = sentence_file(folder)
+    found = fields_in(folder, file, **kinds)
+    for field in OF_PARTS:
+        if other := sorted({*(found[field] or {})} - OF_MACHINES):
+            what = f"its {field} have {', '.join(other)}: write it into the file of the part that it changes"
+            raise broken(folder / file, f"can't be used, as {what}")
+    return found
 
 
 class EncodingTokenizer:
@@ -250,11 +272,12 @@ class EncodingTokenizer:
         size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         rows = (self.config.get("text_config") or self.config).get("vocab_size")
         self.vocabulary = min(size, rows) if isinstance(rows, int) else size
-        asked = {"max_seq_length": int, "processing_kwargs": dict[str, dict[str, Any] | None]}
-        sentences = fields_in(folder, "sentence_bert_config.json", **asked)
+        sentences = _sentence_fields(folder)
         words = dict.fromkeys(("bos_token", "eos_token", "pad_token"), str | dict[str, Any])
         adds = dict.fromkeys(("add_bos_token", "add_eos_token"), bool)
-        settings = fields_in(folder, "tokenizer_config.json", model_max_length=int | float, **words, **adds)
+        more = {"model_max_length": int | float, "truncation_side": Literal["left", "right"]}
+        settings = fields_in(folder, "tokenizer_config.json", **more, **words, **adds)
+        self._side = settings["truncation_side"] or "right"
         self.limit = limit or self._own_limit(sentences, settings)
         self.pad = self._special(settings, "pad_token") or 0
         # Whatever tokenizer.json puts around a text.
@@ -289,8 +312,9 @@ class EncodingTokenizer:
 
         With `truncating`, they are cut to the limit; otherwise text far beyond it raises `TooLong`.
         """
-        text = self._bounded(text, truncating=truncating)
-        pair = None if pair is None else self._bounded(pair, truncating=truncating)
+        if not truncating or self._side == "right":
+            text = self._bounded(text, truncating=truncating)
+            pair = None if pair is None else self._bounded(pair, truncating=truncating)
         encoding = self._plain.encode(text, pair)
         if truncating and len(encoding.ids) > self._room:
             encoding = self._cutting.encode(text, pair)
@@ -309,7 +333,7 @@ class EncodingTokenizer:
         """Cuts texts to the limit and a pair's longer one first, as transformers does, and keeps what stands around."""
         found = Tokenizer.from_str(self._tokenizer.to_str())
         found.encode_special_tokens = True
-        found.enable_truncation(self._room)
+        found.enable_truncation(self._room, direction=self._side)
         return found
 
     def template(self, text: str) -> tuple[int, ...]:

@@ -169,11 +169,21 @@ def prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
             "original model.",
         )
     model.settings = settings = read_settings(model, tokenizer, folder, name)
+    if heads := settings.alignment_heads or _stored_heads(folder):
+        model.set_alignment_heads([*map(list, heads)])
     try:
         model.spoken = None if settings.language is None else _spoken_language(model, settings.language)
     except ServerError as error:
         message = f"In generation_config.json of {name} {error.report.message}"
         raise ServerError("load_failed", message) from error
+
+
+def _stored_heads(folder: Path) -> list[list[int]]:
+    """The heads that tell when a word is heard, which conversions by MLX's own examples have among the weights."""
+    for path in (*folder.glob("*.safetensors"), *folder.glob("*.npz")):
+        if (heads := mx.load(str(path)).get("alignment_heads")) is not None:  # type: ignore[union-attr]  # a dict
+            return heads.astype(mx.int32).tolist()
+    return []
 
 
 def _give_tokenizer(model: nn.Module) -> None:

@@ -78,7 +78,7 @@ def encoder_of(folder: Path, config: Config, *, classifies: bool = False) -> nn.
     _refuse_unread(config)
     made = package.ModelConfig.from_dict({**config, "num_labels": 1})
     model: nn.Module = getattr(package, "SequenceClassificationModel" if classifies else "Model")(made)
-    _set_activations(model, config)
+    set_activations(model, config)
     if config["model_type"] == "modernbert":
         # The layers have the types that the configuration lists: mlx-vlm has each third see everything.
         types = config.get("layer_types")
@@ -115,9 +115,10 @@ def _refuse_unread(config: Config) -> None:
             raise ValueError(f"{name} true is not read by the class of this architecture")
 
 
-def _set_activations(model: nn.Module, config: Config) -> None:
+def set_activations(model: nn.Module, config: Config) -> None:
     """Raises `ValueError` for an activation that is not known."""
-    name = config.get("hidden_activation") or config.get("hidden_act") or "gelu"
+    field = "hidden_activation" if config["model_type"] == "modernbert" else "hidden_act"
+    name = config.get(field) or "gelu"
     if name not in ACTIVATIONS:
         raise ValueError(f"the activation {name!r} is not computed here")
     for _, module in model.named_modules():
