@@ -21,7 +21,7 @@ from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Rerank, RerankDocument
 from pippin.engines.embeddings import read_pooling
 from pippin.engines.encoding import EncodingJob
-from pippin.engines.language.model.encoders import encoder_of, set_activations
+from pippin.engines.language.model.encoders import encoder_of, refuse_unread, set_activations
 from pippin.engines.reranking import RerankingPreparer, compares, refuse_other_prompts, yes_and_no
 from tests.engines.test_embeddings import embed, load
 from tests.engines.tiny_models import tiny_model
@@ -232,6 +232,33 @@ def test_a_pooling_without_the_list_of_modules_counts(tmp_path: Path) -> None:
     assert read_pooling(tmp_path, {}, "mean").modes == ("mean",)
     (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
     assert read_pooling(tmp_path, {}, "mean").modes == ("cls",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "reason"),
+    [
+        ("bert", {"layer_norm_eps": None}, "layer_norm_eps is null"),
+        ("bert", {"position_embedding_type": "relative_key"}, "relative_key"),
+        ("bert", {"is_decoder": True}, "is_decoder true"),
+        ("xlm-roberta", {"pad_token_id": None}, "pad_token_id is null"),
+        ("modernbert", {"local_attention": None}, "local_attention is null"),
+        ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type 'yarn'"),
+        ("modernbert", {"rope_scaling": {"rope_type": "linear", "factor": 2}}, "rope_type 'linear'"),
+        (
+            "modernbert",
+            {"pad_token_id": None, "rope_parameters": {"full_attention": {"rope_theta": 2}}},
+            None,
+        ),
+    ],
+)
+def test_what_the_class_of_an_encoder_does_not_read_is_refused_by_name(
+    kind: str, fields: dict[str, Any], reason: str | None
+) -> None:
+    if reason is None:
+        refuse_unread({"model_type": kind, **fields})
+    else:
+        with pytest.raises(ValueError, match=reason):
+            refuse_unread({"model_type": kind, **fields})
 
 
 def test_an_activation_is_read_under_the_name_of_its_architecture() -> None:

@@ -220,13 +220,16 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     refuse_unreadable(preparer.info, preparer.folder)
     encodes = is_classifier(preparer.config) and is_encoder(preparer.config)
     forward = _classifier(preparer) if encodes else _language_model(preparer, progress)
-    forward([EncoderInput((preparer.tokenizer.pad,))])
+    try:
+        forward([EncoderInput((preparer.tokenizer.pad,))])
+    except ValueError as error:  # of a way to pool states that mlx-vlm's class lacks
+        raise ServerError("load_failed", f"{spec.info.id} can't be loaded as a reranker: {error}") from error
     return EncodingEngine(forward)
 
 
 def _classifier(preparer: RerankingPreparer) -> Forward:
     model = preparer.load_encoder(classifies=True)
-    pad, segmented = preparer.tokenizer.pad, preparer.config.get("type_vocab_size", 2) > 1
+    pad, segmented = preparer.tokenizer.pad, (preparer.config.get("type_vocab_size") or 2) > 1
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, segments = padded(batch, pad)
