@@ -208,10 +208,10 @@ def test_the_length_of_a_text_is_sentence_transformers(
         (
             "tokenizer_args",
             {"model_max_length": 3, "use_fast": True},
-            "tokenizer_args have model_max_length:",
+            "tokenizer_args have model_max_length,",
         ),
         ("processor_kwargs", {"do_lower_case": False}, "processor_kwargs have do_lower_case"),
-        ("model_kwargs", {"dtype": "float16", "attn_implementation": "sdpa"}, None),
+        ("tokenizer_args", {"padding_side": "left"}, None),
     ],
 )
 def test_what_sentence_transformers_lays_over_other_files_is_refused_by_name(

@@ -22,7 +22,14 @@ from pippin.core.tasks import Rerank, RerankDocument
 from pippin.engines.embeddings import read_pooling
 from pippin.engines.encoding import EncodingJob
 from pippin.engines.language.model.encoders import encoder_of, refuse_unread, set_activations
-from pippin.engines.reranking import RerankingPreparer, compares, refuse_other_prompts, yes_and_no
+from pippin.engines.reranking import (
+    INSTRUCTION,
+    PREFIX,
+    RerankingPreparer,
+    compares,
+    refuse_other_prompts,
+    yes_and_no,
+)
 from tests.engines.test_embeddings import embed, load
 from tests.engines.tiny_models import tiny_model
 
@@ -342,14 +349,18 @@ def test_language_models_that_rerank_by_another_prompt_are_refused(name: str, co
         ({}, ""),
     ],
 )
+@pytest.mark.parametrize("kind", ["bert", "qwen3"])
 def test_a_query_begins_with_the_prompt_that_the_folder_names_for_all(
-    minilm: Path, tmp_path: Path, settings: dict[str, Any], begin: str
+    minilm: Path, tmp_path: Path, settings: dict[str, Any], begin: str, kind: str
 ) -> None:
+    """A reranker that answers yes or no reads it as its instruction."""
+    is_classifier = kind == "bert"
+    classes = ["BertForSequenceClassification" if is_classifier else "Qwen3ForCausalLM"]
     for file in minilm.iterdir():
         if file.is_file():
             (tmp_path / file.name).symlink_to(file.resolve())
     for name, content in (
-        ("config.json", {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}),
+        ("config.json", {"model_type": kind, "architectures": classes}),
         ("config_sentence_transformers.json", settings),
     ):
         (tmp_path / name).unlink(missing_ok=True)
@@ -357,7 +368,12 @@ def test_a_query_begins_with_the_prompt_that_the_folder_names_for_all(
     preparer = RerankingPreparer(WorkerSpec(info=read_info(tmp_path, kind="reranking")))
     job = preparer.prepare("one", Rerank(query="Where?", documents=(RerankDocument((Text("Here."),)),)))
     assert isinstance(job, EncodingJob)
-    assert job.sequences == (preparer.tokenizer.encode(f"{begin}Where?", "Here."),)
+    if is_classifier:
+        assert job.sequences == (preparer.tokenizer.encode(f"{begin}Where?", "Here."),)
+    else:
+        start = f"{PREFIX}<Instruct>: {begin or INSTRUCTION}\n<Query>: "
+        tokens = preparer.tokenizer.template(start)
+        assert job.sequences[0].tokens[: len(tokens)] == tokens
 
 
 def test_the_tokens_of_the_answers_are_those_that_the_folder_names(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import msgspec
 import numpy as np
 from msgspec import DecodeError, Meta, Struct
@@ -35,6 +34,7 @@ from pippin.engines.encoding import (
     padded,
     unit,
 )
+from pippin.engines.language.model.encoders import ACTIVATIONS as OF_LAYERS
 from pippin.engines.language.model.encoders import (
     arrays_aside,
     attends_both_ways,
@@ -76,10 +76,7 @@ Step = Callable[[mx.array], mx.array]
 
 ACTIVATIONS: dict[str, Step] = {
     "Identity": lambda x: x,
-    "Tanh": mx.tanh,
-    "ReLU": nn.relu,
-    "GELU": nn.gelu,
-    "SiLU": nn.silu,
+    **{name: OF_LAYERS[name.lower()] for name in ("Tanh", "ReLU", "GELU", "SiLU")},
     "Sigmoid": mx.sigmoid,
 }
 """torch's activations that a Dense module of sentence-transformers may name."""
@@ -334,8 +331,6 @@ class EmbeddingPreparer(EncodingPreparer):
             except TooLong as error:
                 raise self.too_long(f"{param} has {error.least} tokens or more", param) from None
         else:
-            if overflow == "error" and len(item) > self.tokenizer.limit:
-                raise self.too_long(f"{param} has {len(item)} tokens", param)
             sequence = self.tokenizer.checked(item, param)
         if len(sequence.tokens) <= self.tokenizer.limit:
             return sequence
@@ -354,11 +349,7 @@ def _embedded(dimensions: int | None, tokens: int, vectors: Floats) -> Event:
 def refuse_unknown(name: str, architecture: str) -> None:
     """Raises `ServerError("load_failed")` for an architecture that cannot be computed here, with the reason."""
     if (reason := NOT_COMPUTED.get(architecture)) is not None:
-        raise ServerError(
-            "load_failed",
-            f"{name} has the architecture {architecture!r}, which is not computed here: {reason}. Choose another "
-            "model, such as Qwen3-VL-Embedding for pictures.",
-        )
+        raise _not_computed(name, reason)
 
 
 open_preparer = EmbeddingPreparer

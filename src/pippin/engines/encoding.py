@@ -189,13 +189,11 @@ CLEANED = {
 }
 """What BERT's classes in transformers set of tokenizer.json, by the fields of tokenizer_config.json."""
 
-OF_PARTS = tuple("config_args config_kwargs model_args model_kwargs tokenizer_args processor_kwargs".split())
+LAID_OVER = ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs")
 """Fields of sentence-transformers' file that are laid over config.json and tokenizer_config.json."""
 
-OF_MACHINES = frozenset(
-    "attn_implementation device_map dtype padding_side torch_dtype trust_remote_code use_fast".split()
-)
-"""What they may say, as it changes no vector."""
+WITHOUT_EFFECT = {"padding_side", "trust_remote_code", "use_fast"}
+"""What they may say."""
 
 WITHOUT_WAYS = (None, "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
 """The classes of transformers that leave tokenizer.json as it is."""
@@ -242,14 +240,13 @@ def _refuse_other_words(folder: Path, found: Tokenizer, told: dict[str, dict[str
 def _sentence_fields(folder: Path) -> dict[str, Any]:
     """What sentence-transformers' file says of the length of texts. Raises `ServerError("load_failed")` for settings
     there that change the model or its tokenizer."""
-    kinds: dict[str, Any] = dict.fromkeys(OF_PARTS, dict[str, Any])
+    kinds: dict[str, Any] = dict.fromkeys(LAID_OVER, dict[str, Any])
     kinds |= {"max_seq_length": int, "processing_kwargs": dict[str, dict[str, Any] | None]}
-    file = sentence_file(folder)
-    found = fields_in(folder, file, **kinds)
-    for field in OF_PARTS:
-        if other := sorted({*(found[field] or {})} - OF_MACHINES):
-            what = f"its {field} have {', '.join(other)}: write it into the file of the part that it changes"
-            raise broken(folder / file, f"can't be used, as {what}")
+    found = fields_in(folder, file := sentence_file(folder), **kinds)
+    for field in LAID_OVER:
+        if other := sorted({*(found[field] or {})} - WITHOUT_EFFECT):
+            what = f"its {field} have {', '.join(other)}, which belong into the file that they change"
+            raise broken(folder / file, f"can't be used: {what}")
     return found
 
 

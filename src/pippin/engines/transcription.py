@@ -423,6 +423,9 @@ def _decode_as_said(model: nn.Module, call: Call, duration: float) -> None:
     model.detect_language, model.decode = detecting, reporting
 
 
+FIGURES = ("temperature", "avg_logprob", "compression_ratio", "no_speech_prob")
+
+
 def _segments(
     found: Iterable[dict[str, Any]], with_words: bool, *, first: int, begin: float
 ) -> Iterable[Segment]:
@@ -430,10 +433,10 @@ def _segments(
     for number, segment in enumerate(found, first):
         words = tuple(
             Word(
-                text=word["word"],
-                start=begin + float(word["start"]),
-                end=begin + float(word["end"]),
-                probability=float(word["probability"]) if "probability" in word else None,
+                word["word"],
+                begin + float(word["start"]),
+                begin + float(word["end"]),
+                word.get("probability"),
             )
             for word in (segment.get("words") or () if with_words else ())
         )
@@ -442,10 +445,7 @@ def _segments(
             start=begin + float(segment.get("start") or 0.0),
             end=begin + float(segment.get("end") or 0.0),
             text=str(segment.get("text") or ""),
-            tokens=tuple(int(token) for token in segment.get("tokens") or ()),
-            temperature=float(segment.get("temperature", 0.0)),
-            avg_logprob=float(segment.get("avg_logprob", 0.0)),
-            compression_ratio=float(segment.get("compression_ratio", 0.0)),
-            no_speech_prob=float(segment.get("no_speech_prob", 0.0)),
+            tokens=tuple(map(int, segment.get("tokens") or ())),
             words=words,
+            **{name: float(segment.get(name, 0.0)) for name in FIGURES},
         )

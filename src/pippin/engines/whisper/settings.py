@@ -113,7 +113,8 @@ def read_settings(model: nn.Module, tokenizer: Any, folder: Path, name: str) -> 
     if fields := {*left_out(told)} - OF_LENGTHS:
         log.warning("%s sets %s, which change no answer here", FILE, ", ".join(sorted(fields)))
     heads = said["alignment_heads"] or ()
-    if wrong := [[*pair] for pair in heads if not is_head(model, *pair)]:
+    layers, each = model.dims.n_text_layer, model.dims.n_text_head
+    if wrong := [pair for pair in heads if not (0 <= pair[0] < layers and 0 <= pair[1] < each)]:
         raise _refused(name, f"has alignment_heads {wrong[0]}, which the model lacks")
     rows = model.dims.n_vocab
     biases = asked.biases(rows, (tokenizer.eot,))
@@ -127,11 +128,6 @@ def read_settings(model: nn.Module, tokenizer: Any, folder: Path, name: str) -> 
         {named: said[field] for field, (named, _) in PASSED.items() if said[field] is not None},
         heads,
     )
-
-
-def is_head(model: nn.Module, layer: int, head: int) -> bool:
-    """Whether the decoder has this head."""
-    return 0 <= layer < model.dims.n_text_layer and 0 <= head < model.dims.n_text_head
 
 
 def _other_tokens(tokenizer: Any, told: dict[str, Any], said: dict[str, Any]) -> list[str]:
