@@ -202,31 +202,6 @@ def test_the_length_of_a_text_is_sentence_transformers(
 
 
 @pytest.mark.parametrize(
-    ("field", "said", "reason"),
-    [
-        ("config_args", {"hidden_act": "relu"}, "config_args have hidden_act"),
-        (
-            "tokenizer_args",
-            {"model_max_length": 3, "use_fast": True},
-            "tokenizer_args have model_max_length,",
-        ),
-        ("processor_kwargs", {"do_lower_case": False}, "processor_kwargs have do_lower_case"),
-        ("tokenizer_args", {"padding_side": "left"}, None),
-    ],
-)
-def test_what_sentence_transformers_lays_over_other_files_is_refused_by_name(
-    field: str, said: dict[str, object], reason: str | None, tmp_path: Path
-) -> None:
-    words(tmp_path, "$A")
-    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({field: said}))
-    if reason is None:
-        EncodingTokenizer(tmp_path, 8)
-    else:
-        with pytest.raises(ServerError, match=reason):
-            EncodingTokenizer(tmp_path, 8)
-
-
-@pytest.mark.parametrize(
     ("query", "document", "tokens"),
     [
         ("a a a a a a", "b", (2, 0, 0, 3, 1, 3)),

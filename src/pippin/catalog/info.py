@@ -128,11 +128,6 @@ def _kind_and_config(folder: Path, name: str, kind: ModelKind | None) -> tuple[M
             f"The model {name} begins with a module of sentence-transformers, and {module} is not served"
         )
         raise ServerError("load_failed", f"{message}. Choose another.")
-    if config is None and (inner := next(folder.glob("0_*/config.json"), None)) is not None:
-        message = (
-            f"The transformer of {name} lies in {inner.parent.name}: move the files of that folder beside it."
-        )
-        raise ServerError("load_failed", message)
     if config is None and module is not None:
         raise _incomplete(name, "it has modules.json and no config.json")
     if found is None or (config is None and found != "images"):

@@ -69,6 +69,9 @@ MODES: dict[str, str] = {
 SENTENCE = "sentence_embedding"
 """sentence-transformers' name for the vector of a text."""
 
+LAID_OVER = ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs")
+"""Fields of sentence-transformers' file that are laid over config.json and tokenizer_config.json."""
+
 OF_BATCHES = {"max_length", "padding", "return_tensors", "truncation"}
 """What sentence-transformers may tell a tokenizer and changes no vector of a text that is short enough."""
 
@@ -198,12 +201,20 @@ def _refuse_other_states(name: str, folder: Path) -> None:
     kinds: dict[str, Any] = dict.fromkeys(
         ("modality_config", "processing_kwargs"), dict[str, dict[str, Any] | None]
     )
-    config = fields_in(folder, sentence_file(folder), transformer_task=str, **kinds)
+    kinds |= dict.fromkeys(LAID_OVER, dict[str, Any])
+    config = fields_in(folder, file := sentence_file(folder), transformer_task=str, **kinds)
+    laid = {
+        f"{key} of its {field}" for field in LAID_OVER for key in config[field] or () if key != "padding_side"
+    }
+    if laid:
+        raise _not_computed(
+            name, f"{', '.join(sorted(laid))} in {file} belong into the files that they change"
+        )
     text = (config["modality_config"] or {}).get("text") or {}
     output = text.get("method_output_name") or "last_hidden_state"
     method, task = text.get("method") or "forward", config["transformer_task"] or "feature-extraction"
     if (output, method, task) != ("last_hidden_state", "forward", "feature-extraction"):
-        raise _not_computed(name, f"its {sentence_file(folder)} asks for {output} of {method} of {task}")
+        raise _not_computed(name, f"its {file} asks for {output} of {method} of {task}")
     read = config["processing_kwargs"] or {}
     other = {*(read.get("text") or {}), *(read.get("common") or {})} - OF_BATCHES
     if other := other | {part for part, held in read.items() if held and part not in ("text", "common")}:
@@ -222,18 +233,13 @@ def _refuse_other_places(folder: Path, place: str) -> None:
 def _dense(model: Path, place: str) -> Step:
     """sentence-transformers' Dense: a linear layer and an activation, and its input or a projection of it beside them
     where it says so. Raises `ServerError("load_failed")`."""
-    kinds = {"activation_function": str, "use_residual": bool, "bias": bool}
-    config = fields_in(model, f"{place}/config.json", **kinds, in_features=int, out_features=int)
+    config = fields_in(model, f"{place}/config.json", activation_function=str, use_residual=bool)
     arrays = _arrays(model.name, model / place, "linear.weight")
     module, _, activation = (config["activation_function"] or "torch.Tanh").rpartition(".")
     _refuse_other_places(model, place)
     if activation not in ACTIVATIONS or not module.startswith("torch"):
         raise _not_computed(model.name, f"{place}/config.json has the activation {module}.{activation}")
-    weight, bias = arrays["linear.weight"], arrays.get("linear.bias")
-    stored = {"in_features": weight.shape[1], "out_features": weight.shape[0], "bias": bias is not None}
-    if lies := [field for field in stored if config[field] not in (None, stored[field])]:
-        raise _not_computed(model.name, f"{lies[0]} of {place}/config.json is not that of its weights")
-    linear = _linear(weight, bias)
+    linear = _linear(arrays["linear.weight"], arrays.get("linear.bias"))
     beside = arrays.get("residual.weight")
     if not config["use_residual"]:
         return lambda vectors: ACTIVATIONS[activation](linear(vectors))
@@ -360,13 +366,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     refuse_unreadable(preparer.info, preparer.folder)
     encodes = is_encoder(preparer.config)
     forward = _encoder(preparer) if encodes else _language_model(preparer, progress)
-    try:
-        vector = forward([EncoderInput((preparer.tokenizer.pad,))])
-    except ValueError as error:
-        raise _not_computed(spec.info.id, f"its modules do not fit each other ({error})") from error
-    if vector.ndim != 2:
-        refuse_unknown(spec.info.id, "late interaction")
-    preparer.dimensions = int(vector.shape[1])
+    preparer.dimensions = int(forward([EncoderInput((preparer.tokenizer.pad,))]).shape[1])
     preparer.info = msgspec.structs.replace(preparer.info, dimensions=preparer.dimensions)
     return EncodingEngine(forward)
 

@@ -189,12 +189,6 @@ CLEANED = {
 }
 """What BERT's classes in transformers set of tokenizer.json, by the fields of tokenizer_config.json."""
 
-LAID_OVER = ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs")
-"""Fields of sentence-transformers' file that are laid over config.json and tokenizer_config.json."""
-
-WITHOUT_EFFECT = {"padding_side", "trust_remote_code", "use_fast"}
-"""What they may say."""
-
 WITHOUT_WAYS = (None, "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
 """The classes of transformers that leave tokenizer.json as it is."""
 
@@ -237,19 +231,6 @@ def _refuse_other_words(folder: Path, found: Tokenizer, told: dict[str, dict[str
         raise broken(folder / "tokenizer.json", f"lacks the word {what}")
 
 
-def _sentence_fields(folder: Path) -> dict[str, Any]:
-    """What sentence-transformers' file says of the length of texts. Raises `ServerError("load_failed")` for settings
-    there that change the model or its tokenizer."""
-    kinds: dict[str, Any] = dict.fromkeys(LAID_OVER, dict[str, Any])
-    kinds |= {"max_seq_length": int, "processing_kwargs": dict[str, dict[str, Any] | None]}
-    found = fields_in(folder, file := sentence_file(folder), **kinds)
-    for field in LAID_OVER:
-        if other := sorted({*(found[field] or {})} - WITHOUT_EFFECT):
-            what = f"its {field} have {', '.join(other)}, which belong into the file that they change"
-            raise broken(folder / file, f"can't be used: {what}")
-    return found
-
-
 class EncodingTokenizer:
     """The tokenizer of a model folder with the model's length limit in tokens. Several threads may use it at once."""
 
@@ -269,7 +250,8 @@ class EncodingTokenizer:
         size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         rows = (self.config.get("text_config") or self.config).get("vocab_size")
         self.vocabulary = min(size, rows) if isinstance(rows, int) else size
-        sentences = _sentence_fields(folder)
+        asked = {"max_seq_length": int, "processing_kwargs": dict[str, dict[str, Any] | None]}
+        sentences = fields_in(folder, sentence_file(folder), **asked)
         words = dict.fromkeys(("bos_token", "eos_token", "pad_token"), str | dict[str, Any])
         adds = dict.fromkeys(("add_bos_token", "add_eos_token"), bool)
         more = {"model_max_length": int | float, "truncation_side": Literal["left", "right"]}

@@ -220,10 +220,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     refuse_unreadable(preparer.info, preparer.folder)
     encodes = is_classifier(preparer.config) and is_encoder(preparer.config)
     forward = _classifier(preparer) if encodes else _language_model(preparer, progress)
-    try:
-        forward([EncoderInput((preparer.tokenizer.pad,))])
-    except ValueError as error:  # of a way to pool states that mlx-vlm's class lacks
-        raise ServerError("load_failed", f"{spec.info.id} can't be loaded as a reranker: {error}") from error
+    forward([EncoderInput((preparer.tokenizer.pad,))])
     return EncodingEngine(forward)
 
 

@@ -77,8 +77,6 @@ def encoder_of(folder: Path, config: Config, *, classifies: bool = False) -> nn.
     Raises `ImportError` without mlx-vlm, and `ValueError` for weights or settings that its class does not have.
     """
     config = spelled_out(config)
-    if config["model_type"] == "modernbert" and (half := config.get("sliding_window")) is not None:
-        config["local_attention"] = 2 * half  # as transformers reads it
     package = importlib.import_module(f"mlx_vlm.models.{PACKAGES[config['model_type']]}")
     refuse_unread(config)
     made = package.ModelConfig.from_dict({**config, "num_labels": 1})

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Meta, Struct
 from PIL.Image import Image, Resampling
 
-from pippin.core.published import broken, object_in, table, typed
+from pippin.core.published import broken, object_in, typed
 from pippin.engines.language.kept import files_of, kept
 from pippin.engines.language.vision.media import Modality
 
@@ -274,10 +274,6 @@ def unprepared(folder: Path, processor: Any) -> dict[Modality, list[str]]:
             found[modality] = other_pixels(asked, own)
             if modality == "video" and said.get("num_frames") and not hasattr(own, "num_frames"):
                 found[modality].append("num_frames")
-    # What Nemotron's own layers take of a sound.
-    heard = table(object_in(folder / "config.json").get("sound_config"))
-    if lies := [name for name in heard if getattr(processor, f"audio_{name}", heard[name]) != heard[name]]:
-        found["audio"] += (f"{name} of sound_config" for name in lies)
     return found
 
 
